@@ -1,0 +1,200 @@
+"""The journal of records on disk: written while the job runs, read back by replay, tolerant of a torn end.
+
+A run directory holds `journal-000001.jsonl.gz` ...: gzip streams of one JSON record a line, flushed so that they can be
+read while written. The first line of each segment is a header. `zcat` and `jq` read them as well as we do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from diag.errors import DiagError
+from diag.model import Record
+
+__all__ = ["SCHEMA", "JournalReader", "JournalWriter", "segments"]
+
+SCHEMA = "diag.journal/1"
+_SUPPORTED = (SCHEMA,)
+# zcat reads what was flushed at most this long ago.
+_FLUSH_BYTES = 32 * 1024
+
+
+class JournalWriter:
+    """Appends records; never keeps more than `max_bytes` on disk: the first segment and the newest ones stay.
+
+    An OSError (disk full, directory gone) ends the journal and is told once by `write` returning the reason; diag
+    goes on without.
+    """
+
+    def __init__(self, directory: Path, *, max_bytes: int = 256 << 20, segment_bytes: int = 16 << 20) -> None:
+        self.directory = directory
+        self.bytes_total = 0
+        self.failed: str | None = None
+        self._max = max_bytes
+        self._segment_bytes = min(segment_bytes, max(1 << 16, max_bytes // 4))
+        self._number = 0
+        self._file: IO[bytes] | None = None
+        self._zip: Any = None
+        self._in_segment = 0
+        self._pending = 0
+        self._sizes: dict[int, int] = {}
+
+    def write(self, record: Record) -> str | None:
+        """None when written; the reason at the moment when the journal has to stop; None ever after."""
+        if self.failed is not None:
+            return None
+        try:
+            if self._file is None or self._in_segment >= self._segment_bytes:
+                self._next_segment()
+            line = json.dumps(record.to_json(), ensure_ascii=False, separators=(",", ":"))
+            self._put(line.encode("utf-8", "backslashreplace") + b"\n")
+            if self._pending >= _FLUSH_BYTES:
+                self.flush()
+        except OSError as error:
+            self.failed = f"{error.strerror or error}"
+            self._abandon()
+            return self.failed
+        return None
+
+    def flush(self) -> None:
+        """Make all that was written readable by others. Called about once a second by the hub."""
+        if self._file is None or not self._pending:
+            return
+        try:
+            self._emit(self._zip.flush(zlib.Z_SYNC_FLUSH))
+            self._file.flush()
+            self._pending = 0
+        except OSError as error:
+            self.failed = f"{error.strerror or error}"
+            self._abandon()
+
+    def close(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self._emit(self._zip.flush(zlib.Z_FINISH))
+            self._file.close()
+        except OSError as error:
+            self.failed = self.failed or f"{error.strerror or error}"
+        self._file = None
+
+    def _put(self, data: bytes) -> None:
+        self._pending += len(data)
+        self._emit(self._zip.compress(data))
+
+    def _emit(self, data: bytes) -> None:
+        assert self._file is not None
+        if data:
+            self._file.write(data)
+            self._in_segment += len(data)
+            self.bytes_total += len(data)
+            self._sizes[self._number] = self._in_segment
+
+    def _next_segment(self) -> None:
+        self.close()
+        self._number += 1
+        path = self.directory / f"journal-{self._number:06d}.jsonl.gz"
+        self._file = open(path, "xb")  # noqa: SIM115 - open for as long as the segment is written
+        self._zip = zlib.compressobj(6, zlib.DEFLATED, 31)  # 31: with a gzip header, so that zcat reads it
+        self._in_segment = 0
+        self._put(json.dumps({"schema": SCHEMA, "segment": self._number}).encode() + b"\n")
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """The first segment tells how the job started, the newest how it is: the middle goes first."""
+        while sum(self._sizes.values()) + self._segment_bytes > self._max:
+            old = sorted(self._sizes)[1:-1]
+            if not old:
+                return
+            (self.directory / f"journal-{old[0]:06d}.jsonl.gz").unlink(missing_ok=True)
+            del self._sizes[old[0]]
+
+    def _abandon(self) -> None:
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError:
+            pass  # the disk that refused the write may refuse the close
+        self._file = None
+
+
+@dataclass(slots=True)
+class JournalNotes:
+    """What the reader could not use."""
+
+    torn: int = 0
+    bad_lines: int = 0
+    missing_segments: int = 0
+
+
+class JournalReader:
+    """Reads a directory's segments in order. Skips and counts what is torn; refuses a schema it does not know."""
+
+    # A line of a capture from a stranger cannot make us hold more than this in memory.
+    MAX_LINE = 64 << 20
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+        self.notes = JournalNotes()
+
+    def __iter__(self) -> Iterator[Record]:
+        for path in self.paths:
+            with open(path, "rb") as file:
+                yield from self.read(file, path.name)
+
+    def read(self, file: IO[bytes], name: str) -> Iterator[Record]:
+        first = True
+        for line in self._lines(file):
+            try:
+                data = json.loads(line)
+                if first:
+                    first = False
+                    if isinstance(data, dict) and "schema" in data:
+                        self._check(data, name)
+                        continue
+                yield Record.from_json(data)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                self.notes.bad_lines += 1
+
+    def _check(self, header: dict[str, Any], name: str) -> None:
+        if header["schema"] not in _SUPPORTED:
+            raise DiagError(
+                f"{name} is of schema {header['schema']!r}; this diag reads {', '.join(_SUPPORTED)}",
+                hint="replay it with the diag version that wrote it (run.json in the run directory says which)",
+            )
+
+    def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
+        unzip = zlib.decompressobj(31)
+        rest = b""
+        while True:
+            chunk = file.read(1 << 16)
+            if not chunk:
+                break
+            while chunk:
+                try:
+                    data = unzip.decompress(chunk, 1 << 22)  # a bomb is unpacked in pieces, not at once
+                except zlib.error:
+                    self.notes.torn += 1
+                    return
+                rest += data
+                if len(rest) > self.MAX_LINE and b"\n" not in rest:
+                    self.notes.bad_lines += 1
+                    rest = b""
+                *lines, rest = rest.split(b"\n")
+                yield from lines
+                if unzip.eof:
+                    chunk, unzip = unzip.unused_data, zlib.decompressobj(31)
+                else:
+                    chunk = unzip.unconsumed_tail
+        if rest:
+            self.notes.torn += 1  # written while we read, or the writer was killed: the line is incomplete
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("journal-*.jsonl.gz") if os.path.isfile(path))

@@ -1,0 +1,26 @@
+"""`diag doctor`: what will stand in the way of the run, or of diag, said before the run. It changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+__all__ = ["add", "run"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print diag.report/1")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run")
+
+
+def run(args: argparse.Namespace) -> int:
+    from diag.preflight import CHECKS, document, text
+
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    lines = [line for check in CHECKS for line in check(words)]
+    if args.json:
+        print(json.dumps(document(lines), indent=1))
+    else:
+        print(text(lines, colour=os.isatty(1) and "NO_COLOR" not in os.environ))
+    return 10 if any(line.status == "problem" for line in lines) else 0

@@ -1,0 +1,45 @@
+"""`diag replay PATH ...`: the live checks over evidence on disk. Nothing is executed, nothing is unpacked to disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+__all__ = ["add", "run"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
+                        help="a run directory, a dump bundle, a capture directory or log files; - is stdin")
+    parser.add_argument("--json", action="store_true", help="print diag.report/1")
+    parser.add_argument("--changes", action="store_true", help="print each change with its time instead of the report")
+
+
+def run(args: argparse.Namespace) -> int:
+    from diag.engine import found, report
+    from diag.outputs.text import classes_text, report_text
+    from diag.outputs.view import stack_classes
+    from diag.replay import replay
+
+    engine, changes, notes = replay(args.paths)
+    for note in notes:
+        print(f"diag: {note}", file=sys.stderr)
+    document = report(engine, resolved=True)
+    if args.json:
+        print(json.dumps(document, indent=1))
+    elif args.changes:
+        for change in changes:
+            print(json.dumps(change.to_json()))
+    else:
+        width = max(60, shutil.get_terminal_size().columns)
+        colour = os.isatty(1) and "NO_COLOR" not in os.environ
+        print(report_text(document, colour=colour, width=width))
+        classes = stack_classes(engine)
+        if classes and any(finding["id"] == "hang" for finding in document["findings"]):
+            print()
+            print(classes_text(classes, width))
+    return 10 if found(document) else 0

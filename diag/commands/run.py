@@ -1,0 +1,285 @@
+"""`diag run [options] -- CMD ...`: CMD as it is, with diag beside it.
+
+The job comes first: whatever of diag does not work is said in one line, and CMD runs all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from diag.errors import DiagError
+
+if TYPE_CHECKING:
+    from diag.command import Command
+    from diag.hub import Hub
+    from diag.outputs.server import Server
+    from diag.relay import Outlet, Relay
+    from diag.rundir import RunDir
+    from diag.settings import Settings
+    from diag.signals import Prepared
+
+T = TypeVar("T")
+
+__all__ = ["add", "run"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_hub_options(parser)
+    parser.add_argument("--no-inject", action="store_const", const=False, dest="inject", default=None,
+                        help="leave PYTHONPATH of CMD alone: no in-rank hook")
+    parser.add_argument("--no-nccl-debug", action="store_const", const=False, dest="nccl_debug", default=None,
+                        help="do not set NCCL_DEBUG for CMD")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print findings only, no line about diag itself")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
+
+
+def add_hub_options(parser: argparse.ArgumentParser) -> None:
+    """Options that every verb with a hub has; None means not given."""
+    parser.add_argument("--run-root", type=Path, metavar="DIR", help="make the run directory in DIR")
+    parser.add_argument("--host", metavar="ADDRESS", help="HTTP address (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="HTTP port (default 9095; 0: any free one)")
+    parser.add_argument("--no-http", action="store_const", const=False, dest="http", default=None, help="serve no HTTP")
+    parser.add_argument("--stack-seconds", type=float, metavar="S", help="time between stack samples (default 10)")
+
+
+def run(args: argparse.Namespace) -> int:
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not words:
+        raise DiagError("there is no command to run", hint="diag run -- torchrun --nproc_per_node 8 train.py", exit_code=2)
+    from diag import command as commands
+    from diag import signals
+
+    held = commands.hold_closed_stdio()
+    prepared = signals.prepare()  # before threads and large imports
+    try:
+        from diag.settings import load
+
+        settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, inject=args.inject,
+                        nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds)
+        return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
+    finally:
+        prepared.witness.close()
+
+
+class _Runner:
+    """Puts the parts together: output lane, CMD, signals, hub, server."""
+
+    def __init__(
+        self, words: list[str], settings: Settings, prepared: Prepared, held: tuple[int, ...], *, quiet: bool
+    ) -> None:
+        self.words = words
+        self.settings = settings
+        self.prepared = prepared
+        self.held = held
+        self.quiet = quiet
+        self.notes: list[str] = []
+        self.relay: Relay | None = None
+        self.server: Server | None = None
+
+    def say(self, text: str) -> None:
+        if self.relay is None:
+            self.notes.append(text)
+        else:
+            self.relay.say(text)
+
+    def run(self) -> int:
+        from diag import command as commands
+        from diag import signals
+        from diag.relay import Relay
+
+        run_dir = self._make_run_dir()
+        outlets = self._open_outlets(run_dir)
+        env = self._environment(run_dir)
+        hub = self._guarded("the hub cannot start", lambda: self._make_hub(run_dir, env))
+        outputs = {outlet.stream: outlet for outlet in outlets}
+        out = outputs.get("both") or outputs.get("stdout")
+        err = outputs.get("both") or outputs.get("stderr")
+        self.prepared.end_if_signalled()
+        try:
+            command = commands.start(
+                self.words, stdout=out.lane.write_fd if out else None, stderr=err.lane.write_fd if err else None,
+                env=env, sigmask=self.prepared.mask,
+            )
+        except commands.CommandError as error:
+            for outlet in outlets:
+                outlet.lane.close()
+            print(f"diag: {error}", file=sys.stderr)
+            return error.exit_code
+        for outlet in outlets:
+            outlet.lane.close_write()
+        self.relay = relay = Relay(outlets, on_output=hub.take_output if hub is not None else None, report=self.say)
+        relay.start()
+        for note in self.notes:
+            relay.say(note)
+        forwarder = signals.Forwarder(
+            self.prepared, command, before_stop=lambda: relay.flush(1.0), on_signal=lambda number, sent: _interrupted(hub, number)
+        )
+        forwarder.start()
+        if hub is not None:
+            self._guarded("the watch ends here", lambda: self._watch(hub, run_dir, command, outlets))
+        command.wait()
+        forwarder.close()
+        if hub is not None:
+            self._guarded("the last checks failed", lambda: self._conclude(hub, run_dir, command, relay))
+        relay.drain(30.0)
+        commands.exit_as(command)
+
+    def _guarded(self, what: str, work: Callable[[], T]) -> T | None:
+        """The one place where any failure of diag is caught: CMD goes on, and its output and exit code with it."""
+        try:
+            return work()
+        except Exception as error:
+            import traceback
+
+            self.say(f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"
+                     + "".join(traceback.format_exception(error)[-3:]).rstrip())
+            return None
+
+    # -- before CMD ---------------------------------------------------------------------------------------
+
+    def _make_run_dir(self) -> RunDir | None:
+        from diag.rundir import RunDir
+
+        try:
+            run_dir, problems = RunDir.create(self.settings.run_root)
+        except DiagError as error:
+            self.say(f"diag: {error}; CMD runs without a journal and with its output not watched ({error.hint})")
+            return None
+        if problems:
+            self.say(f"diag: run directory is {run_dir.path}, because {'; '.join(problems)}")
+        return run_dir
+
+    def _open_outlets(self, run_dir: RunDir | None) -> tuple[Outlet, ...]:
+        from diag.joblog import LaneError
+        from diag.relay import open_outlets
+
+        if run_dir is None:
+            return ()
+        try:
+            return open_outlets(run_dir.path, keep_bytes=self.settings.output_max_bytes, report=self.say, closed=self.held)
+        except LaneError as error:
+            self.say(f"diag: {error}; CMD keeps diag's own output, which is then not watched")
+            return ()
+
+    def _environment(self, run_dir: RunDir | None) -> dict[str, str]:
+        from diag.command import terminal_env
+        from diag.inject import environment
+
+        env = dict(os.environ)
+        env.update(terminal_env(os.isatty(1)))
+        if run_dir is None:
+            return env
+        if self.settings.inject:
+            env.update(environment(run_dir.path, os.getpid(), env))
+        if self.settings.nccl_debug and "NCCL_DEBUG" not in env and "NCCL_DEBUG_FILE" not in env:
+            # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
+            env["NCCL_DEBUG"] = "INFO"
+            env["NCCL_DEBUG_FILE"] = str(run_dir.path / "nccl" / "%h.%p.log")
+        return env
+
+    # -- beside CMD ---------------------------------------------------------------------------------------
+
+    def _make_hub(self, run_dir: RunDir | None, env: dict[str, str]) -> Hub:
+        from diag.hub import Hub
+        from diag.model import Change
+        from diag.outputs.jsonl import JsonlOutput
+        from diag.outputs.text import panel
+
+        colour = os.isatty(2) and "NO_COLOR" not in os.environ
+        changes = JsonlOutput(run_dir.path / "findings.jsonl") if run_dir else None
+
+        def on_change(change: Change) -> None:
+            if changes is not None:
+                changes.write([change])
+            self.say(panel(change, colour=colour, width=_width()))
+
+        signal_number = int(env.get("DIAG_STACK_SIGNAL", "0"))
+        return Hub(self.settings, run_dir, stack_signal=signal_number, on_change=on_change, talk=self.say)
+
+    def _watch(self, hub: Hub, run_dir: RunDir | None, command: Command, outlets: Sequence[Outlet]) -> None:
+        """Until CMD ends."""
+        hub.own_output(outlet.lane.path for outlet in outlets)
+        hub.watch_job(self.words, command.pid)
+        self.server = server = start_server(hub, self.settings, self.say)
+        publish(hub, run_dir, server, self.words, command.pid)
+        if not self.quiet:
+            where = f", page {server.url}" if server else ""
+            folder = f", run directory {run_dir.path}" if run_dir else ""
+            self.say(f"diag {hub.version}: watching pid {command.pid}{where}{folder}")
+        hub.loop(lambda: command.wait(0) is not None)
+
+    def _conclude(self, hub: Hub, run_dir: RunDir | None, command: Command, relay: Relay) -> None:
+        from diag.engine import report
+        from diag.outputs.text import summary_line
+
+        relay.flush(5.0)
+        hub.end_output()
+        # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
+        hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
+        hub.finish(command.returncode)
+        publish(hub, run_dir, None, self.words, command.pid, ended=command.returncode)
+        if self.server is not None:
+            self.server.stop(1.0)
+        if not self.quiet:
+            document = report(hub.engine, resolved=True)
+            seconds = time.time() - hub.started_at
+            relay.say(summary_line(document, seconds=seconds, run_dir=str(run_dir.path) if run_dir else ""))
+
+
+def _interrupted(hub: Hub | None, number: int) -> None:
+    import signal
+
+    from diag.sources import run as run_source
+
+    if hub is not None and number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        hub.put(run_source.interrupted(number, hub.host))
+
+
+def start_server(hub: Hub, settings: Settings, say: object) -> Server | None:
+    """HTTP, or a line that says why not: nothing of it may stop the job."""
+    if not settings.http or not callable(say):
+        return None
+    from diag.outputs.server import CannotServe, PortTaken, serve
+
+    hub.bound_beyond_loopback = settings.host not in ("127.0.0.1", "localhost", "::1")
+    if hub.bound_beyond_loopback and hub.token is None:
+        import secrets
+
+        hub.token = secrets.token_urlsafe(24)
+    problem: Exception | None = None
+    for port in (settings.port, 0):
+        try:
+            return serve(hub, settings.host, port)
+        except PortTaken as error:
+            problem = error
+        except CannotServe as error:
+            say(f"diag: no HTTP: {error}")
+            return None
+    say(f"diag: no HTTP: {problem}")
+    return None
+
+
+def publish(
+    hub: Hub, run_dir: RunDir | None, server: Server | None, words: list[str], pid: int, *, ended: int | None = None
+) -> None:
+    """What other commands need to find this run."""
+    if run_dir is None:
+        return
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    run_dir.publish({
+        "diag_version": hub.version, "argv": words, "pid": pid, "hub_start_ticks": int(stat[19]),
+        "url": server.url if server else None, "token": hub.token, "started_at": hub.started_at,
+        "ended": ended is not None, "returncode": ended,
+    })
+
+
+def _width() -> int:
+    import shutil
+
+    return max(60, min(160, shutil.get_terminal_size().columns))

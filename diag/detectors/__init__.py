@@ -1,0 +1,25 @@
+"""The judgements, one a file. A new detector is a file and a line here."""
+
+from __future__ import annotations
+
+from diag.detectors.hang import HangDetector
+from diag.detectors.host_oom import HostOomDetector
+from diag.detectors.limits import FdLimitDetector, MemlockDetector, ShmDetector
+from diag.detectors.rank_died import RankDiedDetector
+from diag.engine import Detector
+
+__all__ = ["DETECTORS", "make_detectors"]
+
+DETECTORS: tuple[type[Detector], ...] = (
+    HangDetector,
+    RankDiedDetector,
+    HostOomDetector,
+    ShmDetector,
+    FdLimitDetector,
+    MemlockDetector,
+)
+
+
+def make_detectors() -> list[Detector]:
+    """Fresh ones: detectors hold state of one job."""
+    return [kind() for kind in DETECTORS]

@@ -1,0 +1,232 @@
+"""Limits that break training: /dev/shm, open files, locked memory. Said before the crash and after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from diag.jobstate import JobState, RankState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.observations import LogLine, Observation
+
+__all__ = ["FdLimitDetector", "MemlockDetector", "ShmDetector"]
+
+_MIB = 1 << 20
+# docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
+_SHM_TOO_SMALL_BYTES = 64 * _MIB
+_SHM_NEARLY_FULL = 0.95
+_FD_NEARLY_FULL = 0.90
+# RDMA registers whole buffers: anything that is not unlimited fails sooner or later; docker's default is 8 MiB.
+_MEMLOCK_ENOUGH_BYTES = 1 << 40
+
+
+class _FirstLine:
+    """Remembers the first line that a pattern named, by rank: the evidence of a limit that was hit."""
+
+    def __init__(self, pattern: str, literals: tuple[str, ...]) -> None:
+        self._pattern = re.compile(pattern)
+        self._literals = literals
+        self.hits: dict[int | None, tuple[float, str]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, LogLine) and not fact.bar and any(word in fact.text for word in self._literals):
+            if self._pattern.search(fact.text) and len(self.hits) < 4096:
+                self.hits.setdefault(fact.rank, (at, fact.text))
+
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(rank for rank in self.hits if rank is not None))
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(self.hits.items())[:3])
+
+    def first_at(self) -> float:
+        return min(at for at, _ in self.hits.values())
+
+
+class ShmDetector:
+    """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its segments.
+
+    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full.
+
+    What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on /dev/shm.
+
+    False alarms: a small /dev/shm that nothing uses is reported only as info.
+    """
+
+    name = "shm-too-small"
+
+    def __init__(self) -> None:
+        # torch 2.13 DataLoader, torch/utils/data/_utils/signal_handling.py:
+        #   ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
+        #   RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's
+        #   workers are out of shared memory. Please try to raise your shared memory limit.
+        # torch 2.13, aten/src/ATen/MapAllocator.cpp:
+        #   RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)
+        # NCCL 2.28.9, captured on 2 x H200 with /dev/shm of 4 MB, 2026-11-20:
+        #   ... NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: ...
+        self._lines = _FirstLine(
+            r"insufficient shared memory|out of shared memory|unable to (?:write to|resize) file </torch_"
+            r"|unable to (?:allocate|mmap) .*shm|creating shared memory segment /dev/shm",
+            ("shared memory", "</torch_", "/dev/shm"),
+        )
+
+    def observe(self, at: float, fact: Observation) -> None:
+        self._lines.observe(at, fact)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        full = [rank for rank in job.ranks.values() if rank.shm and rank.shm.size_bytes
+                and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL]
+        small = [rank for rank in job.ranks.values() if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES]
+        if not (self._lines.hits or full or small):
+            return
+        crashed = bool(self._lines.hits)
+        shown = next(iter(full or small), None)
+        size = f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free" if (
+            shown and shown.shm) else "/dev/shm ran out"
+        if crashed:
+            ranks, severity = self._lines.ranks(), Severity.CRITICAL
+            text = f"shared memory ran out{_of(ranks)}: {size}"
+            since = self._lines.first_at()
+        elif full:
+            ranks, severity = tuple(sorted(rank.rank for rank in full)), Severity.WARNING
+            text, since = f"{size}: the next batch of a DataLoader worker may not fit", now
+        else:
+            ranks = tuple(sorted(rank.rank for rank in small))
+            workers = any(_has_workers(rank) for rank in small)
+            severity = Severity.WARNING if workers else Severity.INFO
+            text, since = f"{size}: too small for DataLoader workers and for NCCL", now
+        yield Finding(
+            id="shm-too-small", subject=JOB, severity=severity,
+            confidence=Confidence.HIGH if crashed or full else Confidence.MEDIUM,
+            ranks=ranks, since=since, cause="exhausted" if crashed else "nearly_full" if full else "small",
+            summary=text,
+            advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: dshm, "
+            "emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
+            evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+class FdLimitDetector:
+    """Meaning: a rank is at, or near, its limit of open files.
+
+    Evidence: entries of /proc/PID/fd against `Max open files`; lines that say Too many open files.
+
+    What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
+
+    False alarms: a rank that really keeps 90 % of its limit open for good.
+    """
+
+    name = "fd-limit"
+
+    def __init__(self) -> None:
+        # CPython 3.8-3.14, any place that opens a file: OSError: [Errno 24] Too many open files: '...'
+        # torch 2.13 DataLoader: RuntimeError: Too many open files. Communication with the workers is no longer possible.
+        self._lines = _FirstLine(r"Too many open files", ("Too many open files",))
+
+    def observe(self, at: float, fact: Observation) -> None:
+        self._lines.observe(at, fact)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
+        if not near and not self._lines.hits:
+            return
+        crashed = bool(self._lines.hits)
+        ranks = tuple(sorted({*self._lines.ranks(), *(rank.rank for rank in near)}))
+        if near:
+            rank = near[0]
+            assert rank.tree is not None and rank.limits is not None
+            text = f"rank {rank.rank} has {rank.tree.open_files} of {rank.limits.get('Max open files')} files open"
+        else:
+            text = f"a process{_of(ranks)} could not open another file (EMFILE)"
+        yield Finding(
+            id="fd-limit", subject=JOB, severity=Severity.CRITICAL if crashed else Severity.WARNING,
+            confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
+            cause="exhausted" if crashed else "nearly_full", summary=text,
+            advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, LimitNOFILE= "
+            "for systemd and Slurm. With many DataLoader workers also torch.multiprocessing.set_sharing_strategy('file_system').",
+            evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        closed = [rank.rank for rank in job.alive_ranks() if rank.tree is not None and rank.tree.open_files is None]
+        if closed:
+            yield NotChecked(
+                "open files of ranks " + ",".join(map(str, closed)), "/proc/PID/fd may not be read",
+                "run diag as the user of the ranks, or give it CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
+            )
+
+
+class MemlockDetector:
+    """Meaning: the limit of locked memory is too low for RDMA: registering buffers will fail or NCCL falls to sockets.
+
+    Evidence: `Max locked memory` of a rank on a machine with RDMA devices in the rank's /dev/infiniband; lines of
+    ibv_reg_mr, ibv_create_qp and ibv_create_cq that failed with Cannot allocate memory.
+
+    What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
+
+    False alarms: without RDMA devices nothing is said, however low the limit is.
+    """
+
+    name = "memlock-limit"
+
+    def __init__(self) -> None:
+        # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source):
+        #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
+        #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
+        self._lines = _FirstLine(
+            r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*Cannot allocate memory", ("Cannot allocate memory",)
+        )
+
+    def observe(self, at: float, fact: Observation) -> None:
+        self._lines.observe(at, fact)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        low = [rank for rank in job.ranks.values() if _memlock_low(rank)]
+        if not low and not self._lines.hits:
+            return
+        crashed = bool(self._lines.hits)
+        ranks = tuple(sorted({*self._lines.ranks(), *(rank.rank for rank in low)}))
+        limit = low[0].limits.get("Max locked memory") if low and low[0].limits else None
+        said = f"the limit of locked memory is {_mib(limit)}" if limit is not None else "locked memory ran out"
+        yield Finding(
+            id="memlock-limit", subject=JOB, severity=Severity.CRITICAL if crashed else Severity.WARNING,
+            confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
+            cause="registration_failed" if crashed else "low",
+            summary=f"{said}{_of(ranks)}, and this machine has RDMA devices: buffers cannot be registered",
+            advice="Lift it: `ulimit -l unlimited` before the launcher; docker --ulimit memlock=-1; Kubernetes: "
+            "securityContext.capabilities.add: [IPC_LOCK]; Slurm: PropagateResourceLimitsExcept=MEMLOCK.",
+            evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _memlock_low(rank: RankState) -> bool:
+    if rank.limits is None or not rank.limits.rdma_devices:
+        return False  # no RDMA here: the limit does not matter
+    names = dict(rank.limits.soft)
+    limit = names.get("Max locked memory")
+    return "Max locked memory" in names and limit is not None and limit < _MEMLOCK_ENOUGH_BYTES
+
+
+def _fd_ratio(rank: RankState) -> float:
+    limit = rank.limits.get("Max open files") if rank.limits else None
+    if not limit or rank.tree is None or rank.tree.open_files is None:
+        return 0.0
+    return rank.tree.open_files / limit
+
+
+def _has_workers(rank: RankState) -> bool:
+    return rank.tree is not None and any(child.comm == "pt_data_worker" for child in rank.tree.children)
+
+
+def _of(ranks: tuple[int, ...]) -> str:
+    return f" on rank{'s' if len(ranks) > 1 else ''} {','.join(map(str, ranks))}" if ranks else ""
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.0f} MiB" if size < 10 << 30 else f"{size / (1 << 30):.0f} GiB"

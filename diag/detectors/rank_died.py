@@ -1,0 +1,175 @@
+"""A rank ended when it should not have: which was first, how, and what it said last."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator
+
+from diag.jobstate import JobState, RankState
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.observations import CgroupMemory, Observation, RankExited
+
+__all__ = ["RankDiedDetector"]
+
+# torchelastic polls its workers ten times a second and then ends the others: who died first is known after this.
+_SETTLE_SECONDS = 2.0
+
+# What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch 2.11):
+#   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
+#   ... NCCL WARN [Service thread] Accept failed Resource temporarily unavailable / ncclRemoteError
+#   torch.distributed.DistNetworkError: ... Broken pipe
+_CASCADE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|DistNetworkError"
+    r"|Watchdog caught collective operation timeout|recvValue failed|Socket Timeout"
+)
+# The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed ...`
+_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is killed by signal|exited unexpectedly)")
+
+
+class RankDiedDetector:
+    """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
+
+    Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the OOM
+    counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that report a lost
+    connection, are its victims.
+
+    What to do: read the last lines shown; signal 9 without a word is usually the OOM killer or an operator.
+
+    False alarms: none known; a job that was told to end (Ctrl-C, scancel, kubectl delete) raises nothing.
+    """
+
+    name = "rank-died"
+
+    def __init__(self) -> None:
+        self._oom_kills: dict[int | None, list[int]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, CgroupMemory):
+            seen = self._oom_kills.setdefault(fact.rank, [fact.oom_kills, fact.oom_kills])
+            seen[1] = max(seen[1], fact.oom_kills)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        dead = [rank for rank in job.ranks.values() if failed(rank)]
+        dead += [rank for rank in job.past_ranks if failed(rank)]
+        if not dead or (job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)):
+            return
+        first = min(rank.exited_at or now for rank in dead)
+        if now - first < _SETTLE_SECONDS and job.returncode is None:
+            return
+        root = min(dead, key=lambda rank: _blame_order(rank, first))
+        if _only_ended(root):
+            return  # every death was a SIGTERM: somebody ended the job, no rank failed
+        victims = [rank for rank in job.ranks.values() if rank is not root and (rank.alive or failed(rank))]
+        how, cause = self._how(root)
+        error = _last_error(root)
+        after = f" after iteration {job.iteration}" if job.iteration is not None else f" in phase {job.phase}"
+        said = f'; it said: "{_trim(error)}"' if error else "; it said nothing that tells why"
+        yield Finding(
+            id="rank-died",
+            subject=f"rank {root.rank}",
+            severity=Severity.CRITICAL,
+            confidence=Confidence.HIGH if root.exit and root.exit.how != "vanished" else Confidence.MEDIUM,
+            ranks=(root.rank,),
+            waiting_ranks=tuple(sorted(rank.rank for rank in victims)),
+            since=root.exited_at or now,
+            klass="",
+            cause=cause,
+            summary=f"rank {root.rank} (pid {root.placement.pid}) {how}{after}{said}",
+            advice=_advice(cause, root),
+            evidence=tuple(_evidence(root, now)),
+            final=True,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        unknown = [r.rank for r in job.ranks.values() if r.exit and r.exit.exit_code is None and r.exit.signal is None]
+        if unknown and job.returncode != 0:
+            yield NotChecked(
+                f"exit code of ranks {format_ranks(unknown)}",
+                "their launcher reaped them before it could be read, and printed none",
+                "look at the launcher's own log; Linux 6.15 and newer keep the code for us",
+            )
+
+    def _how(self, rank: RankState) -> tuple[str, str]:
+        code = rank.exit
+        assert code is not None
+        if code.signal is not None:
+            name = _signal_name(code.signal)
+            grown = any(last > first for first, last in self._oom_kills.values())
+            if code.signal == signal.SIGKILL and grown:
+                return f"was killed by signal 9 ({name}) by the kernel's OOM killer", "oom_kill"
+            return f"was killed by signal {code.signal} ({name})", f"signal_{code.signal}"
+        if any(_WORKER_KILLED.search(line) for line in rank.tail):
+            return f"ended with exit code {code.exit_code}", "dataloader_worker_killed"
+        return f"ended with exit code {code.exit_code}", f"exit_{code.exit_code}"
+
+
+def failed(rank: RankState) -> bool:
+    """Ended, and the exit status says that it should not have."""
+    code: RankExited | None = rank.exit
+    return code is not None and (code.signal is not None or (code.exit_code or 0) != 0)
+
+
+def _asked_to_end(rank: RankState, job: JobState) -> bool:
+    return rank.exited_at is not None and job.interrupted_at is not None and rank.exited_at >= job.interrupted_at - 0.5
+
+
+def _only_ended(rank: RankState) -> bool:
+    return rank.exit is not None and rank.exit.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def _blame_order(rank: RankState, first: float) -> tuple[int, int, float]:
+    """Ended by the launcher < reports somebody else's loss < its own failure; then who was first."""
+    cascade = any(_CASCADE.search(line) for line in rank.tail)
+    near = (rank.exited_at or first) - first < 1.0  # within a second the order of our looks means nothing
+    kind = 2 if _only_ended(rank) else 1 if cascade else 0
+    return (kind, 0 if near else 1, rank.exited_at or first)
+
+
+def _last_error(rank: RankState) -> str:
+    errors = [line for line in rank.tail if _EXCEPTION.match(line)]
+    own = [line for line in errors if not _CASCADE.search(line)]
+    return (own or errors or [""])[0]
+
+
+def _trim(line: str) -> str:
+    line = line.split("]: ", 1)[-1] if line.startswith("[rank") else line
+    return line if len(line) <= 200 else line[:197] + "..."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"real-time signal {number}"
+
+
+def _evidence(rank: RankState, now: float) -> Iterator[Evidence]:
+    assert rank.exit is not None
+    code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
+    yield Evidence("exit", f"pid {rank.exit.pid}: {code}, told by {rank.exit.how}", rank.exited_at or now, rank.rank)
+    lines = [line for line in rank.tail if line.strip()][-8:]
+    if lines:
+        yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
+
+
+def _advice(cause: str, rank: RankState) -> str:
+    if cause == "oom_kill":
+        return "The kernel killed it for memory: see the host-oom finding for the limit and what used it up."
+    if cause == "signal_9":
+        return (
+            "SIGKILL comes from the OOM killer, an operator or a scheduler: look at the memory findings, `dmesg`, and the "
+            "scheduler's log for this time."
+        )
+    if cause in ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"):
+        return (
+            "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
+            "(bus error: /dev/shm full)."
+        )
+    if cause == "dataloader_worker_killed":
+        return (
+            "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm. Lower "
+            "--dataloader_num_workers or raise the limit."
+        )
+    return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."

@@ -1,0 +1,204 @@
+"""Records in, changes out. Told the time; reads no clock, file, socket or environment.
+
+The live hub, `diag replay` and `diag dump` are thin drivers of this one engine. Whoever owns it stamps `at` on each
+record when taking it from the queue (never going back), writes it to the journal and then feeds it here; the same
+records fed later give the same changes, which a property test holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from diag.jobstate import JobState
+from diag.model import Change, ChangeKind, Finding, NotChecked, Record, Severity
+from diag.observations import Observation, Unparsed
+
+__all__ = ["CHECK_SECONDS", "Detector", "Engine", "Parser", "report"]
+
+# Checks run at whole multiples of this many seconds of told time, however often the driver calls.
+CHECK_SECONDS = 1.0
+# A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.
+_LONGEST_CATCH_UP_SECONDS = 600.0
+
+Parser = Callable[[Record], Iterator[Observation]]
+
+
+class Detector(Protocol):
+    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing."""
+
+    name: str
+
+    def observe(self, at: float, fact: Observation) -> None: ...
+
+    def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]: ...
+
+
+class _Open:
+    __slots__ = ("finding", "last_seen", "opened_at")
+
+    def __init__(self, finding: Finding, opened_at: float) -> None:
+        self.finding = finding
+        self.opened_at = opened_at
+        self.last_seen = opened_at
+
+
+class Engine:
+    """Feeds records to the job state and the detectors, and turns what they say into opened, updated, resolved."""
+
+    def __init__(self, parsers: Mapping[str, Parser], detectors: Sequence[Detector]) -> None:
+        self._parsers = parsers
+        self._detectors = detectors
+        self.job = JobState()
+        self.now = 0.0
+        self.records = 0
+        self.opened_total: Counter[tuple[str, str]] = Counter()
+        self._open: dict[tuple[str, str], _Open] = {}
+        self._past: list[Change] = []
+        self._next_check: float | None = None
+
+    # -- driving ------------------------------------------------------------------------------------------
+
+    def feed(self, record: Record) -> list[Change]:
+        """Run the checks due up to `record.at`, then take the record in. Returns what changed."""
+        changes = self.advance(record.at)
+        self.records += 1
+        parser = self._parsers.get(record.source)
+        if parser is None:
+            self._tell(Unparsed(record.rank, record.source, "no parser of this name", ""))
+            return changes
+        for fact in parser(record):
+            self._tell(fact)
+        return changes
+
+    def advance(self, now: float) -> list[Change]:
+        """Run the checks due up to `now`. A clock that went back is ignored: told time only moves forward."""
+        if now <= self.now:
+            return []
+        if self._next_check is None or now - self._next_check > _LONGEST_CATCH_UP_SECONDS:
+            self._next_check = math.ceil(now / CHECK_SECONDS) * CHECK_SECONDS
+        changes: list[Change] = []
+        while self._next_check <= now:
+            self.now = self._next_check
+            changes.extend(self._check(self._next_check))
+            self._next_check += CHECK_SECONDS
+        self.now = now
+        return changes
+
+    def finish(self) -> list[Change]:
+        """One last check at the end of the evidence, for what the final records told between two grid points."""
+        return self._check(self.now)
+
+    def _tell(self, fact: Observation) -> None:
+        self.job.observe(self.now, fact)
+        for detector in self._detectors:
+            detector.observe(self.now, fact)
+
+    def _check(self, now: float) -> list[Change]:
+        changes: list[Change] = []
+        said: dict[tuple[str, str], Finding] = {}
+        for detector in self._detectors:
+            for finding in detector.check(now, self.job):
+                said.setdefault(finding.key, finding)
+        for key, finding in said.items():
+            known = self._open.get(key)
+            if known is None:
+                self._open[key] = _Open(finding, now)
+                self.opened_total[(finding.id, finding.severity.value)] += 1
+                changes.append(Change(ChangeKind.OPENED, finding, now, now))
+                continue
+            before, known.finding, known.last_seen = known.finding, finding, now
+            if _differs(before, finding):
+                changes.append(Change(ChangeKind.UPDATED, finding, now, known.opened_at))
+        # A job that was ended, or failed, while something was wrong did not get over it: what is open stays open.
+        over = self.job.interrupted_at is not None or self.job.returncode not in (None, 0)
+        for key in [key for key in self._open if key not in said and not over]:
+            known = self._open[key]
+            if known.finding.final or now - known.last_seen < known.finding.holds_seconds:
+                continue
+            del self._open[key]
+            changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
+        self._past.extend(changes)
+        del self._past[:-1000]
+        return changes
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def active(self) -> list[Finding]:
+        """Findings open now, gravest first."""
+        findings = [known.finding for known in self._open.values()]
+        return sorted(findings, key=lambda finding: (-finding.severity.level, finding.since, finding.id))
+
+    def history(self) -> list[Change]:
+        return list(self._past)
+
+    def resolved(self) -> list[Finding]:
+        """Findings that opened and resolved and are not open now, latest state of each."""
+        last: dict[tuple[str, str], Finding] = {}
+        for change in self._past:
+            if change.kind is ChangeKind.RESOLVED:
+                last[change.finding.key] = change.finding
+        return [finding for key, finding in last.items() if key not in self._open]
+
+    def not_checked(self) -> list[NotChecked]:
+        lines = self.job.not_checked()
+        for detector in self._detectors:
+            lines.extend(line for line in detector.not_checked(self.job) if line not in lines)
+        return lines
+
+    def job_word(self) -> str:
+        """One word for the job: starting, running, checkpointing, stalled, hung, dead, finished or failed."""
+        job = self.job
+        if job.returncode is not None:
+            return "finished" if job.returncode == 0 else "failed"
+        ids = {finding.id for finding in self.active() if finding.severity.counts}
+        if "hang" in ids:
+            return "hung"
+        if "rank-died" in ids:
+            return "dead"
+        if not job.ranks or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
+            return "starting"
+        if job.phase == "ckpt_save":
+            return "checkpointing"
+        return "running"
+
+
+def _differs(before: Finding, after: Finding) -> bool:
+    """Whether a person must be told again: not for a growing number in the sentence."""
+
+    def face(finding: Finding) -> tuple[object, ...]:
+        return (finding.severity, finding.klass, finding.cause, finding.ranks, finding.waiting_ranks)
+
+    return face(before) != face(after)
+
+
+def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
+    """The `diag.report/1` document. `resolved` adds findings that are over (replay of a finished run wants them)."""
+    job = engine.job
+    findings = engine.active()
+    if resolved:
+        findings = findings + engine.resolved()
+    return {
+        "schema": "diag.report/1",
+        "job": {
+            "state": engine.job_word(),
+            "phase": job.phase,
+            "world_size": job.world_size,
+            "ranks_seen": job.ranks_seen,
+            "iteration": job.iteration,
+            "total_iterations": job.total_iterations or None,
+            "returncode": job.returncode,
+            "at": engine.now,
+        },
+        "findings": [finding.to_json() for finding in findings],
+        "not_checked": [line.to_json() for line in engine.not_checked()],
+    }
+
+
+def found(document: Mapping[str, Any]) -> bool:
+    """Whether a report holds a finding of warning or above (exit code 10)."""
+    return any(Severity(finding["severity"]).counts for finding in document["findings"])

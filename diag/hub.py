@@ -1,0 +1,360 @@
+"""One a node: owns the engine, the journal and the sidecars. Everything else hands it records.
+
+One thread (whoever calls `loop`) stamps each record with the told time, writes it to the journal and feeds the engine;
+outputs read the engine under `lock`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import diag
+from diag.capture import JournalWriter
+from diag.detectors import make_detectors
+from diag.detectors.hang import wants_closer_look
+from diag.dump import dump_document, write_bundle
+from diag.engine import Engine
+from diag.finder import Found, RankFinder
+from diag.model import Change, Record
+from diag.outputs.view import AgentProcess, Counters
+from diag.rundir import RunDir
+from diag.settings import Settings
+from diag.sidecars import SidecarPool
+from diag.sources import run as run_source
+from diag.sources.nvml import SOURCE as NVML_SOURCE
+from diag.sources.nvml import NvmlReader, NvmlUnavailable
+from diag.sources.output import SOURCE as OUTPUT_SOURCE
+from diag.sources.output import FileFollower, LineAssembler
+from diag.sources.parsers import PARSERS
+
+__all__ = ["Hub", "ToldClock"]
+
+_SCAN_SECONDS = 1.0
+_QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
+_QUICK_SCANS_FOR_SECONDS = 60.0
+_SELF_SECONDS = 5.0
+
+
+class ToldClock:
+    """Wall time that never goes back and never repeats, whatever is done to the system's clock."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
+        self._offset = wall() - steady()
+        self._last = 0.0
+
+    def __call__(self) -> float:
+        self._last = max(self._last + 1e-6, self._offset + self._steady())
+        return self._last
+
+
+class Hub:
+    """See the module. `on_change` is called on the loop's thread for each change, without the lock."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        run_dir: RunDir | None,
+        *,
+        stack_signal: int = 0,
+        on_change: Callable[[Change], None] = lambda change: None,
+        talk: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.run_dir = run_dir
+        self.engine = Engine(PARSERS, make_detectors())
+        self.lock = threading.RLock()
+        self.run_id = run_dir.run_id if run_dir else "unrecorded"
+        self.version = diag.__version__
+        self.started_at = time.time()
+        self.counters = Counters()
+        self.token: str | None = settings.token
+        self.bound_beyond_loopback = False
+        self.host = socket.gethostname()
+        self._on_change = on_change
+        self._talk = talk
+        self._clock = clock or ToldClock()
+        self._queue: queue.SimpleQueue[Record | threading.Event] = queue.SimpleQueue()
+        self._journal = (
+            JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir is not None else None
+        )
+        self._pool = SidecarPool(
+            settings, run_dir.path if run_dir else None, stack_signal, self.put, self._sampled, self._erred
+        )
+        self._finder: RankFinder | None = None
+        self._finder_from = 0.0
+        self._assemblers: dict[str, LineAssembler] = {}
+        self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
+        self._own_output: set[Path] = set()
+        self._nvml: NvmlReader | None = None
+        self._stop_node = threading.Event()
+        self._next: dict[str, float] = {}
+        self._dump_lock = threading.Lock()
+        self._mode = "normal"
+
+    # -- taking records -----------------------------------------------------------------------------------
+
+    def put(self, record: Record) -> None:
+        """Hand over a record from any thread; never waits."""
+        self._queue.put(record)
+
+    def take_output(self, stream: str, data: bytes, offset: int = 0) -> None:
+        """A chunk of what CMD printed, from the relay's thread."""
+        lines = self._assemblers.setdefault(stream, LineAssembler(stream))
+        self._put_lines(lines.feed(data), None)
+
+    def end_output(self) -> None:
+        """CMD ended: what stands in its last, unfinished lines is complete."""
+        for lines in self._assemblers.values():
+            self._put_lines(lines.feed(b"", final=True), None)
+
+    def _put_lines(self, payload: dict[str, Any] | None, rank: int | None) -> None:
+        if payload is not None:
+            self.put(Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time()))
+
+    def _sampled(self, source: str, seconds: float) -> None:
+        with self.lock:
+            self.counters.sampled(source, seconds)
+
+    def _erred(self, source: str, reason: str) -> None:
+        with self.lock:
+            self.counters.sampler_errors[(source, reason)] += 1
+
+    # -- watching -----------------------------------------------------------------------------------------
+
+    def watch_job(self, argv: list[str], pid: int, world_size: int = 0) -> None:
+        """The job's root process is `pid`: look for its ranks from now on."""
+        self.put(run_source.started(argv, pid, self.host, world_size))
+        self._finder = RankFinder(pid, self.host)
+        self._finder_from = time.monotonic()
+        threading.Thread(target=self._watch_node, name="node", daemon=True).start()
+
+    def loop(self, until: Callable[[], bool]) -> None:
+        """Take records and run the checks until `until()` says so; returns with the queue drained."""
+        while not until():
+            self._take(0.2)
+            self._housekeep()
+        self._take(0.0)
+
+    def settle(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Take what still arrives, for at most `seconds` or until `done()`."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not done():
+            self._take(0.05)
+
+    def _take(self, wait: float) -> None:
+        batch: list[Record | threading.Event] = []
+        with contextlib.suppress(queue.Empty):
+            batch.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
+            while len(batch) < 500:
+                batch.append(self._queue.get_nowait())
+        changes: list[Change] = []
+        with self.lock:
+            for record in batch:
+                if isinstance(record, threading.Event):
+                    record.set()  # somebody waits until all that was put before it is in
+                else:
+                    changes += self._feed(record)
+            changes += self.engine.advance(self._clock())
+            self.counters.log_lines_total = self.engine.job.log_lines
+        for change in changes:
+            self._on_change(change)
+
+    def _feed(self, record: Record) -> list[Change]:
+        stamped = Record(record.source, record.payload, record.rank, record.host, record.emitted, self._clock())
+        self.counters.records_total += 1
+        if self._journal is not None:
+            problem = self._journal.write(stamped)
+            self.counters.journal_bytes_total = self._journal.bytes_total
+            if problem is not None:
+                self.put(run_source.failed("journal", f"cannot be written any more: {problem}",
+                                           "free space in the run directory; findings go on without it", host=self.host))
+                self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
+        return self.engine.feed(stamped)
+
+    def finish(self, returncode: int | None) -> list[Change]:
+        """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
+        self._stop_node.set()
+        if returncode is not None:
+            self.put(run_source.ended(returncode, self.host))
+        self._take(0.0)
+        with self.lock:
+            changes = self.engine.finish()
+        for change in changes:
+            self._on_change(change)
+        self._pool.close()
+        if self._nvml is not None:
+            self._nvml.close()
+        if self._journal is not None:
+            self._journal.close()
+        return changes
+
+    # -- now and then -------------------------------------------------------------------------------------
+
+    def _due(self, what: str, seconds: float) -> bool:
+        now = time.monotonic()
+        if now < self._next.get(what, 0.0):
+            return False
+        self._next[what] = now + seconds
+        return True
+
+    def _housekeep(self) -> None:
+        quick = time.monotonic() - self._finder_from < _QUICK_SCANS_FOR_SECONDS
+        if self._due("scan", _QUICK_SCAN_SECONDS if quick and self._ranks_missing() else _SCAN_SECONDS):
+            self._scan()
+        if self._due("files", 0.5):
+            self._follow_files()
+        if self._due("second", 1.0):
+            if self._journal is not None:
+                self._journal.flush()
+            self._choose_mode()
+            with self.lock:
+                alive = {rank.rank for rank in self.engine.job.alive_ranks()}
+            self._pool.tend(alive.__contains__)
+        if self._due("self", _SELF_SECONDS):
+            self._measure_self()
+
+    def _ranks_missing(self) -> bool:
+        job = self.engine.job
+        return not job.ranks or len(job.ranks) < min(job.world_size, 4096)
+
+    def _scan(self) -> None:
+        if self._finder is None:
+            return
+        for found in self._finder.scan():
+            self.add_rank(found)
+        waited = time.monotonic() - self._finder_from
+        if not self.engine.job.ranks and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
+            lone = self._finder.sole_process()
+            if lone is not None:
+                self._talk(f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
+                           f"watching pid {lone.placement.pid} as rank 0")
+                self.add_rank(lone)
+            elif self._finder.denied:
+                self.put(run_source.failed("ranks", "the environment of the job's processes may not be read",
+                                           "run diag as the user that owns the job", host=self.host))
+
+    def add_rank(self, found: Found) -> None:
+        """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
+        self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
+        self._pool.watch(found.placement)
+        if self._finder is not None:
+            for stream, path in self._finder.output_files(found.placement.pid):
+                self._follow(path, f"{stream}:{path.name}", found.placement.rank)
+        self._next["publish"] = 0.0
+
+    def own_output(self, paths: Iterable[Path]) -> None:
+        """Files that the relay already follows: not to be read a second time."""
+        for path in paths:
+            with contextlib.suppress(OSError):
+                self._own_output.add(path.resolve())
+
+    def _follow(self, path: Path, stream: str, rank: int | None) -> None:
+        real = path.resolve()
+        if real in self._own_output:
+            return
+        if real in self._followers:
+            other, follower = self._followers[real]
+            if other != rank:
+                self._followers[real] = (None, follower)  # several ranks print to it: the lines are nobody's
+            return
+        with contextlib.suppress(OSError):
+            self._followers[real] = (rank, FileFollower(real, stream))
+
+    def _follow_files(self) -> None:
+        if self.run_dir is not None:
+            for path in (self.run_dir.path / "nccl").glob("*.log"):
+                if path not in self._followers:
+                    self._follow(path, f"nccl:{path.name}", None)
+        for path, (rank, follower) in list(self._followers.items()):
+            try:
+                self._put_lines(follower.read_new(), rank)
+            except OSError as error:
+                del self._followers[path]
+                self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
+
+    def _choose_mode(self) -> None:
+        with self.lock:
+            closer = wants_closer_look(self._clock(), self.engine.job)
+        mode = "closer" if closer else "normal"
+        self._mode = mode
+        self._pool.set_mode(mode)
+
+    def _watch_node(self) -> None:
+        """GPUs, in a thread of their own: NVML of a sick GPU takes its time to be given up."""
+        self._nvml = NvmlReader(self.settings.node_seconds)
+        told = ""
+        while not self._stop_node.is_set():
+            try:
+                sample = self._nvml.latest()
+                self.put(Record(NVML_SOURCE, sample, host=self.host, emitted=time.time()))
+                if told:
+                    told = ""
+                    self.put(run_source.works("gpu", host=self.host))
+            except NvmlUnavailable as error:
+                if error.reason != told:
+                    told = error.reason
+                    self.put(run_source.failed("gpu", error.reason, error.remedy, host=self.host))
+            self._stop_node.wait(self.settings.node_seconds)
+
+    def _measure_self(self) -> None:
+        processes: dict[tuple[str, int | None], AgentProcess] = {}
+        for key, pid in [(("hub", None), os.getpid()), *((("sidecar", rank), pid) for rank, pid in self._pool.processes().items())]:
+            cost = _cost(pid)
+            if cost is not None:
+                processes[key] = cost
+        with self.lock:
+            self.counters.processes.update(processes)
+            for gone in [key for key in self.counters.processes if key not in processes]:
+                del self.counters.processes[gone]
+
+    # -- dump ---------------------------------------------------------------------------------------------
+
+    async def dump(self, deadline: float) -> dict[str, Any]:
+        import asyncio
+
+        return await asyncio.to_thread(self.dump_now, deadline)
+
+    def dump_now(self, deadline: float) -> dict[str, Any]:
+        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory."""
+        with self._dump_lock:
+            began = time.monotonic()
+            name = time.strftime("dump-%Y%m%d-%H%M%S")
+            wait = self._pool.dump(name, max(0.5, deadline - 1.0))
+            wait.done.wait(deadline)
+            self._pool.forget_dump(name)
+            self._await_drained(0.5)
+            with self.lock:
+                document = dump_document(self, wait.answers, time.monotonic() - began)
+            if self._journal is not None and self.run_dir is not None:
+                with self.lock:
+                    self._journal.flush()
+                write_bundle(document, self.run_dir.path, self.run_dir.path / "dumps" / f"{name}.tar.gz")
+            return document
+
+    def _await_drained(self, seconds: float) -> None:
+        """The sidecars' last records come through the loop's thread: let it take them."""
+        reached = threading.Event()
+        self._queue.put(reached)
+        reached.wait(seconds)
+
+
+def _cost(pid: int) -> AgentProcess | None:
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        # With the children that ended: py-spy is a child of its sidecar and a cost of ours.
+        return AgentProcess(times.user + times.system + times.children_user + times.children_system, process.memory_info().rss)
+    except psutil.Error:
+        return None

@@ -1,0 +1,80 @@
+"""Faults in saving a checkpoint, by hooks in megatron-core's file writer."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from types import ModuleType
+from typing import Any
+
+from ..after_import import after_import
+from .at_start import limit_memory
+from .runtime import Runtime
+
+NAMES = ("save-stall", "slow-save", "host-oom")
+
+# "0.3 MB per half second": slow enough to be worried about, and bytes move between any two looks.
+_CHUNK, _PAUSE_S = 300_000, 0.5
+
+
+def hook(runtime: Runtime) -> None:
+    hooks = _hook_memory if runtime.fault.name == "host-oom" else _hook_files
+    after_import(
+        "megatron.core.dist_checkpointing.strategies.filesystem_async", lambda module: hooks(module, runtime)
+    )
+
+
+def _due(runtime: Runtime) -> bool:
+    return runtime.step > runtime.fault.step and runtime.first_time()
+
+
+def _hook_files(module: ModuleType, runtime: Runtime) -> None:
+    """Take the place of `open` in that module alone, so that what calls it is Megatron's own write."""
+    strike = _stall if runtime.fault.name == "save-stall" else _write_slowly
+
+    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        # Each rank has up to two files, written by two children: one of them is enough.
+        if "w" in mode and str(file).endswith("_0.distcp") and _due(runtime):
+            strike(runtime, os.fspath(file))
+        return open(file, mode, *args, **kwargs)
+
+    module.open = open_  # type: ignore[attr-defined]
+
+
+def _stall(runtime: Runtime, path: str) -> None:
+    runtime.announce(f"file={path}")
+    runtime.wait_for_release()
+
+
+def _write_slowly(runtime: Runtime, path: str) -> None:
+    runtime.announce(f"file={path}")
+    until = time.monotonic() + runtime.fault.option("seconds")
+    slow = path + ".slow"  # beside the real file, and gone when that is written
+    with open(slow, "wb", buffering=0) as file:
+        while time.monotonic() < until:
+            file.write(os.urandom(_CHUNK))
+            os.fsync(file.fileno())
+            time.sleep(_PAUSE_S)
+    os.unlink(slow)
+
+
+def _hook_memory(module: ModuleType, runtime: Runtime) -> None:
+    """Let the copy of the tensors to host memory, which comes before the first byte is written, be too much."""
+    writer: Any = module.FileSystemWriterAsync
+    genuine = writer.preload_tensors
+
+    @functools.wraps(genuine)
+    def preload_tensors(*args: Any, **kwargs: Any) -> Any:
+        if _due(runtime):
+            import torch
+
+            headroom = int(runtime.fault.option("megabytes")) << 20
+            runtime.announce(limit_memory(runtime, headroom))
+            staged = []
+            while True:  # ends in the kernel's SIGKILL, or in torch's own "can't allocate memory"
+                staged.append(torch.ones(1 << 20))
+                time.sleep(0.02)
+        return genuine(*args, **kwargs)
+
+    writer.preload_tensors = staticmethod(preload_tensors)

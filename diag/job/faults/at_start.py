@@ -1,0 +1,138 @@
+"""What a fault needs before torch is there: a /dev/shm of its own, a memory cgroup, a rank that stays away."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..after_import import after_import
+from .runtime import Runtime
+from .spec import FaultError
+
+# linux/sched.h and linux/mount.h; os.unshare is there only from Python 3.12 on.
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+
+
+def hook_rendezvous(runtime: Runtime) -> None:
+    def wrap(module: ModuleType) -> None:
+        genuine: Any = module.init_process_group
+
+        @functools.wraps(genuine)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            runtime.announce()
+            runtime.wait_for_release()
+            return genuine(*args, **kwargs)
+
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+    after_import("torch.distributed.distributed_c10d", wrap)
+
+
+def _mount_namespace() -> None:
+    """Give this process, and the children it will have, mounts of their own; as an unprivileged user through a user namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(_CLONE_NEWNS) != 0:
+        if libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER) != 0:
+            raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    # Or the mount that follows would show up in the whole machine.
+    if libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) != 0:
+        raise OSError(ctypes.get_errno(), "mount: " + os.strerror(ctypes.get_errno()))
+
+
+def _mount_shm(megabytes: float) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"size={max(1, int(megabytes * 1024))}k,mode=1777".encode()
+    if libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, options) != 0:
+        raise OSError(ctypes.get_errno(), "mount: " + os.strerror(ctypes.get_errno()))
+
+
+def mount_private_shm(runtime: Runtime) -> None:
+    """A small /dev/shm for this rank alone, as a container without --shm-size has it."""
+    _mount_namespace()
+    _mount_shm(runtime.fault.option("megabytes"))
+
+
+def check_private_shm() -> None:
+    """Raise FaultError if mount_private_shm would not work; tried in a child, which takes the mount with it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _mount_namespace()
+            _mount_shm(1)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        raise FaultError(
+            "fault shm-full: this user may not mount a /dev/shm of its own (no CAP_SYS_ADMIN, no user namespaces)\n\n"
+            "hint: run it as root, or in a container with --cap-add SYS_ADMIN"
+        )
+
+
+def _own_cgroup(controller: str) -> str | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if controller in names.split(","):
+            return path
+    return None
+
+
+def _run_cgroup(runtime: Runtime) -> Path:
+    """The cgroup that host-oom makes for the run, named after the ranks' parent."""
+    root = Path("/sys/fs/cgroup")
+    name = f"diag-fault-{runtime.agent_pid}"
+    if (root / "cgroup.controllers").exists():  # v2
+        return root / name
+    return root / "memory" / (_own_cgroup("memory") or "/").lstrip("/") / name
+
+
+def join_memory_cgroup(runtime: Runtime) -> None:
+    """Move this rank to the run's own memory cgroup, without a limit yet. Where that may not be, RLIMIT_AS does for it."""
+    group = _run_cgroup(runtime)
+    for left_over in group.parent.glob("diag-fault-*"):
+        # Named after a torchrun agent: of a run that is over when that process is.
+        if not Path("/proc", left_over.name.rpartition("-")[2]).exists():
+            try:
+                left_over.rmdir()
+            except OSError:
+                continue
+    try:
+        group.mkdir(exist_ok=True)
+        if not any((group / name).exists() for name in ("memory.max", "memory.limit_in_bytes")):
+            raise OSError("no memory controller")  # v2 with memory not in cgroup.subtree_control
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        return
+    runtime.memory_cgroup = group
+
+
+def limit_memory(runtime: Runtime, headroom: int) -> str:
+    """Let the rank have `headroom` bytes more than it has; the words say by what."""
+    group = runtime.memory_cgroup
+    if group is not None:
+        v2 = (group / "memory.max").exists()
+        usage = int((group / ("memory.current" if v2 else "memory.usage_in_bytes")).read_text())
+        limits = ("memory.max", "memory.swap.max") if v2 else ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        # Swap is shut off, or the limit would only make the machine slow; v1 counts memory and swap together.
+        for name, value in zip(limits, (usage + headroom, 0 if v2 else usage + headroom), strict=True):
+            try:
+                (group / name).write_text(str(value))
+            except OSError:  # a kernel without swap accounting has no such file
+                if name == limits[0]:
+                    raise
+        return f"cgroup={group} limit={usage + headroom}"
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + headroom
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return f"rlimit_as={limit}"

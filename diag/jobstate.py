@@ -1,0 +1,455 @@
+"""What is known of the job now: its ranks, its phase, what moved last. Told observations; judges nothing.
+
+Detectors and outputs read it; only `observe` writes it. Everything follows from the observations and their told
+times, so live and replay hold the same state.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diag.model import NotChecked, Placement
+from diag.observations import (
+    CgroupMemory,
+    EpochStarted,
+    GpuSample,
+    HostMemory,
+    Interrupted,
+    Iteration,
+    LimitsSeen,
+    LogLine,
+    Observation,
+    PhaseMarked,
+    ProcessSample,
+    ProcessTree,
+    RankExited,
+    RankFound,
+    RunEnded,
+    RunStarted,
+    SaveFinished,
+    SaveStarted,
+    SharedMemory,
+    SourceFailed,
+    SourceWorks,
+    StackSample,
+    Unparsed,
+    WorkerFailureReported,
+    WorkerNamed,
+)
+from diag.stacks import Activity, Reading, read_stack, signature
+
+__all__ = ["CHANNELS", "JobState", "RankState"]
+
+CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
+
+# Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
+_CHILD_CPU_RATIO = 0.2
+_MAIN_CPU_RATIO = 0.3
+# Above this a process reads or writes for its work; heartbeats and log lines stay below it.
+_IO_BYTES_PER_SECOND = 64 * 1024
+# Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
+_RSS_BYTES_PER_SECOND = 1024 * 1024
+_TAIL_LINES = 200
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank as last seen. `moved` holds, per channel, the told time at which it last made progress."""
+
+    placement: Placement
+    distributed: bool = True
+    found_at: float = 0.0
+    tree: ProcessTree | None = None
+    tree_at: float = 0.0
+    stack: StackSample | None = None
+    stack_at: float = 0.0
+    stack_since: float = 0.0  # first sample of the unbroken series with this signature
+    stack_samples: int = 0  # how many samples that series has
+    stack_signature: str = ""
+    reading: Reading | None = None
+    child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
+    limits: LimitsSeen | None = None
+    cgroup: CgroupMemory | None = None
+    shm: SharedMemory | None = None
+    exit: RankExited | None = None
+    exited_at: float | None = None
+    stopped_since: float | None = None
+    moved: dict[str, float] = field(default_factory=dict)
+    child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+    cpu_ratio: float | None = None
+    main_cpu_ratio: float | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+
+    @property
+    def rank(self) -> int:
+        return self.placement.rank
+
+    @property
+    def alive(self) -> bool:
+        return self.exit is None
+
+    @property
+    def stopped(self) -> bool:
+        return self.tree is not None and self.tree.main.state in "Tt" and self.alive
+
+    @property
+    def activity(self) -> Activity | None:
+        return self.reading.activity if self.reading else None
+
+    def last_moved(self, channels: Iterable[str] = CHANNELS) -> float:
+        return max((self.moved.get(channel, 0.0) for channel in channels), default=0.0)
+
+
+class JobState:
+    """The job as observed so far."""
+
+    def __init__(self) -> None:
+        self.argv: tuple[str, ...] = ()
+        self.host = ""
+        self.pid = 0
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.returncode: int | None = None
+        self.ranks: dict[int, RankState] = {}
+        self.past_ranks: list[RankState] = []  # of earlier attempts (elastic restarts)
+        self.world_size = 0
+        self.phase = "launch"
+        self.phase_at: float | None = None
+        self.marked_phase = "launch"
+        self.iteration: int | None = None
+        self.total_iterations = 0
+        self.iteration_at: float | None = None
+        self.metrics: dict[str, float] = {}
+        self.step_seconds: deque[float] = deque(maxlen=64)
+        self.saves = 0
+        self.log_moved_at: float | None = None
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.log_lines = 0
+        self.host_memory: HostMemory | None = None
+        self.gpus: dict[int, tuple[float, GpuSample]] = {}
+        self.interrupted_at: float | None = None
+        self._named_worker: int | None = None
+        self.worker_failures: list[tuple[float, WorkerFailureReported]] = []
+        self.failed_sources: dict[tuple[str, int | None], SourceFailed] = {}
+        self.unparsed: deque[Unparsed] = deque(maxlen=50)
+        self.unparsed_total = 0
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def ranks_seen(self) -> int:
+        return len(self.ranks)
+
+    def alive_ranks(self) -> list[RankState]:
+        return [rank for _, rank in sorted(self.ranks.items()) if rank.alive]
+
+    def step_p95(self) -> float | None:
+        """Seconds a training step takes, 95th percentile of those seen; None before two steps were reported."""
+        if len(self.step_seconds) < 2:
+            return self.step_seconds[0] if self.step_seconds else None
+        return statistics.quantiles(self.step_seconds, n=20)[-1]
+
+    def last_progress(self) -> float:
+        """When the job or any of its ranks last moved on any channel; the run's start when nothing ever did."""
+        times = [rank.last_moved() for rank in self.ranks.values() if rank.alive]
+        times.append(self.log_moved_at or 0.0)
+        times.append(self.started_at or 0.0)
+        return max(times)
+
+    def rank_of_pid(self, pid: int) -> int | None:
+        for rank in self.ranks.values():
+            if rank.placement.pid == pid:
+                return rank.rank
+            if rank.tree and any(child.pid == pid for child in rank.tree.children):
+                return rank.rank
+        return None
+
+    def not_checked(self) -> list[NotChecked]:
+        """One line per source that could not look, ranks with the same reason together."""
+        grouped: dict[tuple[str, str, str], list[int]] = {}
+        for failed in self.failed_sources.values():
+            ranks = grouped.setdefault((failed.source, failed.reason, failed.remedy), [])
+            if failed.rank is not None:
+                ranks.append(failed.rank)
+        lines = []
+        for (source, reason, remedy), ranks in sorted(grouped.items()):
+            what = source if not ranks else f"{source} of rank{'s' if len(ranks) > 1 else ''} " + ",".join(
+                map(str, sorted(ranks))
+            )
+            lines.append(NotChecked(what, reason, remedy))
+        if self.unparsed_total:
+            last = self.unparsed[-1]
+            lines.append(
+                NotChecked(
+                    f"{self.unparsed_total} readings",
+                    f"not understood; the last of {last.source}: {last.reason}",
+                    "send the run directory with a bug report",
+                )
+            )
+        return lines
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def observe(self, at: float, fact: Observation) -> None:
+        handler = _HANDLERS.get(type(fact))
+        if handler is not None:
+            handler(self, at, fact)
+
+    def _run_started(self, at: float, fact: RunStarted) -> None:
+        self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
+        self.world_size = max(self.world_size, fact.world_size)
+        self.started_at = at
+        self.phase_at = at
+
+    def _run_ended(self, at: float, fact: RunEnded) -> None:
+        self.returncode, self.ended_at = fact.returncode, at
+        self._set_phase(at, "ended")
+
+    def _rank_found(self, at: float, fact: RankFound) -> None:
+        place = fact.placement
+        old = self.ranks.get(place.rank)
+        if old is not None and (old.placement.pid, old.placement.start_ticks) == (place.pid, place.start_ticks):
+            old.placement = place
+            return
+        if old is not None:  # elastic restart: a new process has this rank
+            self.past_ranks.append(old)
+        if self.started_at is None:
+            self.started_at = at
+        self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
+        self.world_size = max(self.world_size, place.world_size)
+        if self.phase == "launch":
+            self._set_phase(at, "rendezvous" if fact.distributed and place.world_size > 1 else "model_load")
+
+    def _rank_exited(self, at: float, fact: RankExited) -> None:
+        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        if rank is None or rank.placement.pid != fact.pid:
+            return
+        if rank.exit is None:
+            rank.exited_at = at
+        if rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None):
+            rank.exit = fact
+
+    def _worker_failure(self, at: float, fact: WorkerFailureReported) -> None:
+        self.worker_failures.append((at, fact))
+        number = self.rank_of_pid(fact.pid)
+        rank = self.ranks.get(number if number is not None else -1)
+        if rank is not None and (rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None)):
+            code = fact.exit_code
+            exited = RankExited(
+                rank.rank, rank.placement.pid, code if code >= 0 else None, -code if code < 0 else None, "torchelastic"
+            )
+            self._rank_exited(at, exited)
+
+    def _worker_named(self, at: float, fact: WorkerNamed) -> None:
+        self._named_worker = fact.rank
+
+    def _interrupted(self, at: float, fact: Interrupted) -> None:
+        self.interrupted_at = self.interrupted_at or at
+
+    def _process_tree(self, at: float, fact: ProcessTree) -> None:
+        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        if rank is None or rank.placement.pid != fact.main.pid:
+            return
+        before, rank.tree, rank.tree_at = rank.tree, fact, at
+        if fact.main.state in "Tt":
+            rank.stopped_since = rank.stopped_since or at
+        else:
+            rank.stopped_since = None
+        if before is None:
+            rank.moved.setdefault("cpu", at)
+            return
+        seconds = fact.emitted - before.emitted
+        if seconds <= 0.05:
+            return  # two readings of one moment (or a clock that jumped): no rate can be told
+        rank.cpu_ratio = max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
+        if fact.main_thread_cpu_seconds is not None and before.main_thread_cpu_seconds is not None:
+            rank.main_cpu_ratio = max(0.0, fact.main_thread_cpu_seconds - before.main_thread_cpu_seconds) / seconds
+        else:
+            rank.main_cpu_ratio = rank.cpu_ratio
+        if _io_rate(before.main, fact.main, seconds) > _IO_BYTES_PER_SECOND:
+            rank.moved["io"] = at
+        if abs(fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND:
+            rank.moved["memory"] = at
+        known = {(child.pid, child.start_ticks): child for child in before.children}
+        for child in fact.children:
+            old = known.get((child.pid, child.start_ticks))
+            spent = child.cpu_seconds - (old.cpu_seconds if old else 0.0)
+            if spent / seconds > _CHILD_CPU_RATIO:
+                rank.moved["child_cpu"] = at
+        if self._children_moved_bytes(rank, fact):
+            rank.moved["child_io"] = at
+        # CPU of the main thread is progress only outside of a known wait: NCCL waits spin at 100 %.
+        waiting = rank.reading is not None and rank.activity in _SPINNING_WAITS and rank.stack_samples > 1
+        if rank.main_cpu_ratio > _MAIN_CPU_RATIO and not waiting:
+            rank.moved["cpu"] = at
+
+    def _children_moved_bytes(self, rank: RankState, fact: ProcessTree) -> bool:
+        """Children's IO is read less often than they are: compare with the last reading that had it."""
+        moved = False
+        seen: dict[tuple[int, int], tuple[float, int]] = {}
+        for child in fact.children:
+            key = (child.pid, child.start_ticks)
+            before = rank.child_chars.get(key)
+            if child.read_chars is None or child.write_chars is None:
+                if before is not None:
+                    seen[key] = before
+                continue
+            chars = child.read_chars + child.write_chars
+            seen[key] = (fact.emitted, chars)
+            if before is not None and fact.emitted > before[0]:
+                moved |= (chars - before[1]) / (fact.emitted - before[0]) > _IO_BYTES_PER_SECOND
+        rank.child_chars = seen
+        return moved
+
+    def _stack(self, at: float, fact: StackSample) -> None:
+        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        if rank is None:
+            return
+        if fact.pid != rank.placement.pid:
+            rank.child_stacks[fact.pid] = (at, fact)
+            if len(rank.child_stacks) > 256:  # workers come and go; keep the newest
+                oldest = min(rank.child_stacks, key=lambda pid: rank.child_stacks[pid][0])
+                del rank.child_stacks[oldest]
+            return
+        main = fact.main
+        mark = signature(main) if main else ""
+        if mark == rank.stack_signature and rank.stack is not None:
+            rank.stack_samples += 1
+        else:
+            if rank.stack is not None:
+                rank.moved["stack"] = at
+            rank.stack_signature, rank.stack_samples, rank.stack_since = mark, 1, at
+        rank.stack, rank.stack_at = fact, at
+        rank.reading = read_stack(main) if main else None
+        self._phase_from_stacks(at)
+
+    def _phase_from_stacks(self, at: float) -> None:
+        """ms-swift 4.x prints nothing when a save starts: only the stacks tell."""
+        saving = any(
+            rank.alive and rank.reading is not None
+            and Activity.CHECKPOINT in (rank.reading.activity, rank.reading.context)
+            for rank in self.ranks.values()
+        )
+        if saving and self.phase in ("steady", "first_step", "eval"):
+            self._set_phase(at, "ckpt_save")
+        elif not saving and self.phase == "ckpt_save" and self.marked_phase != "ckpt_save":
+            self._set_phase(at, self.marked_phase)
+
+    def _log_line(self, at: float, fact: LogLine) -> None:
+        self.log_lines += 1
+        if not fact.bar:
+            self.tail.append(fact.text)
+            rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+            if rank is not None:
+                rank.tail.append(fact.text)
+
+    def _phase_marked(self, at: float, fact: PhaseMarked) -> None:
+        self.log_moved_at = at
+        self._mark(at, fact.phase)
+
+    def _epoch(self, at: float, fact: EpochStarted) -> None:
+        self.log_moved_at = at
+        if self.iteration is None:
+            self._mark(at, "first_step")
+
+    def _iteration(self, at: float, fact: Iteration) -> None:
+        if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
+            return  # a bar that was redrawn late: the metrics line was ahead of it
+        if self.iteration is not None and self.iteration_at is not None and fact.iteration > self.iteration:
+            self.step_seconds.append((at - self.iteration_at) / (fact.iteration - self.iteration))
+        if self.iteration is None or fact.iteration != self.iteration:
+            self.log_moved_at = at
+            self.iteration_at = at
+        self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
+        self.metrics.update(dict(fact.metrics))
+        self._mark(at, "steady")
+
+    def _save_started(self, at: float, fact: SaveStarted) -> None:
+        self.log_moved_at = at
+        self._mark(at, "ckpt_save")
+
+    def _save_finished(self, at: float, fact: SaveFinished) -> None:
+        self.saves += 1
+        self.log_moved_at = at
+        self._mark(at, "steady" if self.iteration is not None else self.phase)
+
+    def _mark(self, at: float, phase: str) -> None:
+        self.marked_phase = phase
+        self._set_phase(at, phase)
+
+    def _set_phase(self, at: float, phase: str) -> None:
+        if phase != self.phase:
+            self.phase, self.phase_at = phase, at
+
+    def _limits(self, at: float, fact: LimitsSeen) -> None:
+        if fact.rank in self.ranks:
+            self.ranks[fact.rank].limits = fact
+
+    def _cgroup(self, at: float, fact: CgroupMemory) -> None:
+        for rank in self._addressed(fact.rank):
+            rank.cgroup = fact
+
+    def _shm(self, at: float, fact: SharedMemory) -> None:
+        for rank in self._addressed(fact.rank):
+            rank.shm = fact
+
+    def _addressed(self, rank: int | None) -> list[RankState]:
+        if rank is None:
+            return list(self.ranks.values())
+        return [self.ranks[rank]] if rank in self.ranks else []
+
+    def _host_memory(self, at: float, fact: HostMemory) -> None:
+        self.host_memory = fact
+
+    def _gpu(self, at: float, fact: GpuSample) -> None:
+        self.gpus[fact.index] = (at, fact)
+
+    def _source_failed(self, at: float, fact: SourceFailed) -> None:
+        self.failed_sources[(fact.source, fact.rank)] = fact
+
+    def _source_works(self, at: float, fact: SourceWorks) -> None:
+        self.failed_sources.pop((fact.source, fact.rank), None)
+
+    def _unparsed(self, at: float, fact: Unparsed) -> None:
+        self.unparsed.append(fact)
+        self.unparsed_total += 1
+
+
+_SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
+
+
+def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> float:
+    if None in (before.read_chars, before.write_chars, after.read_chars, after.write_chars):
+        return 0.0
+    moved = (after.read_chars or 0) + (after.write_chars or 0) - (before.read_chars or 0) - (before.write_chars or 0)
+    return max(0, moved) / seconds
+
+
+_HANDLERS = {
+    RunStarted: JobState._run_started,
+    RunEnded: JobState._run_ended,
+    RankFound: JobState._rank_found,
+    RankExited: JobState._rank_exited,
+    WorkerFailureReported: JobState._worker_failure,
+    WorkerNamed: JobState._worker_named,
+    Interrupted: JobState._interrupted,
+    ProcessTree: JobState._process_tree,
+    StackSample: JobState._stack,
+    LogLine: JobState._log_line,
+    PhaseMarked: JobState._phase_marked,
+    EpochStarted: JobState._epoch,
+    Iteration: JobState._iteration,
+    SaveStarted: JobState._save_started,
+    SaveFinished: JobState._save_finished,
+    LimitsSeen: JobState._limits,
+    CgroupMemory: JobState._cgroup,
+    SharedMemory: JobState._shm,
+    HostMemory: JobState._host_memory,
+    GpuSample: JobState._gpu,
+    SourceFailed: JobState._source_failed,
+    SourceWorks: JobState._source_works,
+    Unparsed: JobState._unparsed,
+}

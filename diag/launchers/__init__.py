@@ -1,0 +1,119 @@
+"""Who am I: a process's rank from its environment, by launcher. Pure functions of a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "relevant"]
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a launcher told one process. `launcher` is torchrun, deepspeed, slurm, openmpi, pmi or env."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    launcher: str
+    node_rank: int = 0
+    local_world_size: int = 0
+
+
+def _number(env: Environment, *names: str) -> int | None:
+    for name in names:
+        value = env.get(name, "")
+        if value.isdecimal() and len(value) < 10:
+            return int(value)
+    return None
+
+
+def _torchrun(env: Environment) -> Identity | None:
+    """torchrun, accelerate and DeepSpeed's launcher. RANK alone is not enough: Kubeflow puts a RANK that is the NODE's
+    into the environment of torchrun itself; only ranks have LOCAL_RANK too."""
+    rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
+    if rank is None or local_rank is None:
+        return None
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "env"
+    if launcher == "env" and "CROSS_RANK" in env:
+        launcher = "deepspeed"  # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
+    return Identity(
+        rank,
+        local_rank,
+        _number(env, "WORLD_SIZE") or rank + 1,
+        launcher,
+        _number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK") or 0,
+        _number(env, "LOCAL_WORLD_SIZE", "LOCAL_SIZE") or 0,
+    )
+
+
+def _openmpi(env: Environment) -> Identity | None:
+    rank = _number(env, "OMPI_COMM_WORLD_RANK")
+    if rank is None:
+        return None
+    return Identity(
+        rank,
+        _number(env, "OMPI_COMM_WORLD_LOCAL_RANK") or 0,
+        _number(env, "OMPI_COMM_WORLD_SIZE") or rank + 1,
+        "openmpi",
+        _number(env, "OMPI_COMM_WORLD_NODE_RANK") or 0,
+        _number(env, "OMPI_COMM_WORLD_LOCAL_SIZE") or 0,
+    )
+
+
+def _slurm(env: Environment) -> Identity | None:
+    """A task of srun. One task a node with torchrun below it is a launcher, and torchrun's own variables win there."""
+    rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
+    if rank is None or size is None or _number(env, "SLURM_LOCALID") is None:
+        return None
+    if "SLURM_STEP_ID" not in env or size <= 1:
+        return None  # the batch script itself has SLURM_PROCID=0
+    return Identity(rank, _number(env, "SLURM_LOCALID") or 0, size, "slurm", _number(env, "SLURM_NODEID") or 0)
+
+
+def _pmi(env: Environment) -> Identity | None:
+    rank = _number(env, "PMI_RANK", "PMIX_RANK")
+    if rank is None:
+        return None
+    return Identity(rank, _number(env, "MPI_LOCALRANKID") or 0, _number(env, "PMI_SIZE") or rank + 1, "pmi")
+
+
+LAUNCHERS: tuple[Callable[[Environment], Identity | None], ...] = (_torchrun, _openmpi, _slurm, _pmi)
+
+
+def identify(env: Environment) -> Identity | None:
+    """The first launcher whose variables are there; None for a process that is no rank.
+
+    >>> identify({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x"}).launcher
+    'torchrun'
+    >>> identify({"RANK": "0", "WORLD_SIZE": "2"}) is None
+    True
+    """
+    for launcher in LAUNCHERS:
+        identity = launcher(env)
+        if identity is not None:
+            return identity
+    return None
+
+
+# What goes into the journal of a rank's environment: nothing else does, so no token or password can.
+_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_", "GLOO_", "OMP_", "CUDA_", "UCX_", "SLURM_", "PET_")
+_NAMES = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK NNODES NPROC_PER_NODE MASTER_ADDR MASTER_PORT "
+    "TORCH_DISTRIBUTED_DEBUG PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TOKENIZERS_PARALLELISM MEGATRON_LM_PATH "
+    "ASCEND_RT_VISIBLE_DEVICES HCCL_CONNECT_TIMEOUT HCCL_EXEC_TIMEOUT NVIDIA_VISIBLE_DEVICES "
+    "DIAG_FAULT OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE".split()
+)
+_SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "_KEY", "CREDENTIAL", "AUTH", "JWT")
+RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
+
+
+def relevant(env: Environment) -> dict[str, str]:
+    """The variables that matter to diagnosis, by an allow-list, long values cut."""
+    return {
+        name: value[:1000]
+        for name, value in sorted(env.items())
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not any(word in name for word in _SECRET)
+    }

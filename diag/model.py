@@ -1,0 +1,226 @@
+"""The nouns that everything in diag speaks: who runs where, what was recorded, what was found.
+
+It imports nothing of diag. Facts that a detector may know are in `observations`; how records become
+findings is in `engine`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "JOB",
+    "Change",
+    "ChangeKind",
+    "Confidence",
+    "Evidence",
+    "Finding",
+    "NotChecked",
+    "Placement",
+    "Record",
+    "Severity",
+    "format_ranks",
+]
+
+JOB = "job"  # the subject of a finding about the whole job
+
+Payload = Any  # JSON: what a source read, unparsed
+
+
+class Severity(str, enum.Enum):
+    """How much it matters to the job. Only warning and critical count as found (exit code 10)."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def level(self) -> int:
+        return ("info", "warning", "critical").index(self.value)
+
+    @property
+    def counts(self) -> bool:
+        return self is not Severity.INFO
+
+
+class Confidence(str, enum.Enum):
+    """How sure the cause is: high = two independent channels agree, low = the best guess of what was seen."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) tells a reused pid from the old process."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    pid: int
+    start_ticks: int = 0
+    node_rank: int = 0
+    local_world_size: int = 0
+    launcher: str = "local"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Placement:
+        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One raw reading as it goes to the journal.
+
+    `source` names the parser (sources.PARSERS), `payload` is JSON as the source read it. `at` is the told time in
+    seconds since the epoch, stamped once, when the engine's owner takes the record from its queue; `emitted` is the
+    source's own clock. `rank` is None for readings of the node or the job.
+    """
+
+    source: str
+    payload: Payload
+    rank: int | None = None
+    host: str = ""
+    emitted: float | None = None
+    at: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"at": self.at, "source": self.source, "payload": self.payload}
+        if self.rank is not None:
+            data["rank"] = self.rank
+        if self.host:
+            data["host"] = self.host
+        if self.emitted is not None:
+            data["emitted"] = self.emitted
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Raises KeyError, TypeError or ValueError for what is no record; the journal reader turns that into a note."""
+        rank = data.get("rank")
+        emitted = data.get("emitted")
+        return cls(
+            source=str(data["source"]),
+            payload=data["payload"],
+            rank=None if rank is None else int(rank),
+            host=str(data.get("host", "")),
+            emitted=None if emitted is None else float(emitted),
+            at=float(data["at"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One reading that a finding rests on. `excerpt` is the raw text, trimmed; `kind` is the source's name."""
+
+    kind: str
+    excerpt: str
+    at: float
+    rank: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rank": self.rank, "at": self.at, "kind": self.kind, "excerpt": self.excerpt}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong, who caused it, why we think so and what to change. `ranks` are culprits, never victims."""
+
+    id: str
+    subject: str
+    severity: Severity
+    confidence: Confidence
+    summary: str
+    advice: str
+    since: float
+    klass: str = ""
+    cause: str = ""
+    ranks: tuple[int, ...] = ()
+    waiting_ranks: tuple[int, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    holds_seconds: float = 0.0  # how long the condition must be absent before the finding is called resolved
+    final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two findings the same one, now and later."""
+        return (self.id, self.subject)
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of `diag.report/1`."""
+        return {
+            "id": self.id,
+            "subject": self.subject,
+            "class": self.klass,
+            "severity": self.severity.value,
+            "confidence": self.confidence.value,
+            "ranks": list(self.ranks),
+            "waiting_ranks": list(self.waiting_ranks),
+            "since": self.since,
+            "summary": self.summary,
+            "cause": self.cause,
+            "advice": self.advice,
+            "evidence": [item.to_json() for item in self.evidence],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NotChecked:
+    """What could not be looked at, why, and what would let us look."""
+
+    what: str
+    reason: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "reason": self.reason, "remedy": self.remedy}
+
+
+class ChangeKind(str, enum.Enum):
+    OPENED = "opened"
+    UPDATED = "updated"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A finding that opened, became another (ranks, class, severity) or resolved, at a told time."""
+
+    kind: ChangeKind
+    finding: Finding
+    at: float
+    opened_at: float = field(default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "change": self.kind.value,
+            "at": self.at,
+            "opened_at": self.opened_at,
+            "finding": self.finding.to_json(),
+        }
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as people write them.
+
+    >>> format_ranks([0, 1, 2, 4, 6, 7])
+    '0-2,4,6-7'
+    """
+    parts: list[str] = []
+    start = previous = None
+    for rank in [*sorted(set(ranks)), None]:
+        if previous is not None and rank is not None and rank == previous + 1:
+            previous = rank
+            continue
+        if start is not None:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = rank
+    return ",".join(parts)

@@ -1,0 +1,344 @@
+"""The vocabulary: every typed fact that a detector may know, one frozen dataclass each.
+
+Sources make these out of raw records (`parse`); detectors and the job state are told them. Sizes are bytes, times
+are seconds, CPU times are seconds since the process began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from diag.model import Placement
+
+__all__ = [
+    "CgroupMemory",
+    "EnvironmentSeen",
+    "EpochStarted",
+    "Frame",
+    "GpuSample",
+    "HostMemory",
+    "Interrupted",
+    "Iteration",
+    "LimitsSeen",
+    "LogLine",
+    "NcclLine",
+    "Observation",
+    "PhaseMarked",
+    "ProcessSample",
+    "ProcessTree",
+    "RankExited",
+    "RankFound",
+    "RunEnded",
+    "RunStarted",
+    "SaveFinished",
+    "SaveStarted",
+    "SharedMemory",
+    "SourceFailed",
+    "SourceWorks",
+    "StackSample",
+    "ThreadStack",
+    "Unparsed",
+    "WorkerFailureReported",
+    "WorkerNamed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Base of all: the rank it is about, or None for the node or the job."""
+
+    rank: int | None
+
+
+# --- the run and its processes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Observation):
+    argv: tuple[str, ...]
+    pid: int
+    host: str
+    world_size: int = 0  # as the launcher's environment says; 0 when it does not
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded(Observation):
+    """CMD ended; `returncode` as the shell says it (128+n for signal n)."""
+
+    returncode: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankFound(Observation):
+    placement: Placement
+    command: str = ""
+    distributed: bool = True  # False: CMD has no ranks, its one process is watched as rank 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited(Observation):
+    """`exit_code` and `signal` are None when nobody could read them (`how` says who did)."""
+
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailureReported(Observation):
+    """torchelastic's own table named a rank as failed (exit code negative for signals)."""
+
+    exit_code: int
+    pid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNamed(Observation):
+    """A line of that table which names the rank that the next exit code belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Observation):
+    """Somebody asked the job to end: `diag run` passed on a signal. Deaths after that are no failures."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSeen(Observation):
+    """The variables of a rank that matter to diagnosis (an allow-list; secrets never get here)."""
+
+    pid: int
+    variables: tuple[tuple[str, str], ...]
+
+
+# --- process, limits, memory ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """One process now. `state` is the letter of /proc/PID/stat (R S D T t Z X); io fields are None when denied."""
+
+    pid: int
+    ppid: int
+    comm: str
+    state: str
+    cpu_seconds: float
+    threads: int
+    rss_bytes: int
+    start_ticks: int
+    read_chars: int | None = None
+    write_chars: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    wchan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTree(Observation):
+    """A rank's process and all that live below it, read at one moment. `emitted` is the reader's clock."""
+
+    main: ProcessSample
+    children: tuple[ProcessSample, ...]
+    emitted: float
+    open_files: int | None = None
+    peak_rss_bytes: int | None = None
+    pinned_bytes: int | None = None
+    locked_bytes: int | None = None
+    main_thread_cpu_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsSeen(Observation):
+    """/proc/PID/limits, soft values; None stands for unlimited, a missing key for not shown."""
+
+    pid: int
+    soft: tuple[tuple[str, int | None], ...]
+    rdma_devices: bool = False  # /dev/infiniband is there, seen through the rank's own root
+
+    def get(self, name: str) -> int | None:
+        return dict(self.soft).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupMemory(Observation):
+    """Memory of the cgroup that a rank (or CMD) lives in: the tightest limit of it and its parents."""
+
+    version: int
+    path: str
+    usage_bytes: int
+    limit_bytes: int | None
+    peak_bytes: int | None
+    oom_kills: int
+    cache_bytes: int = 0
+    shmem_bytes: int = 0
+    high_events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory(Observation):
+    total_bytes: int
+    available_bytes: int
+    oom_kills: int | None = None  # oom_kill of /proc/vmstat, whole host; None where hidden
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory(Observation):
+    """/dev/shm as the rank sees it."""
+
+    size_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample(Observation):
+    """One GPU now; None for what the driver did not say."""
+
+    index: int
+    uuid: str
+    pci_bus_id: str
+    name: str
+    utilization_ratio: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    sm_clock_hertz: int | None
+    temperature_celsius: float | None
+    throttle_reasons: int | None = None
+    pids: tuple[int, ...] = ()
+
+
+# --- stacks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A Python frame. `file` is the whole path as the interpreter has it."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Frames outermost first (the way a person reads a traceback)."""
+
+    thread_id: int
+    name: str
+    frames: tuple[Frame, ...]
+    active: bool | None = None
+    owns_gil: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackSample(Observation):
+    """All Python threads of one process; `parent_pid` is the rank's pid when this is one of its children."""
+
+    pid: int
+    threads: tuple[ThreadStack, ...]
+    how: str  # "pyspy" or "faulthandler"
+    emitted: float
+    parent_pid: int | None = None
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread: its native id is the pid; else the one called MainThread; else the last of faulthandler."""
+        for thread in self.threads:
+            if thread.thread_id == self.pid or thread.name == "MainThread":
+                return thread
+        return self.threads[-1] if self.threads else None
+
+
+# --- what the log says ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine(Observation):
+    """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file tells it."""
+
+    stream: str
+    text: str
+    bar: bool = False  # ended by a carriage return: a progress bar being redrawn
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMarked(Observation):
+    """A line that tells the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown ..."""
+
+    phase: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStarted(Observation):
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration(Observation):
+    """A training step was reported as finished; `total` is 0 when unknown."""
+
+    iteration: int
+    total: int
+    text: str
+    metrics: tuple[tuple[str, float], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStarted(Observation):
+    text: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFinished(Observation):
+    text: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NcclLine(Observation):
+    """One line of NCCL_DEBUG: `level` INFO, WARN, TRACE ...; `gpu` is NCCL's own [n], the CUDA device index."""
+
+    host: str
+    pid: int
+    tid: int
+    gpu: int | None
+    level: str
+    text: str
+
+
+# --- about looking itself ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed(Observation):
+    """A source cannot look. The finding it would have served becomes `not checked`, with this reason."""
+
+    source: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceWorks(Observation):
+    """The source can look (again): withdraws an earlier SourceFailed of the same source and rank."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unparsed(Observation):
+    """A record that its parser should have understood and did not."""
+
+    source: str
+    reason: str
+    excerpt: str

@@ -1,0 +1,1 @@
+"""The faces: text, JSON lines, HTTP and Prometheus. They read the engine through `view.HubView` and judge nothing."""

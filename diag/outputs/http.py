@@ -1,0 +1,256 @@
+"""The node's HTTP face: an app over a HubView, and a server for it in a thread of its own.
+
+FastAPI and uvicorn are imported when an app or a server is made, so that importing this costs nothing. This module
+does without `from __future__ import annotations`: FastAPI must see the classes that are imported inside.
+"""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from diag.engine import report
+from diag.outputs.text import classes_text
+from diag.outputs.view import HubView, json_bytes, ranks_json, stack_classes, stacks_json
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["create_app", "is_loopback"]
+
+_log = logging.getLogger(__name__)
+
+DUMP_SECONDS = 10.0  # contracts: complete or explained within 10 s
+_LONGEST_DUMP_SECONDS = 60.0
+_DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its caller must hear of it
+_LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 10 s
+_OPEN_TO_ALL = frozenset({"/metrics", "/healthz"})
+_T = TypeVar("_T")
+
+
+def is_loopback(host: str) -> bool:
+    """
+    >>> is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], float] = time.time) -> "FastAPI":
+    """The app of contracts.md. `host` is the address it will be bound to; it decides, with the view, who may ask."""
+    from fastapi import FastAPI, HTTPException, Path, Query, Request
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException as AnyHTTPException
+    from starlette.responses import HTMLResponse, Response
+
+    from diag.outputs import page, schema
+    from diag.outputs.prometheus import exposition, families
+
+    app = FastAPI(
+        title="diag",
+        version=view.version,
+        description="What diag knows of this node's training ranks now.",
+        docs_url=None,
+        redoc_url=None,
+        # Shapes are told by hand: validating every answer against pydantic would cost more than making it.
+        responses={401: {"model": schema.Error}, 403: {"model": schema.Error}, 503: {"model": schema.Error}},
+    )
+    app.add_middleware(_Guard, view=view, host=host, clock=clock)
+    dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
+
+    async def reading(read: Callable[[], _T]) -> _T:
+        """Run `read` under the hub's lock, without ever blocking the server's loop for long."""
+        until = time.monotonic() + _LOCK_SECONDS
+        while not view.lock.acquire(timeout=0.02):
+            if time.monotonic() > until:
+                raise HTTPException(503, f"diag's engine has been busy for {_LOCK_SECONDS:.0f} s; try again")
+            await asyncio.sleep(0.01)
+        try:
+            return read()
+        finally:
+            view.lock.release()
+
+    def answer(document: object, status: int = 200) -> Response:
+        return Response(json_bytes(document), status, media_type="application/json")
+
+    def html(text: str, nonce: str) -> Response:
+        policy = (
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; "
+            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def first_page() -> Response:
+        engine = view.engine
+        document, ranks, stacks = await reading(lambda: (report(engine), ranks_json(engine), stack_classes(engine)))
+        nonce = secrets.token_urlsafe(16)
+        text = classes_text(stacks, width=110)
+        return html(
+            page.first_page(document, ranks, text, run_id=view.run_id, version=view.version, nonce=nonce), nonce
+        )
+
+    @app.get("/findings", responses={200: {"model": schema.Report}}, response_class=Response)
+    async def findings() -> Response:
+        """What is wrong now and what could not be checked: the document that `diag replay --json` prints."""
+        return answer(await reading(lambda: report(view.engine)))
+
+    @app.get("/ranks", responses={200: {"model": schema.Ranks}}, response_class=Response)
+    async def ranks() -> Response:
+        """Every rank of this node: its state, what its main thread does, what moved last, what it uses."""
+        rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
+        return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows})
+
+    @app.get(
+        "/ranks/{rank}/stacks",
+        responses={200: {"model": schema.Stacks}, 404: {"model": schema.Error}},
+        response_class=Response,
+    )
+    async def stacks(rank: Annotated[int, Path(description="global rank")]) -> Response:
+        """The last Python stacks of a rank, all threads, and of its children."""
+        try:
+            return answer(await reading(lambda: stacks_json(view.engine, rank)))
+        except KeyError:
+            seen = await reading(lambda: sorted(view.engine.job.ranks))
+            raise HTTPException(404, f"rank {rank} was not seen on this node; seen: {seen}") from None
+
+    @app.get("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
+    async def dump(
+        deadline: Annotated[
+            float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
+        ] = DUMP_SECONDS,
+    ) -> Response:
+        """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
+        being made get that one."""
+        task = dumps.get("now")
+        if task is None or task.done():
+            task = dumps["now"] = asyncio.ensure_future(view.dump(deadline))
+        try:
+            return answer(await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS))
+        except asyncio.TimeoutError:
+            raise HTTPException(504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s") from None
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text, or OpenMetrics where the scraper accepts it."""
+        taken = await reading(lambda: families(view))
+        body, content_type = exposition(taken, request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
+
+    @app.get("/healthz", responses={200: {"model": schema.Health}}, response_class=Response)
+    async def healthz() -> Response:
+        """Whether diag itself answers; says nothing about the job."""
+        await reading(lambda: None)
+        return answer({"status": "ok"})
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> Response:
+        nonce = secrets.token_urlsafe(16)
+        return html(page.docs_page(app.openapi(), nonce=nonce), nonce)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        told = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
+        return answer({"detail": told}, 422)
+
+    @app.exception_handler(AnyHTTPException)
+    async def refused(request: Request, error: AnyHTTPException) -> Response:
+        detail = "there is no such page; /docs lists all" if error.detail == "Not Found" else error.detail
+        said = answer({"detail": detail}, error.status_code)
+        said.headers.update(error.headers or {})
+        return said
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        _log.error("GET %s failed", request.url.path, exc_info=error)
+        return answer({"detail": f"diag failed here, please report it: {type(error).__name__}: {error}"}, 500)
+
+    return app
+
+
+class _Guard:
+    """Who may ask: the token beyond loopback, no foreign Host on loopback, no other site's page anywhere."""
+
+    def __init__(self, app: "ASGIApp", *, view: HubView, host: str, clock: Callable[[], float]) -> None:
+        self._app = app
+        self._token = view.token
+        self._beyond = view.bound_beyond_loopback or not is_loopback(host)
+        self._hosts: Collection[str] = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host.lower()}
+        self._clock = clock
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        said = (
+            (b"date", formatdate(self._clock(), usegmt=True).encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+        )
+
+        async def send_with_headers(message: "Message") -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *said]
+            await send(message)
+
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope["method"], scope["path"], headers)
+        if refusal is None:
+            await self._app(scope, receive, send_with_headers)
+            return
+        status, detail = refusal
+        body = json_bytes({"detail": detail})
+        extra = [(b"www-authenticate", b'Bearer realm="diag", Basic realm="diag"')] if status == 401 else []
+        start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
+        await send_with_headers({"type": "http.response.start", "status": status, "headers": start})
+        await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+        if not self._beyond and name.lower() not in self._hosts:
+            return 403, f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}"
+        if self._is_of_another_site(method, path, headers):
+            return 403, "a page of another site asked for this; open diag's own page instead"
+        if not self._beyond or path in _OPEN_TO_ALL:
+            return None
+        if not self._token:
+            return 403, "diag is bound beyond loopback without a token; only /metrics and /healthz are answered"
+        if not _token_matches(headers.get("authorization", ""), self._token):
+            return 401, "this needs the run's token: Authorization: Bearer TOKEN (or as the password of Basic)"
+        return None
+
+    def _is_of_another_site(self, method: str, path: str, headers: dict[str, str]) -> bool:
+        """Browsers say where a request comes from (Fetch metadata; Origin with each POST); other clients do not."""
+        site = headers.get("sec-fetch-site", "none")
+        if site not in ("none", "same-origin"):
+            # Following a link to a page is fine; a link to /dump would make us work.
+            return headers.get("sec-fetch-mode") != "navigate" or method != "GET" or path == "/dump"
+        origin = headers.get("origin")
+        return method not in ("GET", "HEAD") and origin is not None and origin.partition("//")[2] != headers.get("host")
+
+
+def _token_matches(authorization: str, token: str) -> bool:
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":  # what a browser can offer: any user name, the token as password
+        try:
+            given = base64.b64decode(given, validate=True).decode("utf-8", "replace").partition(":")[2]
+        except (binascii.Error, ValueError):
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode("utf-8", "replace"))

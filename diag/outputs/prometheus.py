@@ -1,0 +1,297 @@
+"""The engine as Prometheus metrics: METRICS is the list of names, `families` reads the state, `exposition` writes it.
+
+Told values only; where nothing was read there is no sample. Nothing is registered process-wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.samples import Exemplar
+
+from diag.engine import Engine
+from diag.jobstate import RankState
+from diag.model import ChangeKind
+from diag.observations import GpuSample
+from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
+
+__all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families", "gpus_of_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """`name` as it is exposed; `unit` is a base unit or empty; labels are `rank` and closed enums only."""
+
+    name: str
+    type: str
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+
+    def family(self) -> Metric:
+        if self.type == "counter":
+            return CounterMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
+        if self.type == "info":
+            return InfoMetricFamily(self.name.removesuffix("_info"), self.help, labels=self.labels)
+        if self.type == "summary":
+            return SummaryMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
+        return GaugeMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
+
+
+# rank_state is a gauge and no OpenMetrics stateset: that type would force the label's name to be the metric's.
+METRICS: tuple[MetricSpec, ...] = tuple(
+    MetricSpec(name, kind, unit, tuple(labels.split()), text)
+    for name, kind, unit, labels, text in (
+        ("diag_build_info", "info", "", "version", "Version of diag; always 1."),
+        ("diag_rank_info", "info", "", "rank local_rank gpu_uuid pci_bus_id",
+         "Where a rank runs; always 1. Joins a rank to the GPU labels of other exporters; empty where not known."),
+        ("diag_rank_state", "gauge", "", "rank state",
+         "1 for the state a rank is in, 0 for the others: " + ", ".join(RANK_STATES) + "."),
+        ("diag_heartbeat_timestamp_seconds", "gauge", "seconds", "rank", "When anything was last heard of a rank."),
+        ("diag_last_progress_timestamp_seconds", "gauge", "seconds", "rank",
+         "When a rank last moved on any channel (stack, CPU, I/O, its children)."),
+        ("diag_train_iteration", "gauge", "", "rank",
+         "Last training iteration that was reported; rank is empty where the log tells it for the whole job."),
+        ("diag_stack_unchanged_seconds", "gauge", "seconds", "rank",
+         "For how long every stack sample of the main thread showed the same place."),
+        ("diag_checkpoint_in_progress", "gauge", "", "rank", "1 while a rank saves a checkpoint."),
+        ("diag_gpu_utilization_ratio", "gauge", "ratio", "rank",
+         "Utilisation of the rank's GPU as the driver tells it (a kernel that waits in NCCL counts as busy)."),
+        ("diag_gpu_memory_used_bytes", "gauge", "bytes", "rank", "Memory in use on the rank's GPU, by all processes."),
+        ("diag_gpu_memory_total_bytes", "gauge", "bytes", "rank", "Memory of the rank's GPU."),
+        ("diag_gpu_power_watts", "gauge", "watts", "rank", "Power draw of the rank's GPU."),
+        ("diag_gpu_temperature_celsius", "gauge", "celsius", "rank", "Temperature of the rank's GPU."),
+        ("diag_gpu_sm_clock_hertz", "gauge", "hertz", "rank", "SM clock of the rank's GPU."),
+        ("diag_process_resident_memory_bytes", "gauge", "bytes", "rank", "Resident memory of the rank's process."),
+        ("diag_process_pinned_memory_bytes", "gauge", "bytes", "rank", "Pinned memory of the rank's process."),
+        ("diag_rlimit_memlock_bytes", "gauge", "bytes", "rank", "Soft limit of locked memory; +Inf is unlimited."),
+        ("diag_shm_size_bytes", "gauge", "bytes", "", "Size of /dev/shm, the tightest that a rank sees."),
+        ("diag_shm_available_bytes", "gauge", "bytes", "", "Free space in the same /dev/shm."),
+        ("diag_cgroup_memory_usage_bytes", "gauge", "bytes", "", "Memory of the fullest cgroup of the ranks."),
+        ("diag_cgroup_memory_limit_bytes", "gauge", "bytes", "", "Limit of the same cgroup; +Inf is unlimited."),
+        ("diag_cgroup_memory_peak_bytes", "gauge", "bytes", "", "Peak of the same cgroup."),
+        ("diag_cgroup_oom_kills_total", "counter", "", "", "Processes killed in these cgroups for want of memory."),
+        ("diag_finding_active", "gauge", "", "kind severity rank",
+         "1 while a finding is open, per culprit rank; rank is empty for findings about the job or a node."),
+        ("diag_findings_total", "counter", "", "kind severity", "Findings opened since the run began."),
+        ("diag_sampler_duration_seconds", "summary", "seconds", "sampler", "Time that diag's readings took."),
+        ("diag_sampler_errors_total", "counter", "", "sampler reason", "Readings of diag that failed."),
+        ("diag_log_lines_total", "counter", "", "", "Lines of the job's output that were read."),
+        ("diag_log_lines_dropped_total", "counter", "", "", "Lines of the job's output that were cut or left unread."),
+        ("diag_records_total", "counter", "", "", "Readings taken in by the hub."),
+        ("diag_journal_bytes_total", "counter", "bytes", "", "Bytes written to the run's journal."),
+        ("diag_agent_cpu_seconds_total", "counter", "seconds", "process rank",
+         "CPU time of diag itself; process is hub or sidecar."),
+        ("diag_agent_resident_memory_bytes", "gauge", "bytes", "process rank",
+         "Resident memory of diag itself; process is hub or sidecar."),
+    )
+)
+
+_SPECS = {spec.name: spec for spec in METRICS}
+
+
+class HubCollector:
+    """A prometheus_client collector over a view, for any registry."""
+
+    def __init__(self, view: HubView) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Metric]:
+        return [spec.family() for spec in METRICS]
+
+    def collect(self) -> Iterable[Metric]:
+        with self._view.lock:
+            return families(self._view)
+
+
+def families(view: HubView) -> list[Metric]:
+    """Every metric that has a sample now. The caller holds the view's lock; what it gets is its own."""
+    made: dict[str, Metric] = {}
+    for name, labels, value, exemplar in _samples(view):
+        spec = _SPECS.get(name) or _SPECS[name.removesuffix("_sum").removesuffix("_count")]
+        family = made.get(spec.name)
+        if family is None:
+            family = made[spec.name] = spec.family()
+        family.add_sample(name, dict(zip(spec.labels, map(_label, labels), strict=True)), value, exemplar=exemplar)
+    return [made[spec.name] for spec in METRICS if spec.name in made]
+
+
+def exposition(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
+    """The text of metrics in the format that a scraper accepts, and its content type.
+
+    >>> exposition([], "application/openmetrics-text; version=1.0.0")[0]
+    b'# EOF\\n'
+    """
+    # Whoever names OpenMetrics can read it, whatever else it would take; only there exemplars have a place.
+    if "application/openmetrics-text" in accept.lower():
+        text: bytes = openmetrics.generate_latest(_registry(metrics))  # type: ignore[no-untyped-call]
+        return text, openmetrics.CONTENT_TYPE_LATEST
+    return generate_latest(_registry(metrics)), "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Taken:
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _registry(metrics: Iterable[Metric]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Taken(metrics))
+    return registry
+
+
+_Sample = tuple[str, Sequence[str], float, Exemplar | None]
+
+
+def _samples(view: HubView) -> Iterator[_Sample]:
+    gpus = gpus_of_ranks(view.engine)
+    yield ("diag_build_info", (view.version,), 1, None)
+    yield from _ranks(view.engine, gpus)
+    yield from _gpus(view.engine, gpus)
+    yield from _memory(view.engine)
+    yield from _findings(view.engine)
+    yield from _agent(view)
+
+
+def _label(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _ranks(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
+    culprits, waiting = culprits_and_waiting(engine)
+    for number, rank in sorted(engine.job.ranks.items()):
+        label = (str(number),)
+        gpu = gpus.get(number)
+        where = (gpu.uuid, gpu.pci_bus_id) if gpu else ("", "")
+        yield ("diag_rank_info", (*label, str(rank.placement.local_rank), *where), 1, None)
+        state = rank_state(engine, rank, culprits, waiting)
+        for word in RANK_STATES:
+            yield ("diag_rank_state", (*label, word), float(word == state), None)
+        yield ("diag_heartbeat_timestamp_seconds", label, heartbeat(rank), None)
+        if rank.last_moved():
+            yield ("diag_last_progress_timestamp_seconds", label, rank.last_moved(), None)
+        if rank.alive:
+            yield from _living_rank(engine, rank, label)
+    if engine.job.iteration is not None:
+        yield ("diag_train_iteration", ("",), engine.job.iteration, None)
+
+
+def _living_rank(engine: Engine, rank: RankState, label: tuple[str]) -> Iterator[_Sample]:
+    if rank.stack is not None:
+        yield ("diag_stack_unchanged_seconds", label, rank.stack_at - rank.stack_since, None)
+    yield ("diag_checkpoint_in_progress", label, float(is_saving(engine, rank)), None)
+    if rank.tree is not None:
+        yield ("diag_process_resident_memory_bytes", label, rank.tree.main.rss_bytes, None)
+        if rank.tree.pinned_bytes is not None:
+            yield ("diag_process_pinned_memory_bytes", label, rank.tree.pinned_bytes, None)
+    soft = dict(rank.limits.soft) if rank.limits else {}
+    if "Max locked memory" in soft:
+        yield ("diag_rlimit_memlock_bytes", label, _or_infinite(soft["Max locked memory"]), None)
+
+
+def _gpus(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
+    for number, gpu in sorted(gpus.items()):
+        if not engine.job.ranks[number].alive:
+            continue
+        for name, value in (
+            ("diag_gpu_utilization_ratio", gpu.utilization_ratio),
+            ("diag_gpu_memory_used_bytes", gpu.memory_used_bytes),
+            ("diag_gpu_memory_total_bytes", gpu.memory_total_bytes),
+            ("diag_gpu_power_watts", gpu.power_watts),
+            ("diag_gpu_temperature_celsius", gpu.temperature_celsius),
+            ("diag_gpu_sm_clock_hertz", gpu.sm_clock_hertz),
+        ):
+            if value is not None:
+                yield (name, (str(number),), value, None)
+
+
+def gpus_of_ranks(engine: Engine) -> dict[int, GpuSample]:
+    """Which GPU a rank uses: as the reading says, else by the processes on the GPU, else by position."""
+    job = engine.job
+    found: dict[int, GpuSample] = {}
+    for _, (_, gpu) in sorted(job.gpus.items()):
+        ranks = [gpu.rank] if gpu.rank is not None else [job.rank_of_pid(pid) for pid in gpu.pids]
+        for rank in ranks:
+            if rank is not None and rank in job.ranks:
+                found.setdefault(rank, gpu)
+    if not found and _is_one_gpu_a_rank(engine):
+        found = {rank.rank: job.gpus[rank.placement.local_rank][1] for rank in job.ranks.values()}
+    return found
+
+
+def _is_one_gpu_a_rank(engine: Engine) -> bool:  # in a container the driver hides the pids; then order is all there is
+    job = engine.job
+    local = sorted(rank.placement.local_rank for rank in job.ranks.values())
+    return bool(local) and local == sorted(job.gpus)
+
+
+def _memory(engine: Engine) -> Iterator[_Sample]:
+    ranks = engine.job.ranks.values()
+    shms = [rank.shm for rank in ranks if rank.shm is not None]
+    if shms:
+        tightest = min(shms, key=lambda shm: shm.available_bytes)
+        yield ("diag_shm_size_bytes", (), tightest.size_bytes, None)
+        yield ("diag_shm_available_bytes", (), tightest.available_bytes, None)
+    groups = {(rank.placement.host, rank.cgroup.path): rank.cgroup for rank in ranks if rank.cgroup is not None}
+    if groups:
+        fullest = max(groups.values(), key=lambda group: group.usage_bytes / _or_infinite(group.limit_bytes or None))
+        yield ("diag_cgroup_memory_usage_bytes", (), fullest.usage_bytes, None)
+        yield ("diag_cgroup_memory_limit_bytes", (), _or_infinite(fullest.limit_bytes), None)
+        if fullest.peak_bytes is not None:
+            yield ("diag_cgroup_memory_peak_bytes", (), fullest.peak_bytes, None)
+        yield ("diag_cgroup_oom_kills_total", (), sum(group.oom_kills for group in groups.values()), None)
+
+
+def _or_infinite(value: int | None) -> float:
+    return math.inf if value is None else value
+
+
+def _findings(engine: Engine) -> Iterator[_Sample]:
+    active = {
+        (finding.id, finding.severity.value, rank)
+        for finding in engine.active()
+        for rank in (map(str, finding.ranks) if finding.ranks else ("",))
+    }
+    for key in sorted(active):
+        yield ("diag_finding_active", key, 1, None)
+    last: dict[tuple[str, str], Exemplar] = {}
+    for change in engine.history():
+        if change.kind is ChangeKind.OPENED:
+            finding = change.finding
+            # An exemplar may have 128 characters of labels.
+            name = _label(f"{finding.id}:{finding.subject}"[:100])
+            last[(finding.id, finding.severity.value)] = Exemplar({"finding_id": name}, 1.0, change.at)
+    for opened, times in sorted(engine.opened_total.items()):
+        yield ("diag_findings_total", opened, times, last.get(opened))
+
+
+def _agent(view: HubView) -> Iterator[_Sample]:
+    counters = view.counters
+    for sampler, taken in sorted(counters.sampler_seconds.items()):
+        yield ("diag_sampler_duration_seconds_count", (sampler,), taken.count, None)
+        yield ("diag_sampler_duration_seconds_sum", (sampler,), taken.seconds, None)
+    for failed, times in sorted(counters.sampler_errors.items()):
+        yield ("diag_sampler_errors_total", failed, times, None)
+    yield ("diag_log_lines_total", (), counters.log_lines_total, None)
+    yield ("diag_log_lines_dropped_total", (), counters.log_lines_dropped_total, None)
+    yield ("diag_records_total", (), counters.records_total, None)
+    yield ("diag_journal_bytes_total", (), counters.journal_bytes_total, None)
+    for (process, rank), cost in sorted(counters.processes.items(), key=str):
+        who = (process, "" if rank is None else str(rank))
+        yield ("diag_agent_cpu_seconds_total", who, cost.cpu_seconds, None)
+        yield ("diag_agent_resident_memory_bytes", who, cost.rss_bytes, None)

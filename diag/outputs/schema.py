@@ -1,0 +1,155 @@
+"""The shapes of the HTTP answers for /docs and OpenAPI. They describe; the answers are not sent through them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+__all__ = ["Error", "Health", "Ranks", "Report", "Stacks"]
+
+
+class Evidence(BaseModel):
+    """One reading that a finding rests on."""
+
+    rank: int | None
+    at: float = Field(description="seconds since the epoch")
+    kind: str = Field(description="the source that read it")
+    excerpt: str = Field(description="raw text, trimmed")
+
+
+class Finding(BaseModel):
+    """What is wrong, who caused it and what to do."""
+
+    id: str
+    subject: str
+    klass: str = Field(alias="class", description="of a hang: what kind")
+    severity: Literal["info", "warning", "critical"] = Field(description="info, warning or critical")
+    confidence: Literal["low", "medium", "high"] = Field(description="low, medium or high")
+    ranks: list[int] = Field(description="the culprits, never the victims")
+    waiting_ranks: list[int]
+    since: float
+    summary: str
+    cause: str
+    advice: str
+    evidence: list[Evidence]
+
+
+class NotChecked(BaseModel):
+    """What could not be looked at, and what would let us look."""
+
+    what: str
+    reason: str
+    remedy: str
+
+
+class Job(BaseModel):
+    state: str = Field(description="starting, running, checkpointing, hung, dead, finished or failed")
+    phase: str
+    world_size: int
+    ranks_seen: int
+    iteration: int | None
+    total_iterations: int | None
+    returncode: int | None
+    at: float = Field(description="time of the last reading")
+
+
+class Report(BaseModel):
+    """diag.report/1"""
+
+    schema_: Literal["diag.report/1"] = Field(alias="schema")
+    job: Job
+    findings: list[Finding]
+    not_checked: list[NotChecked]
+
+
+class Frame(BaseModel):
+    function: str
+    file: str
+    line: int
+    text: str = Field(description="the frame as people write it")
+
+
+class Exit(BaseModel):
+    code: int | None
+    signal: int | None
+    at: float | None
+    how: str = Field(description="who read it")
+    text: str
+
+
+class Rank(BaseModel):
+    """A rank as last seen; null is for what nobody could read."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    host: str
+    pid: int
+    state: str = Field(description="starting, running, checkpointing, stalled, hung, dead or finished")
+    phase: str
+    activity: str | None = Field(description="what the main thread does or waits for")
+    context: str | None = Field(description="what the wait belongs to")
+    where: Frame | None
+    caller: Frame | None
+    stack_at: float | None
+    stack_unchanged_seconds: float | None
+    seen_at: float
+    progress_at: float | None
+    seconds_since_progress: dict[str, float | None] = Field(description="per channel")
+    process_state: str | None = Field(description="letter of /proc/PID/stat")
+    cpu_ratio: float | None
+    rss_bytes: int | None
+    peak_rss_bytes: int | None
+    threads: int | None
+    open_files: int | None
+    children: int | None
+    limits: dict[str, Any] | None = Field(description='soft limits; a number or "unlimited"')
+    exit: Exit | None
+
+
+class Ranks(BaseModel):
+    """diag.ranks/1"""
+
+    schema_: Literal["diag.ranks/1"] = Field(alias="schema")
+    at: float
+    ranks: list[Rank]
+
+
+class Thread(BaseModel):
+    thread_id: int
+    name: str
+    main: bool
+    active: bool | None
+    owns_gil: bool | None
+    frames: list[Frame] = Field(description="outermost first")
+
+
+class Process(BaseModel):
+    pid: int
+    how: str
+    at: float
+    age_seconds: float
+    activity: str | None
+    idle: bool
+    threads: list[Thread]
+
+
+class Stacks(BaseModel):
+    """diag.stacks/1"""
+
+    schema_: Literal["diag.stacks/1"] = Field(alias="schema")
+    rank: int
+    host: str
+    pid: int
+    main: Process | None = Field(description="the rank's own process")
+    children: list[Process] = Field(description="DataLoader workers and the like")
+    reason: str | None = Field(description="why there is no stack, or none newer")
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+class Error(BaseModel):
+    detail: str

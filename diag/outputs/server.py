@@ -1,0 +1,155 @@
+"""Runs an app in a daemon thread with a loop of its own. Idle, it does not wake at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from diag.errors import DiagError
+from diag.outputs.http import create_app
+from diag.outputs.view import HubView
+
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["CannotServe", "PortTaken", "Server", "serve"]
+
+_START_SECONDS = 10.0  # imports and one bind; measured 0.3 s
+
+
+class CannotServe(DiagError):
+    """The page and the metrics cannot be served here; everything else goes on."""
+
+
+class PortTaken(CannotServe):
+    """Somebody else listens on this port; port 0 takes a free one."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            f"port {port} of {host} is taken: page and metrics cannot be served there",
+            hint="another run of diag on this machine? Give another port, or 0 for any free one",
+        )
+        self.port = port
+
+
+class Server:
+    """A running server. `url` is where a person of this machine reaches it."""
+
+    def __init__(self, server: uvicorn.Server, listener: socket.socket, host: str) -> None:
+        self._server = server
+        self._listener = listener
+        self.host = host
+        self.port: int = listener.getsockname()[1]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="diag-http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and self._server.started
+
+    def start(self) -> Server:
+        self._thread.start()
+        self._ready.wait(_START_SECONDS)
+        if not self.alive:
+            raise CannotServe(f"the server for {self.url} did not start")
+        return self
+
+    def stop(self, timeout: float = 2.0) -> bool:
+        """End requests under way (at most a second), close the port. False when the thread has not ended in time."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop closed between the look and the call
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._listener.close()
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        # uvicorn.Server.serve() looks ten times a second whether to end and renews the Date header each second. Its
+        # own parts around that loop, awaited here instead, need no tick: the guard sets Date. (No signals either.)
+        server = self._server
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup(sockets=[self._listener])
+        await server.on_tick(0)  # sets what it sends with every answer
+        self._ready.set()
+        await self._stop.wait()
+        server.should_exit = True
+        await server.shutdown(sockets=[self._listener])
+
+
+def serve(view: HubView, host: str = "127.0.0.1", port: int = 0) -> Server:
+    """Serve a view. Port 0 is any free one. Raises PortTaken, or CannotServe where it cannot listen for another
+    reason (no such address, no right to the port)."""
+    import uvicorn
+
+    listener = _listen(host, port)
+    config = uvicorn.Config(
+        create_app(view, host=host),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",  # the terminal is the job's; failures are logged by the app
+        access_log=False,
+        date_header=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=64,
+        backlog=64,
+    )
+    try:
+        return Server(uvicorn.Server(config), listener, host).start()
+    except CannotServe:
+        listener.close()
+        raise
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:  # getaddrinfo would quietly take its lower 16 bits
+        raise _cannot_listen(host, port, "no such port")
+    try:
+        name = "127.0.0.1" if host.lower() == "localhost" else host or None
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, getattr(error, "strerror", None) or "no such host") from error
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind(address)
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(host, port) from error
+        raise _cannot_listen(host, port, error.strerror or str(error)) from error
+    return listener
+
+
+def _cannot_listen(host: str, port: int, reason: str) -> CannotServe:
+    return CannotServe(
+        f"cannot listen on {host}:{port}: {reason}",
+        hint="give an address of this machine and a port from 1024 to 65535, or port 0 for any free one",
+    )

@@ -1,0 +1,282 @@
+"""Findings, reports and merged stacks as plain text for terminals and logs.
+
+Every word that comes from outside goes through `clean`: a log line can neither move the cursor nor forge a line of
+ours. Colour only repeats what a word says.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from diag.model import Change, ChangeKind, Severity, format_ranks
+from diag.outputs.classes import StackClass, frame_words
+from diag.outputs.view import job_sentence
+
+__all__ = ["classes_text", "clean", "panel", "report_text", "summary_line"]
+
+_PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
+_NARROWEST = 30
+_LONGEST_LINE = 2000  # characters of a log line that are looked at
+_PANEL_EVIDENCE_LINES = 3
+_REPORT_EVIDENCE_LINES = 12
+_FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
+
+_COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
+
+# CSI, OSC (closed by BEL or ST, or left open), DCS and kin, two-character escapes; 8-bit CSI.
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+
+
+def clean(text: str) -> str:
+    r"""One line that prints as it reads: escape sequences dropped, whatever else does not print shown as an escape.
+
+    >>> clean("\x1b[31mloss\x1b[0m\t0.5\x07 \u202e")
+    'loss 0.5\\x07 \\u202e'
+    """
+    text = _ESCAPE_SEQUENCE.sub("", text[:_LONGEST_LINE])
+    if text.isprintable():
+        return text
+    return "".join(map(_printable, text))
+
+
+def _printable(char: str) -> str:
+    if char.isprintable():
+        return char
+    if char in "\t\n\r\v\f" or unicodedata.category(char) == "Zs":
+        return " "
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def _clean_lines(text: str) -> list[str]:
+    # A pager's worth is enough to cut from; splitting on \n alone keeps a redrawn bar on one line until here.
+    lines = re.split(r"\r\n|\r|\n", text)
+    return [line for line in (clean(line).rstrip() for line in lines) if line]
+
+
+def _columns(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(map(_char_columns, text))
+
+
+def _char_columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _cut(text: str, width: int) -> str:
+    """At most `width` columns, with dots where something was cut off."""
+    if _columns(text) <= width:
+        return text
+    kept, used = [], 0
+    for char in text:
+        used += _char_columns(char)
+        if used > width - 3:
+            break
+        kept.append(char)
+    return "".join(kept).rstrip() + "..."
+
+
+def _wrap(text: str, width: int, indent: str = "", rest: str | None = None) -> list[str]:
+    """Lines of at most `width` columns; words longer than a line are broken."""
+    rest = indent if rest is None else rest
+    lines: list[str] = []
+    line = indent
+    empty = True
+    for word in text.split():
+        left = word
+        while left:
+            lead = line if empty else line + " "
+            room = width - _columns(lead)
+            if _columns(left) <= room:
+                line, empty, left = lead + left, False, ""
+            elif not empty:
+                lines.append(line)
+                line, empty = rest, True
+            else:
+                size = _fitting(left, room)
+                lines.append(line + left[:size])
+                line, left = rest, left[size:]
+    return lines if empty and lines else [*lines, line]
+
+
+def _fitting(word: str, room: int) -> int:
+    used = 0
+    for index, char in enumerate(word):
+        used += _char_columns(char)
+        if used > room:
+            return max(1, index)
+    return len(word)
+
+
+def _moment(at: float, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(at).strftime(form)
+    except (OverflowError, OSError, ValueError):  # a time that a broken capture made up
+        return f"{at:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(61.2), _duration(4.26)
+    ('1 min 1 s', '4.3 s')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left} s" if minutes else f"{left} s"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + format_ranks(ranks)
+
+
+def _name(finding: Mapping[str, Any]) -> str:
+    klass = finding.get("class")
+    return clean(finding["id"] + (f" ({klass})" if klass else ""))
+
+
+# --- one finding ---------------------------------------------------------------------------------------------
+
+
+def panel(change: Change, colour: bool = False, width: int = 80) -> str:
+    """A finding that opened, changed or resolved, as a few lines that end without a newline."""
+    room = max(width, _NARROWEST) - len(_PREFIX)
+    finding = change.finding.to_json()
+    held = _duration(max(0.0, change.at - change.opened_at))
+    if change.kind is ChangeKind.RESOLVED:
+        head = _head("resolved", f"{_name(finding)}: after {held}, was {finding['severity']}", colour, room)
+        body = _wrap(clean(finding["summary"]), room, "  ")
+    else:
+        opened = change.kind is ChangeKind.OPENED
+        when = _moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
+        about = f"{when}, {finding['confidence']} confidence"
+        head = _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)
+        body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES))
+    return "\n".join(_PREFIX + line for line in [*head, *body])
+
+
+def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
+    """The severity as a word, then the text; painted after the wrapping, which must not count the colour."""
+    word = kind.upper()
+    first, *more = _wrap(f"{word} {text}", room, "", "  ")
+    if colour and kind in _COLOURS:
+        first = f"\x1b[{_COLOURS[kind]}m{word}\x1b[0m" + first[len(word) :]
+    return [first, *more]
+
+
+def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int) -> Iterator[str]:
+    yield from _wrap(clean(finding["summary"]), room, indent)
+    who = []
+    if finding["ranks"]:
+        who.append(f"culprit: {_ranks(finding['ranks'])}")
+    if finding["waiting_ranks"]:
+        who.append(f"waiting: {_ranks(finding['waiting_ranks'])}")
+    if finding["cause"]:
+        who.append(f"cause: {clean(finding['cause'])}")
+    if who:
+        yield from _wrap("; ".join(who), room, indent, indent + "  ")
+    yield from _evidence(finding["evidence"], room, indent, evidence_lines)
+    if finding["advice"]:
+        yield from _wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
+
+
+def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int) -> Iterator[str]:
+    shown = items[:budget]
+    each = budget // len(shown) if shown else 0
+    for item in shown:
+        source = clean(item["kind"]) + ("" if item["rank"] is None else f", rank {item['rank']}")
+        lines = _clean_lines(item["excerpt"])
+        # What decides stands last: the innermost frame, the error under its traceback.
+        for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
+            lead = f"{indent}[{source}] " if index == 0 else indent + "  "
+            yield _cut(lead + line, room)
+    if len(items) > len(shown):
+        yield f"{indent}and {len(items) - len(shown)} more"
+
+
+# --- stacks --------------------------------------------------------------------------------------------------
+
+
+def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
+    """Merged stacks: a title for each class of processes, under it the frames of one, outermost first."""
+    room = max(width, _NARROWEST)
+    lines: list[str] = []
+    for one in classes:
+        lines += _wrap(clean(one.title()), room, "", "    ")
+        hidden = len(one.frames) - frames
+        if hidden > 0:
+            lines.append(_cut(f"    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room))
+        lines += [_cut("    " + clean(frame_words(frame)), room) for frame in one.frames[max(0, hidden) :]]
+    return "\n".join(lines)
+
+
+# --- a whole report ------------------------------------------------------------------------------------------
+
+
+def report_text(
+    document: Mapping[str, Any],
+    stacks: Iterable[StackClass] | None = None,
+    *,
+    colour: bool = False,
+    width: int = 80,
+    heading: str = "",
+) -> str:
+    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be looked at. Ends
+    without a newline.
+
+    `heading` replaces the sentence about the job where there is no job (doctor).
+    """
+    room = max(width, _NARROWEST)
+    lines = _wrap(clean(heading or job_sentence(document)), room)
+    for finding in document["findings"]:
+        about = f"{finding['confidence']} confidence"
+        if finding["since"] > 0:
+            about += f", since {_moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
+        lines.append("")
+        lines += _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)
+        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES)
+    merged = classes_text(stacks, width) if stacks is not None else ""
+    if merged:
+        lines += ["", "Stacks:", merged]
+    if document["not_checked"]:
+        lines += ["", "Not checked:"]
+        for line in document["not_checked"]:
+            remedy = f" -> {line['remedy']}" if line["remedy"] else ""
+            lines += _wrap(clean(f"{line['what']}: {line['reason']}{remedy}"), room, "  ", "    ")
+    return "\n".join(lines)
+
+
+def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, run_dir: str = "") -> str:
+    """What a run came to, said once at its end, of a report that holds resolved findings too. One line.
+
+    >>> summary_line({"job": {"state": "failed", "returncode": 1}, "findings": [], "not_checked": []}, seconds=61)
+    'diag: job failed (exit code 1) after 1 min 1 s; nothing found'
+    """
+    job = document["job"]
+    said = f"diag: job {job['state']}"
+    if job.get("returncode"):
+        said += f" (exit code {job['returncode']})"
+    if seconds is not None:
+        said += f" after {_duration(seconds)}"
+    parts = []
+    for severity in reversed(Severity):
+        names = [_name(finding) for finding in document["findings"] if finding["severity"] == severity.value]
+        if names:
+            distinct = list(dict.fromkeys(names))
+            parts.append(f"{len(names)} {severity.value}: {', '.join(distinct[:4])}{', ...' if distinct[4:] else ''}")
+    said += "; found " + "; ".join(parts) if parts else "; nothing found"
+    if document["not_checked"]:
+        said += f"; {len(document['not_checked'])} not checked"
+    return said + (f"; evidence in {clean(run_dir)}" if run_dir else "")

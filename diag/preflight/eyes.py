@@ -1,0 +1,51 @@
+"""Whether diag will be able to look: stacks, GPUs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from diag.preflight.line import Line
+from diag.sources.nvml import NvmlReader, NvmlUnavailable
+from diag.sources.pyspy import PySpy
+
+__all__ = ["check_gpus", "check_stacks"]
+
+
+def check_stacks(command: Sequence[str]) -> Iterator[Line]:
+    """Reads the stack of a process that stands to us as a rank stands to a sidecar: a child of another process."""
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdout.read(2)
+        blind = PySpy().can_read(child.pid, 5.0)
+        if blind is None:
+            yield Line("stacks", "ok", "py-spy reads Python processes of this user" + _yama())
+        else:
+            yield Line("stacks", "problem", f"{blind.reason}{_yama()}", f"{blind.remedy}; without it stacks come by signal from "
+                       "ranks started by `diag run`", "hang")
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _yama() -> str:
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return ""
+    return f" (Yama ptrace_scope {scope})" if scope != "0" else ""
+
+
+def check_gpus(command: Sequence[str]) -> Iterator[Line]:
+    reader = NvmlReader()
+    try:
+        sample = reader.latest(20.0)
+        yield Line("GPUs", "ok", f"NVML shows {len(sample['gpus'])} GPUs")
+    except NvmlUnavailable as error:
+        yield Line("GPUs", "not checked", error.reason, error.remedy)
+    finally:
+        reader.close()

@@ -1,0 +1,97 @@
+"""Limits of this machine or container that break training: shared memory, files, locked memory, memory, disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from diag.model import Record
+from diag.observations import CgroupMemory, HostMemory
+from diag.preflight.line import Line
+from diag.sources import cgroup
+
+__all__ = ["check_disk", "check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+
+def check_shared_memory(command: Sequence[str], path: Path = Path("/dev/shm")) -> Iterator[Line]:
+    try:
+        size = shutil.disk_usage(path)
+    except OSError as error:
+        yield Line("shared memory", "not checked", f"{path}: {error.strerror}", "mount a tmpfs on /dev/shm")
+        return
+    said = f"/dev/shm is {size.total / _GIB:.1f} GiB, {size.free / _GIB:.1f} GiB free"
+    if size.total <= 64 * _MIB or size.free < 256 * _MIB:
+        yield Line("shared memory", "problem", said, "docker --shm-size=16g or --ipc=host; Kubernetes: emptyDir medium Memory "
+                   "on /dev/shm", "shm-too-small")
+    else:
+        yield Line("shared memory", "ok", said)
+
+
+def check_open_files(command: Sequence[str]) -> Iterator[Line]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said = f"limit of open files is {soft} (hard {hard})"
+    if soft != resource.RLIM_INFINITY and soft < 4096:
+        yield Line("open files", "problem", said, "`ulimit -n 65536` before the run", "fd-limit")
+    else:
+        yield Line("open files", "ok", said)
+
+
+def check_locked_memory(command: Sequence[str], rdma: Path = Path("/dev/infiniband")) -> Iterator[Line]:
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    said = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / _MIB:.0f} MiB"
+    if not rdma.is_dir() or not os.listdir(rdma):
+        yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
+    elif soft == resource.RLIM_INFINITY:
+        yield Line("locked memory", "ok", said)
+    else:
+        yield Line("locked memory", "problem", f"limit {said} with RDMA devices present", "`ulimit -l unlimited`; docker --ulimit "
+                   "memlock=-1; Kubernetes: capability IPC_LOCK", "memlock-limit")
+
+
+def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
+    reader = cgroup.CgroupReader(os.getpid())
+    facts = list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
+    reader.close()
+    host = next((fact for fact in facts if isinstance(fact, HostMemory)), None)
+    group = next((fact for fact in facts if isinstance(fact, CgroupMemory)), None)
+    if host is None:
+        yield Line("host memory", "not checked", "/proc/meminfo cannot be read")
+        return
+    said = f"{host.available_bytes / _GIB:.0f} of {host.total_bytes / _GIB:.0f} GiB available"
+    if group is not None and group.limit_bytes is not None:
+        free = group.limit_bytes - group.usage_bytes + group.cache_bytes
+        said += f"; cgroup {group.path} allows {group.limit_bytes / _GIB:.1f} GiB, about {free / _GIB:.1f} GiB free"
+    yield Line("host memory", "ok", said)
+
+
+def check_disk(command: Sequence[str]) -> Iterator[Line]:
+    where = Path(_output_dir(command) or ".").expanduser()
+    while not where.exists() and where != where.parent:
+        where = where.parent
+    try:
+        free = shutil.disk_usage(where).free
+        files = os.statvfs(where).f_favail
+    except OSError as error:
+        yield Line("disk", "not checked", f"{where}: {error.strerror}")
+        return
+    said = f"{free / _GIB:.0f} GiB and {files} files free in {where}"
+    if free < _GIB or 0 < files < 1000:
+        yield Line("disk", "problem", said, "checkpoints will not fit: free space or choose another output directory", "disk-full")
+    else:
+        yield Line("disk", "ok", said)
+
+
+def _output_dir(command: Sequence[str]) -> str | None:
+    for index, word in enumerate(command):
+        for flag in ("--output_dir", "--save", "--output-dir"):
+            if word == flag and index + 1 < len(command):
+                return command[index + 1]
+            if word.startswith(flag + "="):
+                return word.split("=", 1)[1]
+    return None

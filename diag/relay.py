@@ -1,0 +1,311 @@
+"""Follows the job's output files, hands each byte on unchanged, and puts diag's own messages between the job's lines.
+
+One thread follows (`on_output` must not wait for a terminal held by Ctrl-S), one writes for each output. The file is the
+buffer between them; nothing is queued in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.joblog import CHUNK, KEEP_BYTES, RESERVE_BYTES, Cursor, Lane, Report, Watch, open_lane, same_file
+
+ACTIVE_S = 0.04  # ours: 25 looks a second while the job talks: a bar moves as it does alone (cost: tests/run/test_cost.py)
+IDLE_S = 0.05  # ours: where inotify does not work; the first line after a silence may be this late
+_NEWLINE_WAIT_S = 0.25  # ours: how long a message waits for the job to end its line before it breaks the line
+_MAINTAIN_S = 1.0
+_REDRAW_BYTES = 1024  # ours: a longer partial line is no progress bar
+_GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET)  # reader closed, terminal hung up
+
+OnOutput = Callable[[str, bytes, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """One followed file and where it goes; stream is "stdout", "stderr", or "both" when they are one file."""
+
+    stream: str
+    lane: Lane
+    fd: int
+
+
+def open_outlets(
+    folder: Path,
+    *,
+    keep_bytes: int = KEEP_BYTES,
+    reserve_bytes: int = RESERVE_BYTES,
+    report: Report = lambda text: None,
+    closed: Collection[int] = (),
+) -> tuple[Outlet, ...]:
+    """The output files of a run: one when diag's stdout and stderr are one file, else two; LaneError when impossible.
+
+    `closed`: descriptors that were closed when diag started (`command.hold_closed_stdio`); CMD finds them closed too.
+    """
+    wanted = [(stream, fd) for stream, fd in (("stdout", 1), ("stderr", 2)) if fd not in closed]
+    if len(wanted) == 2 and same_file(1, 2):
+        wanted = [("both", 1)]
+    outlets: list[Outlet] = []
+    try:
+        for stream, fd in wanted:
+            name = "output.log" if stream == "both" else f"{stream}.log"
+            lane = open_lane(folder / name, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report)
+            outlets.append(Outlet(stream, lane, fd))
+    except BaseException:
+        for outlet in outlets:
+            outlet.lane.close()
+            outlet.lane.path.unlink(missing_ok=True)
+        raise
+    return tuple(outlets)
+
+
+class Relay:
+    """The running relay; with no outlets (CMD has diag's own stdout) only `say` does something.
+
+    `on_output(stream, data, offset)` gets each chunk with its place in the file, on the following thread.
+    """
+
+    def __init__(
+        self,
+        outlets: Sequence[Outlet],
+        *,
+        on_output: OnOutput | None = None,
+        report: Report = lambda text: None,
+    ) -> None:
+        self._report = report
+        self._on_output = on_output
+        self._writers = [_Writer(outlet, report) for outlet in outlets]
+        self._cursors = [outlet.lane.cursor() for outlet in outlets]
+        self._ends: list[int] = []
+        self._ended = False
+        self._pause = threading.Event()
+        self._watch = Watch([outlet.lane for outlet in outlets])
+        self._follower = threading.Thread(target=self._follow, name="relay", daemon=True)
+
+    def start(self) -> None:
+        for writer in self._writers:
+            writer.start()
+        self._follower.start()
+
+    def say(self, text: str) -> None:
+        """Print a message of diag's own on stderr, on lines of its own; while CMD runs it never waits for the terminal."""
+        data = text.encode("utf-8", "replace").rstrip(b"\n") + b"\n"
+        for writer in self._writers:
+            if writer.outlet.stream in ("stderr", "both") and writer.say(data):
+                return
+        try:
+            os.write(2, data)
+        except OSError:  # nobody there to read it
+            pass
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until what CMD has written by now is out; False when the reader did not take it in time."""
+        deadline = time.monotonic() + timeout
+        ends = [writer.outlet.lane.size() for writer in self._writers]
+        for writer, end in zip(self._writers, ends, strict=True):
+            writer.wake.set()
+            while writer.outlet.lane.relayed < end and writer.thread.is_alive():
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.002)
+        return True
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """CMD has ended: put out all it wrote and all messages, then stop; False when the reader did not take it in time.
+
+        What processes that CMD left behind write from now on stays in the file: diag must not wait for them.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._ends = [writer.outlet.lane.size() for writer in self._writers]
+        self._ended = True
+        self._pause.set()
+        self._watch.wake()
+        for writer, end in zip(self._writers, self._ends, strict=True):
+            writer.finish(end)
+        threads = [self._follower, *(writer.thread for writer in self._writers)]
+        for thread in threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            return False
+        self._watch.close()
+        return True
+
+    def _follow(self) -> None:
+        maintained, since = 0.0, 0
+        maintain_bytes = min((writer.outlet.lane.maintain_bytes for writer in self._writers), default=0)
+        told = True  # whether we looked because there was something to see
+        while not self._ended:
+            counts = [self._follow_one(i) for i in range(len(self._writers))]
+            since += sum(counts)
+            now = time.monotonic()
+            if now - maintained >= _MAINTAIN_S or since >= maintain_bytes:
+                maintained, since = now, 0
+                for writer in self._writers:
+                    writer.outlet.lane.maintain()
+            if any(counts):
+                if not told and self._watch.works:
+                    self._watch.give_up()
+                told = True
+                if self._on_output is None or max(counts) < CHUNK:  # after a short read more of it is worth a wait
+                    self._pause.wait(ACTIVE_S)
+            else:
+                told = self._watch.wait(_MAINTAIN_S if self._watch.works else IDLE_S)
+        for i, end in enumerate(self._ends):
+            while self._cursors[i].offset < end and self._follow_one(i):
+                pass
+
+    def _follow_one(self, i: int) -> int:
+        writer, cursor = self._writers[i], self._cursors[i]
+        if self._on_output is None:
+            count = cursor.skip()
+        else:
+            data = cursor.read_new()
+            count = len(data)
+            if data:
+                try:
+                    self._on_output(writer.outlet.stream, data, cursor.offset - count)
+                except Exception:
+                    self._on_output = None
+                    self._report(f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}")
+        lane = writer.outlet.lane
+        if count or lane.size() < lane.relayed:  # new output, or a cut that the writer must see
+            writer.wake.set()
+        return count
+
+
+class _Writer:
+    """The thread that writes one lane to its outlet."""
+
+    def __init__(self, outlet: Outlet, report: Report) -> None:
+        self.outlet = outlet
+        self.wake = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"relay-{outlet.stream}", daemon=True)
+        self._cursor: Cursor = outlet.lane.cursor()
+        self._report = report
+        self._line = _Line()
+        self._messages: deque[bytes] = deque()
+        self._message_lock = threading.Lock()
+        self._said_at = 0.0
+        self._end: int | None = None
+        self._done = False
+        self._gone = False
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def say(self, data: bytes) -> bool:
+        """Queue a message; False when this writer writes no more."""
+        with self._message_lock:
+            if self._done:
+                return False
+            if not self._messages:
+                self._said_at = time.monotonic()
+            if len(self._messages) < 1000:  # a terminal held for hours must not fill the memory
+                self._messages.append(data)
+        self.wake.set()
+        return True
+
+    def finish(self, end: int) -> None:
+        self._end = end
+        self.wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self.wake.clear()
+            if self._gone:
+                self._cursor.skip()
+                data = b""
+            else:
+                data = self._cursor.read_new()
+                self._put(data)
+            self.outlet.lane.relayed = self._cursor.offset
+            if self._end is not None and (not data or self._cursor.offset >= self._end):
+                with self._message_lock:
+                    self._done = True
+                self._speak(last=True)
+                return
+            if len(data) < CHUNK:  # after a short read more of it is worth a wait: the follower wakes us
+                self.wake.wait(0.05 if self._messages else None)
+
+    def _put(self, data: bytes) -> None:
+        cut = 0
+        if self._messages:
+            cut = data.rfind(b"\n") + 1
+            if cut or self._line.at_start:
+                self._write(data[:cut])
+                self._speak()
+        self._write(data[cut:])
+        if self._messages and len(data) < CHUNK and time.monotonic() - self._said_at > _NEWLINE_WAIT_S:
+            self._speak()
+
+    def _speak(self, last: bool = False) -> None:
+        with self._message_lock:
+            text = b"".join(self._messages)
+            self._messages.clear()
+        if not text:
+            return
+        if self._line.at_start:
+            self._emit(text)
+        else:  # below the bar, which is then drawn again, so that the job's next \r finds it where it left it
+            self._emit(self._line.leave() + text + (b"" if last else self._line.redraw()))
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._line.feed(data)
+            self._emit(data)
+
+    def _emit(self, data: bytes) -> None:
+        rest = memoryview(data)
+        told = False
+        while rest and not self._gone:
+            try:
+                rest = rest[os.write(self.outlet.fd, rest):]
+            except BlockingIOError:  # someone made the shared terminal non-blocking
+                poll = select.poll()
+                poll.register(self.outlet.fd, select.POLLOUT)
+                poll.poll(1000)
+            except OSError as error:
+                if not told:
+                    told = True
+                    self._tell(error)
+                if error.errno in _GONE or self._end is not None:
+                    self._gone = True
+                else:  # a full disk under `diag run ... > file`: the lane keeps the output until there is room
+                    time.sleep(1.0)
+
+    def _tell(self, error: OSError) -> None:
+        self._report(f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job goes on, "
+                     f"its output is in {self.outlet.lane.path}")
+
+
+class _Line:
+    """The job's unfinished line, as far as it must be known to put a message below it."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    @property
+    def at_start(self) -> bool:
+        return not self._tail
+
+    def feed(self, data: bytes) -> None:
+        cut = data.rfind(b"\n") + 1
+        self._tail = data[max(cut, len(data) - 8192):] if cut else (self._tail + data[-8192:])[-8192:]
+
+    def leave(self) -> bytes:
+        """End the line on the screen, and the colour that it may be in."""
+        return (b"\x1b[0m" if b"\x1b[" in self._tail else b"") + b"\n"
+
+    def redraw(self) -> bytes:
+        """What the screen shows of the line: the text after the last \\r, and that \\r again if it ended in one."""
+        shown = self._tail.rstrip(b"\r")
+        text = shown.rpartition(b"\r")[2]
+        return text + self._tail[len(shown):] if len(text) <= _REDRAW_BYTES else b""

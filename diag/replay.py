@@ -1,0 +1,123 @@
+"""Evidence on disk into an engine: run directories, bundles and plain logs. Untrusted input: read, never run."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from diag.capture import JournalReader, segments
+from diag.detectors import make_detectors
+from diag.engine import Engine
+from diag.errors import DiagError
+from diag.model import Change, Record
+from diag.rundir import read_run
+from diag.sources.output import SOURCE as OUTPUT
+from diag.sources.output import LineAssembler
+from diag.sources.parsers import PARSERS
+
+__all__ = ["replay", "replay_records"]
+
+_CHUNK = 1 << 20
+_MOST_MEMBERS = 10_000
+
+
+def replay_records(records: Iterable[Record]) -> tuple[Engine, list[Change]]:
+    """Feed records in the order given. The engine, and all that changed."""
+    engine = Engine(PARSERS, make_detectors())
+    changes: list[Change] = []
+    for record in records:
+        changes += engine.feed(record)
+    changes += engine.finish()
+    return engine, changes
+
+
+def replay(paths: list[Path]) -> tuple[Engine, list[Change], list[str]]:
+    """Replay everything given as one job. Returns the engine, the changes and notes on what could not be used.
+
+    Raises DiagError for a path that is nothing diag can read.
+    """
+    notes: list[str] = []
+    engine, changes = replay_records(_records(paths, notes))
+    return engine, changes, notes
+
+
+def _records(paths: list[Path], notes: list[str]) -> Iterator[Record]:
+    for path in paths:
+        if str(path) == "-":
+            yield from _log(sys.stdin.buffer, "stdin", 0.0)
+        elif path.is_dir():
+            yield from _directory(path, notes)
+        elif not path.exists():
+            raise DiagError(f"{path} does not exist", exit_code=2)
+        elif tarfile.is_tarfile(path):
+            yield from _bundle(path, notes)
+        elif path.name.endswith(".jsonl.gz"):
+            yield from _journal(JournalReader([path]), notes)
+        else:
+            with open(path, "rb") as file:
+                yield from _log(file, path.name, path.stat().st_mtime)
+
+
+def _directory(path: Path, notes: list[str]) -> Iterator[Record]:
+    found = segments(path)
+    if (path / "run.json").exists():
+        read_run(path)  # says so when another diag wrote it
+    if found:
+        yield from _journal(JournalReader(found), notes)
+        return
+    logs = sorted(item for item in path.glob("*.log") if item.is_file())
+    if not logs:
+        raise DiagError(f"{path} holds nothing that diag can replay: no journal and no *.log",
+                        hint="give a run directory, a bundle of `diag dump`, or log files", exit_code=2)
+    yield from _records(list(logs), notes)
+
+
+def _journal(reader: JournalReader, notes: list[str]) -> Iterator[Record]:
+    yield from reader
+    _note(reader, notes)
+
+
+def _note(reader: JournalReader, notes: list[str]) -> None:
+    if reader.notes.torn:
+        notes.append("the journal ends in the middle of a record (it was still written, or its writer was killed)")
+    if reader.notes.bad_lines:
+        notes.append(f"{reader.notes.bad_lines} lines of the journal are no records and were left out")
+
+
+def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
+    """Members are streamed by name pattern: no path of the archive ever touches the disk."""
+    reader = JournalReader([])
+    try:
+        with tarfile.open(path, "r:*") as tar:
+            names = []
+            for count, member in enumerate(tar):
+                if count > _MOST_MEMBERS:
+                    raise DiagError(f"{path} has more than {_MOST_MEMBERS} members: this is no bundle of diag")
+                if member.isreg() and member.name.startswith("journal-") and member.name.endswith(".jsonl.gz"):
+                    names.append(member)
+            if not names:
+                raise DiagError(f"{path} is an archive without a journal: no bundle of diag", exit_code=2)
+            for member in sorted(names, key=lambda member: member.name):
+                file = tar.extractfile(member)
+                if file is not None:
+                    yield from reader.read(file, member.name)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        notes.append(f"{path} is damaged: {error}; what came before is used")
+    _note(reader, notes)
+
+
+def _log(file: IO[bytes], name: str, at: float) -> Iterator[Record]:
+    """A plain log has no times of ours: all its lines stand at one moment, a microsecond apart by chunk."""
+    lines = LineAssembler(name)
+    number = 0
+    while True:
+        data = file.read(_CHUNK)
+        payload = lines.feed(data, final=not data)
+        if payload is not None:
+            number += 1
+            yield Record(OUTPUT, payload, at=at + number * 1e-6)
+        if not data:
+            return

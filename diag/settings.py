@@ -1,0 +1,67 @@
+"""All settings in one frozen object: flag > DIAG_* variable > diag.toml > default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from diag.errors import DiagError
+
+__all__ = ["Settings", "load"]
+
+
+class Settings(BaseSettings):
+    """What can be set. Every field is also DIAG_<NAME> and a key of diag.toml in the working directory."""
+
+    model_config = SettingsConfigDict(env_prefix="DIAG_", toml_file="diag.toml", frozen=True, extra="forbid")
+
+    run_root: Path | None = Field(None, description="where run directories are made; default: a cache directory of the user")
+    host: str = Field("127.0.0.1", description="address the HTTP server listens on")
+    port: int = Field(9095, ge=0, le=65535, description="port of the HTTP server; 0, or when taken: any free one")
+    http: bool = Field(True, description="serve HTTP at all")
+    token: str | None = Field(None, description="bearer token; made up when the server listens beyond loopback")
+    inject: bool = Field(True, description="put the in-rank hook on PYTHONPATH (ptrace permission, stacks by signal)")
+    nccl_debug: bool = Field(True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither")
+    stack_seconds: float = Field(10.0, ge=0.5, description="time between stack samples of a healthy rank")
+    close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")
+    proc_seconds: float = Field(2.0, ge=0.2, description="time between readings of /proc of a rank")
+    node_seconds: float = Field(5.0, ge=0.5, description="time between readings of GPU, memory cgroup and /dev/shm")
+    journal_max_bytes: int = Field(256 << 20, ge=1 << 20, description="most that the journal keeps on disk")
+    output_max_bytes: int = Field(1 << 30, ge=1 << 20, description="most that the job's kept output takes on disk")
+    lone_process_seconds: float = Field(15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0")
+    dump_seconds: float = Field(8.0, ge=1.0, le=60.0, description="a dump is complete or explained after this long")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load(**flags: Any) -> Settings:
+    """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and where."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise DiagError(
+            "settings cannot be used: " + "; ".join(lines),
+            hint="settings come from flags, DIAG_* variables and diag.toml, in this order; the README lists them",
+            exit_code=2,
+        ) from None
+    except ValueError as error:  # a diag.toml that is no TOML
+        raise DiagError(f"diag.toml cannot be read: {error}", hint="mend or remove it", exit_code=2) from None

@@ -1,0 +1,305 @@
+"""One process beside each rank: reads its stacks, /proc, limits and exit, and sends records to the hub.
+
+Talks JSON lines: commands on stdin, records on stdout. Ends when the hub closes stdin, so a killed hub leaves nothing
+behind. Each source has its own daemon thread: one that hangs does not hold up the others, nor the exit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diag.sources import cgroup, exits, faulthandler, proc, pyspy, shm
+
+__all__ = ["Sidecar", "main"]
+
+_LIMITS_SECONDS = 60.0
+_CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
+_MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
+_MOST_CHILDREN = 16
+_DUMP_CHILDREN = 64
+
+
+class Sidecar:
+    """Samples one rank until it is gone or the hub is."""
+
+    def __init__(self, task: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+        self.rank = int(task["rank"])
+        self.pid = int(task["pid"])
+        self.start_ticks = int(task["start_ticks"])
+        self.run_dir = Path(task["run_dir"]) if task.get("run_dir") else None
+        self.signal = int(task.get("stack_signal") or 0)
+        self.stack_seconds = float(task["stack_seconds"])
+        self.close_stack_seconds = float(task["close_stack_seconds"])
+        self.proc_seconds = float(task["proc_seconds"])
+        self.node_seconds = float(task["node_seconds"])
+        self._send = send
+        self._host = socket.gethostname()
+        self._wake = threading.Condition()
+        self._closer = False
+        self._dumps: list[dict[str, Any]] = []
+        self._gone = threading.Event()
+        self._pyspy = pyspy.PySpy()
+        self._failing: dict[str, str] = {}
+        self._misses = 0
+        self._no_stack = ""
+        self._reader: proc.ProcessReader | None = None
+        self._reader_lock = threading.Lock()
+        self._cgroup: cgroup.CgroupReader | None = None
+        self._children: list[tuple[int, str]] = []
+        self._children_at = 0.0
+
+    # -- threads ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        for work in (self._watch_exit, self._sample_proc, self._sample_stacks):
+            threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
+
+    def command(self, order: dict[str, Any]) -> None:
+        with self._wake:
+            if "mode" in order:
+                self._closer = order["mode"] == "closer"
+            if "dump" in order:
+                self._dumps.append(order)
+            self._wake.notify_all()
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """A bug in one source must not silence the others: it is told, and that source is over."""
+        try:
+            work()
+        except Exception as error:  # the outermost frame of a thread: the alternative is silence
+            self.failed(work.__name__.strip("_"), f"bug in diag: {type(error).__name__}: {error}", "report it, please")
+
+    # -- talking ------------------------------------------------------------------------------------------
+
+    def record(self, source: str, payload: Any, seconds: float | None = None) -> None:
+        message: dict[str, Any] = {
+            "source": source, "payload": payload, "rank": self.rank, "host": self._host, "emitted": time.time(), "at": 0,
+        }
+        if seconds is not None:
+            message["took"] = round(seconds, 6)
+        self._send(message)
+
+    def failed(self, source: str, reason: str, remedy: str = "") -> None:
+        """Say that a source cannot look, once for each reason."""
+        if self._failing.get(source) != reason:
+            self._failing[source] = reason
+            self.record("run", {"event": "failed", "source": source, "reason": reason, "remedy": remedy})
+        else:
+            self._send({"error": [source, "again"]})
+
+    def works(self, source: str) -> None:
+        if self._failing.pop(source, None) is not None:
+            self.record("run", {"event": "works", "source": source})
+
+    # -- exit ---------------------------------------------------------------------------------------------
+
+    def _watch_exit(self) -> None:
+        watch = exits.ExitWatch(self.pid, self.start_ticks)
+        while True:
+            payload = watch.wait(timeout=3600.0)
+            if payload is not None:
+                break
+        self._read_cgroup()  # the OOM counter of the moment of death
+        self.record(exits.SOURCE, payload)
+        self._gone.set()
+        with self._wake:
+            self._wake.notify_all()
+
+    # -- /proc, cgroup, shm -------------------------------------------------------------------------------
+
+    def _sample_proc(self) -> None:
+        try:
+            self._reader = proc.ProcessReader(self.pid, start_ticks=self.start_ticks)
+        except proc.ProcessGone:
+            return
+        limits_at = node_at = -1e9
+        while not self._gone.is_set():
+            now = time.monotonic()
+            try:
+                if now - limits_at >= _LIMITS_SECONDS:
+                    limits_at = now
+                    self.record(proc.SOURCE, self._reader.limits())
+                self._read_proc(detail=self._closer or now - node_at >= self.node_seconds)
+            except proc.ProcessGone:
+                return
+            if now - node_at >= self.node_seconds:
+                node_at = now
+                self._read_cgroup()
+                self._read_shm()
+            self._gone.wait(max(0.05, self.proc_seconds - (time.monotonic() - now)))
+
+    def _read_proc(self, *, detail: bool) -> None:
+        assert self._reader is not None
+        began = time.monotonic()
+        with self._reader_lock:
+            payload = self._reader.sample(detail=detail)
+        self._children = _child_names(payload)
+        self.record(proc.SOURCE, payload, time.monotonic() - began)
+
+    def _read_cgroup(self) -> None:
+        try:
+            if self._cgroup is None:
+                self._cgroup = cgroup.CgroupReader(self.pid)
+            self.record(cgroup.SOURCE, self._cgroup.sample())
+            self.works("cgroup")
+        except OSError as error:
+            if not self._gone.is_set():
+                self.failed("cgroup", str(error), getattr(error, "remedy", ""))
+
+    def _read_shm(self) -> None:
+        try:
+            self.record(shm.SOURCE, shm.read(self.pid))
+            self.works("shm")
+        except (OSError, shm.SharedMemoryUnavailable) as error:
+            if not self._gone.is_set():
+                self.failed("shm", str(error), getattr(error, "remedy", ""))
+
+    # -- stacks -------------------------------------------------------------------------------------------
+
+    def _sample_stacks(self) -> None:
+        last_children = -1e9
+        while not self._gone.is_set():
+            began = time.monotonic()
+            with self._wake:
+                dump = self._dumps.pop(0) if self._dumps else None
+                closer = self._closer
+            if dump is not None:
+                self._dump(dump)
+                continue
+            self._main_stack(deadline=2.0)
+            if closer and began - last_children >= _CHILD_STACK_SECONDS:
+                last_children = time.monotonic()
+                self._child_stacks(_MOST_CHILDREN, began + 3.0)
+            period = self.close_stack_seconds if self._closer else self.stack_seconds
+            with self._wake:
+                until = began + period
+                while not self._dumps and not self._gone.is_set() and (left := until - time.monotonic()) > 0:
+                    self._wake.wait(left)
+                    if self._closer and not closer:  # suspicion begins now, not after the slow period
+                        until = min(until, began + self.close_stack_seconds)
+
+    def _main_stack(self, deadline: float) -> bool:
+        """py-spy, or the rank's own faulthandler where py-spy may not look. False when neither gave a stack."""
+        began = time.monotonic()
+        payload = self._pyspy.dump(self.pid, deadline)
+        why = payload.get("failed")
+        if why is None:
+            self._misses = 0
+            self.record(pyspy.SOURCE, payload, time.monotonic() - began)
+            return True
+        self._send({"error": [pyspy.SOURCE, why]})
+        self._misses += 1
+        self._no_stack = ": ".join(filter(None, pyspy.explain(payload)))
+        if why == "gone" or self._gone.is_set():
+            return False
+        if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
+            return False  # torn, or the machine is busy: the next sample is soon
+        self.record(pyspy.SOURCE, payload)
+        return self._by_signal(self.pid, None, deadline)
+
+    def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
+        """The in-rank hook's faulthandler, where ptrace is denied."""
+        if self.run_dir is None or not self.signal:
+            return False
+        began = time.monotonic()
+        payload = faulthandler.dump(pid, self.run_dir, self.signal, min(deadline, 1.0), parent_pid=parent)
+        self.record(faulthandler.SOURCE, payload, time.monotonic() - began)
+        if "failed" in payload:
+            self._send({"error": [faulthandler.SOURCE, payload["failed"]]})
+            return False
+        return True
+
+    def _child_stacks(self, most: int, until: float) -> int:
+        """Stacks of Python children, DataLoader workers first. Returns how many were not reached in time."""
+        wanted = sorted(self._children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
+        for index, (pid, _) in enumerate(wanted[:most]):
+            now = time.monotonic()
+            if now >= until or self._gone.is_set():
+                return len(wanted) - index
+            payload = self._pyspy.dump(pid, min(1.0, until - now), parent_pid=self.pid)
+            if "failed" not in payload:
+                self.record(pyspy.SOURCE, payload, time.monotonic() - now)
+            elif payload["failed"] in ("denied", "not_found"):
+                self._by_signal(pid, self.pid, min(1.0, until - now))
+        return max(0, len(wanted) - most)
+
+    def _dump(self, order: dict[str, Any]) -> None:
+        """Everything about this rank now, within the deadline. Each part that is missing is said with its reason."""
+        began = time.monotonic()
+        until = began + float(order["deadline"])
+        missing: list[str] = []
+        try:
+            if self._reader is not None:
+                self._read_proc(detail=True)
+                self.record(proc.SOURCE, self._reader.limits())
+        except proc.ProcessGone:
+            missing.append("the process is gone")
+        if not self._main_stack(min(3.0, until - time.monotonic())):
+            missing.append("no stack: " + (self._no_stack or "the process is gone"))
+        unseen = self._child_stacks(_DUMP_CHILDREN, until)
+        if unseen:
+            missing.append(f"{unseen} child processes not reached in time")
+        self._read_cgroup()
+        self._read_shm()
+        self._send({"dumped": order["dump"], "rank": self.rank, "missing": missing,
+                    "seconds": round(time.monotonic() - began, 4)})
+
+
+def _child_names(payload: Any) -> list[tuple[int, str]]:
+    """Pid and name of the children in a proc payload; Python ones cannot be told from others by it."""
+    names = []
+    for child in payload["children"]:
+        stat = child.get("stat") or ""
+        head, _, _ = stat.rpartition(")")
+        pid, _, comm = head.partition(" (")
+        if pid.isdigit():
+            names.append((int(pid), comm))
+    return names
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the sidecar process: `python -m diag.sidecar TASK_JSON`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())  # the hub blocks the signals it forwards
+    _be_humble()
+    out, lock = sys.stdout.buffer, threading.Lock()
+
+    def send(message: dict[str, Any]) -> None:
+        data = json.dumps(message, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
+        try:
+            with lock:
+                out.write(data)
+                out.flush()
+        except OSError:
+            os._exit(0)  # the hub is gone, and so is our purpose
+
+    sidecar = Sidecar(json.loads(argv[0]), send)
+    sidecar.start()
+    for line in sys.stdin.buffer:
+        try:
+            sidecar.command(json.loads(line))
+        except ValueError:
+            continue  # a torn line: the hub died while writing; EOF follows
+    os._exit(0)  # a source thread may hang in the kernel; nothing of ours needs tidying
+
+
+def _be_humble() -> None:
+    """Step back for the job: lower priority, and first in line should the node run out of memory."""
+    try:
+        os.nice(5)
+        Path("/proc/self/oom_score_adj").write_text("500")
+    except OSError:
+        pass  # a sandbox that forbids it: it stays as it is
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

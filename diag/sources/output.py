@@ -1,0 +1,128 @@
+"""What the job prints: bytes into lines (I/O side, keeps a torn line until its end), lines into facts (`parse`)."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from diag.model import Record
+from diag.observations import LogLine, Observation, Unparsed
+from diag.sources import nccl_log, swift_log, torch_log
+
+__all__ = ["SOURCE", "FileFollower", "LineAssembler", "parse"]
+
+SOURCE = "output"
+
+# Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the text.
+MAX_LINE_CHARS = 64 * 1024
+# One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is counted.
+MAX_LINES_PER_RECORD = 2000
+
+
+class LineAssembler:
+    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN; nothing raises."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""
+        self._cut = 0
+        self.dropped_lines = 0
+
+    def feed(self, data: bytes, *, final: bool = False) -> dict[str, Any] | None:
+        """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the last."""
+        text = self._rest + self._decoder.decode(data, final)
+        pieces = text.replace("\r\n", "\n").split("\n")
+        self._rest = pieces.pop()
+        if final and self._rest:
+            pieces.append(self._rest)
+            self._rest = ""
+        lines: list[list[Any]] = []
+        for piece in pieces:
+            self._add(lines, piece)
+        if "\r" in self._rest:  # a bar in progress: what is redrawn is complete, what is being drawn waits
+            done, _, self._rest = self._rest.rpartition("\r")
+            bar = done.rpartition("\r")[2]
+            if bar.strip():
+                lines.append([bar[:MAX_LINE_CHARS], 1])
+        if len(self._rest) > MAX_LINE_CHARS:
+            self._cut += len(self._rest) - MAX_LINE_CHARS
+            self._rest = self._rest[:MAX_LINE_CHARS]
+        if not lines:
+            return None
+        payload: dict[str, Any] = {"stream": self.stream}
+        if len(lines) > MAX_LINES_PER_RECORD:
+            half = MAX_LINES_PER_RECORD // 2
+            payload["dropped"] = len(lines) - 2 * half
+            self.dropped_lines += len(lines) - 2 * half
+            lines = lines[:half] + lines[-half:]
+        payload["lines"] = lines
+        return payload
+
+    def _add(self, lines: list[list[Any]], piece: str) -> None:
+        bars, _, last = piece.rpartition("\r")
+        bar = bars.rpartition("\r")[2]
+        if bar.strip():
+            lines.append([bar[:MAX_LINE_CHARS], 1])
+        if self._cut or len(last) > MAX_LINE_CHARS:
+            cut = self._cut + max(0, len(last) - MAX_LINE_CHARS)
+            last = f"{last[:MAX_LINE_CHARS]} ... [{cut} characters cut]"
+            self._cut = 0
+        lines.append([last, 0])
+
+
+class FileFollower:
+    """Follows one growing text file (a rank's own log, an NCCL_DEBUG_FILE). Truncation starts it over."""
+
+    CHUNK = 1 << 20
+
+    def __init__(self, path: Path, stream: str, *, from_end: bool = False) -> None:
+        self.path = path
+        self._lines = LineAssembler(stream)
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - kept open for as long as the rank lives
+        self._offset = self._file.seek(0, 2) if from_end else 0
+
+    def read_new(self) -> dict[str, Any] | None:
+        size = self._file.seek(0, 2)
+        if size < self._offset:
+            self._offset = 0
+        if size == self._offset:
+            return None
+        self._file.seek(self._offset)
+        data = self._file.read(self.CHUNK)
+        self._offset += len(data)
+        return self._lines.feed(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def parse(record: Record) -> Iterator[Observation]:
+    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?}."""
+    payload = record.payload
+    if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
+        yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
+        return
+    stream = str(payload.get("stream", ""))
+    for item in payload["lines"]:
+        if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
+            yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
+            continue
+        yield from read_text(item[0], stream, record.rank, bar=bool(item[1]))
+
+
+def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) -> Iterable[Observation]:
+    """All facts of one line, the line itself first."""
+    named = torch_log.rank_of_line(text)
+    rank = named if named is not None else rank
+    yield LogLine(rank, stream, text, bar)
+    if bar:
+        yield from swift_log.read_bar(text, rank)
+        return
+    if " NCCL " in text:
+        yield from nccl_log.read_line(text, rank)
+        return
+    yield from swift_log.read_line(text, rank)
+    yield from torch_log.read_line(text, rank)

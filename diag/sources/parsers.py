@@ -1,0 +1,20 @@
+"""Which parser reads which source's records: the one table that the engine is given."""
+
+from __future__ import annotations
+
+from diag.engine import Parser
+from diag.sources import cgroup, exits, faulthandler, nvml, output, proc, pyspy, run, shm
+
+__all__ = ["PARSERS"]
+
+PARSERS: dict[str, Parser] = {
+    run.SOURCE: run.parse,
+    output.SOURCE: output.parse,
+    proc.SOURCE: proc.parse,
+    exits.SOURCE: exits.parse,
+    cgroup.SOURCE: cgroup.parse,
+    shm.SOURCE: shm.parse,
+    nvml.SOURCE: nvml.parse,
+    pyspy.SOURCE: pyspy.parse,
+    faulthandler.SOURCE: faulthandler.parse,
+}

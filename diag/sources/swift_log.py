@@ -1,0 +1,134 @@
+"""Lines of ms-swift, Megatron-LM, HF Trainer and DeepSpeed that tell the phase, a step or a save."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from diag.observations import EpochStarted, Iteration, Observation, PhaseMarked, SaveFinished, SaveStarted
+
+__all__ = ["read_bar", "read_line"]
+
+# ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
+#   [INFO:swift] The training of Epoch 0 starts...
+_EPOCH = re.compile(r"The training of Epoch (\d+) starts\.\.\.")
+
+# ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before it):
+#   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
+# ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
+_METRICS = re.compile(r"\{'loss': .*\}")
+_METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d+)/(\d+)'")
+
+# ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
+#    [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 | elapsed time per ...
+_MEGATRON_STEP = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\s+\|")
+_MEGATRON_METRIC = re.compile(r"\|\s*([a-z][\w /()]*?):\s*([-+]?\d[\d.]*(?:[eE][-+]?\d+)?)\s*(?=\|)")
+
+# Megatron-LM core_r0.13-0.15, megatron/training/checkpointing.py, stdout of rank 0:
+#   saving checkpoint at iteration       4 to DIR in torch_dist format
+_SAVE_STARTED = re.compile(r"saving checkpoint at iteration\s+\d+ to (\S+)")
+#     successfully saved checkpoint from iteration       4 to DIR [ t 1/1, p 1/1 ]
+# ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr:
+#   [INFO:swift] Successfully saved Megatron model weights in `OUT/checkpoint-4`.
+# ms-swift 3.10-4.6: [INFO:swift] Successfully saved `safetensors` model weights in `OUT/checkpoint-4`.
+# ms-swift 3.8-4.6, swift/trainers/mixin.py, printed AFTER the checkpoint was written:
+#   [INFO:swift] Saving model checkpoint to OUT/checkpoint-4
+_SAVE_FINISHED = re.compile(
+    r"successfully saved checkpoint from iteration\s+\d+ to (\S+)"
+    r"|Successfully saved (?:Megatron|`safetensors`) model weights in `([^`]*)`"
+    r"|\[INFO:swift\] Saving model checkpoint to (\S+)"
+)
+
+_PHASES: tuple[tuple[str, str], ...] = (
+    # ms-swift 4.6.0 on two gloo ranks, 2026-11-20:
+    #   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
+    ("[INFO:swift] rank: ", "model_load"),
+    #   [INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170
+    ("Start time of running main:", "data_prep"),
+    #   [INFO:swift] Dataset Token Length: 35.000000±0.000000, min=35.000000, max=35.000000, size=512
+    ("Dataset Token Length:", "model_load"),
+    #   [INFO:swift] End time of running main: 2026-11-20 23:29:22.296012
+    ("End time of running main:", "teardown"),
+    # Megatron-LM core_r0.13-0.15, megatron/training/{initialize,training}.py:
+    #   > compiling dataset index builder ...
+    ("> compiling dataset index builder", "compile"),
+    #   > initialized tensor model parallel with size 1
+    ("> initialized tensor model parallel", "comm_init"),
+    #   building GPT model ...
+    ("building GPT model ...", "model_load"),
+    #   > building train, validation, and test datasets ...
+    ("> building train, validation, and test datasets", "data_prep"),
+    #   [before the start of training step] datetime: ...
+    ("[before the start of training step]", "first_step"),
+    #   [after training is done] datetime: ...
+    ("[after training is done]", "teardown"),
+    # DeepSpeed 0.14-0.19, accelerator/real_accelerator.py:
+    #   [2026-11-20 23:50:12,101] [INFO] [real_accelerator.py:260:get_accelerator] Setting ds_accelerator to cuda (auto detect)
+    ("Setting ds_accelerator to", "rendezvous"),
+    # ms-swift 3.7-4.6: Training of 1 epochs has been completed, the training has finished.
+    ("epochs has been completed, the training has finished", "teardown"),
+)
+
+# tqdm 4.66, stderr, redrawn by carriage returns:
+#   Train:   8%|8         | 1/12 [00:00<00:07,  1.55it/s]
+#   Map (num_proc=2): 100%|##########| 512/512 [00:00<00:00, 1505.51 examples/s]
+_BAR = re.compile(r"^\s*([^|%\r\n]{0,60}?):?\s+\d+%\|[^|]*\|\s*(\d+)/(\d+)\s")
+
+
+def read_line(text: str, rank: int | None) -> Iterator[Observation]:
+    """Facts in one line. Costs a few substring searches for a line that says nothing."""
+    if "The training of Epoch" in text:
+        match = _EPOCH.search(text)
+        if match:
+            yield EpochStarted(rank, int(match[1]), text.strip())
+            return
+    if "{'loss'" in text:
+        yield from _metrics(text, rank)
+        return
+    if " iteration " in text or text.startswith("iteration"):
+        match = _MEGATRON_STEP.search(text)
+        if match:
+            found = tuple((name, float(value)) for name, value in _MEGATRON_METRIC.findall(text))
+            yield Iteration(rank, int(match[1]), int(match[2]), text.strip(), found)
+            return
+    if "sav" in text or "Sav" in text:
+        match = _SAVE_FINISHED.search(text)
+        if match:
+            yield SaveFinished(rank, text.strip(), next((path for path in match.groups() if path), ""))
+            return
+        match = _SAVE_STARTED.search(text)
+        if match:
+            yield SaveStarted(rank, text.strip(), match[1])
+            return
+    for literal, phase in _PHASES:
+        if literal in text:
+            yield PhaseMarked(rank, phase, text.strip())
+            return
+
+
+def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
+    match = _METRICS.search(text)
+    step = _METRICS_STEP.search(text)
+    if match is None or step is None:
+        return
+    numbers: tuple[tuple[str, float], ...] = ()
+    try:
+        data = ast.literal_eval(match[0])
+        numbers = tuple((str(key), float(value)) for key, value in data.items() if isinstance(value, (int, float)))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        pass  # `nan` is no Python literal, and a torn line is none either: the step still counts
+    yield Iteration(rank, int(step[1]), int(step[2]), match[0], numbers)
+
+
+def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
+    """A progress bar's last drawing: the training bar counts as steps, any other as progress of data preparation."""
+    match = _BAR.match(text)
+    if match is None:
+        return
+    name, done, total = match[1].strip(), int(match[2]), int(match[3])
+    if name == "Train":
+        if done:
+            yield Iteration(rank, done, total, text.strip())
+    elif name.startswith(("Map", "Filter", "Tokenizing", "Packing", "Generating")):
+        yield PhaseMarked(rank, "data_prep", text.strip())

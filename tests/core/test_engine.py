@@ -1,0 +1,197 @@
+"""The engine: opening, updating and resolving, and the promise that live equals replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.capture import JournalReader, JournalWriter, segments
+from diag.detectors import make_detectors
+from diag.engine import Engine, report
+from diag.jobstate import JobState
+from diag.model import Change, Confidence, Finding, NotChecked, Record, Severity
+from diag.observations import Observation
+from diag.replay import replay_records
+from diag.sources import run as run_source
+from diag.sources.parsers import PARSERS
+from tests.facts import pid_of
+
+
+class Says:
+    """A detector that says what it is told to."""
+
+    name = "says"
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def observe(self, at: float, fact: Observation) -> None:
+        return None
+
+    def check(self, now: float, job: JobState) -> Iterable[Finding]:
+        return self.findings
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def finding(**changes: object) -> Finding:
+    values: dict[str, object] = {
+        "id": "hang", "subject": "job", "severity": Severity.WARNING, "confidence": Confidence.HIGH, "summary": "s",
+        "advice": "a", "since": 1.0, **changes,
+    }
+    return Finding(**values)  # type: ignore[arg-type]
+
+
+def kinds(changes: Iterable[Change]) -> list[str]:
+    return [change.kind.value for change in changes]
+
+
+def test_finding_opens_once_updates_when_its_face_changes_and_resolves():
+    says = Says()
+    engine = Engine({}, [says])
+
+    says.findings = [finding()]
+    opened = engine.advance(10.0)
+    says.findings = [finding(summary="another number")]
+    same = engine.advance(11.0)
+    says.findings = [finding(ranks=(1,))]
+    updated = engine.advance(12.0)
+    says.findings = []
+    resolved = engine.advance(13.0)
+
+    assert [kinds(changes) for changes in (opened, same, updated, resolved)] == [["opened"], [], ["updated"], ["resolved"]]
+    assert resolved[0].opened_at == 10.0
+
+
+def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never():
+    says = Says()
+    engine = Engine({}, [says])
+    says.findings = [finding(holds_seconds=5.0), finding(id="rank-died", final=True)]
+    engine.advance(10.0)
+
+    says.findings = []
+    quiet = engine.advance(14.0)
+    resolved = engine.advance(16.0)
+
+    assert quiet == []
+    assert [change.finding.id for change in resolved] == ["hang"]
+    assert [found.id for found in engine.active()] == ["rank-died"]
+
+
+def test_clock_that_goes_back_is_ignored():
+    engine = Engine({}, [Says()])
+    engine.advance(100.0)
+
+    assert engine.advance(50.0) == []
+    assert engine.now == 100.0
+
+
+def test_long_gap_is_not_filled_with_checks():
+    says = Says()
+    engine = Engine({}, [says])
+    engine.advance(10.0)
+    says.findings = [finding()]
+
+    assert kinds(engine.advance(1e9)) == ["opened"]
+
+
+def test_unknown_source_is_told_as_not_checked():
+    engine = Engine({}, [Says()])
+
+    engine.feed(Record("from-the-future", {}, at=1.0))
+
+    assert "from-the-future" in report(engine)["not_checked"][0]["reason"]
+
+
+def stack_payload(rank: int, function: str) -> dict[str, object]:
+    frame = {"name": function, "filename": "/app/train.py", "short_filename": "train.py", "line": 3, "module": None, "locals": None}
+    thread = {"pid": pid_of(rank), "thread_id": 1, "thread_name": "MainThread", "os_thread_id": pid_of(rank), "active": False,
+              "owns_gil": False, "frames": [frame], "process_info": None}
+    return {"pid": pid_of(rank), "stdout": [thread]}
+
+
+def proc_payload(rank: int, ticks: int) -> dict[str, object]:
+    fields = ["S", "1", "1", "1", "0", "-1", "0", "0", "0", "0", "0", str(ticks), "0", "0", "0", "20", "0", "5", "0", "777", "0", "1000"]
+    stat = f"{pid_of(rank)} (python3) " + " ".join(fields + ["0"] * 28)
+    return {"pid": pid_of(rank), "hz": 100, "page": 4096, "stat": stat, "io": None, "status": None, "wchan": "futex_do_wait",
+            "main_stat": stat, "fds": 5, "children": []}
+
+
+def placed(rank: int) -> Record:
+    from diag.model import Placement
+
+    return run_source.rank_found(Placement(rank, rank, 2, "n", pid_of(rank), 777), "python", {})
+
+
+def records() -> st.SearchStrategy[Record]:
+    ranks = st.integers(0, 1)
+    return st.one_of(
+        ranks.map(placed),
+        st.just(run_source.started(["python"], 1, "n", 2)),
+        st.builds(lambda rank, name: Record("pyspy", stack_payload(rank, name), rank=rank), ranks, st.sampled_from("ab")),
+        st.builds(lambda rank, ticks: Record("proc", proc_payload(rank, ticks), rank=rank, emitted=1.0), ranks, st.integers(0, 500)),
+        st.builds(lambda rank, status: Record("exits", {"pid": pid_of(rank), "status": status, "how": "pidfd"}, rank=rank),
+                  ranks, st.sampled_from([0, 9, 256])),
+        st.builds(lambda text: Record("output", {"stream": "stdout", "lines": [[text, 0]]}),
+                  st.sampled_from(["[INFO:swift] The training of Epoch 0 starts...", "{'loss': 0.5, 'iteration': '3/9'}", "OSError: [Errno 24] Too many open files"])),
+        st.builds(lambda junk: Record("output", junk), st.one_of(st.none(), st.text(max_size=5), st.dictionaries(st.text(max_size=3), st.integers()))),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedule=st.lists(st.tuples(st.floats(0.0, 40.0), st.one_of(st.none(), records())), max_size=60))
+def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedule):
+    """Whatever arrives in whatever rhythm, with checks driven by a timer in between."""
+    directory: Path = tmp_path_factory.mktemp("journal")
+    journal = JournalWriter(directory)
+    live = Engine(PARSERS, make_detectors())
+    changes: list[Change] = []
+    now = 1000.0
+    for pause, record in schedule:
+        now += pause + 1e-3
+        if record is None:
+            changes += live.advance(now)
+            continue
+        stamped = Record(record.source, record.payload, record.rank, record.host, record.emitted, now)
+        assert journal.write(stamped) is None
+        changes += live.feed(stamped)
+    ended = Record("run", {"event": "ended", "returncode": 0}, at=now + 1.0)
+    journal.write(ended)
+    changes += live.feed(ended)
+    changes += live.finish()
+    journal.close()
+
+    again, replayed = replay_records(JournalReader(segments(directory)))
+
+    assert [change.to_json() for change in replayed] == [change.to_json() for change in changes]
+    assert report(again) == report(live)
+
+
+def test_detectors_import_neither_sources_nor_outputs():
+    for path in Path(__file__).parents[2].joinpath("diag", "detectors").glob("*.py"):
+        text = path.read_text()
+        assert "diag.sources" not in text and "diag.outputs" not in text, path.name
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for line in path.read_text().splitlines():
+        if line.startswith(("from diag", "import diag")):
+            yield line.split()[1]
+
+
+def test_imports_point_at_the_model_never_sideways():
+    root = Path(__file__).parents[2] / "diag"
+    allowed = {
+        "model.py": set(),
+        "observations.py": {"diag.model"},
+        "stacks.py": {"diag.observations"},
+        "jobstate.py": {"diag.model", "diag.observations", "diag.stacks"},
+        "engine.py": {"diag.model", "diag.observations", "diag.jobstate"},
+        "capture.py": {"diag.model", "diag.errors"},
+    }
+    for name, names in allowed.items():
+        assert set(_imports(root / name)) <= names, name

@@ -1,0 +1,261 @@
+"""The hang detector on told facts: what it must name, and when it must stay silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from diag.observations import EpochStarted, Iteration, RankExited, SourceFailed, ThreadStack
+from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
+
+
+def started(world: int = 2) -> Story:
+    story = Story(world=world)
+    story.tell(EpochStarted(0, 0, "[INFO:swift] The training of Epoch 0 starts..."))
+    return story
+
+
+def steady(world: int = 2, steps: int = 10) -> Story:
+    story = started(world)
+    for number in range(1, steps + 1):
+        story.wait(0.5)
+        for rank in range(world):
+            story.tell(tree(rank, story.now, cpu=number * 0.5), stack(rank, story.now, (*TRAIN, f"forward /app/model.py:{number}")))
+        story.tell(Iteration(world - 1, number, 100, f"iteration {number}"))
+    return story
+
+
+def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_it():
+    story = started()
+    worker = process(5001, comm="pt_data_worker", ppid=pid_of(1))
+
+    for _ in range(25):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, worker), stack(1, story.now, DATA), stack(1, story.now, WORKER, pid=5001))
+        story.wait(2.0)
+    hang = story.the("hang")
+
+    assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("data_loading", (1,), (0,))
+    assert hang.cause == "dataloader_worker_blocked"
+    assert "5001" in hang.summary and "read_record" in hang.summary
+    assert "rank 0 waits in all_reduce" in hang.summary
+    assert hang.confidence.value == "high"
+
+
+def test_hang_in_steady_state_with_short_steps_is_found_within_30_seconds_and_not_before_15():
+    story = steady()
+    since = story.now
+
+    while not story.findings() and story.now - since < 60:
+        story.still(1.0, {0: ALL_REDUCE, 1: SLEEP}, step=1.0)
+
+    assert 15 <= story.now - since <= 30
+    assert (story.the("hang").klass, story.the("hang").ranks) == ("peer_not_joined", (1,))
+
+
+def test_steps_of_a_minute_are_waited_for():
+    story = started()
+    for number in range(1, 5):
+        story.still(60.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
+        story.tell(Iteration(1, number, 100, f"iteration {number}"))
+
+    story.still(150.0, {0: ALL_REDUCE, 1: SLEEP})
+
+    assert story.findings() == []
+
+
+def test_stopped_rank_outranks_everything_and_needs_no_stack():
+    story = steady()
+
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now, state="T"))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("stopped", (1,), (0,))
+    assert f"kill -CONT {pid_of(1)}" in hang.advice
+
+
+def test_rank_whose_two_threads_wait_for_each_other_is_a_lock_deadlock():
+    story = steady()
+    other = ThreadStack(77, "writer", frames("run threading.py:975", "flush /app/io.py:8", "write /app/io.py:20"))
+
+    for _ in range(15):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, wchan="futex_do_wait"), stack(1, story.now, (*TRAIN, "save_stats /app/io.py:31"), other))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause, hang.ranks) == ("lock_deadlock", "threads_wait_for_each_other", (1,))
+
+
+def test_rank_that_sleeps_with_the_gil_is_a_gil_deadlock():
+    story = steady()
+
+    for _ in range(15):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now), stack(1, story.now, (*TRAIN, "call_c /app/ext.py:3"), owns_gil=True))
+        story.wait(2.0)
+
+    assert (story.the("hang").klass, story.the("hang").ranks) == ("gil_deadlock", (1,))
+
+
+def test_checkpoint_writer_that_stands_still_is_checkpoint_io():
+    story = steady()
+    write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774",
+             "write_preloaded_data megatron/core/dist_checkpointing/strategies/filesystem_async.py:200", "write /app/nfs.py:3")
+
+    story.still(60.0, {0: ALL_REDUCE, 1: write})
+
+    assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
+
+
+def test_slow_save_that_keeps_writing_raises_nothing():
+    story = steady()
+    write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774")
+    chars = 0
+
+    for _ in range(100):
+        chars += 600_000
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, chars=chars), stack(1, story.now, write))
+        story.wait(2.0)
+
+    assert story.findings() == []
+
+
+def test_ranks_that_wait_while_one_compiles_in_a_child_raise_nothing():
+    story = started()
+    wait = (*TRAIN, "_worker_compile torch/_inductor/async_compile.py:100")
+
+    for number in range(120):
+        compiler = process(6000, comm="cc1plus", cpu=number * 1.9, ppid=pid_of(1))
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, compiler), stack(1, story.now, wait))
+        story.wait(2.0)
+
+    assert story.findings() == []
+
+
+def test_rank_0_that_tokenises_while_all_others_wait_in_a_barrier_raises_nothing():
+    story = Story(world=4)
+    barrier = (*TRAIN, "barrier torch/distributed/distributed_c10d.py:4900")
+
+    for number in range(200):
+        story.tell(tree(0, story.now, cpu=number * 2.0), stack(0, story.now, (*TRAIN, "map datasets/arrow_dataset.py:3200")))
+        for rank in (1, 2, 3):
+            story.tell(tree(rank, story.now), stack(rank, story.now, barrier))
+        story.wait(2.0)
+
+    assert story.findings() == []
+
+
+def test_spinning_collective_wait_is_not_progress():
+    story = steady()
+
+    for number in range(20):
+        story.tell(tree(0, story.now, cpu=100 + 2.0 * number), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, cpu=5.0), stack(1, story.now, SLEEP))
+        story.wait(2.0)
+
+    assert story.the("hang").ranks == (1,)
+
+
+def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_longer():
+    story = steady()
+
+    story.still(45.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
+    early = story.findings()
+    story.still(60.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
+    hang = story.the("hang")
+
+    assert early == []
+    assert (hang.ranks, hang.waiting_ranks, hang.klass, hang.cause) == ((), (0, 1), "unknown", "all_ranks_wait")
+    assert hang.confidence.value == "low"
+
+
+def test_dead_rank_is_the_culprit_of_those_that_wait_for_it():
+    story = steady()
+
+    story.tell(RankExited(1, pid_of(1), None, 9, "pidfd"))
+    story.still(40.0, {0: ALL_REDUCE})
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("peer_lost", (1,), (0,))
+
+
+def test_full_dev_shm_and_exhausted_files_are_resource_wait():
+    story = steady()
+
+    for _ in range(15):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, wchan="mem_cgroup_handle_over_high", state="D"), stack(1, story.now, SLEEP))
+        story.wait(2.0)
+
+    assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "memory_high")
+
+
+def test_late_rank_is_named_when_the_others_wait_at_rendezvous():
+    story = Story(world=3)
+    join = (*TRAIN, "init_process_group torch/distributed/distributed_c10d.py:1800", "rendezvous torch/distributed/rendezvous.py:278")
+
+    story.still(60.0, {0: join, 1: SLEEP, 2: join})
+
+    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").waiting_ranks) == ("rendezvous", (1,), (0, 2))
+
+
+def test_ranks_that_never_appeared_are_named_after_two_minutes():
+    story = Story(world=2)
+    story.engine.job.world_size = 4
+    join = (*TRAIN, "init_process_group torch/distributed/distributed_c10d.py:1800")
+
+    story.still(100.0, {0: join, 1: join})
+    early = story.findings()
+    story.still(40.0, {0: join, 1: join})
+
+    assert early == []
+    assert (story.the("hang").klass, story.the("hang").ranks) == ("rendezvous", (2, 3))
+
+
+def test_hang_resolves_when_the_job_moves_again():
+    story = steady()
+    story.still(40.0, {0: ALL_REDUCE, 1: SLEEP})
+    hung = [finding.id for finding in story.findings()]
+
+    story.tell(Iteration(1, 11, 100, "iteration 11"))
+    story.wait(2.0)
+
+    assert hung == ["hang"]
+    assert story.findings() == []
+    assert [change.kind.value for change in story.engine.history()] == ["opened", "resolved"]
+
+
+def test_without_stacks_nothing_is_claimed_early_and_the_reason_is_told():
+    story = steady()
+    story.engine.job.ranks[1].stack = None
+    story.engine.job.ranks[1].reading = None
+    story.tell(SourceFailed(1, "pyspy", "ptrace is not permitted", "add CAP_SYS_PTRACE"))
+
+    for _ in range(30):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now))
+        story.wait(2.0)
+
+    assert story.findings() == []
+    assert any("ptrace" in line.reason for line in story.engine.not_checked())
+
+
+@pytest.mark.parametrize("pause", [30.0, 3600.0])
+def test_no_verdict_when_diag_itself_was_not_looking(pause: float):
+    story = steady()
+
+    story.wait(pause)  # the machine was suspended, or the sidecars were starved
+
+    assert story.findings() == []
+
+
+def test_shutdown_of_some_seconds_is_no_hang():
+    story = steady()
+    leave = (*TRAIN, "_exit_function multiprocessing/util.py:360")
+
+    story.still(45.0, {0: leave, 1: leave})
+
+    assert story.findings() == []

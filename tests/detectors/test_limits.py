@@ -1,0 +1,93 @@
+"""shm-too-small, fd-limit, memlock-limit and host-oom: found with their lines or counters, silent else."""
+
+from __future__ import annotations
+
+import pytest
+
+from diag.observations import CgroupMemory, HostMemory, LimitsSeen, LogLine, SharedMemory
+from tests.facts import Story, pid_of, process, tree
+
+MIB = 1 << 20
+
+
+def limits(rank: int, *, rdma: bool = False, **soft: int | None) -> LimitsSeen:
+    names = {"nofile": "Max open files", "memlock": "Max locked memory", "as_": "Max address space"}
+    return LimitsSeen(rank, pid_of(rank), tuple((names[key], value) for key, value in soft.items()), rdma)
+
+
+@pytest.mark.parametrize("line", [
+    # torch 2.13, torch/utils/data/_utils/signal_handling.py
+    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+    # torch 2.13, aten/src/ATen/MapAllocator.cpp
+    "[rank1]: RuntimeError: unable to write to file </torch_4242_3_0>: No space left on device (28)",
+    # NCCL 2.28.9 on 2 x H200 with /dev/shm of 4 MB, 2026-11-20
+    "node:1:2 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: No space left on device (28)",
+])
+def test_lines_of_exhausted_shared_memory_are_critical(line):
+    story = Story()
+
+    story.tell(LogLine(1, "stderr", line))
+    story.wait(2)
+
+    assert story.the("shm-too-small").severity.value == "critical"
+    assert "--shm-size" in story.the("shm-too-small").advice
+
+
+def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash():
+    story = Story()
+    story.tell(tree(0, story.now, process(9, comm="pt_data_worker")), SharedMemory(0, 64 * MIB, 60 * MIB))
+    story.wait(2)
+
+    assert story.the("shm-too-small").severity.value == "warning"
+
+
+def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent():
+    story = Story()
+    story.tell(tree(0, story.now), SharedMemory(0, 64 * MIB, 64 * MIB))
+    story.wait(2)
+    other = Story()
+    other.tell(SharedMemory(None, 1 << 34, 1 << 34), LogLine(0, "stdout", "shared memory of 4 GiB is used as a cache"))
+    other.wait(2)
+
+    assert story.the("shm-too-small").severity.value == "info"
+    assert other.findings() == []
+
+
+def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not():
+    story = Story()
+    story.tell(limits(0, nofile=1024), tree(0, story.now, open_files=1000), limits(1, nofile=1024), tree(1, story.now, open_files=90))
+    story.wait(2)
+
+    assert (story.the("fd-limit").ranks, story.the("fd-limit").severity.value) == ((0,), "warning")
+
+
+def test_low_memlock_matters_only_beside_rdma_devices():
+    story = Story()
+    story.tell(limits(0, memlock=8 * MIB), limits(1, memlock=8 * MIB))
+    story.wait(2)
+    before = story.findings()
+    story.tell(limits(0, memlock=8 * MIB, rdma=True), limits(1, memlock=None, rdma=True))
+    story.wait(2)
+
+    assert before == []
+    assert (story.the("memlock-limit").ranks, story.the("memlock-limit").severity.value) == ((0,), "warning")
+
+
+def test_refused_allocation_with_a_limited_address_space_names_the_limit():
+    story = Story()
+    story.tell(limits(1, as_=8 << 30), LogLine(1, "stderr", "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. "
+               "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)"))
+    story.exit(1, code=1)
+    story.wait(5)
+
+    assert (story.the("host-oom").cause, story.the("host-oom").ranks) == ("rlimit_as", (1,))
+
+
+def test_allocation_error_that_the_job_survived_and_a_neighbours_oom_kill_are_silent():
+    story = Story()
+    story.tell(HostMemory(None, 100, 50, 7), CgroupMemory(0, 2, "/job", 1, None, 1, 3))
+    story.tell(LogLine(1, "stderr", "MemoryError caught, retrying with a smaller cache"))
+    story.tell(HostMemory(None, 100, 50, 8), CgroupMemory(0, 2, "/job", 1, None, 1, 3))
+    story.wait(5)
+
+    assert story.findings() == []

@@ -1,0 +1,87 @@
+"""rank-died: the first death is named, victims and ordered ends are not."""
+
+from __future__ import annotations
+
+from diag.observations import CgroupMemory, Interrupted, LogLine, RunEnded
+from tests.facts import Story
+
+
+def say(story: Story, rank: int, *lines: str) -> None:
+    for line in lines:
+        story.tell(LogLine(rank, "stderr", line))
+
+
+def test_rank_killed_by_a_signal_is_named_and_those_ended_after_it_are_victims():
+    story = Story(world=4)
+
+    story.exit(2, signal=9)
+    story.wait(0.5)
+    for rank in (0, 1, 3):
+        story.exit(rank, signal=15)
+    story.wait(5)
+
+    died = story.the("rank-died")
+    assert (died.ranks, died.waiting_ranks, died.cause) == ((2,), (0, 1, 3), "signal_9")
+    assert "SIGKILL" in died.summary
+
+
+def test_rank_with_the_own_error_is_blamed_not_the_one_that_lost_its_peer_and_was_seen_first():
+    # lines of two gloo ranks, torch 2.13, 2026-11-21
+    story = Story()
+    say(story, 0, "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577.")
+    say(story, 1, "[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed. ")
+
+    story.exit(0, code=1)
+    story.wait(0.2)
+    story.exit(1, code=1)
+    story.wait(5)
+
+    died = story.the("rank-died")
+    assert (died.ranks, died.cause) == ((1,), "dataloader_worker_killed")
+    assert "DataLoader worker (pid 20352)" in died.summary
+
+
+def test_death_with_a_risen_oom_counter_is_the_oom_killers_and_host_oom_is_found():
+    story = Story()
+    memory = CgroupMemory(1, 2, "/job", 90, 100, 100, 0)
+    story.tell(memory)
+
+    story.tell(CgroupMemory(1, 2, "/job", 90, 100, 100, 1))
+    story.exit(1, signal=9)
+    story.wait(5)
+
+    assert story.the("rank-died").cause == "oom_kill"
+    assert (story.the("host-oom").ranks, story.the("host-oom").cause) == ((1,), "cgroup_limit")
+
+
+def test_job_that_was_told_to_end_raises_nothing():
+    story = Story()
+
+    story.tell(Interrupted(None, 2))
+    story.exit(0, signal=15)
+    story.exit(1, code=1)
+    story.tell(RunEnded(None, 130))
+    story.wait(5)
+
+    assert story.findings() == []
+
+
+def test_ranks_that_end_with_code_0_raise_nothing():
+    story = Story()
+
+    story.exit(0, code=0)
+    story.exit(1, code=0)
+    story.tell(RunEnded(None, 0))
+    story.wait(60)
+
+    assert story.findings() == []
+
+
+def test_job_ended_by_sigterm_of_the_scheduler_names_no_rank():
+    story = Story()
+
+    story.exit(0, signal=15)
+    story.exit(1, signal=15)
+    story.wait(5)
+
+    assert [finding.id for finding in story.findings() if finding.id == "rank-died"] == []

@@ -1,0 +1,378 @@
+"""The app is asked through ASGI as a browser or a scraper asks; only the last tests open a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.model import Evidence
+from diag.outputs.http import create_app, is_loopback
+from diag.outputs.page import first_page
+from diag.outputs.schema import Ranks, Report, Stacks
+from diag.outputs.server import CannotServe, PortTaken, serve
+from diag.outputs.view import ranks_json
+
+TOKEN = "s3cret"
+
+
+def ask(hub: Any, path: str, method: str = "GET", host: str = "127.0.0.1", **headers: str) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        app = create_app(hub, host=host, clock=lambda: 0.0)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+            return await client.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+    return asyncio.run(asked())
+
+
+class Page(HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+# --- what is answered ----------------------------------------------------------------------------------------
+
+
+def test_findings_are_the_report_document(hung: Any) -> None:
+    answer = ask(hung, "/findings")
+
+    assert answer.json() == json.loads(json.dumps(hung.report()))
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["date"] == "Thu, 01 Jan 1970 00:00:00 GMT"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_answers_have_the_shapes_that_the_docs_tell(hung: Any, kit: Any) -> None:
+    Report.model_validate(ask(hung, "/findings").json())
+    Stacks.model_validate(ask(hung, "/ranks/3/stacks").json())
+    ranks = Ranks.model_validate(ask(hung, "/ranks").json())
+
+    assert [rank.state for rank in ranks.ranks] == ["stalled", "stalled", "stalled", "hung"]
+
+
+def test_rank_that_was_not_seen_is_a_clear_404(hung: Any) -> None:
+    answer = ask(hung, "/ranks/9/stacks")
+
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"detail": "rank 9 was not seen on this node; seen: [0, 1, 2, 3]"},
+    )
+
+
+@pytest.mark.parametrize(
+    "path, status", [("/ranks/x/stacks", 422), ("/dump?deadline=x", 422), ("/dump?deadline=1e9", 422), ("/nope", 404)]
+)
+def test_errors_are_a_sentence_in_json(hung: Any, path: str, status: int) -> None:
+    answer = ask(hung, path)
+
+    assert answer.status_code == status
+    assert isinstance(answer.json()["detail"], str)
+
+
+def test_metrics_are_text_or_openmetrics_as_asked(hung: Any) -> None:
+    plain, opened = ask(hung, "/metrics"), ask(hung, "/metrics", accept="application/openmetrics-text;version=1.0.0")
+
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert opened.headers["content-type"].startswith("application/openmetrics-text")
+    assert opened.text.endswith("# EOF\n")
+
+
+def test_health_says_nothing_about_the_job(hung: Any) -> None:
+    assert ask(hung, "/healthz").json() == {"status": "ok"}
+
+
+def test_dump_gets_the_deadline_and_is_sent_as_it_is(hung: Any) -> None:
+    assert ask(hung, "/dump").json()["deadline"] == 10.0
+    assert ask(hung, "/dump?deadline=3").json()["deadline"] == 3.0
+
+
+def test_two_who_ask_for_a_dump_at_once_get_the_same(hung: Any) -> None:
+    started = []
+
+    async def slow(deadline: float) -> dict[str, Any]:
+        started.append(deadline)
+        await asyncio.sleep(0.05)
+        return {"n": len(started)}
+
+    hung.on_dump = slow
+
+    async def both() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=create_app(hung))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return list(await asyncio.gather(client.get("/dump"), client.get("/dump")))
+
+    assert [answer.json() for answer in asyncio.run(both())] == [{"n": 1}, {"n": 1}]
+
+
+def test_broken_dump_is_a_500_that_says_what(hung: Any) -> None:
+    async def broken(deadline: float) -> dict[str, Any]:
+        raise KeyError("pid")
+
+    hung.on_dump = broken
+
+    answer = ask(hung, "/dump")
+
+    assert answer.status_code == 500
+    assert answer.json() == {"detail": "diag failed here, please report it: KeyError: 'pid'"}
+
+
+def test_hub_that_holds_its_lock_is_reported_busy(hung: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diag.outputs.http._LOCK_SECONDS", 0.05)
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with hung.lock:
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    answer = ask(hung, "/healthz")
+    release.set()
+    holder.join()
+
+    assert answer.status_code == 503
+    assert "busy" in answer.json()["detail"]
+
+
+# --- pages ---------------------------------------------------------------------------------------------------
+
+
+def test_first_page_tells_the_job_its_finding_and_its_ranks(hung: Any) -> None:
+    page = Page(ask(hung, "/").text)
+
+    assert "The job is hung; phase first_step" in page.text
+    assert "CRITICAL" in page.text and "hang / data_loading" in page.text
+    assert "__next__ (torch/utils/data/dataloader.py:741)" in page.text
+    assert "ranks 0-2: collective in all_reduce" in page.text
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_load_nothing_from_elsewhere(hung: Any, path: str) -> None:
+    answer = ask(hung, path)
+
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    links = [value or "" for name, value in Page(answer.text).attributes if name in ("src", "href")]
+    assert not [link for link in links if "//" in link]
+
+
+def test_docs_list_every_endpoint_of_the_contract(hung: Any) -> None:
+    text = Page(ask(hung, "/docs").text).text
+
+    for path in ("/findings", "/ranks", "/ranks/{rank}/stacks", "/dump", "/metrics", "/healthz"):
+        assert f"GET {path}" in text
+    assert ask(hung, "/openapi.json").json()["info"]["version"] == hung.version
+
+
+def test_page_of_a_job_without_ranks_says_so(empty: Any) -> None:
+    assert "No rank was seen yet." in ask(empty, "/").text
+
+
+@given(text=st.text(st.characters(), max_size=60) | st.sampled_from(["<script>", "\"'><img src=x onerror=1>", "</pre>&"]))
+def test_no_text_of_the_job_becomes_markup(kit: Any, text: str) -> None:
+    plain, nasty = kit.FakeHub(), kit.FakeHub()
+    for hub, word in ((plain, "x"), (nasty, text)):
+        frames = (kit.Frame(word, word, 1),)
+        hub.tell(1000.0, kit.found(0, 1, host=word), kit.stack(0, frames))
+        evidence = (Evidence(word, word, 1.0, 0),)
+        hub.says.findings = [kit.finding(summary=word, advice=word, cause=word or "x", evidence=evidence)]
+        hub.says.lines = [kit.NotChecked(word, word, word or "x")]
+        hub.engine.advance(1040.0)
+
+    def tags(hub: Any, word: str) -> list[str]:
+        rows = ranks_json(hub.engine)
+        return Page(first_page(hub.report(), rows, word, run_id=word, version=word, nonce="n")).tags
+
+    assert tags(nasty, text) == tags(plain, "x")
+
+
+# --- who may ask ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "[::1]", "LOCALHOST"])
+def test_loopback_answers_to_its_own_names(hung: Any, host: str) -> None:
+    assert ask(hung, "/findings", Host=host).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil:80", ""])
+def test_loopback_refuses_a_rebound_name(hung: Any, host: str) -> None:
+    answer = ask(hung, "/metrics", Host=host)
+
+    assert answer.status_code == 403
+    assert "Host header" in answer.json()["detail"]
+
+
+def test_page_of_another_site_can_neither_read_nor_start_a_dump(hung: Any) -> None:
+    assert ask(hung, "/findings", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status_code == 403
+    assert ask(hung, "/dump", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="navigate").status_code == 403
+    assert ask(hung, "/dump", method="POST", Origin="http://evil.example").status_code == 403
+
+
+def test_own_page_and_followed_links_are_welcome(hung: Any) -> None:
+    assert ask(hung, "/findings", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors").status_code == 200
+    assert ask(hung, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status_code == 200
+    assert ask(hung, "/dump", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="navigate").status_code == 200
+
+
+@pytest.fixture
+def beyond(hung: Any) -> Any:
+    hung.token, hung.bound_beyond_loopback = TOKEN, True
+    return hung
+
+
+@pytest.mark.parametrize("path", ["/", "/findings", "/ranks", "/ranks/0/stacks", "/dump", "/docs", "/openapi.json", "/x"])
+def test_beyond_loopback_all_but_metrics_and_health_needs_the_token(beyond: Any, path: str) -> None:
+    answer = ask(beyond, path, host="0.0.0.0", Host="gpu-17:8080")
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert "Authorization: Bearer" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz"])
+def test_beyond_loopback_metrics_and_health_are_open(beyond: Any, path: str) -> None:
+    assert ask(beyond, path, host="0.0.0.0", Host="gpu-17:8080").status_code == 200
+
+
+BASIC = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+WRONG = base64.b64encode(b"me:wrong").decode()
+
+
+@pytest.mark.parametrize(
+    "given_, status",
+    [(f"Bearer {TOKEN}", 200), (f"bearer {TOKEN}", 200), (f"Basic {BASIC}", 200), (f"Basic {WRONG}", 401), ("Basic !", 401),
+     (TOKEN, 401), ("Bearer", 401), ("Bearer ", 401), (f"Bearer {TOKEN}x", 401), (f"Digest {TOKEN}", 401)],
+)  # fmt: skip
+def test_token_opens_and_nothing_else_does(beyond: Any, given_: str, status: int) -> None:
+    assert ask(beyond, "/findings", host="0.0.0.0", Authorization=given_).status_code == status
+
+
+def test_bound_beyond_loopback_without_a_token_only_metrics_are_told(beyond: Any) -> None:
+    beyond.token = None
+
+    assert ask(beyond, "/findings", host="0.0.0.0", Authorization="Bearer ").status_code == 403
+    assert ask(beyond, "/metrics", host="0.0.0.0").status_code == 200
+
+
+def test_address_beyond_loopback_asks_for_the_token_even_if_the_hub_forgot_to_say_so(beyond: Any) -> None:
+    beyond.bound_beyond_loopback = False
+
+    assert ask(beyond, "/findings", host="10.0.0.7").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "host, expected", [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+                       ("::", False), ("10.0.0.1", False), ("localhost.evil", False), ("", False), ("gpu-17", False)],
+)  # fmt: skip
+def test_loopback_is_told_from_the_world(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+# --- a real server -------------------------------------------------------------------------------------------
+
+
+def test_server_takes_a_free_port_answers_and_stops_at_once(hung: Any) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    server = serve(hung)
+    try:
+        answer = httpx.get(server.url + "/findings")
+        assert answer.json()["job"]["state"] == "hung"
+        assert server.url == f"http://127.0.0.1:{server.port}"
+    finally:
+        began = time.monotonic()
+        assert server.stop(5.0)
+    assert time.monotonic() - began < 2.0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url + "/findings")
+    assert server.stop(0.1)
+
+
+def test_server_stops_although_a_client_keeps_its_connection(hung: Any) -> None:
+    server = serve(hung)
+    with httpx.Client() as client:
+        client.get(server.url + "/healthz")
+        began = time.monotonic()
+        assert server.stop(5.0)
+
+    assert time.monotonic() - began < 2.0
+
+
+def test_taken_port_is_named_and_another_one_works(hung: Any) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(PortTaken) as taken:
+            serve(hung, port=port)
+        server = serve(hung, port=0)
+
+    assert taken.value.port == port and str(port) in str(taken.value)
+    assert server.stop(5.0)
+
+
+@pytest.mark.parametrize(
+    "host, port", [("192.0.2.1", 0), ("no.such.host.invalid", 0), ("a" * 70 + ".b", 0), ("127.0.0.1", 70000)]
+)
+def test_address_that_cannot_be_bound_is_a_clear_error(hung: Any, host: str, port: int) -> None:
+    with pytest.raises(CannotServe, match=re.escape(f"cannot listen on {host}:{port}: ")):
+        serve(hung, host, port)
+
+
+def test_garbage_on_the_port_leaves_the_terminal_alone(hung: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    server = serve(hung)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:
+        client.sendall(b"\x16\x03\x01 not http\r\n\r\n")
+        client.recv(1000)
+    answered = httpx.get(server.url + "/healthz").status_code
+    server.stop(5.0)
+
+    assert answered == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_the_outputs_imports_no_web_framework() -> None:
+    code = (
+        "import sys, diag.outputs.server, diag.outputs.text, diag.outputs.jsonl\n"
+        "print([name for name in ('fastapi', 'uvicorn', 'starlette', 'pydantic', 'prometheus_client') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+
+    assert done.stdout.strip() == "[]"
+
+
+@settings(max_examples=30, deadline=None)
+@given(token=st.text(st.characters(), min_size=1, max_size=20))
+def test_any_token_is_compared_without_failing(kit: Any, token: str) -> None:
+    hub = kit.FakeHub(token=token, bound_beyond_loopback=True)
+
+    assert ask(hub, "/findings", host="0.0.0.0", Authorization="Bearer wrong!").status_code == 401

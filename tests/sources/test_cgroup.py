@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.model import Record
+from diag.observations import CgroupMemory, HostMemory, Observation, SourceFailed
+from diag.sources.cgroup import CgroupReader, parse
+
+CAPTURES = Path(__file__).parents[1] / "captures" / "sources" / "cgroup"
+GIB = 1 << 30
+# Linux 6.18, memory.stat of a v1 cgroup, trimmed
+V1_STAT = """cache 5881856
+shmem 0
+inactive_file 3141632
+hierarchical_memory_limit 9223372036854771712
+total_cache 5881856
+total_rss 12320768
+total_shmem 4096
+total_inactive_file 3141632
+total_active_file 2740224
+"""
+NO_LIMIT_V1 = "9223372036854771712\n"
+
+
+def v2(directory: Path, usage: int, limit: str, kills: int = 0, high: int = 0) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "memory.current").write_text(f"{usage}\n")
+    (directory / "memory.max").write_text(f"{limit}\n")
+    (directory / "memory.peak").write_text(f"{usage + 1}\n")
+    (directory / "memory.events").write_text(f"low 0\nhigh {high}\nmax 7\noom {kills}\noom_kill {kills}\noom_group_kill 0\n")
+    shutil.copy(CAPTURES / "memory.stat", directory)
+
+
+def v1(directory: Path, usage: int, limit: str, kills: int = 0) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "memory.usage_in_bytes").write_text(f"{usage}\n")
+    (directory / "memory.limit_in_bytes").write_text(limit)
+    (directory / "memory.max_usage_in_bytes").write_text(f"{usage + 1}\n")
+    (directory / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+    (directory / "memory.stat").write_text(V1_STAT)
+
+
+def machine(tmp_path: Path, cgroup: str, mountinfo: str, own_mountinfo: str = "") -> Path:
+    """A /proc with process 7 and ourselves, and the memory of a real host."""
+    for who, mounts in (("7", mountinfo), ("self", own_mountinfo)):
+        (tmp_path / who).mkdir()
+        (tmp_path / who / "cgroup").write_text(cgroup)
+        (tmp_path / who / "mountinfo").write_text(mounts)
+    shutil.copy(CAPTURES / "meminfo", tmp_path / "meminfo")
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 5\nnuma_hit 2\n")
+    return tmp_path
+
+
+def look(reader: CgroupReader) -> list[Observation]:
+    return list(parse(Record("cgroup", reader.sample(), rank=1)))
+
+
+def cgroup_of(reader: CgroupReader) -> CgroupMemory:
+    (found,) = [item for item in look(reader) if isinstance(item, CgroupMemory)]
+    return found
+
+
+V2_MOUNT = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+def test_tightest_of_own_and_parents_limits_is_told_on_v2(tmp_path: Path) -> None:
+    # given a pod of 100 GiB, all but 1 used by two containers, one of them ours with 80 GiB and half of it used
+    proc = machine(tmp_path, "0::/pod/main\n", V2_MOUNT)
+    top = tmp_path / "7" / "root" / "sys" / "fs" / "cgroup"
+    v2(top / "pod" / "main", 40 * GIB, str(80 * GIB), kills=2, high=9)
+    v2(top / "pod", 99 * GIB, str(100 * GIB), kills=4)
+    (top / "cgroup.controllers").write_text("cpu memory\n")  # the top has no memory.max
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.version, found.path) == (2, "/sys/fs/cgroup/pod")
+    assert (found.usage_bytes, found.limit_bytes, found.peak_bytes) == (99 * GIB, 100 * GIB, 99 * GIB + 1)
+    assert (found.oom_kills, found.high_events) == (2, 9)  # our own, not those of the neighbour
+    assert found.cache_bytes == 2946433024 + 1464356864 and found.shmem_bytes == 50184192
+
+
+def test_no_limit_on_v2_is_no_limit(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/user.slice\n", V2_MOUNT)
+    v2(tmp_path / "7/root/sys/fs/cgroup/user.slice", 5 * GIB, "max")
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.usage_bytes, found.limit_bytes) == (5 * GIB, None)
+
+
+def test_kernel_without_peak_and_counters_gives_the_rest(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", V2_MOUNT)
+    directory = tmp_path / "7/root/sys/fs/cgroup/a"
+    v2(directory, GIB, str(2 * GIB))
+    for name in ("memory.peak", "memory.events", "memory.stat"):
+        (directory / name).unlink()
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.usage_bytes, found.limit_bytes, found.peak_bytes, found.oom_kills) == (GIB, 2 * GIB, None, 0)
+
+
+def test_private_cgroup_namespace_is_read_through_the_ranks_own_root(tmp_path: Path) -> None:
+    # given a sidecar: it sees the rank beside itself, as /../ID, and its own limit is not the rank's
+    proc = machine(
+        tmp_path,
+        "0::/../trainer\n",
+        "30 25 0:26 /../trainer /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n",
+        V2_MOUNT,
+    )
+    v2(tmp_path / "7/root/sys/fs/cgroup", GIB, str(300 << 20))
+    own = tmp_path / "own"
+    v2(own / "sys/fs/cgroup", GIB, str(128 << 20))
+
+    reader = CgroupReader(7, proc, own=own)
+
+    assert cgroup_of(reader).limit_bytes == 300 << 20
+    assert reader.sample()["view"] == "rank"
+
+
+def test_hybrid_takes_the_memory_controller_of_v1(tmp_path: Path) -> None:
+    # given this project's own build machine (Linux 6.18), inside a Docker-like mount of one cgroup
+    proc = machine(
+        tmp_path,
+        "5:devices:/\n4:memory:/docker/4d27\n1:cpu:/\n0::/\n",
+        "33 25 0:29 /docker/4d27 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        "40 25 0:36 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+    )
+    v1(tmp_path / "7/root/sys/fs/cgroup/memory", 3 * GIB, f"{4 * GIB}\n", kills=1)
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.version, found.path) == (1, "/sys/fs/cgroup/memory")
+    assert (found.limit_bytes, found.oom_kills) == (4 * GIB, 1)
+    assert (found.cache_bytes, found.shmem_bytes) == (3141632 + 2740224, 4096)
+
+
+def test_no_limit_on_v1_is_no_limit_but_a_hidden_parents_is(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "4:memory:/a\n", "33 25 0:29 /a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    directory = tmp_path / "7/root/sys/fs/cgroup/memory"
+    v1(directory, GIB, NO_LIMIT_V1)
+    reader = CgroupReader(7, proc)
+    unlimited = cgroup_of(reader)
+    (directory / "memory.stat").write_text(V1_STAT.replace("9223372036854771712", str(6 * GIB)))
+
+    assert unlimited.limit_bytes is None
+    assert cgroup_of(reader).limit_bytes == 6 * GIB
+
+
+def test_view_that_shows_more_parents_is_taken(tmp_path: Path) -> None:
+    # given diag on the host, where the pod's limit above the container's own can be seen
+    proc = machine(tmp_path, "0::/pod/main\n", "30 25 0:26 /pod/main /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n", V2_MOUNT)
+    v2(tmp_path / "7/root/sys/fs/cgroup", GIB, "max")
+    own = tmp_path / "own"
+    v2(own / "sys/fs/cgroup/pod/main", GIB, "max")
+    v2(own / "sys/fs/cgroup/pod", GIB, str(2 * GIB))
+
+    assert cgroup_of(CgroupReader(7, proc, own=own)).limit_bytes == 2 * GIB
+
+
+def test_counter_is_read_after_the_process_is_gone(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", V2_MOUNT)
+    directory = tmp_path / "7/root/sys/fs/cgroup/a"
+    v2(directory, GIB, str(2 * GIB))
+    reader = CgroupReader(7, proc)
+    before = cgroup_of(reader)
+    v2(directory, GIB, str(2 * GIB), kills=1)
+    (tmp_path / "7").rename(tmp_path / "gone")
+
+    assert (before.oom_kills, cgroup_of(reader).oom_kills) == (0, 1)
+
+
+def test_host_memory_is_told_beside_the_cgroup_and_without_it(tmp_path: Path) -> None:
+    # given the top cgroup of v2, which has no limit and no usage of its own
+    proc = machine(tmp_path, "0::/\n", V2_MOUNT)
+    (tmp_path / "7/root/sys/fs/cgroup").mkdir(parents=True)
+
+    found = look(CgroupReader(7, proc))
+
+    assert found == [HostMemory(1, 263998500 * 1024, 258786572 * 1024, oom_kills=5)]
+
+
+def test_cgroup_that_cannot_be_seen_is_a_failed_source_with_a_reason(tmp_path: Path) -> None:
+    # given no mount of cgroups anywhere
+    proc = machine(tmp_path, "0::/a/b\n", "")
+
+    failed, host = look(CgroupReader(7, proc))
+
+    assert isinstance(failed, SourceFailed) and isinstance(host, HostMemory)
+    assert failed.reason == "no cgroup mount shows /a/b" and failed.remedy
+
+
+def test_process_that_was_never_seen_is_a_failed_source(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/\n", V2_MOUNT)
+
+    failed = look(CgroupReader(8, proc))[0]
+
+    assert isinstance(failed, SourceFailed) and failed.reason == "process 8 is gone"
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A real memory cgroup of 48 MiB, below our own or (v2 forbids that) beside it; v1 or v2 as this machine has it."""
+    membership = Path("/proc/self/cgroup").read_text().splitlines()
+    v1_path = [line.split(":", 2)[2] for line in membership if line.split(":")[1] == "memory"]
+    v2_path = [line.split(":", 2)[2] for line in membership if line.startswith("0::")]
+    if v1_path:
+        top, ours, limit = Path("/sys/fs/cgroup/memory"), v1_path[0], "memory.limit_in_bytes"
+    elif v2_path:
+        top, ours, limit = Path("/sys/fs/cgroup"), v2_path[0], "memory.max"
+    else:
+        pytest.skip("no memory cgroups")
+    own = top / ours.strip("/")
+    for parent in (own, *own.parents):
+        if not parent.is_relative_to(top):
+            pytest.skip("no cgroup here gives us the memory controller")
+        directory = parent / f"diag-test-{os.getpid()}"
+        try:
+            directory.mkdir()
+        except OSError:
+            continue
+        if (directory / limit).exists():
+            break
+        directory.rmdir()
+    try:
+        (directory / limit).write_text(str(48 << 20))
+        yield directory
+    finally:
+        directory.rmdir()
+
+
+def test_real_oom_kill_raises_the_counter_of_the_real_cgroup(small_cgroup: Path) -> None:
+    # given a process in a cgroup of 48 MiB, with no swap to escape to
+    for swap in ("memory.swap.max", "memory.swappiness"):
+        if (small_cgroup / swap).exists():
+            (small_cgroup / swap).write_text("0")
+    eater = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input(); b'x' * (200 << 20)"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert eater.stdout is not None
+    eater.stdout.readline()
+    (small_cgroup / "cgroup.procs").write_text(str(eater.pid))
+    reader = CgroupReader(eater.pid)
+    before = cgroup_of(reader)
+    host_before = [item for item in look(reader) if isinstance(item, HostMemory)]
+
+    # when it eats 200 MiB
+    eater.communicate(b"\n")
+
+    # then the kernel killed it, and said so where we look, though the process is gone
+    after = cgroup_of(reader)
+    host_after = [item for item in look(reader) if isinstance(item, HostMemory)]
+    reader.close()
+    assert eater.returncode == -9
+    assert (before.limit_bytes, after.limit_bytes) == (48 << 20, 48 << 20)
+    assert before.path == str(small_cgroup)
+    assert after.oom_kills > before.oom_kills == 0
+    assert after.peak_bytes is None or after.peak_bytes > 40 << 20
+    assert (host_after[0].oom_kills or 0) >= (host_before[0].oom_kills or 0)
+
+
+def test_process_that_was_moved_is_followed(small_cgroup: Path) -> None:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    reader = CgroupReader(process.pid)
+    before = [item for item in look(reader) if isinstance(item, CgroupMemory)]
+
+    (small_cgroup / "cgroup.procs").write_text(str(process.pid))
+    after = cgroup_of(reader)
+    process.communicate()
+    reader.close()
+
+    assert after.limit_bytes == 48 << 20
+    assert not before or before[0].path != after.path
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+NUMBERS = st.text("0123456789 \nmax") | JSON
+LEVEL = st.fixed_dictionaries(
+    {}, optional={"path": JSON, "usage": NUMBERS, "limit": NUMBERS, "peak": NUMBERS, "events": JSON, "stat": JSON}
+)
+PAYLOAD = st.fixed_dictionaries(
+    {},
+    optional={
+        "version": JSON,
+        "levels": st.lists(LEVEL | JSON) | JSON,
+        "missing": JSON,
+        "meminfo": JSON | st.just("MemTotal: 5 kB\n"),
+        "vmstat": JSON,
+    },
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(PAYLOAD | JSON)
+def test_parse_raises_for_nothing(payload: Any) -> None:
+    assert list(parse(Record("cgroup", payload)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(cgroup=st.text(), mountinfo=st.text() | st.just(V2_MOUNT))
+def test_reader_raises_for_no_contents_of_proc(tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str) -> None:
+    tmp_path = tmp_path_factory.mktemp("proc")
+    for who in ("7", "self"):
+        (tmp_path / who).mkdir()
+        (tmp_path / who / "cgroup").write_bytes(cgroup.encode(errors="replace"))
+        (tmp_path / who / "mountinfo").write_bytes(mountinfo.encode(errors="replace"))
+
+    assert look(CgroupReader(7, tmp_path, own=tmp_path))
