@@ -159,7 +159,7 @@ class JournalReader:
                         self._check(data, name)
                         continue
                 yield Record.from_json(data)
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 self.notes.bad_lines += 1
 
     def _check(self, header: dict[str, Any], name: str) -> None:

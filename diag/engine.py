@@ -115,7 +115,7 @@ class Engine:
             if _differs(before, finding):
                 changes.append(Change(ChangeKind.UPDATED, finding, now, known.opened_at))
         # A job that was ended, or failed, while something was wrong did not get over it: what is open stays open.
-        over = self.job.interrupted_at is not None or self.job.returncode not in (None, 0)
+        over = self.job.broken
         for key in [key for key in self._open if key not in said and not over]:
             known = self._open[key]
             if known.finding.final or now - known.last_seen < known.finding.holds_seconds:

@@ -6,6 +6,7 @@ outputs read the engine under `lock`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -322,9 +323,20 @@ class Hub:
     # -- dump ---------------------------------------------------------------------------------------------
 
     async def dump(self, deadline: float) -> dict[str, Any]:
-        import asyncio
+        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
 
-        return await asyncio.to_thread(self.dump_now, deadline)
+        def work() -> None:
+            try:
+                document = self.dump_now(deadline)
+            except Exception as error:  # handed to whoever asked
+                loop.call_soon_threadsafe(lambda told: answer.cancelled() or answer.set_exception(told), error)
+            else:
+                loop.call_soon_threadsafe(lambda: answer.cancelled() or answer.set_result(document))
+
+        threading.Thread(target=work, name="dump", daemon=True).start()
+        return await answer
 
     def dump_now(self, deadline: float) -> dict[str, Any]:
         """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory."""

@@ -92,6 +92,11 @@ class RankState:
         return self.exit is None
 
     @property
+    def failed(self) -> bool:
+        """Ended, and the exit status says that it should not have."""
+        return self.exit is not None and (self.exit.signal is not None or (self.exit.exit_code or 0) != 0)
+
+    @property
     def stopped(self) -> bool:
         return self.tree is not None and self.tree.main.state in "Tt" and self.alive
 
@@ -142,6 +147,15 @@ class JobState:
     @property
     def ranks_seen(self) -> int:
         return len(self.ranks)
+
+    @property
+    def broken(self) -> bool:
+        """Ended or ending for another reason than success: nothing can get better any more. A restart heals it."""
+        return (
+            self.interrupted_at is not None
+            or self.returncode not in (None, 0)
+            or any(rank.failed for rank in self.ranks.values())
+        )
 
     def alive_ranks(self) -> list[RankState]:
         return [rank for _, rank in sorted(self.ranks.items()) if rank.alive]

@@ -124,10 +124,11 @@ class Relay:
         What processes that CMD left behind write from now on stays in the file: diag must not wait for them.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._ends = [writer.outlet.lane.size() for writer in self._writers]
-        self._ended = True
-        self._pause.set()
-        self._watch.wake()
+        if not self._ended:
+            self._ends = [writer.outlet.lane.size() for writer in self._writers]
+            self._ended = True
+            self._pause.set()
+            self._watch.wake()
         for writer, end in zip(self._writers, self._ends, strict=True):
             writer.finish(end)
         threads = [self._follower, *(writer.thread for writer in self._writers)]

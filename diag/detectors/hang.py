@@ -107,7 +107,7 @@ def judge(now: float, job: JobState) -> Verdict | None:
     alive = job.alive_ranks()
     if job.returncode is not None or job.interrupted_at is not None or not alive:
         return None
-    dead = [rank for rank in job.ranks.values() if _failed(rank)]
+    dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
     since = max([rank.last_moved(_STRONG) for rank in alive] + [job.log_moved_at or 0.0])
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since])
     quiet = now - weak_since
@@ -122,7 +122,7 @@ def judge(now: float, job: JobState) -> Verdict | None:
         return None
     standing = {rank.rank: _standing(rank) for rank in alive}
     verdict = _blame(job, alive, dead, standing, since)
-    if quiet < _patience(job, verdict):
+    if now - verdict.since < _patience(job, verdict):
         return None
     return verdict
 
@@ -148,10 +148,6 @@ def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
         elif rank.stack_samples < _SAMPLES or now - rank.stack_at > 30.0:
             return False
     return True
-
-
-def _failed(rank: RankState) -> bool:
-    return rank.exit is not None and not (rank.exit.exit_code == 0)
 
 
 def _standing(rank: RankState) -> str:
@@ -194,6 +190,7 @@ def _blame(
     seen_all = job.ranks_seen >= job.world_size
     if dead:
         culprits = tuple(sorted(rank.rank for rank in dead))
+        since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
         return Verdict("peer_lost", culprits, everyone, "rank_exited", since, Confidence.HIGH)
     stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
     if stopped:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.jobstate import JobState, RankState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
-from diag.observations import CgroupMemory, Observation, RankExited
+from diag.observations import CgroupMemory, Observation
 
 __all__ = ["RankDiedDetector"]
 
@@ -51,8 +51,8 @@ class RankDiedDetector:
             seen[1] = max(seen[1], fact.oom_kills)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        dead = [rank for rank in job.ranks.values() if failed(rank)]
-        dead += [rank for rank in job.past_ranks if failed(rank)]
+        dead = [rank for rank in job.ranks.values() if rank.failed]
+        dead += [rank for rank in job.past_ranks if rank.failed]
         if not dead or (job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)):
             return
         first = min(rank.exited_at or now for rank in dead)
@@ -61,7 +61,7 @@ class RankDiedDetector:
         root = min(dead, key=lambda rank: _blame_order(rank, first))
         if _only_ended(root):
             return  # every death was a SIGTERM: somebody ended the job, no rank failed
-        victims = [rank for rank in job.ranks.values() if rank is not root and (rank.alive or failed(rank))]
+        victims = [rank for rank in job.ranks.values() if rank is not root and (rank.alive or rank.failed)]
         how, cause = self._how(root)
         error = _last_error(root)
         after = f" after iteration {job.iteration}" if job.iteration is not None else f" in phase {job.phase}"
@@ -103,12 +103,6 @@ class RankDiedDetector:
         if any(_WORKER_KILLED.search(line) for line in rank.tail):
             return f"ended with exit code {code.exit_code}", "dataloader_worker_killed"
         return f"ended with exit code {code.exit_code}", f"exit_{code.exit_code}"
-
-
-def failed(rank: RankState) -> bool:
-    """Ended, and the exit status says that it should not have."""
-    code: RankExited | None = rank.exit
-    return code is not None and (code.signal is not None or (code.exit_code or 0) != 0)
 
 
 def _asked_to_end(rank: RankState, job: JobState) -> bool:

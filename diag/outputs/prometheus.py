@@ -19,7 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.samples import Exemplar
+from prometheus_client.samples import Exemplar, Sample
 
 from diag.engine import Engine
 from diag.jobstate import RankState
@@ -124,7 +124,7 @@ def families(view: HubView) -> list[Metric]:
         family = made.get(spec.name)
         if family is None:
             family = made[spec.name] = spec.family()
-        family.add_sample(name, dict(zip(spec.labels, map(_label, labels), strict=True)), value, exemplar=exemplar)
+        family.samples.append(Sample(name, dict(zip(spec.labels, labels, strict=True)), value, None, exemplar))
     return [made[spec.name] for spec in METRICS if spec.name in made]
 
 
@@ -160,7 +160,7 @@ _Sample = tuple[str, Sequence[str], float, Exemplar | None]
 
 def _samples(view: HubView) -> Iterator[_Sample]:
     gpus = gpus_of_ranks(view.engine)
-    yield ("diag_build_info", (view.version,), 1, None)
+    yield ("diag_build_info", (_encodable(view.version),), 1, None)
     yield from _ranks(view.engine, gpus)
     yield from _gpus(view.engine, gpus)
     yield from _memory(view.engine)
@@ -168,7 +168,7 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield from _agent(view)
 
 
-def _label(text: str) -> str:
+def _encodable(text: str) -> str:  # version and subject come from outside; every other label is a number or a known word
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -274,7 +274,7 @@ def _findings(engine: Engine) -> Iterator[_Sample]:
         if change.kind is ChangeKind.OPENED:
             finding = change.finding
             # An exemplar may have 128 characters of labels.
-            name = _label(f"{finding.id}:{finding.subject}"[:100])
+            name = _encodable(f"{finding.id}:{finding.subject}"[:100])
             last[(finding.id, finding.severity.value)] = Exemplar({"finding_id": name}, 1.0, change.at)
     for opened, times in sorted(engine.opened_total.items()):
         yield ("diag_findings_total", opened, times, last.get(opened))

@@ -267,7 +267,7 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
 #   Thread 0x00007f4c1b7fe6c0 (most recent call first):
 #     File "/usr/lib/python3.11/threading.py", line 324 in wait
 #   Current thread 0x00007f4c20d0d740 [python3] (most recent call first):
-#     File "/work/job.py", line 9 in <module>
+#     File "/app/job.py", line 9 in <module>
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[(.*)\])? \(most recent call first\):")
 _THREAD_ID = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]{1,16}) ", re.MULTILINE)
 _FRAME = re.compile(r'  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)')

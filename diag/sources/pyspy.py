@@ -167,7 +167,8 @@ def _trim(threads: Any) -> list[dict[str, Any]]:
 def _looks_torn(threads: Sequence[dict[str, Any]], pid: int) -> bool:
     """A main stack that does not begin where main stacks begin. Those of embedded interpreters are read twice for it."""
     for thread in threads:
-        if thread["frames"] and (thread["os_thread_id"] == pid or thread["thread_name"] == "MainThread"):
+        main = thread["os_thread_id"] == pid or thread["thread_name"] == "MainThread" or len(threads) == 1
+        if thread["frames"] and main:
             begin = str(thread["frames"][-1]["name"])
             return begin not in ("<module>", "_run_module_as_main") and not begin.endswith("_bootstrap")
     return True
@@ -189,9 +190,10 @@ def parse(record: Record) -> Iterator[Observation]:
         if "failed" in payload:
             yield from _failed(record.rank, parent, payload)
             return
+        found = payload["stdout"]
         threads = tuple(
-            _thread(thread, pid)
-            for thread in payload["stdout"]
+            _thread(thread, pid, alone=len(found) == 1)
+            for thread in found
             if thread.get("frames") or thread.get("thread_name") or thread.get("os_thread_id") == pid
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -202,7 +204,7 @@ def parse(record: Record) -> Iterator[Observation]:
     yield StackSample(record.rank, pid, threads, SOURCE, emitted, parent)
 
 
-def _thread(data: Any, pid: int) -> ThreadStack:
+def _thread(data: Any, pid: int, *, alone: bool) -> ThreadStack:
     frames = tuple(
         Frame(str(frame["name"]), str(frame.get("filename") or ""), int(frame.get("line") or 0))
         for frame in reversed(data["frames"])
@@ -210,7 +212,7 @@ def _thread(data: Any, pid: int) -> ThreadStack:
     name = str(data.get("thread_name") or "")
     # Up to Python 3.10 a reader that stops nothing cannot know the system's id (os_thread_id is null); the main thread's
     # is the pid, the others keep the interpreter's own.
-    own = pid if name == "MainThread" else data.get("thread_id")
+    own = pid if alone or name == "MainThread" else data.get("thread_id")
     active, owns_gil = data.get("active"), data.get("owns_gil")
     return ThreadStack(
         int(data.get("os_thread_id") or own or 0),

@@ -19,8 +19,21 @@ SIGNAL = 50
 OURS = re.compile(r"^(PYTHON|DIAG_|SLURM_|OMPI_|PMI|MV2_)|^(LOCAL_)?RANK$")
 
 # Holds the GIL in C for good; a signal ends sleep(3) early, so again and again.
-HOLD_GIL = "import ctypes\nlibc = ctypes.PyDLL(None)\ndef hold_gil():\n    while True: libc.sleep(1000)\nprint('ready', flush=True)\nhold_gil()\n"
-WAIT = "import sys\ndef wait_here():\n    sys.stdin.read()\nprint('ready', flush=True)\nwait_here()\n"
+HOLD_GIL = """
+import ctypes
+libc = ctypes.PyDLL(None)
+def hold_gil():
+    print('ready', flush=True)
+    while True: libc.sleep(1000)
+hold_gil()
+"""
+WAIT = """
+import sys
+def wait_here():
+    print('ready', flush=True)
+    sys.stdin.read()
+wait_here()
+"""
 
 
 def plain_env(**more: str) -> dict[str, str]:
@@ -52,7 +65,10 @@ class Target:
 
     def __exit__(self, *error: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     @property
     def pid(self) -> int:
@@ -61,6 +77,11 @@ class Target:
     def read_line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(20)
 
     def hook(self, run_dir: Path) -> dict[str, Any]:
         data: dict[str, Any] = json.loads((run_dir / f"hook.{self.pid}.json").read_text())
@@ -89,10 +110,3 @@ def other_pythons() -> tuple[str, ...]:
             if shown.returncode == 0:
                 found[minor] = shown.stdout.strip()
     return tuple(found.values())
-
-
-def wait_for_end(pid: int) -> None:
-    """Ends when the process is a zombie; the caller still reaps it."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-

@@ -290,7 +290,10 @@ def test_server_that_cannot_open_is_noted_and_the_job_goes_on(users: Path) -> No
 def python_with_torch() -> str:
     """This interpreter, or the one of the job's own environment that DIAG_TEST_JOB_PYTHON or `make` names."""
     for python in (os.environ.get("DIAG_TEST_JOB_PYTHON"), str(ROOT / ".venv" / "bin" / "python")):
-        if python and run_python("import importlib.util as u; assert u.find_spec('torch')", plain_env(), python=python).returncode == 0:
+        if (
+            python
+            and run_python("import importlib.util as u; assert u.find_spec('torch')", plain_env(), python=python).returncode == 0
+        ):
             return python
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch")

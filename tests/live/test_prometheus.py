@@ -71,7 +71,8 @@ class Prometheus:
 
     def __init__(self, folder: Path, target: str) -> None:
         assert PROMETHEUS and PROMTOOL
-        scrape = {"job_name": "diag", "scrape_interval": "1s", "static_configs": [{"targets": [target], "labels": {"node": "n0"}}]}
+        targets = [{"targets": [target], "labels": {"node": "n0"}}]
+        scrape = {"job_name": "diag", "scrape_interval": "1s", "static_configs": targets}
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML
         subprocess.run([PROMTOOL, "check", "config", str(config)], check=True, capture_output=True, timeout=30)

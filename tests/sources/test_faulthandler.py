@@ -20,7 +20,18 @@ from hypothesis import strategies as st
 from diag.model import Record
 from diag.observations import Frame, Observation, SourceFailed, SourceWorks, StackSample, Unparsed
 from diag.sources import faulthandler
-from tests.inject.targets import HOLD_GIL, ROOT, SIGNAL, UNDUMPABLE, WAIT, Target, hooked_env, other_pythons, plain_env, without_ptrace
+from tests.inject.targets import (
+    HOLD_GIL,
+    ROOT,
+    SIGNAL,
+    UNDUMPABLE,
+    WAIT,
+    Target,
+    hooked_env,
+    other_pythons,
+    plain_env,
+    without_ptrace,
+)
 
 
 def parsed(payload: Any) -> list[Observation]:
@@ -125,7 +136,10 @@ def test_job_that_takes_the_signal_for_itself_keeps_it(tmp_path: Path) -> None:
 def test_file_that_the_job_opened_under_our_number_is_not_written_into(tmp_path: Path) -> None:
     # given a job that closed all and opened its own
     precious = tmp_path / "precious"
-    code = f"import os\nos.closerange(3, 4096)\nfd = os.open({str(precious)!r}, os.O_CREAT | os.O_WRONLY)\nos.dup2(fd, 1000)\n" + WAIT
+    code = (
+        f"import os\nos.closerange(3, 4096)\nfd = os.open({str(precious)!r}, os.O_CREAT | os.O_WRONLY)\nos.dup2(fd, 1000)\n"
+        + WAIT
+    )
     with Target(code, hooked_env(tmp_path)) as rank:
         assert faulthandler.dump(rank.pid, tmp_path, SIGNAL, 0.5)["failed"] == "closed"
         assert precious.read_text() == ""
@@ -151,7 +165,7 @@ def test_data_loader_children_answer_each_for_itself(tmp_path: Path, method: str
     # given a rank with two children, however they were made
     script = tmp_path / "job.py"
     script.write_text(CHILDREN)
-    run = f"import runpy, sys\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    run = "import runpy, sys\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
     with Target(run, hooked_env(tmp_path), [str(script), method]) as rank:
         pids = [rank.pid, *map(int, rank.said)]
         payloads: dict[int, Any] = {}
@@ -161,8 +175,11 @@ def test_data_loader_children_answer_each_for_itself(tmp_path: Path, method: str
 
         # when all are asked at once
         askers = [threading.Thread(target=ask, args=(pid,)) for pid in pids]
-        [asker.start() for asker in askers]
-        [asker.join() for asker in askers]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        rank.end()  # it takes its children with it
         # then nobody's answer is in another's
         samples = [sample(payloads[pid]) for pid in pids]
         assert [one.pid for one in samples] == pids
@@ -171,7 +188,10 @@ def test_data_loader_children_answer_each_for_itself(tmp_path: Path, method: str
 
 
 def test_more_threads_than_faulthandler_shows_leave_no_thread_taken_for_the_main_one(tmp_path: Path) -> None:
-    code = "import threading\nstop = threading.Event()\nfor _ in range(110): threading.Thread(target=stop.wait, daemon=True).start()\n" + WAIT
+    code = (
+        "import threading\nstop = threading.Event()\nfor _ in range(110): threading.Thread(target=stop.wait, daemon=True).start()\n"
+        + WAIT
+    )
     with Target(code, hooked_env(tmp_path)) as rank:
         found = sample(faulthandler.dump(rank.pid, tmp_path, SIGNAL, 5.0))
         assert len(found.threads) == 100

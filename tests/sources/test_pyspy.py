@@ -166,13 +166,20 @@ def test_capture_of_a_data_loader_worker_names_its_loop() -> None:
     assert found.parent_pid == 751
 
 
-KEYS = st.sampled_from(["pid", "stdout", "failed", "frames", "name", "filename", "line", "os_thread_id", "thread_name", "stderr", "access"])
+KEYS = st.sampled_from(
+    ["pid", "stdout", "failed", "frames", "name", "filename", "line", "os_thread_id", "thread_name", "stderr", "access"]
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
 )
 
 
-@given(JSON | st.builds(lambda inner: {"pid": 1, "stdout": [inner]}, JSON) | st.builds(lambda inner: {"pid": 1, "failed": inner}, JSON))
+@given(
+    JSON
+    | st.builds(lambda inner: {"pid": 1, "stdout": [inner]}, JSON)
+    | st.builds(lambda inner: {"pid": 1, "failed": inner}, JSON)
+)
 def test_garbage_is_unparsed_and_never_raises(payload: Any) -> None:
     assert all(isinstance(fact, Observation) for fact in parsed(payload))
 

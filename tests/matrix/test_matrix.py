@@ -1,0 +1,127 @@
+"""Every fault on the bundled job under `diag run` with default settings: found, with the right culprit, in time.
+
+`make matrix` runs it and prints the table. Detection is measured from the moment the fault announced itself, or from the last
+progress before it, whichever is later for the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.liverun import JOB, LiveRun, live_run
+
+pytest.importorskip("megatron.core", reason="the bundled job needs requirements/job.txt (make test installs it)")
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(420)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`finding` None: the run must end by itself with exit code 0 and nothing of level warning found."""
+
+    name: str
+    fault: str
+    finding: str | None
+    klass: str = ""
+    ranks: tuple[int, ...] = (1,)
+    within: float = 60.0
+    arguments: tuple[str, ...] = ()
+    quiet_ids: tuple[str, ...] = ()
+
+
+FOUND = (
+    Case("data-hang, first batch", "data-hang", "hang", "data_loading"),
+    Case("data-hang, steady", "data-hang:step=20", "hang", "data_loading", within=30),
+    Case("data-worker-killed", "data-worker-killed:step=10", "rank-died"),
+    Case("lock-deadlock", "lock-deadlock:step=10", "hang", "lock_deadlock", within=30),
+    Case("gil-held", "gil-held:step=10", "hang", "gil_deadlock", within=30),
+    Case("skip-collective", "skip-collective:step=10", "hang", "peer_not_joined", within=30),
+    Case("sigstop", "sigstop:step=10", "hang", "stopped", within=30),
+    Case("rank-killed", "rank-killed:step=10", "rank-died"),
+    Case("rank-crash", "rank-crash:step=10", "rank-died"),
+    Case("save-stall", "save-stall:step=5", "hang", "checkpoint_io", arguments=("--save-steps", "6")),
+    Case("shm-full", "shm-full:step=10", "shm-too-small"),
+    Case("host-oom", "host-oom:step=5", "host-oom", arguments=("--save-steps", "6")),
+    Case("fd-exhaust", "fd-exhaust:step=10", "fd-limit"),
+    Case("exception-then-teardown", "exception-then-teardown:step=10", "hang", "teardown", within=75),
+    Case("rendezvous", "rendezvous", "hang", "rendezvous"),
+    Case("data-hang, TP2 PP2 EP2", "data-hang:rank=2,step=6", "hang", "data_loading", (2,),
+         arguments=("--nproc", "4", "--tp", "2", "--pp", "2", "--ep", "2")),
+)
+SILENT = (
+    Case("healthy 1", "", None),
+    Case("healthy 2, saves", "", None, arguments=("--save-steps", "10")),
+    Case("healthy 3, TP2 PP2 EP2", "", None, arguments=("--nproc", "4", "--tp", "2", "--pp", "2", "--ep", "2", "--iters", "20")),
+    Case("slow-rank", "slow-rank:step=5,factor=6", None),
+    Case("preprocess-on-rank-0", "preprocess-on-rank-0:seconds=75", None),
+    Case("long-compile", "long-compile:seconds=75", None),
+    Case("slow-save", "slow-save:step=5,seconds=75", None, arguments=("--save-steps", "6")),
+)
+
+
+def note(case: Case, **facts: Any) -> None:
+    """A row of the table that the terminal summary prints; one file for all workers."""
+    path = os.environ.get("DIAG_MATRIX_FILE")
+    if path:
+        with open(path, "a") as file:
+            file.write(json.dumps({"case": case.name, "expected": case.finding or "nothing", **facts}) + "\n")
+
+
+def start(case: Case, tmp_path: Path) -> Any:
+    iterations = () if "--iters" in case.arguments else ("--iters", "40" if case.finding is None else "400")
+    command = [*JOB, *iterations, "--output-dir", str(tmp_path / "out"), *case.arguments]
+    if case.fault:
+        command += ["--fault", case.fault]
+    return live_run(tmp_path, command)
+
+
+@pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
+def test_fault_is_found_with_its_culprit_in_time(case: Case, tmp_path: Path):
+    with start(case, tmp_path) as run:
+        run.until(run.struck_at, 150)
+        struck = run.struck_at()
+        assert struck is not None
+        try:
+            change = run.until(lambda: wanted(run, case), case.within + 30)
+        except AssertionError:
+            seen = [(c["finding"]["id"], c["finding"]["class"], c["finding"]["ranks"]) for c in run.changes()]
+            note(case, found=str(seen), delay=None, ok=False)
+            raise
+        delay = change["at"] - max(struck, change["finding"]["since"])
+        wrong = [c["finding"] for c in run.changes() if c["finding"]["id"] == "hang" and case.finding != "hang"]
+        ok = delay <= case.within and not wrong
+        note(case, found=f"{change['finding']['id']} {change['finding']['class']}".strip(), ranks=change["finding"]["ranks"],
+             delay=round(delay, 1), ok=ok, confidence=change["finding"]["confidence"])
+
+        assert delay <= case.within
+        assert not wrong, wrong
+
+
+def wanted(run: LiveRun, case: Case) -> dict[str, Any] | None:
+    for change in run.changes():
+        finding = change["finding"]
+        same = finding["id"] == case.finding and finding["class"] == case.klass and change["change"] != "resolved"
+        if same and finding["severity"] != "info" and (tuple(finding["ranks"]) == case.ranks):
+            return change
+    return None
+
+
+@pytest.mark.parametrize("case", SILENT, ids=lambda case: case.name)
+def test_benign_run_raises_nothing(case: Case, tmp_path: Path):
+    began = time.monotonic()
+    with start(case, tmp_path) as run:
+        code = run.wait(360)
+        said = [c["finding"] for c in run.changes() if c["finding"]["severity"] != "info"]
+        struck = run.struck_at() is not None or not case.fault
+        note(case, found=str([(f["id"], f["class"]) for f in said]) if said else "nothing", ranks=[], delay=None,
+             ok=not said and code == 0 and struck, seconds=round(time.monotonic() - began))
+
+        assert struck, "the fault never struck: the test shows nothing"
+        assert said == []
+        assert code == 0, run.text[-3000:]
