@@ -145,7 +145,7 @@ class Lane:
             os.close(fd)
 
     def _make_room(self, size: int) -> None:
-        if "no reserve" in self._told or self._reserved - size >= self._reserve // 2:
+        if "no reserve" in self._told or self._reserved - size >= self._reserve * 3 // 4:
             return
         want, keep = self._reserve, self._keep
         while want >= _BLOCK:
@@ -225,6 +225,7 @@ class Watch:
         for fd in (self._wake, self._inotify):
             if fd >= 0:
                 os.close(fd)
+        self._wake = self._inotify = -1
 
 
 def open_lane(

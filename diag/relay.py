@@ -155,7 +155,7 @@ class Relay:
                 if not told and self._watch.works:
                     self._watch.give_up()
                 told = True
-                if self._on_output is None or max(counts) < CHUNK:  # after a short read more of it is worth a wait
+                if max(counts) < CHUNK:  # after a short read more of it is worth a wait
                     self._pause.wait(ACTIVE_S)
             else:
                 told = self._watch.wait(_MAINTAIN_S if self._watch.works else IDLE_S)

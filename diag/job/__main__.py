@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = parser().parse_args()
+    if "WORLD_SIZE" in os.environ:
+        options.nproc = int(os.environ["WORLD_SIZE"])
     if options.ep is None:
         options.ep = 2 if options.nproc // options.pp % 2 == 0 else 1
     if "RANK" in os.environ:
@@ -55,7 +57,6 @@ def launch(options: argparse.Namespace) -> NoReturn:
             f"--global-batch-size {options.global_batch_size} is no multiple of "
             f"--micro-batch-size {options.micro_batch_size} x {data_parallel} data parallel ranks"
         )
-    arguments = sys.argv[1:]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     if options.fault is not None:
         environment["DIAG_FAULT"] = options.fault
@@ -67,12 +68,17 @@ def launch(options: argparse.Namespace) -> NoReturn:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)
         if fault.name in _SAVE_FAULTS and not options.save_steps:
-            arguments += ["--save-steps", str(max(2, fault.step + 1))]
-            options.save_steps = 2
+            options.save_steps = max(2, fault.step + 1)
     if options.save_steps and options.output_dir is None:
-        arguments += ["--output-dir", tempfile.mkdtemp(prefix="diag-job-")]
+        options.output_dir = Path(tempfile.mkdtemp(prefix="diag-job-"))
     # --standalone: a free port of its own, so that several jobs run side by side.
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world)]
+    # Not --nproc: torchrun would take it for a short form of its own. The fault goes by environment, as in the real job.
+    arguments = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in vars(options).items()
+        if value is not None and name not in ("nproc", "fault")
+    ]
     sys.stdout.flush()
     os.execve(sys.executable, [*command, "-m", "diag.job", *arguments], environment)
 

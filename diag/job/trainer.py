@@ -141,7 +141,9 @@ def model_config(options: argparse.Namespace) -> TransformerConfig:
 
 
 def build_model(config: TransformerConfig) -> GPTModel:
-    spec = get_gpt_layer_local_spec(num_experts=assets.EXPERTS, moe_grouped_gemm=False, qk_layernorm=True, normalization="RMSNorm")
+    spec = get_gpt_layer_local_spec(
+        num_experts=assets.EXPERTS, moe_grouped_gemm=False, qk_layernorm=True, normalization="RMSNorm"
+    )
     return GPTModel(
         config=config,
         transformer_layer_spec=spec,

@@ -30,7 +30,7 @@ def test_rank_catches_the_stack_signal_and_says_so_and_leaves_nothing_behind(tmp
         assert (said["pid"], said["rank"], said["signal"], said["notes"]) == (rank.pid, 3, SIGNAL, [])
         assert said["python"] == ".".join(map(str, sys.version_info[:3]))
         assert (tmp_path / said["stacks"]).exists()
-        assert os.path.samefile(f"/proc/{rank.pid}/fd/{said['stacks_fd']}", tmp_path / said["stacks"])
+        assert Path(f"/proc/{rank.pid}/fd/{said['stacks_fd']}").samefile(tmp_path / said["stacks"])
         rank.process.communicate("")
     # and takes its files away
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -289,11 +289,9 @@ def test_server_that_cannot_open_is_noted_and_the_job_goes_on(users: Path) -> No
 
 def python_with_torch() -> str:
     """This interpreter, or the one of the job's own environment that DIAG_TEST_JOB_PYTHON or `make` names."""
+    probe = "import importlib.util as u; assert u.find_spec('torch')"
     for python in (os.environ.get("DIAG_TEST_JOB_PYTHON"), str(ROOT / ".venv" / "bin" / "python")):
-        if (
-            python
-            and run_python("import importlib.util as u; assert u.find_spec('torch')", plain_env(), python=python).returncode == 0
-        ):
+        if python and os.access(python, os.X_OK) and run_python(probe, plain_env(), python=python).returncode == 0:
             return python
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch")

@@ -116,7 +116,7 @@ def rank(start: Start, tmp_path: Path) -> Start:
     need("torch", "megatron.core")
 
     def start_rank(fault: str, *flags: str) -> Job:
-        words = ("diag.job", "--nproc", "1", "--ep", "1", "--iters", "4", "--output-dir", str(tmp_path / "out"))
+        words = ("diag.job", "--nproc", "1", "--ep", "1", "--iters", "3", "--output-dir", str(tmp_path / "out"))
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         return start(*words, *flags, DIAG_FAULT=fault, **RANK_0_ALONE, **port)
 

@@ -30,7 +30,7 @@ def test_lock_deadlock(rank: Start) -> None:
 
 
 def test_gil_held_keeps_every_other_thread_out_for_its_seconds(rank: Start) -> None:
-    run = rank("gil-held:rank=0,seconds=2")
+    run = rank("gil-held:rank=0,seconds=1")
 
     run.struck()
 
@@ -43,7 +43,7 @@ def test_skip_collective_is_in_code_of_its_own_until_released(rank: Start) -> No
 
     run.struck()
 
-    assert "'iteration': '1/4'" in run.output
+    assert "'iteration': '1/3'" in run.output
     assert "_skip_collective" in run.stack()
     run.release()
     assert run.end() == 0, run.output
@@ -70,22 +70,22 @@ def test_rank_crash(rank: Start) -> None:
 
 
 def test_slow_rank_is_slower_by_its_factor(rank: Start) -> None:
-    run = rank("slow-rank:rank=0,step=2,factor=5")
+    run = rank("slow-rank:rank=0,step=1,factor=5")
 
     line = run.struck()
 
     step = re.search(r"step_seconds=([0-9.]+)", line)
     assert step is not None
-    run.until("'iteration': '4/4'")
+    run.until("'iteration': '4/3'")
     struck = re.search(r"at=([0-9.]+)", line)
     assert struck is not None
-    # Steps 2 and 3 each sleep four times the quickest step before they begin.
-    assert time.time() - float(struck[1]) >= 0.95 * (2 * 4 * float(step[1])) * 0.5
+    # Steps 1 and 2 each sleep four times the quickest step before they begin; the quickest may get quicker yet.
+    assert time.time() - float(struck[1]) >= 4 * float(step[1])
 
 
 def test_save_stall_is_in_megatrons_writer_until_released(rank: Start, tmp_path: Path) -> None:
-    run = rank("save-stall:rank=0", "--save-steps", "4")
-    metadata = tmp_path / "out" / "checkpoint-4" / "iter_0000004" / ".metadata"
+    run = rank("save-stall:rank=0", "--save-steps", "3")
+    metadata = tmp_path / "out" / "checkpoint-3" / "iter_0000003" / ".metadata"
 
     line = run.struck()
 
@@ -98,13 +98,13 @@ def test_save_stall_is_in_megatrons_writer_until_released(rank: Start, tmp_path:
 
 
 def test_slow_save_goes_on_and_leaves_a_whole_checkpoint(rank: Start, tmp_path: Path) -> None:
-    run = rank("slow-save:rank=0,seconds=1", "--save-steps", "4")
+    run = rank("slow-save:rank=0,seconds=1", "--save-steps", "3")
 
     run.struck()
 
     assert run.end() == 0, run.output
     assert "Successfully saved Megatron model weights" in run.output
-    assert {path.suffix for path in (tmp_path / "out" / "checkpoint-4" / "iter_0000004").glob("__*")} == {".distcp"}
+    assert {path.suffix for path in (tmp_path / "out" / "checkpoint-3" / "iter_0000003").glob("__*")} == {".distcp"}
 
 
 def test_shm_full_fails_the_worker_and_leaves_the_machines_shm_alone(rank: Start) -> None:
@@ -119,20 +119,19 @@ def test_shm_full_fails_the_worker_and_leaves_the_machines_shm_alone(rank: Start
 
 
 def test_host_oom_is_killed_by_the_kernel_or_refused_by_its_limit(rank: Start) -> None:
-    run = rank("host-oom:rank=0", "--save-steps", "4")
+    run = rank("host-oom:rank=0", "--save-steps", "3")
 
     line = run.struck()
 
-    status = run.end()
+    status = run.process.wait()  # not its output's end: Megatron's Manager process outlives a killed rank
     group = re.search(r"cgroup=(\S+)", line)
     if group is None:  # this user may not make cgroups
         assert status == 1
-        assert "can't allocate memory" in run.output
+        run.until("can't allocate memory")
         return
     assert status == -signal.SIGKILL
     counters = [Path(group[1], name) for name in ("memory.oom_control", "memory.events")]
     text = "".join(path.read_text() for path in counters if path.exists())
-    os.rmdir(group[1])
     assert re.search(r"^oom_kill [1-9]", text, re.MULTILINE)
 
 
@@ -160,7 +159,7 @@ def test_long_compile_runs_a_compiler_and_ends(rank: Start) -> None:
     assert "compiler=/" in run.struck()
 
     assert run.end() == 0, run.output
-    assert "'iteration': '4/4'" in run.output
+    assert "'iteration': '4/3'" in run.output
 
 
 def test_exception_then_teardown_hangs_after_its_traceback(rank: Start) -> None:

@@ -91,10 +91,7 @@ def test_the_printed_script_is_the_genuine_command(tmp_path: Path, capsys: pytes
 
 
 def test_without_ms_swift_the_command_says_what_to_install(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.executable = '/nowhere/python'\n"
-        "from diag_job import megatron; megatron.main(['--print'])"
-    )
+    code = "import sys; sys.executable = '/nowhere/python'\nfrom diag_job import megatron; megatron.main(['--print'])"
 
     said = python(code, HOOKS, DIAG_JOB_DEVICE="cpu", PATH=str(tmp_path))
 

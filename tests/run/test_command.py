@@ -53,7 +53,7 @@ def test_wait_gives_none_while_cmd_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ["no-such-command", "/no/such/file", ""])
-def test_missing_command_is_127_in_one_line(both: Callable[..., Any], name: str) -> None:
+def test_missing_command_is_127_in_one_line(name: str) -> None:
     with pytest.raises(command.CommandNotFound) as caught:
         command.start([name])
     assert caught.value.exit_code == 127
@@ -82,11 +82,14 @@ def test_command_that_is_no_program_is_126_as_in_a_shell(tmp_path: Path) -> None
             command.start([name], env={"PATH": str(tmp_path)})
 
 
-def test_driver_exits_127_and_126(both: Callable[..., Any]) -> None:
+def test_driver_exits_127_and_126(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    driver = [sys.executable, str(Path(__file__).with_name("driver.py")), "--"]
+    driver = [sys.executable, str(Path(__file__).with_name("driver.py"))]
     for name, code in (("no-such-command", 127), ("/etc/passwd", 126)):
-        done = subprocess.run([*driver, name], env=environment, capture_output=True, text=True, timeout=20, check=False)
+        folder = tmp_path / str(code)
+        folder.mkdir()
+        done = subprocess.run([*driver, "--dir", str(folder), "--", name],
+                              env=environment, capture_output=True, text=True, timeout=20, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (code, 1)
 
 

@@ -189,8 +189,8 @@ def test_data_loader_children_answer_each_for_itself(tmp_path: Path, method: str
 
 def test_more_threads_than_faulthandler_shows_leave_no_thread_taken_for_the_main_one(tmp_path: Path) -> None:
     code = (
-        "import threading\nstop = threading.Event()\nfor _ in range(110): threading.Thread(target=stop.wait, daemon=True).start()\n"
-        + WAIT
+        "import threading\nstop = threading.Event()\n"
+        "for _ in range(110): threading.Thread(target=stop.wait, daemon=True).start()\n" + WAIT
     )
     with Target(code, hooked_env(tmp_path)) as rank:
         found = sample(faulthandler.dump(rank.pid, tmp_path, SIGNAL, 5.0))

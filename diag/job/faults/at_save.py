@@ -20,9 +20,7 @@ _CHUNK, _PAUSE_S = 300_000, 0.5
 
 def hook(runtime: Runtime) -> None:
     hooks = _hook_memory if runtime.fault.name == "host-oom" else _hook_files
-    after_import(
-        "megatron.core.dist_checkpointing.strategies.filesystem_async", lambda module: hooks(module, runtime)
-    )
+    after_import("megatron.core.dist_checkpointing.strategies.filesystem_async", lambda module: hooks(module, runtime))
 
 
 def _due(runtime: Runtime) -> bool:

@@ -187,7 +187,7 @@ def _tokenize_all(seconds: float) -> None:
         started = time.monotonic()
         for done, row in enumerate(rows, 1):
             _tokenize(row)
-            if done % 100 == 0:
+            if done % 20 == 0:
                 rate = done / (time.monotonic() - started)
                 os.write(2, f"\rMap: {done * 100 // len(rows):3d}%| {done}/{len(rows)} [{rate:.2f} examples/s]".encode())
             if time.monotonic() >= until:

@@ -69,9 +69,7 @@ class _TensorParallelModule(torch.nn.Module):
         from megatron.core.tensor_parallel import mappings
 
         if self.sequence_parallel:
-            return mappings.gather_from_sequence_parallel_region(
-                x, tensor_parallel_output_grad=True, group=self.tp_group
-            )
+            return mappings.gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=True, group=self.tp_group)
         return mappings.copy_to_tensor_model_parallel_region(x, group=self.tp_group)
 
     def _leave(self, y: Any) -> Any:
@@ -245,10 +243,7 @@ class GroupedLinear(_TensorParallelModule):
         biases = [getattr(self, f"bias{i}", None) for i in range(self.num_gemms)]
         parts = torch.split(inp.reshape(-1, self.in_features), [int(rows) for rows in m_splits])
         y = torch.cat(
-            [
-                F.linear(x, getattr(self, f"weight{i}"), None if self.return_bias else biases[i])
-                for i, x in enumerate(parts)
-            ]
+            [F.linear(x, getattr(self, f"weight{i}"), None if self.return_bias else biases[i]) for i, x in enumerate(parts)]
         ).view(*inp.shape[:-1], self.out_features)
         return (y, biases) if self.return_bias else y
 

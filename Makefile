@@ -1,0 +1,57 @@
+# Two commands set up everything on a fresh machine: `make demo` and `make test`.
+# PYTHON: 3.11 or 3.12 for the bundled job (its wheels exist for these); diag itself runs on 3.10-3.13.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+.PHONY: help demo test matrix bench lint types check system-packages package clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
+
+# pip's own cache makes a second environment quick. torch comes first and pinned: the newest drags CUDA packages along.
+$(VENV)/.diag: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+$(VENV)/.job: $(VENV)/.diag requirements/job.txt
+	$(BIN)/python -m pip install --quiet -r requirements/job.txt
+	@touch $@
+
+# Prometheus is what the live test scrapes with. Without root the test says that it was skipped, and why.
+system-packages:
+	@command -v prometheus >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus gcc libc6-dev >/dev/null; \
+	  else echo "note: prometheus is not installed (needs root and apt-get): its live test will be skipped"; fi; }
+
+demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says which rank and why
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo
+
+test: $(VENV)/.job system-packages lint types ## everything but the fault matrix; under 15 minutes on 2 cores
+	$(PYTEST) -m "not matrix" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+
+matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
+	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
+
+bench: $(VENV)/.job ## what diag costs, side by side with a shell loop of py-spy dump
+	$(BIN)/python -m tests.bench
+
+lint: $(VENV)/.diag ## ruff
+	$(BIN)/ruff check diag tests
+
+types: $(VENV)/.diag ## mypy --strict
+	$(BIN)/mypy
+
+check: lint types
+
+package: $(VENV)/.diag ## wheel and sdist in dist/
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist .
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
