@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +28,9 @@ def roots(configured: Path | None) -> list[Path]:
     """Where run directories may be made, best first. A configured place comes alone at the front."""
     user = os.getuid()
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    places = [Path(state) / "diag" / "runs", Path(tempfile.gettempdir()) / f"diag-{user}" / "runs"]
+    # Not tempfile.gettempdir(): it ends in the working directory, which is the user's.
+    temporary = dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp"])
+    places = [Path(state) / "diag" / "runs", *(Path(folder) / f"diag-{user}" / "runs" for folder in temporary)]
     return ([configured] if configured else []) + places
 
 

@@ -341,8 +341,8 @@ def _patience(job: JobState, verdict: Verdict) -> float:
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)
         return _SYMMETRIC_SECONDS
-    if verdict.klass == "teardown":
-        return _PATIENCE["teardown"]
+    if verdict.klass == "teardown" and len(verdict.culprits) == len(job.alive_ranks()):
+        return _PATIENCE["teardown"]  # all are leaving; one that leaves while others wait for it is another matter
     if job.phase == "steady":
         return max(_STEADY_SECONDS, _STEADY_STEPS * step)
     return _PATIENCE.get(job.phase, _OTHER_PHASES_SECONDS)

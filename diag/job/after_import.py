@@ -51,7 +51,7 @@ _finder: _AfterImport | None = None
 
 def after_import(name: str, hook: Hook) -> None:
     """Call `hook(module)` once `name` is imported; at once if it already is."""
-    global _finder
+    global _finder  # noqa: PLW0603 - one for the process, made when first needed
     module = sys.modules.get(name)
     if module is not None:
         hook(module)

@@ -20,12 +20,20 @@ MODEL_NAME = "qwen3-moe-tiny"
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, VOCABULARY = 64, 4, 4, 2, 16, 4, 512
 
-_ADJECTIVES = "red blue green small large quick slow warm cold bright".split()
-_NOUNS = "river stone bird tree cloud lamp road field ship window".split()
-_VERBS = "holds crosses follows lights turns meets keeps opens".split()
-_SPECIAL_TOKENS = (
-    "<|endoftext|> <|im_start|> <|im_end|> <think> </think> <tool_call> </tool_call> <tool_response> </tool_response>"
-).split()
+_ADJECTIVES = ["red", "blue", "green", "small", "large", "quick", "slow", "warm", "cold", "bright"]
+_NOUNS = ["river", "stone", "bird", "tree", "cloud", "lamp", "road", "field", "ship", "window"]
+_VERBS = ["holds", "crosses", "follows", "lights", "turns", "meets", "keeps", "opens"]
+_SPECIAL_TOKENS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+]
 _CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

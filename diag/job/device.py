@@ -21,10 +21,30 @@ from .after_import import after_import
 # Read by torch when it is imported. Compiling needs a C++ compiler and seconds for each function.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
-_FACTORIES = (
-    "tensor as_tensor scalar_tensor zeros ones empty full rand randn randint randperm arange eye linspace "
-    "empty_like zeros_like ones_like full_like rand_like randn_like tril_indices triu_indices"
-).split()
+_FACTORIES = [
+    "tensor",
+    "as_tensor",
+    "scalar_tensor",
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "arange",
+    "eye",
+    "linspace",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "tril_indices",
+    "triu_indices",
+]
 
 
 class Stream:
@@ -89,7 +109,7 @@ def install() -> None:
     _read_cuda_as_cpu(torch, cpu)
     # No compiler is needed, importing is 1.5 s faster, and script() could not see through the wrapped factories.
     torch.compile = lambda model=None, *a, **k: (lambda f: f) if model is None else model  # type: ignore[assignment]
-    torch.jit.script = lambda obj=None, *a, **k: (lambda f: f) if obj is None else obj
+    torch.jit.script = lambda obj=None, *a, **k: (lambda f: f) if obj is None else obj  # type: ignore[assignment]
     after_import("megatron.core.tensor_parallel.random", _patch_random)
     after_import("megatron.core.transformer.torch_norm", _patch_norm)
     after_import("megatron.core.transformer.moe.moe_utils", _patch_moe)
@@ -99,9 +119,9 @@ def install() -> None:
 def _answer_for_the_device(torch: Any, cpu: Any) -> None:
     cuda = torch.cuda
     cuda.current_device = _constant(cpu)  # Megatron only ever passes it on as device=
-    for name in "set_device synchronize empty_cache ipc_collect manual_seed_all reset_peak_memory_stats".split():
+    for name in ["set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed_all", "reset_peak_memory_stats"]:
         setattr(cuda, name, _constant(None))
-    for name in "memory_allocated max_memory_allocated memory_reserved max_memory_reserved".split():
+    for name in ["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"]:
         setattr(cuda, name, _constant(0))
     cuda.memory_stats = lambda *a, **k: collections.defaultdict(int)
     cuda.Stream, cuda.Event = Stream, Event
@@ -207,7 +227,7 @@ def _patch_moe(moe_utils: ModuleType) -> None:
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
     if hasattr(moe_utils, "maybe_move_tensor_to_cpu"):
-        moe_utils.maybe_move_tensor_to_cpu = to_host
+        moe_utils.maybe_move_tensor_to_cpu = to_host  # type: ignore[attr-defined]
 
 
 def _patch_distributed_optimizer(module: ModuleType) -> None:

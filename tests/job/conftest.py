@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -70,17 +72,16 @@ class Job:
             pytest.skip(f"py-spy cannot look: {error}")
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            # torchrun ends its ranks on SIGTERM; they are sessions of their own, out of a group's reach.
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                pass
+        """End the job with all that it started: ranks are sessions of their own, out of a group's reach."""
         try:
+            descendants = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            descendants = []
+        for process in descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()

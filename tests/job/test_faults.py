@@ -114,7 +114,7 @@ def test_shm_full_fails_the_worker_and_leaves_the_machines_shm_alone(rank: Start
     run.struck()
 
     run.until("unable to allocate shared memory(shm)")
-    assert not os.path.exists("/dev/shm/left-by-another-job")
+    assert not Path("/dev/shm/left-by-another-job").exists()
     assert os.statvfs("/dev/shm").f_bavail > free // 2
 
 

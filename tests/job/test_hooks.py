@@ -16,7 +16,7 @@ def python(code: str, *path: Path, **environment: str) -> subprocess.CompletedPr
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DIAG_", "RANK"))}
     clean["PYTHONPATH"] = os.pathsep.join(map(str, path))
     words = [sys.executable, "-c", code]
-    return subprocess.run(words, env={**clean, **environment}, capture_output=True, text=True)
+    return subprocess.run(words, env={**clean, **environment}, capture_output=True, text=True, check=False)
 
 
 def sitecustomize(folder: Path, code: str) -> Path:

@@ -1,3 +1,4 @@
+# ruff: noqa: PTH100, PTH120 - runs in every Python of the job; pathlib is the slowest of its imports
 """Put this folder on PYTHONPATH and a Megatron job can run without GPU, or with a fault, its own files untouched.
 
 DIAG_JOB_DEVICE=cpu arms the CPU device layer and the stand-ins for CUDA-only packages; DIAG_FAULT arms a fault.
@@ -45,7 +46,7 @@ def _arm():
 
 def _hand_on():
     here = [i for i, p in enumerate(sys.path) if os.path.realpath(p or ".") == os.path.realpath(_HERE)]
-    rest = [p for p in sys.path[here[-1] + 1 :]] if here else []
+    rest = sys.path[here[-1] + 1 :] if here else []
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return

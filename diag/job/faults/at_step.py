@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import itertools
 import os
 import resource
 import shutil
@@ -161,7 +162,7 @@ def _tokenize(row: dict[str, str]) -> dict[str, list[int]]:
     ids = list(row["text"].encode())
     for merged in range(256, 320):
         counts: dict[tuple[int, int], int] = {}
-        for pair in zip(ids, ids[1:], strict=False):
+        for pair in itertools.pairwise(ids):
             counts[pair] = counts.get(pair, 0) + 1
         best = max(counts, key=counts.__getitem__, default=None)
         if best is None or counts[best] < 2:

@@ -88,8 +88,8 @@ def _shm_full(runtime: Runtime, fetcher: Any) -> None:
                     file.write(b"\0" * size)
             except OSError:  # ENOSPC is what it is for
                 continue
-    size = os.statvfs("/dev/shm")
-    runtime.announce(f"shm_bytes={size.f_blocks * size.f_frsize}")
+    shm = os.statvfs("/dev/shm")
+    runtime.announce(f"shm_bytes={shm.f_blocks * shm.f_frsize}")
 
 
 STRIKES: dict[str, Callable[[Runtime, Any], None]] = {

@@ -1,3 +1,4 @@
+# ruff: noqa: PLR0917 - TransformerEngine's own signatures
 """The part of TransformerEngine's PyTorch API that megatron-core 0.16 calls, in plain PyTorch for the CPU.
 
 Same class names, arguments, parameter names and tensor-parallel meaning; no fp8. Megatron's own TE wrappers subclass
@@ -191,7 +192,7 @@ class LayerNormLinear(Linear):
         device: Any = "cuda",
         **rest: Any,
     ) -> None:
-        common: dict[str, Any] = dict(sequence_parallel=sequence_parallel, params_dtype=params_dtype, device=device)
+        common: dict[str, Any] = {"sequence_parallel": sequence_parallel, "params_dtype": params_dtype, "device": device}
         super().__init__(in_features, out_features, **common, **rest)
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
         self.return_layernorm_output = return_layernorm_output
