@@ -151,14 +151,14 @@ class Engine:
         return lines
 
     def job_word(self) -> str:
-        """One word for the job: starting, running, checkpointing, stalled, hung, dead, finished or failed."""
+        """One word for the job: starting, running, checkpointing, hung, dead, finished or failed."""
         job = self.job
         if job.returncode is not None:
             return "finished" if job.returncode == 0 else "failed"
         ids = {finding.id for finding in self.active() if finding.severity.counts}
         if "hang" in ids:
             return "hung"
-        if "rank-died" in ids:
+        if any(rank.failed for rank in job.ranks.values()):
             return "dead"
         if not job.ranks or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
             return "starting"

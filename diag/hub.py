@@ -68,6 +68,7 @@ class Hub:
         run_dir: RunDir | None,
         *,
         stack_signal: int = 0,
+        stack_dir: Path | None = None,
         on_change: Callable[[Change], None] = lambda change: None,
         talk: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] | None = None,
@@ -91,7 +92,7 @@ class Hub:
             JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir is not None else None
         )
         self._pool = SidecarPool(
-            settings, run_dir.path if run_dir else None, stack_signal, self.put, self._sampled, self._erred
+            settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
         )
         self._finder: RankFinder | None = None
         self._finder_from = 0.0

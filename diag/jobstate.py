@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diag.model import NotChecked, Placement
 from diag.observations import (
@@ -35,6 +35,7 @@ from diag.observations import (
     SourceFailed,
     SourceWorks,
     StackSample,
+    ThreadStack,
     Unparsed,
     WorkerFailureReported,
     WorkerNamed,
@@ -70,6 +71,7 @@ class RankState:
     stack_samples: int = 0  # how many samples that series has
     stack_signature: str = ""
     reading: Reading | None = None
+    rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
     cgroup: CgroupMemory | None = None
@@ -337,20 +339,35 @@ class JobState:
                 rank.moved["stack"] = at
             rank.stack_signature, rank.stack_samples, rank.stack_since = mark, 1, at
         rank.stack, rank.stack_at = fact, at
-        rank.reading = read_stack(main) if main else None
+        rank.reading = self._reading(rank, main) if main else None
         self._phase_from_stacks(at)
+
+    def _reading(self, rank: RankState, main: ThreadStack) -> Reading:
+        """As `read_stack`, and one thing that only the history tells: exit handlers run when the module's frame is gone."""
+        reading = read_stack(main)
+        if not main.frames:
+            return reading
+        if main.frames[0].function in ("<module>", "_run_module_as_main"):
+            rank.rooted = True
+        elif rank.rooted and reading.context is None and reading.activity in (Activity.OTHER, Activity.LOCK, Activity.SERVICE):
+            return replace(reading, context=Activity.TEARDOWN)
+        return reading
 
     def _phase_from_stacks(self, at: float) -> None:
         """ms-swift 4.x prints nothing when a save starts: only the stacks tell."""
+        if self.phase == "rendezvous" and any(
+            rank.alive and rank.activity in _TRAINING_ACTIVITIES for rank in self.ranks.values()
+        ):
+            self._set_phase(at, "training")  # a log that we do not understand, or joined late: no phase is marked
         saving = any(
             rank.alive and rank.reading is not None
             and Activity.CHECKPOINT in (rank.reading.activity, rank.reading.context)
             for rank in self.ranks.values()
         )
-        if saving and self.phase in ("steady", "first_step", "eval"):
+        if saving and self.phase in ("steady", "first_step", "training", "eval"):
             self._set_phase(at, "ckpt_save")
         elif not saving and self.phase == "ckpt_save" and self.marked_phase != "ckpt_save":
-            self._set_phase(at, self.marked_phase)
+            self._set_phase(at, self.marked_phase if self.marked_phase != "launch" else "training")
 
     def _log_line(self, at: float, fact: LogLine) -> None:
         self.log_lines += 1
@@ -432,6 +449,7 @@ class JobState:
         self.unparsed_total += 1
 
 
+_TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
 
 

@@ -23,6 +23,8 @@ __all__ = ["Sidecar", "main"]
 
 _LIMITS_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
+# A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
+_SIGNAL_SECONDS = 60.0
 _MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 _MOST_CHILDREN = 16
 _DUMP_CHILDREN = 64
@@ -51,6 +53,7 @@ class Sidecar:
         self._failing: dict[str, str] = {}
         self._misses = 0
         self._no_stack = ""
+        self._signalled_at = -1e9
         self._reader: proc.ProcessReader | None = None
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
@@ -175,7 +178,7 @@ class Sidecar:
             if dump is not None:
                 self._dump(dump)
                 continue
-            self._main_stack(deadline=2.0)
+            self._main_stack(deadline=2.0, urgent=closer)
             if closer and began - last_children >= _CHILD_STACK_SECONDS:
                 last_children = time.monotonic()
                 self._child_stacks(_MOST_CHILDREN, began + 3.0)
@@ -187,7 +190,7 @@ class Sidecar:
                     if self._closer and not closer:  # suspicion begins now, not after the slow period
                         until = min(until, began + self.close_stack_seconds)
 
-    def _main_stack(self, deadline: float) -> bool:
+    def _main_stack(self, deadline: float, *, urgent: bool) -> bool:
         """py-spy, or the rank's own faulthandler where py-spy may not look. False when neither gave a stack."""
         began = time.monotonic()
         payload = self._pyspy.dump(self.pid, deadline)
@@ -204,6 +207,9 @@ class Sidecar:
         if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
             return False  # torn, or the machine is busy: the next sample is soon
         self.record(pyspy.SOURCE, payload)
+        if not urgent and began - self._signalled_at < _SIGNAL_SECONDS:
+            return False
+        self._signalled_at = began
         return self._by_signal(self.pid, None, deadline)
 
     def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
@@ -243,7 +249,7 @@ class Sidecar:
                 self.record(proc.SOURCE, self._reader.limits())
         except proc.ProcessGone:
             missing.append("the process is gone")
-        if not self._main_stack(min(3.0, until - time.monotonic())):
+        if not self._main_stack(min(3.0, until - time.monotonic()), urgent=True):
             missing.append("no stack: " + (self._no_stack or "the process is gone"))
         unseen = self._child_stacks(_DUMP_CHILDREN, until)
         if unseen:

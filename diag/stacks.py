@@ -30,6 +30,7 @@ class Activity(str, enum.Enum):
     COMPILE = "compile"
     FILE_LOCK = "file_lock"
     TEARDOWN = "teardown"
+    SERVICE = "service"  # waits for an answer over HTTP: a rollout server, a download, a tracker
     LOCK = "lock"  # a Python lock, condition, queue or join
     OTHER = "other"
 
@@ -96,6 +97,10 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("mcore_bridge/", frozenset({"save_weights", "export_weights", "add_tensor", "_save_current_shard"}),
      Activity.CHECKPOINT),
     ("datasets/", None, Activity.PREPROCESS),
+    ("http/client.py", None, Activity.SERVICE),
+    ("urllib3/", None, Activity.SERVICE),
+    ("httpcore/", None, Activity.SERVICE),
+    ("aiohttp/", None, Activity.SERVICE),
     ("multiprocessing/util.py", frozenset({"_exit_function", "_run_finalizers"}), Activity.TEARDOWN),
     ("concurrent/futures/thread.py", frozenset({"_python_exit"}), Activity.TEARDOWN),
     ("threading.py", frozenset({"_shutdown"}), Activity.TEARDOWN),

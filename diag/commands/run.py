@@ -172,11 +172,14 @@ class _Runner:
         from diag.inject import environment
 
         env = dict(os.environ)
-        env.update(terminal_env(os.isatty(1)))
+        hooked = run_dir is not None and self.settings.inject
+        env.update(terminal_env(os.isatty(1), unbuffered=not hooked))
         if run_dir is None:
             return env
-        if self.settings.inject:
+        if hooked:
             env.update(environment(run_dir.path, os.getpid(), env))
+            if os.isatty(1):
+                env["DIAG_LINE_BUFFERED"] = "1"
         if self.settings.nccl_debug and "NCCL_DEBUG" not in env and "NCCL_DEBUG_FILE" not in env:
             # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
             env["NCCL_DEBUG"] = "INFO"

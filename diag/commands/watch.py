@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    hub = Hub(settings, run_dir, stack_signal=stack_signal, talk=say,
+    hub = Hub(settings, run_dir, stack_signal=stack_signal, stack_dir=args.run_dir, talk=say,
               on_change=lambda change: say(panel(change, colour=colour, width=_width())))
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

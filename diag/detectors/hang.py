@@ -40,7 +40,12 @@ _BLOCKED = {
     Activity.FILE_LOCK: "lock_deadlock",
     Activity.LOCK: "lock_deadlock",
     Activity.TEARDOWN: "teardown",
+    Activity.SERVICE: "resource_wait",
 }
+# Rollout servers and downloads answer late for good reasons.
+_SERVICE_SECONDS = 300.0
+# In these phases a lone process is known to train; before, an idle one may be a launcher, a server, a poller.
+_TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +127,16 @@ def judge(now: float, job: JobState) -> Verdict | None:
         return None
     standing = {rank.rank: _standing(rank) for rank in alive}
     verdict = _blame(job, alive, dead, standing, since)
-    if now - verdict.since < _patience(job, verdict):
+    if now - verdict.since < _patience(job, verdict) or _may_be_idle(job, alive, verdict):
         return None
     return verdict
+
+
+def _may_be_idle(job: JobState, alive: list[RankState], verdict: Verdict) -> bool:
+    """A command without ranks that stands still is hung only if it trains, or waits where nobody waits by intent."""
+    if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
+        return False
+    return verdict.klass not in ("stopped", "rendezvous", "comm_init") and verdict.cause != "stale_file_lock"
 
 
 def wants_closer_look(now: float, job: JobState) -> bool:
@@ -210,6 +222,9 @@ def _blame(
     blind = tuple(rank for rank in everyone if standing[rank] == "blind")
     if blind and len(blind) < len(everyone):
         return Verdict("unknown", blind, _others(everyone, blind), "no_stack", since, Confidence.LOW)
+    gone = tuple(sorted(rank.rank for rank in job.ranks.values() if not rank.alive))
+    if gone:
+        return Verdict("peer_lost", gone, everyone, "rank_left_early", since, Confidence.MEDIUM)
     cause = "all_ranks_wait" if seen_all else "culprit_not_seen"
     return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
 
@@ -225,10 +240,12 @@ def _blocked_verdict(
     culprits = tuple(rank for rank in blocked if standing[rank] == klass)
     waiting = _others(everyone, culprits)
     cause, child = _cause(job.ranks[culprits[0]], klass)
-    if klass == "outside":
-        klass = "rendezvous" if joining else ("peer_not_joined" if waiting else "unknown")
     certain = bool(waiting) and all(standing[rank] in ("joined", "rendezvous", "comm_init") for rank in waiting)
     confidence = Confidence.HIGH if certain and job.ranks_seen >= job.world_size else Confidence.MEDIUM
+    if klass == "resource_wait" and cause == "external_service":
+        confidence = Confidence.MEDIUM
+    if klass == "outside":
+        klass = "rendezvous" if joining else ("peer_not_joined" if waiting else "unknown")
     return Verdict(klass, culprits, waiting, cause, since, confidence, child)
 
 
@@ -250,7 +267,7 @@ def _cause(rank: RankState, standing: str) -> tuple[str, int | None]:
             return "stale_file_lock", None
         return ("threads_wait_for_each_other" if _deadlocked_threads(rank) else "lock_not_released"), None
     return {
-        "resource_wait": _starved_of(rank),
+        "resource_wait": _starved_of(rank) or "external_service",
         "gil_deadlock": "gil_held",
         "outside": "not_in_collective",
         "preprocess_wait": "preprocess_blocked",
@@ -337,6 +354,8 @@ def _patience(job: JobState, verdict: Verdict) -> float:
     step = job.step_p95() or 0.0
     if verdict.cause == "ranks_missing":
         return _MISSING_RANKS_SECONDS
+    if verdict.cause == "external_service":
+        return _SERVICE_SECONDS
     if not verdict.culprits:
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)

@@ -22,6 +22,7 @@ _PHASES = {
     "data_prep": "while preparing data",
     "comm_init": "while communicators were created",
     "compile": "while compiling",
+    "training": "in training",
     "first_step": 'after "The training of Epoch 0 starts..." and before the first step',
     "eval": "during evaluation",
     "ckpt_save": "while saving a checkpoint",
@@ -53,6 +54,10 @@ _ADVICE = {
     "open_files": "The rank is at its limit of open files: raise it (`ulimit -n 65536`, or LimitNOFILE / the container's ulimits).",
     "dev_shm_full": "/dev/shm is full: give the container more (docker --shm-size=16g, Kubernetes: emptyDir medium Memory on "
     "/dev/shm), or use fewer DataLoader workers.",
+    "external_service": "Rank {ranks} waits for an answer over HTTP at the line shown (a rollout server, a download, a tracker): see whether "
+    "that service lives and answers.",
+    "rank_left_early": "Rank {ranks} finished and left while the others still wait for it: look for a loop that is one step shorter there "
+    "(uneven data, drop_last, an early break).",
     "sigstop": "Rank {ranks} is stopped by a signal (state T): `kill -CONT {pids}` lets the job go on; find who sent SIGSTOP "
     "(a debugger, a cgroup freezer, job control).",
     "rank_exited": "Find why rank {ranks} ended: its last lines are in the rank-died finding. The others wait for it for ever: end "
@@ -92,7 +97,10 @@ def describe(verdict: Verdict, job: JobState, now: float) -> str:
 def _subject(verdict: Verdict, job: JobState) -> str:
     ranks = verdict.culprits
     if not ranks:
-        return f"all {len(verdict.waiting)} ranks seen have waited{_in(job.ranks[verdict.waiting[0]])}"
+        first = job.ranks[verdict.waiting[0]]
+        if not first.distributed:
+            return f"the process {first.placement.pid} has waited{_in(first)}"
+        return f"all {len(verdict.waiting)} ranks seen have waited{_in(first)}"
     one = len(ranks) == 1
     name = f"rank{'' if one else 's'} {format_ranks(ranks)} {'has' if one else 'have'}"
     rank = job.ranks.get(ranks[0])

@@ -72,5 +72,16 @@ def _hand_on():
         raise
 
 
+def _keep_lines():
+    """diag's terminal is a terminal, CMD's output a file: let lines come when they are printed, as they would alone.
+    Not PYTHONUNBUFFERED: that makes a write of each argument of print(), and ranks would tear each other's lines."""
+    if os.environ.get("DIAG_LINE_BUFFERED"):
+        try:
+            sys.stdout.reconfigure(line_buffering=True)
+        except Exception:  # no stdout, or one of another kind
+            pass
+
+
+_keep_lines()
 _hook()
 _hand_on()

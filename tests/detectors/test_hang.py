@@ -259,3 +259,51 @@ def test_shutdown_of_some_seconds_is_no_hang():
     story.still(45.0, {0: leave, 1: leave})
 
     assert story.findings() == []
+
+
+def test_idle_command_without_ranks_is_no_hang_until_its_log_shows_training():
+    from dataclasses import replace
+
+    from tests.facts import found
+
+    story = Story(world=1)
+    story.tell(replace(found(0, 1), distributed=False))
+    story.engine.job.ranks[0].distributed = False
+    poll = ("<module> /app/submit.py:9", "wait_for_job /app/submit.py:5")
+
+    story.still(120.0, {0: poll})
+    idle = story.findings()
+    story.tell(Iteration(0, 3, 10, "iteration 3"))
+    story.still(60.0, {0: poll})
+
+    assert idle == []
+    assert story.the("hang").ranks == (0,)
+
+
+def test_rank_that_left_early_with_exit_code_0_is_named():
+    story = steady()
+
+    story.tell(RankExited(1, pid_of(1), 0, None, "pidfd"))
+    story.still(60.0, {0: ALL_REDUCE})
+
+    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").cause) == ("peer_lost", (1,), "rank_left_early")
+
+
+def test_wait_for_a_slow_service_is_given_five_minutes():
+    story = steady()
+    rollout = (*TRAIN, "generate /app/rollout.py:5", "getresponse python3.11/http/client.py:1374", "readinto python3.11/socket.py:706")
+
+    story.still(200.0, {0: ALL_REDUCE, 1: rollout})
+    early = story.findings()
+    story.still(150.0, {0: ALL_REDUCE, 1: rollout})
+
+    assert early == []
+    assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "external_service")
+
+
+def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module_frame():
+    story = steady()
+
+    story.still(40.0, {0: ALL_REDUCE, 1: ("upload_last_metrics /app/metrics.py:9", "push /app/metrics.py:30")})
+
+    assert (story.the("hang").klass, story.the("hang").ranks) == ("teardown", (1,))

@@ -1,0 +1,106 @@
+"""Reading costs from /proc, running a command with its costs, and saying what machine this is."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+__all__ = ["PY_SPY", "ROOT", "Cost", "Ran", "bench_env", "cost", "facts", "load", "pinned", "ran"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PY_SPY = str(Path(sys.executable).parent / "py-spy")
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a process by now: CPU seconds with those of children that it waited for, and memory in MB (1e6 bytes)."""
+
+    cpu: float
+    rss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    wall: float
+    cpu: float
+    returncode: int
+
+
+def cost(pid: int) -> Cost:
+    """Raises OSError when it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Cost(sum(map(int, fields[11:15])) / _TICK, int(fields[21]) * _PAGE / 1e6)
+
+
+def ran(command: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
+    """Run a command with its output thrown away; CPU with its children's."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Ran(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, process.returncode)
+
+
+def bench_env(**more: str) -> dict[str, str]:
+    """Our environment without settings of diag, with this package importable."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DIAG_")}
+    paths = [str(ROOT), *filter(None, [env.get("PYTHONPATH")])]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
+
+
+@contextlib.contextmanager
+def pinned() -> Iterator[int]:
+    """Yields a core that everything started meanwhile keeps off, -1 where there is only one: the target takes it."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        yield -1
+        return
+    core = min(cores)
+    os.sched_setaffinity(0, cores - {core})
+    try:
+        yield core
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+class load:
+    """The number of runnable processes beyond ours, looked at now and then: how quiet the machine was meanwhile."""
+
+    def __init__(self) -> None:
+        self.samples: list[float] = []
+        self._over = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._over.wait(5.0):
+            self.samples.append(os.getloadavg()[0])
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def facts() -> dict[str, object]:
+    model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.machine())
+    versions = {}
+    for name in ("diag", "py-spy", "torch", "megatron-core", "fastapi", "uvicorn", "prometheus-client", "psutil"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "cores": len(os.sched_getaffinity(0)), "cpu": model, "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "kernel": platform.release(), "python": platform.python_version(), "versions": versions,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"), "load_at_start": os.getloadavg(),
+    }

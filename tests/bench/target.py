@@ -1,0 +1,128 @@
+"""A training loop without torch to measure on: `python -m tests.bench.target --ranks N --folder DIR ...`.
+
+Each step is a fixed amount of interpreted work; each rank notes its steps in DIR/steps-RANK.txt as they end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from .stats import Step
+
+__all__ = ["Recorder", "calibrate", "command", "pids", "read_steps"]
+
+_DEPTH = 20  # frames below the loop, about what a training step has
+
+
+class Recorder:
+    """Notes the time from one lap to the next, whole lines at a time: the reader may come any moment."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = open(folder / f"steps-{rank}.txt", "w", buffering=1)  # noqa: SIM115 - open while the process lives
+        self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        self._last: tuple[float, float, float, float] | None = None
+        (folder / f"pid-{rank}.new").write_text(str(os.getpid()))
+        (folder / f"pid-{rank}.new").rename(folder / f"pid-{rank}")
+
+    def lap(self) -> None:
+        waited = int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
+        now = (time.time(), time.perf_counter(), time.process_time(), waited)
+        if self._last is not None:
+            start, *before = self._last
+            wall, cpu, wait = (b - a for a, b in zip(before, now[1:], strict=True))
+            self._file.write(f"{start:.6f} {wall:.7f} {cpu:.7f} {wait:.7f}\n")
+        self._last = now
+
+
+def read_steps(folder: Path, rank: int = 0) -> list[Step]:
+    lines = (folder / f"steps-{rank}.txt").read_text().splitlines(keepends=True)
+    return [Step(*map(float, line.split())) for line in lines if line.endswith("\n")]
+
+
+def pids(folder: Path) -> dict[int, int]:
+    """Rank -> pid, of the ranks that began their steps."""
+    return {int(path.name[4:]): int(path.read_text()) for path in folder.glob("pid-*") if path.suffix != ".new"}
+
+
+def _spin(count: int) -> int:
+    total = 0
+    for i in range(count):
+        total += i & 7
+    return total
+
+
+def calibrate(seconds: float) -> int:
+    """Rounds of work that take about so long on this machine when it is quiet."""
+    best = min(_timed(100_000) for _ in range(20))
+    return max(1, int(100_000 * seconds / best))
+
+
+def _timed(count: int) -> float:
+    began = time.perf_counter()
+    _spin(count)
+    return time.perf_counter() - began
+
+
+def command(folder: Path, *, ranks: int, spins: int, rest: float = 0.0, threads: int = 0, core: int = -1) -> list[str]:
+    return [sys.executable, "-m", "tests.bench.target", "--folder", str(folder), "--ranks", str(ranks), "--spins", str(spins),
+            "--rest", str(rest), "--threads", str(threads), "--core", str(core)]
+
+
+def _deep(depth: int, work: object) -> None:
+    if depth:
+        _deep(depth - 1, work)
+    elif callable(work):
+        work()
+
+
+def _rank(options: argparse.Namespace, rank: int) -> None:
+    for _ in range(options.threads):  # idle ones, as a rank has: autograd, loaders, watchdogs
+        threading.Thread(target=_deep, args=(_DEPTH, threading.Event().wait), daemon=True).start()
+    if options.core >= 0:
+        os.sched_setaffinity(0, {options.core})
+    recorder = Recorder(options.folder, rank)
+
+    def train() -> None:
+        said, number = 0.0, 0
+        while True:
+            recorder.lap()
+            _spin(options.spins)
+            if options.rest:
+                time.sleep(options.rest)
+            number += 1
+            if rank == 0 and time.monotonic() - said >= 1.0:  # a Megatron line a second: diag sees the job move
+                said = time.monotonic()
+                print(f" iteration {number:8d}/{10**7:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
+
+    _deep(_DEPTH, train)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.target", description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--spins", type=int, required=True, help="work of a step")
+    parser.add_argument("--rest", type=float, default=0.0, help="sleep this long in each step")
+    parser.add_argument("--threads", type=int, default=0, help="idle Python threads in each rank")
+    parser.add_argument("--core", type=int, default=-1, help="run on this core only")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        _rank(options, int(os.environ["RANK"]))
+        return 0
+    world = {"WORLD_SIZE": str(options.ranks), "LOCAL_WORLD_SIZE": str(options.ranks)}
+    ranks = [
+        subprocess.Popen([sys.executable, "-m", "tests.bench.target", *sys.argv[1:]],
+                         env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(options.ranks)
+    ]
+    return max(rank.wait() for rank in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
