@@ -50,7 +50,6 @@ types: $(VENV)/.diag ## mypy --strict
 check: lint types
 
 package: $(VENV)/.diag ## wheel and sdist in dist/
-	$(BIN)/python -m pip install --quiet build
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove the virtual environment and caches

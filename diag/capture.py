@@ -7,7 +7,6 @@ read while written. The first line of each segment is a header. `zcat` and `jq` 
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,25 +53,21 @@ class JournalWriter:
                 self._next_segment()
             line = json.dumps(record.to_json(), ensure_ascii=False, separators=(",", ":"))
             self._put(line.encode("utf-8", "backslashreplace") + b"\n")
-            if self._pending >= _FLUSH_BYTES:
-                self.flush()
         except OSError as error:
-            self.failed = f"{error.strerror or error}"
-            self._abandon()
-            return self.failed
-        return None
+            return self._stop(error)
+        return self.flush() if self._pending >= _FLUSH_BYTES else None
 
-    def flush(self) -> None:
-        """Make all that was written readable by others. Called about once a second by the hub."""
+    def flush(self) -> str | None:
+        """Make all that was written readable by others; answers as `write`. Called about once a second by the hub."""
         if self._file is None or not self._pending:
-            return
+            return None
         try:
             self._emit(self._zip.flush(zlib.Z_SYNC_FLUSH))
             self._file.flush()
             self._pending = 0
         except OSError as error:
-            self.failed = f"{error.strerror or error}"
-            self._abandon()
+            return self._stop(error)
+        return None
 
     def close(self) -> None:
         if self._file is None:
@@ -98,6 +93,8 @@ class JournalWriter:
 
     def _next_segment(self) -> None:
         self.close()
+        if self.failed is not None:  # a network file system may tell of a full disk only now
+            raise OSError(self.failed)
         self._number += 1
         path = self.directory / f"journal-{self._number:06d}.jsonl.gz"
         self._file = open(path, "xb")  # noqa: SIM115 - open for as long as the segment is written
@@ -115,13 +112,15 @@ class JournalWriter:
             (self.directory / f"journal-{old[0]:06d}.jsonl.gz").unlink(missing_ok=True)
             del self._sizes[old[0]]
 
-    def _abandon(self) -> None:
+    def _stop(self, error: OSError) -> str:
+        self.failed = f"{error.strerror or error}"
         try:
             if self._file is not None:
                 self._file.close()
         except OSError:
             pass  # the disk that refused the write may refuse the close
         self._file = None
+        return self.failed
 
 
 @dataclass(slots=True)
@@ -159,7 +158,7 @@ class JournalReader:
                         self._check(data, name)
                         continue
                 yield Record.from_json(data)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
                 self.notes.bad_lines += 1
 
     def _check(self, header: dict[str, Any], name: str) -> None:
@@ -197,4 +196,4 @@ class JournalReader:
 
 
 def segments(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("journal-*.jsonl.gz") if os.path.isfile(path))
+    return sorted(path for path in directory.glob("journal-*.jsonl.gz") if path.is_file())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -46,6 +48,9 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words and words[0] in VERBS else ""
+    for stream in (sys.stdout, sys.stderr):  # a log line has any characters, a terminal's encoding may not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     parser = make_parser(verb)
     if not words:
         parser.print_help()
@@ -56,14 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
+        sys.stdout.flush()
         return code
     except DiagError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.hint:
             print(f"\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # `diag replay ... | head`
-        sys.stderr.close()
+    except BrokenPipeError:  # `diag replay ... | head`: nobody reads on, nor may Python say so when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -91,7 +91,8 @@ def write_bundle(document: dict[str, Any], run_dir: Path, path: Path) -> None:
             _add(tar, "dump.json", json.dumps(document, indent=1).encode("utf-8", "backslashreplace"))
             _add(tar, "stacks.txt", dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace"))
             for segment in segments(run_dir):
-                _add(tar, segment.name, segment.read_bytes())
+                with contextlib.suppress(FileNotFoundError):  # the journal dropped it meanwhile, to keep its size
+                    _add(tar, segment.name, segment.read_bytes())
         temporary.replace(path)
         document["bundle"] = str(path)
     except OSError as error:

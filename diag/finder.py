@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers import Identity, identify, relevant
+from diag.launchers import Identity, identify, launches, relevant
 from diag.model import Placement
 from diag.sources.tree import Tree, is_python, read_environ, read_raw, split_stat
 
 __all__ = ["Found", "RankFinder"]
 
 PROC = Path("/proc")
+# A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick scans. Ours.
+_SHELL_SCANS = 12
+_TASKS = ("slurm", "openmpi", "pmi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +30,12 @@ class Found:
 
 
 class RankFinder:
-    """Call `scan` about once a second: it reads the environment of each new process once.
+    """Call `scan` about once a second: it reads the environment of each process until that is a rank's.
 
     A rank is the topmost Python process with a rank's variables: DataLoader workers below it inherit them, and a shell
-    above it (`srun bash -c 'python train.py'`) has them as well. A rank that is no Python at all is taken as it is.
+    above it (`srun bash -c 'python train.py'`) or torchrun itself (`srun torchrun`) has them as well. A rank that is no
+    Python at all is taken as it is once it has stayed so for some scans, and never after a Python one: a shell that
+    outlives its rank, or a DataLoader worker that does and is adopted by CMD, is not that rank started again.
     """
 
     def __init__(self, root_pid: int, host: str, proc: Path = PROC) -> None:
@@ -39,9 +44,11 @@ class RankFinder:
         self._proc = proc
         self._tree = Tree(root_pid, proc)
         self._known: dict[tuple[int, int], Identity | None] = {}
-        self._told: dict[int, tuple[int, int]] = {}  # rank -> (pid, start_ticks)
+        self._told: dict[int, tuple[tuple[int, int], str]] = {}  # rank -> ((pid, start_ticks), launcher)
+        self._told_python: set[int] = set()  # ranks
+        self._inner: set[tuple[int, int]] = set()  # processes that were seen below their rank's own
+        self._waited: dict[tuple[int, int], int] = {}  # no Python: for how many scans it has been its rank's topmost
         self.denied = 0
-        self.python_pids: list[int] = []
 
     def scan(self) -> list[Found]:
         """Ranks that are new, or whose process is another than last time (elastic restart)."""
@@ -53,34 +60,70 @@ class RankFinder:
             if identity is not None:
                 identities[pid] = identity
         self._forget({(pid, ticks) for pid, (ticks, _) in stats.items()})
+        self._leave_out(identities, stats)
         found = []
         for rank, pid in self._topmost(identities, stats).items():
-            ticks = stats[pid][0]
-            if self._told.get(rank) == (pid, ticks):
+            key = (pid, stats[pid][0])
+            if rank in self._told and self._told[rank][0] == key:
                 continue
-            described = self._describe(pid, ticks, identities[pid])
-            if described is not None:
-                self._told[rank] = (pid, ticks)
-                found.append(described)
+            if self._is_settled(rank, key):
+                self._told[rank] = (key, identities[pid].launcher)
+                found.append(self._describe(pid, key[1], identities[pid]))
         return found
 
     def sole_process(self) -> Found | None:
-        """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank 0."""
-        pids = (self.root_pid, *self._tree.scan())
-        pid = next((pid for pid in pids if is_python(pid, self._proc)), None)
+        """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank 0.
+
+        `swift sft` on one GPU starts one process and waits for it: that one.
+        """
+        pids = [pid for pid in (self.root_pid, *self._tree.scan()) if is_python(pid, self._proc)]
+        pid = next((pid for pid in pids if not launches(self._argv(pid))), pids[0] if pids else None)
         stat = self._stat(pid) if pid is not None else None
         if pid is None or stat is None:
             return None
         return self._describe(pid, stat[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
+
+    def _leave_out(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> None:
+        """Take out of `identities` what has a rank's variables and is none: launchers, and what ranks have started."""
+        for pid, identity in list(identities.items()):
+            key = (pid, stats[pid][0])
+            told, launcher = self._told.get(identity.rank, (None, ""))
+            if key == told:
+                continue
+            if key not in self._inner and told is not None and identity.rank in self._told_python:
+                lives = told[0] in stats and stats[told[0]][0] == told[1]
+                if lives and launcher == identity.launcher and self._is_below(pid, told[0], stats):
+                    self._inner.add(key)
+            if key in self._inner or launches(self._argv(pid)) or self._is_task_of_launcher(pid, identities, stats):
+                del identities[pid]
+
+    def _is_task_of_launcher(
+        self, pid: int, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]
+    ) -> bool:
+        """A task of srun or mpirun that has ranks of torchrun below it: the task's number is not a rank."""
+        task = identities[pid]
+        return task.launcher in _TASKS and any(
+            other.launcher not in _TASKS and other.rank != task.rank and self._is_below(below, pid, stats)
+            for below, other in identities.items()
+        )
+
+    def _is_settled(self, rank: int, key: tuple[int, int]) -> bool:
+        if is_python(key[0], self._proc):
+            self._told_python.add(rank)
+            return True
+        if rank in self._told_python:
+            return False
+        self._waited[key] = self._waited.get(key, 0) + 1
+        return self._waited[key] > _SHELL_SCANS
 
     def _topmost(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> dict[int, int]:
         chosen: dict[int, int] = {}
         for pid in sorted(identities, key=lambda pid: self._depth(pid, stats)):
             rank = identities[pid].rank
             above = chosen.get(rank)
-            if above is None:
-                chosen[rank] = pid
-            elif self._is_below(pid, above, stats) and not is_python(above, self._proc) and is_python(pid, self._proc):
+            if above is None or (
+                self._is_below(pid, above, stats) and not is_python(above, self._proc) and is_python(pid, self._proc)
+            ):
                 chosen[rank] = pid
         return chosen
 
@@ -117,6 +160,9 @@ class RankFinder:
     def _forget(self, alive: set[tuple[int, int]]) -> None:
         for key in [key for key in self._known if key not in alive]:
             del self._known[key]
+        self._inner &= alive
+        for key in [key for key in self._waited if key not in alive]:
+            del self._waited[key]
 
     def _stat(self, pid: int) -> tuple[int, int] | None:
         raw = read_raw(f"{self._proc}/{pid}/stat")
@@ -128,15 +174,18 @@ class RankFinder:
         except (ValueError, IndexError):
             return None
 
-    def _describe(self, pid: int, ticks: int, who: Identity, *, distributed: bool = True) -> Found | None:
+    def _describe(self, pid: int, ticks: int, who: Identity, *, distributed: bool = True) -> Found:
         env = read_environ(pid, self._proc) or {}
-        raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
-        command = " ".join(word.decode("utf-8", "replace") for word in raw.split(b"\0") if word)
+        command = " ".join(word for word in self._argv(pid) if word)
         place = Placement(
             rank=who.rank, local_rank=who.local_rank, world_size=who.world_size, host=self._host, pid=pid,
             start_ticks=ticks, node_rank=who.node_rank, local_world_size=who.local_world_size, launcher=who.launcher,
         )
         return Found(place, command[:2000], relevant(env), distributed)
+
+    def _argv(self, pid: int) -> list[str]:
+        raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
+        return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
 
     def output_files(self, pid: int) -> Iterator[tuple[str, Path]]:
         """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection)."""

@@ -6,7 +6,6 @@ outputs read the engine under `lock`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import queue
@@ -44,6 +43,7 @@ _SCAN_SECONDS = 1.0
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
+_BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
 class ToldClock:
@@ -117,9 +117,13 @@ class Hub:
         self._put_lines(lines.feed(data), None)
 
     def end_output(self) -> None:
-        """CMD ended: what stands in its last, unfinished lines is complete."""
-        for lines in self._assemblers.values():
+        """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their ends."""
+        for lines in list(self._assemblers.values()):
             self._put_lines(lines.feed(b"", final=True), None)
+        for rank, follower in list(self._followers.values()):
+            with contextlib.suppress(OSError):
+                for payload in follower.read_rest():
+                    self._put_lines(payload, rank)
 
     def _put_lines(self, payload: dict[str, Any] | None, rank: int | None) -> None:
         if payload is not None:
@@ -147,7 +151,7 @@ class Hub:
         while not until():
             self._take(0.2)
             self._housekeep()
-        self._take(0.0)
+        self._drain()
 
     def settle(self, seconds: float, done: Callable[[], bool]) -> None:
         """Take what still arrives, for at most `seconds` or until `done()`."""
@@ -155,11 +159,16 @@ class Hub:
         while time.monotonic() < end and not done():
             self._take(0.05)
 
+    def _drain(self) -> None:
+        """Take all that is there now; what comes meanwhile is the next caller's, or this would not end."""
+        for _ in range(self._queue.qsize() // _BATCH + 1):
+            self._take(0.0)
+
     def _take(self, wait: float) -> None:
         batch: list[Record | threading.Event] = []
         with contextlib.suppress(queue.Empty):
             batch.append(self._queue.get(timeout=wait) if wait else self._queue.get_nowait())
-            while len(batch) < 500:
+            while len(batch) < _BATCH:
                 batch.append(self._queue.get_nowait())
         changes: list[Change] = []
         with self.lock:
@@ -177,20 +186,22 @@ class Hub:
         stamped = Record(record.source, record.payload, record.rank, record.host, record.emitted, self._clock())
         self.counters.records_total += 1
         if self._journal is not None:
-            problem = self._journal.write(stamped)
+            self._note_journal(self._journal.write(stamped))
             self.counters.journal_bytes_total = self._journal.bytes_total
-            if problem is not None:
-                self.put(run_source.failed("journal", f"cannot be written any more: {problem}",
-                                           "free space in the run directory; findings go on without it", host=self.host))
-                self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
         return self.engine.feed(stamped)
+
+    def _note_journal(self, problem: str | None) -> None:
+        if problem is not None:
+            self.put(run_source.failed("journal", f"cannot be written any more: {problem}",
+                                       "free space in the run directory; findings go on without it", host=self.host))
+            self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
 
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
         self._stop_node.set()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
-        self._take(0.0)
+        self._drain()
         with self.lock:
             changes = self.engine.finish()
         for change in changes:
@@ -219,7 +230,8 @@ class Hub:
             self._follow_files()
         if self._due("second", 1.0):
             if self._journal is not None:
-                self._journal.flush()
+                with self.lock:  # a dump flushes it too
+                    self._note_journal(self._journal.flush())
             self._choose_mode()
             with self.lock:
                 alive = {rank.rank for rank in self.engine.job.alive_ranks()}
@@ -254,7 +266,6 @@ class Hub:
         if self._finder is not None:
             for stream, path in self._finder.output_files(found.placement.pid):
                 self._follow(path, f"{stream}:{path.name}", found.placement.rank)
-        self._next["publish"] = 0.0
 
     def own_output(self, paths: Iterable[Path]) -> None:
         """Files that the relay already follows: not to be read a second time."""
@@ -312,7 +323,9 @@ class Hub:
 
     def _measure_self(self) -> None:
         processes: dict[tuple[str, int | None], AgentProcess] = {}
-        for key, pid in [(("hub", None), os.getpid()), *((("sidecar", rank), pid) for rank, pid in self._pool.processes().items())]:
+        pids: dict[tuple[str, int | None], int] = {("hub", None): os.getpid()}
+        pids.update({("sidecar", rank): pid for rank, pid in self._pool.processes().items()})
+        for key, pid in pids.items():
             cost = _cost(pid)
             if cost is not None:
                 processes[key] = cost
@@ -325,16 +338,24 @@ class Hub:
 
     async def dump(self, deadline: float) -> dict[str, Any]:
         """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[dict[str, Any]] = loop.create_future()
 
+        def tell(document: dict[str, Any] | None, error: Exception | None) -> None:
+            if answer.cancelled():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(document or {})
+
         def work() -> None:
             try:
-                document = self.dump_now(deadline)
+                loop.call_soon_threadsafe(tell, self.dump_now(deadline), None)
             except Exception as error:  # handed to whoever asked
-                loop.call_soon_threadsafe(lambda told: answer.cancelled() or answer.set_exception(told), error)
-            else:
-                loop.call_soon_threadsafe(lambda: answer.cancelled() or answer.set_result(document))
+                loop.call_soon_threadsafe(tell, None, error)
 
         threading.Thread(target=work, name="dump", daemon=True).start()
         return await answer
@@ -352,7 +373,7 @@ class Hub:
                 document = dump_document(self, wait.answers, time.monotonic() - began)
             if self._journal is not None and self.run_dir is not None:
                 with self.lock:
-                    self._journal.flush()
+                    self._note_journal(self._journal.flush())
                 write_bundle(document, self.run_dir.path, self.run_dir.path / "dumps" / f"{name}.tar.gz")
             return document
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from diag.model import NotChecked, Placement
 from diag.observations import (
@@ -460,7 +461,7 @@ def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> flo
     return max(0, moved) / seconds
 
 
-_HANDLERS = {
+_HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     RunStarted: JobState._run_started,
     RunEnded: JobState._run_ended,
     RankFound: JobState._rank_found,

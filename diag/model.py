@@ -25,6 +25,9 @@ __all__ = [
     "format_ranks",
 ]
 
+_MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
+_LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
+
 JOB = "job"  # the subject of a finding about the whole job
 
 Payload = Any  # JSON: what a source read, unparsed
@@ -73,7 +76,24 @@ class Placement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Placement:
-        return cls(**{name: data[name] for name in cls.__slots__ if name in data})
+        """Raises KeyError, TypeError, ValueError or OverflowError for what is no placement."""
+        words = {name: str(data[name]) for name in ("host", "launcher") if name in data}
+        numbers = {name: int(data[name]) for name in cls.__slots__ if name in data and name not in words}
+        if not 0 <= numbers["rank"] < _MOST_RANKS or not 0 <= numbers["world_size"] <= _MOST_RANKS:
+            raise ValueError("no rank of a job")
+        return cls(**numbers, **words)  # type: ignore[arg-type]
+
+
+def _rank(value: Any) -> int:
+    if not 0 <= value < _MOST_RANKS:
+        raise ValueError("no rank")
+    return int(value)
+
+
+def _time(value: Any) -> float:
+    if not 0 <= value <= _LATEST:  # NaN and the infinities too
+        raise ValueError("no time")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +130,10 @@ class Record:
         return cls(
             source=str(data["source"]),
             payload=data["payload"],
-            rank=None if rank is None else int(rank),
+            rank=None if rank is None else _rank(rank),
             host=str(data.get("host", "")),
-            emitted=None if emitted is None else float(emitted),
-            at=float(data["at"]),
+            emitted=None if emitted is None else _time(emitted),
+            at=_time(data["at"]),
         )
 
 

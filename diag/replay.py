@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import stat
 import sys
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from diag.capture import JournalReader, segments
 from diag.detectors import make_detectors
@@ -22,6 +26,7 @@ __all__ = ["replay", "replay_records"]
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 10_000
+_LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
 
 
 def replay_records(records: Iterable[Record]) -> tuple[Engine, list[Change]]:
@@ -46,19 +51,39 @@ def replay(paths: list[Path]) -> tuple[Engine, list[Change], list[str]]:
 
 def _records(paths: list[Path], notes: list[str]) -> Iterator[Record]:
     for path in paths:
-        if str(path) == "-":
-            yield from _log(sys.stdin.buffer, "stdin", 0.0)
-        elif path.is_dir():
-            yield from _directory(path, notes)
-        elif not path.exists():
-            raise DiagError(f"{path} does not exist", exit_code=2)
-        elif tarfile.is_tarfile(path):
-            yield from _bundle(path, notes)
-        elif path.name.endswith(".jsonl.gz"):
-            yield from _journal(JournalReader([path]), notes)
-        else:
-            with open(path, "rb") as file:
-                yield from _log(file, path.name, path.stat().st_mtime)
+        try:
+            yield from _one(path, notes)
+        except OSError as error:
+            raise DiagError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _one(path: Path, notes: list[str]) -> Iterator[Record]:
+    if str(path) == "-":
+        yield from _log(sys.stdin.buffer, "stdin", 0.0)
+    elif path.is_dir():
+        yield from _directory(path, notes)
+    elif not path.exists():
+        raise DiagError(f"{path} does not exist", exit_code=2)
+    elif not stat.S_ISREG(path.stat().st_mode):  # `diag replay <(zcat job.log.gz)`: it can be read once only
+        with open(path, "rb") as file:
+            yield from _log(file, path.name, 0.0)
+    elif tarfile.is_tarfile(path):
+        yield from _bundle(path, notes)
+    elif path.name.endswith(".jsonl.gz"):
+        yield from _journal(JournalReader([path]), notes)
+    elif path.name.endswith(".gz"):
+        yield from _packed_log(path, notes)
+    else:
+        with open(path, "rb") as file:
+            yield from _log(file, path.name, path.stat().st_mtime)
+
+
+def _packed_log(path: Path, notes: list[str]) -> Iterator[Record]:
+    try:
+        with gzip.open(path) as file:
+            yield from _log(cast(IO[bytes], file), path.name, path.stat().st_mtime)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        notes.append(f"{path} is damaged: {error}; what came before is used")
 
 
 def _directory(path: Path, notes: list[str]) -> Iterator[Record]:
@@ -91,7 +116,7 @@ def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
     """Members are streamed by name pattern: no path of the archive ever touches the disk."""
     reader = JournalReader([])
     try:
-        with tarfile.open(path, "r:*") as tar:
+        with _open_archive(path) as tar:
             names = []
             for count, member in enumerate(tar):
                 if count > _MOST_MEMBERS:
@@ -104,9 +129,39 @@ def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
                 file = tar.extractfile(member)
                 if file is not None:
                     yield from reader.read(file, member.name)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
         notes.append(f"{path} is damaged: {error}; what came before is used")
     _note(reader, notes)
+
+
+def _open_archive(path: Path) -> tarfile.TarFile:
+    """A .tar or .tar.gz. Of the other packings diag makes none."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    opened: IO[bytes] = cast(IO[bytes], gzip.open(path)) if packed else open(path, "rb")
+    return tarfile.open(fileobj=cast(Any, _Careful(opened)), mode="r:")
+
+
+class _Careful(io.RawIOBase):
+    """Refuses to read more at once than any member of ours needs."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _LARGEST_READ:
+            raise tarfile.ReadError(f"a part of {size} bytes, which no bundle of diag has")
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _log(file: IO[bytes], name: str, at: float) -> Iterator[Record]:

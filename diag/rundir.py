@@ -27,11 +27,13 @@ _KEEP_RUNS = 20
 def roots(configured: Path | None) -> list[Path]:
     """Where run directories may be made, best first. A configured place comes alone at the front."""
     user = os.getuid()
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - see below
     # Not tempfile.gettempdir(): it ends in the working directory, which is the user's.
     temporary = dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp"])
     places = [Path(state) / "diag" / "runs", *(Path(folder) / f"diag-{user}" / "runs" for folder in temporary)]
-    return ([configured] if configured else []) + places
+    places = [place for place in places if place.is_absolute()]  # a user without a home: os.path leaves the tilde, Path raises
+    # Ranks get it in their environment, and their working directory may be another.
+    return ([Path(os.path.expanduser(configured)).absolute()] if configured else []) + places  # noqa: PTH111 - the same
 
 
 @dataclass(slots=True)
@@ -52,6 +54,9 @@ class RunDir:
         for root in roots(configured):
             try:
                 root.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if root != roots(configured)[0] and root.stat().st_uid != os.getuid():
+                    problems.append(f"{root}: belongs to another user")  # who made it in /tmp to read or change ours
+                    continue
                 free = shutil.disk_usage(root).free
                 if free < MIN_FREE_BYTES:
                     problems.append(f"{root}: only {free >> 20} MiB free")
@@ -86,7 +91,7 @@ def read_run(path: Path) -> dict[str, Any]:
         data = json.loads((path / "run.json").read_text())
     except FileNotFoundError:
         raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DiagError(f"{path / 'run.json'} cannot be read: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
@@ -96,17 +101,20 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def live_runs(configured: Path | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Runs whose hub still lives on this machine, newest first."""
-    seen = set()
-    for root in roots(configured):
-        for path in sorted(root.glob("*/run.json"), reverse=True):
-            if path in seen:
-                continue
-            seen.add(path)
-            with contextlib.suppress(DiagError, KeyError, TypeError, ValueError):
-                run = read_run(path.parent)
-                if not run.get("ended") and _alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
-                    yield path.parent, run
+    """Runs of this user whose hub still lives on this machine, newest first."""
+    paths = {path.parent for root in roots(configured) for path in root.glob("*/run.json")}
+    for path in sorted(paths, key=lambda path: path.name, reverse=True):
+        with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
+            if (path / "run.json").stat().st_uid != os.getuid():
+                continue  # in a shared place: who asks it would talk to another user's program
+            run = read_run(path)
+            if not run.get("ended") and _is_ours(run) and _alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
+                yield path, run
+
+
+def _is_ours(run: dict[str, Any]) -> bool:
+    """Written on this host. A home directory is often shared by all nodes of a cluster, and pids are not."""
+    return bool(run.get("host") == socket.gethostname())
 
 
 def _alive(pid: int, start_ticks: int | None) -> bool:
@@ -119,10 +127,12 @@ def _alive(pid: int, start_ticks: int | None) -> bool:
 
 
 def _forget_old(root: Path) -> None:
-    """Keep the newest runs of this user; runs that still live are never touched."""
+    """Keep the newest runs of this user. Runs that live are never touched, nor those of another host that may."""
     runs = sorted((path.parent for path in root.glob("*/run.json")), reverse=True)
     for path in runs[_KEEP_RUNS:]:
-        with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError):
+        with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
             run = read_run(path)
-            if not _alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
+            # The job goes on when its hub was killed, and writes into this directory.
+            hub = _alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
+            if run.get("ended") or (_is_ours(run) and not hub and not _alive(int(run["pid"]), None)):
                 shutil.rmtree(path)

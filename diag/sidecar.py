@@ -67,6 +67,10 @@ class Sidecar:
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
 
     def command(self, order: dict[str, Any]) -> None:
+        """Raises KeyError, TypeError or ValueError for what is no order. A dump's deadline runs from here: the stack
+        thread may be busy for seconds when it comes."""
+        if "dump" in order:
+            order = {**order, "until": time.monotonic() + float(order["deadline"])}
         with self._wake:
             if "mode" in order:
                 self._closer = order["mode"] == "closer"
@@ -241,7 +245,7 @@ class Sidecar:
     def _dump(self, order: dict[str, Any]) -> None:
         """Everything about this rank now, within the deadline. Each part that is missing is said with its reason."""
         began = time.monotonic()
-        until = began + float(order["deadline"])
+        until = float(order["until"])
         missing: list[str] = []
         try:
             if self._reader is not None:
@@ -293,7 +297,7 @@ def main(argv: list[str]) -> int:
     for line in sys.stdin.buffer:
         try:
             sidecar.command(json.loads(line))
-        except ValueError:
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a torn line: the hub died while writing; EOF follows
     os._exit(0)  # a source thread may hang in the kernel; nothing of ours needs tidying
 

@@ -85,7 +85,8 @@ class SidecarPool:
         try:
             process = self._spawn(place)
         except OSError as error:
-            self._put(_failed(place, "sidecar", f"cannot be started: {error.strerror or error}", "raise the limits of processes and memory"))
+            self._put(_failed(place, "sidecar", f"cannot be started: {error.strerror or error}",
+                              "raise the limits of processes and memory"))
             return
         sidecar = _Sidecar(place, process)
         self._sidecars[place.rank] = sidecar
@@ -99,17 +100,18 @@ class SidecarPool:
             "stack_seconds": settings.stack_seconds, "close_stack_seconds": settings.close_stack_seconds,
             "proc_seconds": settings.proc_seconds, "node_seconds": settings.node_seconds,
         }
-        log: int | IO[bytes] = subprocess.DEVNULL
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            log: int | IO[bytes] = subprocess.DEVNULL
             if self._run_dir is not None:
-                log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
+                with contextlib.suppress(OSError):  # a full disk, a directory that went: the rank is watched all the same
+                    log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
             return subprocess.Popen(
                 [sys.executable, "-m", "diag.sidecar", json.dumps(task)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 start_new_session=True,  # Ctrl-C and group kills are for the job
+                cwd="/",  # -m puts it first on sys.path: a `queue.py` of the user's project must not be ours
                 env=_own_environment(),
             )
-        raise OSError("the run directory does not take a log")
 
     def tend(self, alive: Callable[[int], bool]) -> None:
         """Call about once a second: a sidecar that died while its rank lives is started again, a few times."""
@@ -133,12 +135,12 @@ class SidecarPool:
     def close(self) -> None:
         self._closing = True
         for sidecar in self._sidecars.values():
+            _close_orders(sidecar)  # all of them first: they end side by side
+        for sidecar in self._sidecars.values():
             self._end(sidecar)
 
     def _end(self, sidecar: _Sidecar) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            assert sidecar.process.stdin is not None
-            sidecar.process.stdin.close()
+        _close_orders(sidecar)
         try:
             sidecar.process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -202,6 +204,12 @@ class SidecarPool:
         wait.answers[int(message["rank"])] = message
         if wait.wanted <= set(wait.answers):
             wait.done.set()
+
+
+def _close_orders(sidecar: _Sidecar) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        assert sidecar.process.stdin is not None
+        sidecar.process.stdin.close()
 
 
 def _own_environment() -> dict[str, str]:

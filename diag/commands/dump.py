@@ -47,12 +47,12 @@ def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, Path | None]:
     if args.endpoint:
         return args.endpoint.rstrip("/"), args.token, None
     from diag.rundir import live_runs, read_run
+    from diag.settings import load
 
     if args.run_dir is not None:
         path, data = args.run_dir, read_run(args.run_dir)
     else:
-        root = os.environ.get("DIAG_RUN_ROOT")
-        runs = list(live_runs(Path(root) if root else None))
+        runs = list(live_runs(load().run_root))
         if not runs:
             raise DiagError("no run of diag lives on this machine for this user",
                             hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`")
@@ -62,7 +62,7 @@ def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, Path | None]:
     if data.get("ended"):
         raise DiagError(f"the run in {path} has ended", hint=f"diag replay {path}")
     if not data.get("url"):
-        raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint="diag replay reads its journal: diag replay " + str(path))
+        raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint=f"its journal can be read: diag replay {path}")
     return str(data["url"]).rstrip("/"), data.get("token") or args.token, path
 
 
@@ -71,6 +71,8 @@ def _ask(url: str, token: str | None, seconds: float, run_path: Path | None) -> 
     import urllib.error
     import urllib.request
 
+    if not url.startswith(("http://", "https://")):
+        raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
     request = urllib.request.Request(f"{url}/dump?deadline={seconds:g}")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -80,7 +82,8 @@ def _ask(url: str, token: str | None, seconds: float, run_path: Path | None) -> 
         with opener.open(request, timeout=seconds + 4.0) as answer:
             document = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise DiagError(f"{url} answers {error.code} {error.reason}", hint="401: give --token (run.json has it)") from None
+        hint = "give --token (run.json has it)" if error.code == 401 else ""
+        raise DiagError(f"{url} answers {error.code} {error.reason}", hint=hint) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DiagError(f"the hub at {url} does not answer: {error}", hint=f"attach a new one: {again}") from None
     if not isinstance(document, dict) or "report" not in document:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,6 +82,7 @@ class _Runner:
         self.notes: list[str] = []
         self.relay: Relay | None = None
         self.server: Server | None = None
+        self.hub: Hub | None = None
 
     def say(self, text: str) -> None:
         if self.relay is None:
@@ -96,7 +98,6 @@ class _Runner:
         run_dir = self._make_run_dir()
         outlets = self._open_outlets(run_dir)
         env = self._environment(run_dir)
-        hub = self._guarded("the hub cannot start", lambda: self._make_hub(run_dir, env))
         outputs = {outlet.stream: outlet for outlet in outlets}
         out = outputs.get("both") or outputs.get("stdout")
         err = outputs.get("both") or outputs.get("stderr")
@@ -113,14 +114,19 @@ class _Runner:
             return error.exit_code
         for outlet in outlets:
             outlet.lane.close_write()
-        self.relay = relay = Relay(outlets, on_output=hub.take_output if hub is not None else None, report=self.say)
+        early = _EarlyOutput()
+        self.relay = relay = Relay(outlets, on_output=early, report=self.say)
         relay.start()
         for note in self.notes:
             relay.say(note)
         forwarder = signals.Forwarder(
-            self.prepared, command, before_stop=lambda: relay.flush(1.0), on_signal=lambda number, sent: _interrupted(hub, number)
+            self.prepared, command, before_stop=lambda: relay.flush(1.0),
+            on_signal=lambda number, sent: _interrupted(self.hub, number),
         )
         forwarder.start()
+        # CMD runs by now: what follows loads half a second of imports.
+        self.hub = hub = self._guarded("the hub cannot start", lambda: self._make_hub(run_dir, env))
+        early.hand_over(hub.take_output if hub is not None else None)
         if hub is not None:
             self._guarded("the watch ends here", lambda: self._watch(hub, run_dir, command, outlets))
         command.wait()
@@ -233,6 +239,34 @@ class _Runner:
             document = report(hub.engine, resolved=True)
             seconds = time.time() - hub.started_at
             relay.say(summary_line(document, seconds=seconds, run_dir=str(run_dir.path) if run_dir else ""))
+
+
+class _EarlyOutput:
+    """Keeps what CMD prints until the hub is there to read it, then passes it through. Called on the relay's thread."""
+
+    _KEEP_BYTES = 16 << 20
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[tuple[str, bytes, int]] = []
+        self._size = 0
+        self._take: Callable[[str, bytes, int], object] | None = None
+
+    def __call__(self, stream: str, data: bytes, offset: int) -> None:
+        with self._lock:
+            if self._take is not None:
+                self._take(stream, data, offset)
+            elif self._size < self._KEEP_BYTES:
+                self._kept.append((stream, data, offset))
+                self._size += len(data)
+
+    def hand_over(self, take: Callable[[str, bytes, int], object] | None) -> None:
+        """None: there is nobody to read it, what comes is forgotten."""
+        with self._lock:
+            self._take = take or (lambda stream, data, offset: None)
+            for chunk in self._kept:
+                self._take(*chunk)
+            self._kept.clear()
 
 
 def _interrupted(hub: Hub | None, number: int) -> None:

@@ -85,7 +85,10 @@ def _target(args: argparse.Namespace) -> tuple[int, int]:
         from diag.rundir import read_run
 
         data: dict[str, Any] = read_run(args.run_dir)
-        return int(data["pid"]), STACK_SIGNAL
+        pid = data.get("pid")
+        if not isinstance(pid, int) or not Path(f"/proc/{pid}").is_dir():
+            raise DiagError(f"the job of {args.run_dir} has ended", hint=f"diag replay {args.run_dir}", exit_code=2)
+        return pid, STACK_SIGNAL
     if args.pid is None:
         raise DiagError("what to watch is not said", hint="diag watch --pid PID (see `ps`), or --run-dir DIR", exit_code=2)
     if not Path(f"/proc/{args.pid}").is_dir():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "relevant"]
+__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "launches", "relevant"]
 
 Environment = Mapping[str, str]
 
@@ -98,22 +98,63 @@ def identify(env: Environment) -> Identity | None:
     return None
 
 
+# Programs that start ranks and never train themselves. `srun torchrun ...` gives them a rank's variables (the task's).
+_PROGRAMS = frozenset({"torchrun", "accelerate", "deepspeed", "swift", "megatron"})
+_MODULES = frozenset(
+    {
+        "torch.distributed.run",
+        "torch.distributed.launch",
+        "accelerate.commands.launch",
+        "deepspeed.launcher.runner",
+        "deepspeed.launcher.launch",
+    }
+)
+
+
+def launches(argv: Sequence[str]) -> bool:
+    """Whether this command line is a launcher's own: what it starts are the ranks, not itself.
+
+    >>> launches(["/usr/bin/python3", "/usr/local/bin/torchrun", "--nproc_per_node", "8", "train.py"])
+    True
+    >>> launches(["python", "-u", "-m", "torch.distributed.run", "train.py"])
+    True
+    >>> launches(["python", "-u", "train.py"])
+    False
+    """
+    words = iter(argv)
+    program = next(words, "").rpartition("/")[2]
+    if not program.startswith("python"):
+        return program in _PROGRAMS
+    for word in words:
+        if word == "-m":
+            return next(words, "") in _MODULES
+        if word == "-c":
+            return False
+        if word in ("-X", "-W"):
+            next(words, "")
+        elif not word.startswith("-"):
+            return word.rpartition("/")[2] in _PROGRAMS
+    return False
+
+
 # What goes into the journal of a rank's environment: nothing else does, so no token or password can.
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_", "GLOO_", "OMP_", "CUDA_", "UCX_", "SLURM_", "PET_")
-_NAMES = frozenset(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK NNODES NPROC_PER_NODE MASTER_ADDR MASTER_PORT "
-    "TORCH_DISTRIBUTED_DEBUG PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TOKENIZERS_PARALLELISM MEGATRON_LM_PATH "
-    "ASCEND_RT_VISIBLE_DEVICES HCCL_CONNECT_TIMEOUT HCCL_EXEC_TIMEOUT NVIDIA_VISIBLE_DEVICES "
-    "DIAG_FAULT OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE".split()
-)
-_SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "_KEY", "CREDENTIAL", "AUTH", "JWT")
+# fmt: off
+_NAMES = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "NNODES", "NPROC_PER_NODE",
+    "MASTER_ADDR", "MASTER_PORT", "TORCH_DISTRIBUTED_DEBUG", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "TOKENIZERS_PARALLELISM", "MEGATRON_LM_PATH", "ASCEND_RT_VISIBLE_DEVICES", "HCCL_CONNECT_TIMEOUT",
+    "HCCL_EXEC_TIMEOUT", "NVIDIA_VISIBLE_DEVICES", "DIAG_FAULT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+})
+# fmt: on
+_SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
 
 
 def relevant(env: Environment) -> dict[str, str]:
-    """The variables that matter to diagnosis, by an allow-list, long values cut."""
+    """The variables that matter to diagnosis, by an allow-list, long values cut. A family's secrets are left out."""
     return {
         name: value[:1000]
         for name, value in sorted(env.items())
-        if (name in _NAMES or name.startswith(_PREFIXES)) and not any(word in name for word in _SECRET)
+        if name in _NAMES or (name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET))
     }

@@ -14,7 +14,7 @@ __all__ = ["read_line"]
 # NCCL 2.18-2.31 may put a timestamp before it (NCCL_DEBUG_TIMESTAMP_FORMAT) and, for WARN, a line break:
 #   [2026-11-20 22:48:18] gpu-node-0:812:955 [3] src/misc/socket.cc:484 NCCL WARN socketProgressOpt: ...
 _LINE = re.compile(
-    r"(?:\[[^\]]{0,40}\] )?(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
+    r"(?:\[[^\]]{0,40}\] )?(?<![\w.-])(?P<host>[\w.-]{1,253}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) "
     r"(?:\[(?P<gpu>-?\d{1,4})\] )?(?P<at>[\w./+-]{1,120}:\d{1,6} )?NCCL (?P<level>[A-Z]{4,8}) (?P<text>.*)"
 )
 

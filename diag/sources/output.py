@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import io
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,22 +36,24 @@ class LineAssembler:
     def feed(self, data: bytes, *, final: bool = False) -> dict[str, Any] | None:
         """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the last."""
         text = self._rest + self._decoder.decode(data, final)
-        pieces = text.replace("\r\n", "\n").split("\n")
-        self._rest = pieces.pop()
-        if final and self._rest:
-            pieces.append(self._rest)
-            self._rest = ""
+        held = "\r" if text.endswith("\r") and not final else ""  # a bar's end, or half of a CRLF: the next byte tells
+        pieces = text.removesuffix(held).replace("\r\n", "\n").split("\n")
+        rest = pieces.pop()
         lines: list[list[Any]] = []
         for piece in pieces:
             self._add(lines, piece)
-        if "\r" in self._rest:  # a bar in progress: what is redrawn is complete, what is being drawn waits
-            done, _, self._rest = self._rest.rpartition("\r")
-            bar = done.rpartition("\r")[2]
-            if bar.strip():
-                lines.append([bar[:MAX_LINE_CHARS], 1])
-        if len(self._rest) > MAX_LINE_CHARS:
-            self._cut += len(self._rest) - MAX_LINE_CHARS
-            self._rest = self._rest[:MAX_LINE_CHARS]
+        if final and rest:
+            self._add(lines, rest)
+            if not lines[-1][0]:  # a bar was the last: no empty line after it
+                lines.pop()
+            rest = ""
+        if "\r" in rest:  # a bar in progress: what is redrawn is complete, what is being drawn waits
+            done, _, rest = rest.rpartition("\r")
+            self._add_bar(lines, done)
+        if len(rest) > MAX_LINE_CHARS:
+            self._cut += len(rest) - MAX_LINE_CHARS
+            rest = rest[:MAX_LINE_CHARS]
+        self._rest = rest + held
         if not lines:
             return None
         payload: dict[str, Any] = {"stream": self.stream}
@@ -61,11 +65,16 @@ class LineAssembler:
         payload["lines"] = lines
         return payload
 
-    def _add(self, lines: list[list[Any]], piece: str) -> None:
-        bars, _, last = piece.rpartition("\r")
-        bar = bars.rpartition("\r")[2]
+    def _add_bar(self, lines: list[list[Any]], drawn: str) -> None:
+        self._cut = 0  # what was cut stood before the carriage return
+        bar = drawn.rpartition("\r")[2]
         if bar.strip():
             lines.append([bar[:MAX_LINE_CHARS], 1])
+
+    def _add(self, lines: list[list[Any]], piece: str) -> None:
+        drawn, redrawn, last = piece.rpartition("\r")
+        if redrawn:
+            self._add_bar(lines, drawn)
         if self._cut or len(last) > MAX_LINE_CHARS:
             cut = self._cut + max(0, len(last) - MAX_LINE_CHARS)
             last = f"{last[:MAX_LINE_CHARS]} ... [{cut} characters cut]"
@@ -74,26 +83,62 @@ class LineAssembler:
 
 
 class FileFollower:
-    """Follows one growing text file (a rank's own log, an NCCL_DEBUG_FILE). Truncation starts it over."""
+    """Follows one growing text file (a rank's own log, an NCCL_DEBUG_FILE), and the next one when it is rotated.
+
+    Truncation starts it over. A file that was deleted is read on for as long as somebody writes to it.
+    """
 
     CHUNK = 1 << 20
 
     def __init__(self, path: Path, stream: str, *, from_end: bool = False) -> None:
         self.path = path
         self._lines = LineAssembler(stream)
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - kept open for as long as the rank lives
+        self._file = self._open()
         self._offset = self._file.seek(0, 2) if from_end else 0
 
+    def _open(self) -> io.FileIO:
+        return open(self.path, "rb", buffering=0)  # kept open for as long as the rank lives
+
     def read_new(self) -> dict[str, Any] | None:
+        """The lines that came since last time, of at most CHUNK bytes; None when there is none."""
         size = self._file.seek(0, 2)
+        if size == self._offset and self._is_rotated():
+            self._file.close()
+            self._file = self._open()
+            size, self._offset = 0, size
         if size < self._offset:
             self._offset = 0
+            torn = self._lines.feed(b"", final=True)  # its end will never come
+            if torn is not None:
+                return torn
+            size = self._file.seek(0, 2)
         if size == self._offset:
             return None
         self._file.seek(self._offset)
         data = self._file.read(self.CHUNK)
         self._offset += len(data)
         return self._lines.feed(data)
+
+    def read_rest(self) -> Iterator[dict[str, Any]]:
+        """All that is left, its unfinished last line too: nobody writes any more."""
+        while True:
+            before = self._offset
+            payload = self.read_new()
+            if payload is not None:
+                yield payload
+            if self._offset == before:
+                break
+        last = self._lines.feed(b"", final=True)
+        if last is not None:
+            yield last
+
+    def _is_rotated(self) -> bool:
+        """Another file has our name now. It is followed once nothing is left in ours."""
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - per file, twice a second
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def close(self) -> None:
         self._file.close()
@@ -110,7 +155,8 @@ def parse(record: Record) -> Iterator[Observation]:
         if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
             continue
-        yield from read_text(item[0], stream, record.rank, bar=bool(item[1]))
+        # Ours are short; those of a stranger's capture need not be.
+        yield from read_text(item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(item[1]))
 
 
 def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) -> Iterable[Observation]:

@@ -63,7 +63,7 @@ def parse(record: Record) -> Iterator[Observation]:
     event = payload.get("event") if isinstance(payload, dict) else None
     try:
         if event == "started":
-            yield RunStarted(None, tuple(payload["argv"]), int(payload["pid"]), record.host, int(payload["world_size"]))
+            yield RunStarted(None, tuple(map(str, payload["argv"])), int(payload["pid"]), record.host, int(payload["world_size"]))
         elif event == "ended":
             yield RunEnded(None, int(payload["returncode"]))
         elif event == "interrupted":
@@ -79,5 +79,5 @@ def parse(record: Record) -> Iterator[Observation]:
             yield SourceWorks(record.rank, str(payload["source"]))
         else:
             yield Unparsed(record.rank, SOURCE, f"unknown event {event!r}", repr(payload)[:200])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         yield Unparsed(record.rank, SOURCE, f"{type(error).__name__}: {error}", repr(payload)[:200])

@@ -12,18 +12,18 @@ __all__ = ["read_bar", "read_line"]
 
 # ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
 #   [INFO:swift] The training of Epoch 0 starts...
-_EPOCH = re.compile(r"The training of Epoch (\d+) starts\.\.\.")
+_EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
 
 # ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before it):
 #   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
 # ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
 _METRICS = re.compile(r"\{'loss': .*\}")
-_METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d+)/(\d+)'")
+_METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(\d{1,9})'")
 
 # ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
 #    [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 | elapsed time per ...
-_MEGATRON_STEP = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\s+\|")
-_MEGATRON_METRIC = re.compile(r"\|\s*([a-z][\w /()]*?):\s*([-+]?\d[\d.]*(?:[eE][-+]?\d+)?)\s*(?=\|)")
+_MEGATRON_STEP = re.compile(r"\biteration\s+(\d{1,9})/\s*(\d{1,9})\s+\|")
+_MEGATRON_METRIC = re.compile(r"\|\s*([a-z][\w /()]*?):\s*([-+]?\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?)\s*(?=\|)")
 
 # Megatron-LM core_r0.13-0.15, megatron/training/checkpointing.py, stdout of rank 0:
 #   saving checkpoint at iteration       4 to DIR in torch_dist format
@@ -73,7 +73,7 @@ _PHASES: tuple[tuple[str, str], ...] = (
 # tqdm 4.66, stderr, redrawn by carriage returns:
 #   Train:   8%|8         | 1/12 [00:00<00:07,  1.55it/s]
 #   Map (num_proc=2): 100%|##########| 512/512 [00:00<00:00, 1505.51 examples/s]
-_BAR = re.compile(r"^\s*([^|%\r\n]{0,60}?):?\s+\d+%\|[^|]*\|\s*(\d+)/(\d+)\s")
+_BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
@@ -115,15 +115,16 @@ def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
     numbers: tuple[tuple[str, float], ...] = ()
     try:
         data = ast.literal_eval(match[0])
-        numbers = tuple((str(key), float(value)) for key, value in data.items() if isinstance(value, (int, float)))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        if isinstance(data, dict):  # two of them with a comma between are a tuple
+            numbers = tuple((str(key), float(value)) for key, value in data.items() if isinstance(value, (int, float)))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, OverflowError, TypeError):
         pass  # `nan` is no Python literal, and a torn line is none either: the step still counts
     yield Iteration(rank, int(step[1]), int(step[2]), match[0], numbers)
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
     """A progress bar's last drawing: the training bar counts as steps, any other as progress of data preparation."""
-    match = _BAR.match(text)
+    match = _BAR.match(text.strip()[:1000] + " ")  # a terminal's width; blanks before it would cost their square
     if match is None:
         return
     name, done, total = match[1].strip(), int(match[2]), int(match[3])

@@ -16,14 +16,14 @@ __all__ = ["rank_of_line", "read_line"]
 _RANK_PREFIX = re.compile(r"^\[rank(\d{1,6})\]:")
 
 # torch 2.13.0 elastic agent, captured on two gloo ranks, 2026-11-21:
-#   E1121 00:37:02.756000 20337 .../elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 20342) of binary: ...
-_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+#   E1121 00:37:02.756000 20337 .../multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 20342) of binary: ...
+_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(pid: (\d{1,9})\)")
 
 # The table that torchrun prints last (ChildFailedError), same capture:
 #     rank      : 1 (local_rank: 1)
 #     exitcode  : -15 (pid: 20341)  (SIGTERM)
-_TABLE_RANK = re.compile(r"^\s+rank\s+: (\d+) \(local_rank: \d+\)")
-_TABLE_EXIT = re.compile(r"^\s+exitcode\s+: (-?\d+) \(pid: (\d+)\)")
+_TABLE_RANK = re.compile(r"^\s+rank\s+: (\d{1,9}) \(local_rank: \d{1,9}\)")
+_TABLE_EXIT = re.compile(r"^\s+exitcode\s+: (-?\d{1,9}) \(pid: (\d{1,9})\)")
 
 
 def rank_of_line(text: str) -> int | None:

@@ -55,8 +55,12 @@ def ran(command: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
 
 
 def bench_env(**more: str) -> dict[str, str]:
-    """Our environment without settings of diag, with this package importable."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("DIAG_")}
+    """Our environment without settings of diag, with this package importable.
+
+    Python may keep its bytecode, as it does after `pip install`: compiling anew at each start is not what users see.
+    """
+    drop = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DIAG_") and name not in drop}
     paths = [str(ROOT), *filter(None, [env.get("PYTHONPATH")])]
     return {**env, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
 

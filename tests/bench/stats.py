@@ -110,7 +110,8 @@ def quiet_windows(
     steps: Sequence[Step], disturbed: Sequence[tuple[float, float]], width: float, count: int
 ) -> list[tuple[float, float]]:
     """Windows of this width, at random, in which nothing happened: what the method says of nothing."""
-    chance, found = random.Random(_SEED), []
+    chance = random.Random(_SEED)
+    found: list[tuple[float, float]] = []
     for _ in range(20 * count):
         begin = chance.uniform(steps[0].start, steps[-1].start)
         if len(found) < count and not any(begin < b and a < begin + width for a, b in disturbed):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .stats import Step
 
-__all__ = ["Recorder", "calibrate", "command", "pids", "read_steps"]
+__all__ = ["Recorder", "calibrate", "command", "complete", "pids", "read_steps"]
 
 _DEPTH = 20  # frames below the loop, about what a training step has
 
@@ -48,6 +48,12 @@ def read_steps(folder: Path, rank: int = 0) -> list[Step]:
 def pids(folder: Path) -> dict[int, int]:
     """Rank -> pid, of the ranks that began their steps."""
     return {int(path.name[4:]): int(path.read_text()) for path in folder.glob("pid-*") if path.suffix != ".new"}
+
+
+def complete(folder: Path, ranks: int) -> dict[int, int]:
+    """The same once all are there, else nothing."""
+    found = pids(folder)
+    return found if len(found) == ranks else {}
 
 
 def _spin(count: int) -> int:

@@ -255,3 +255,26 @@ def test_run_directory_of_another_version_is_refused_with_its_schema(tmp_path):
 
     assert answer.returncode == 1
     assert "diag.run/9" in answer.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of the test's own needs a mount namespace (root)")
+def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_job(tmp_path):
+    (tmp_path / "disk").mkdir()
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import os, sys, time\n"
+        "fill = open(sys.argv[1] + '/fill', 'wb', buffering=0)\n"
+        "try:\n    while True: fill.write(os.urandom(1 << 20))\n"
+        "except OSError: print('the disk is full', flush=True)\n"
+        "for number in range(200):\n    print('line', number, 'x' * 2000, flush=True)\n    time.sleep(0.01)\n"
+        "time.sleep(3)\nsys.exit(9)\n"
+    )
+    inner = [*DIAG, "run", "--port", "0", "--run-root", str(tmp_path / "disk"), "--", sys.executable, str(job), str(tmp_path / "disk")]
+    script = f"mount -t tmpfs -o size=120m none {tmp_path / 'disk'} && exec \"$@\""
+
+    answer = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *inner], capture_output=True, text=True, timeout=90,
+                            env={**os.environ, "DIAG_PROC_SECONDS": "0.2", "DIAG_LONE_PROCESS_SECONDS": "0.5"})
+
+    assert answer.returncode == 9, answer.stderr[-2000:]
+    assert [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("line")] == [str(n) for n in range(200)]
+    assert "journal" in answer.stderr and "No space left" in answer.stderr

@@ -1,0 +1,92 @@
+"""`python -m tests.bench`: what diag costs, side by side with what people use today, as one table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .table import Row
+
+    Parts = Sequence[Callable[[], list[Row]]]
+
+__all__ = ["main"]
+
+SECTIONS = ("commands", "slowdown", "events", "steady")
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    p.add_argument("--quick", action="store_true", help="2 minutes instead of 12: fewer rounds, no torch")
+    p.add_argument("--only", action="append", choices=SECTIONS, metavar="SECTION",
+                   help=f"one of {', '.join(SECTIONS)}; may be repeated")
+    p.add_argument("--output", type=Path, default=Path("build/bench"), metavar="FILE",
+                   help="write FILE.json and FILE.md (default build/bench)")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    # Late: --help needs no torch, psutil or calibration.
+    from .machine import facts, load
+    from .runs import NotReady
+    from .table import Row, markdown, write
+
+    began, machine, watched = time.monotonic(), facts(), load()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:4.0f} s, load {os.getloadavg()[0]:.1f}] {text}", file=sys.stderr, flush=True)
+
+    rows: list[Row] = []
+    for name in options.only or SECTIONS:
+        for part in _parts(name, options.quick, say):
+            try:
+                rows += part()
+            except NotReady as error:
+                rows.append(Row(name, f"not measured: {error}", verdict="missed"))
+    watched.end()
+    machine |= {"seconds": round(time.monotonic() - began), "load_meanwhile": watched.samples, "quick": options.quick}
+    header = _header(machine, watched.samples)
+    print(markdown(header, rows))
+    for path in write(options.output, header, machine, rows):
+        say(f"written: {path}")
+    return 0
+
+
+def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
+    from . import commands, events, slowdown, steady
+
+    count = 15 if quick else 40
+    parts: dict[str, Parts] = {
+        "commands": [lambda: commands.start_rows(count, say), lambda: commands.hook_rows(count, say)],
+        "slowdown": [lambda: slowdown.switched(10, say)] if quick else [
+            lambda: slowdown.rows(13.0, 3, say), lambda: slowdown.switched(20, say)],
+        "events": [lambda: events.rows(15.0 if quick else 50.0, say)],
+        "steady": [lambda: steady.rows(8, 15.0, say, torch=False, dumps=4)] if quick else [
+            lambda: steady.rows(2, 60.0, say, torch=True), lambda: steady.rows(8, 60.0, say, torch=False, dumps=12)],
+    }
+    return parts[name]
+
+
+def _header(machine: dict[str, object], loads: Sequence[float]) -> list[str]:
+    versions = machine["versions"]
+    assert isinstance(versions, dict)
+    typical = f"{statistics.median(loads):.1f}, most {max(loads):.1f}" if loads else "not read"
+    return [
+        f"{machine['started']}: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}, Python {machine['python']}",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"took {machine['seconds']} s{' (--quick)' if machine['quick'] else ''}; load while measuring: median {typical} "
+        "(the benchmark itself keeps 1 to 2 cores busy)",
+        "intervals are bootstrap 95 %; `unclear`: the goal lies inside the interval; MB are 1e6 bytes; CPU in % of one core",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
