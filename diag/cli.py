@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who called
+            sys.stdout.flush()
         return code
     except DiagError as error:
         print(f"error: {error}", file=sys.stderr)

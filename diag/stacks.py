@@ -50,12 +50,15 @@ class Reading:
     context: Activity | None = None
 
 
-_COLLECTIVES = frozenset(
-    "all_gather all_gather_single reduce_scatter_single all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
-    "all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list gather gather_object irecv isend "
-    "monitored_barrier recv recv_object_list reduce reduce_scatter reduce_scatter_tensor scatter "
-    "scatter_object_list send send_object_list _all_gather_base _reduce_scatter_base".split()
-)
+# fmt: off
+_COLLECTIVES = frozenset({
+    "all_gather", "all_gather_single", "reduce_scatter_single", "all_gather_coalesced", "all_gather_into_tensor",
+    "all_gather_object", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier",
+    "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend",
+    "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list", "send", "send_object_list", "_all_gather_base", "_reduce_scatter_base",
+})
+# fmt: on
 
 # (part of the file's path, function names or None for all, activity). Looked up from the innermost frame outwards;
 # the first frame that any row names decides.
@@ -125,11 +128,21 @@ _CONTEXTS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
 _ABSORBED_BY_CONTEXT = frozenset({Activity.LOCK, Activity.OTHER, Activity.GPU_SYNC})
 
 
+# Packages whose names people give to folders of their own: `project/datasets/reader.py` is not Hugging Face's.
+_COMMON_NAMES = ("datasets/", "triton/", "safetensors/", "filelock/")
+
+
+def _is_of(part: str, file: str) -> bool:
+    if part in _COMMON_NAMES:
+        return file.startswith(part) or f"-packages/{part}" in file
+    return part in file
+
+
 @functools.lru_cache(maxsize=8192)  # the same few hundred frames come again with each sample
 def _wait_of(function: str, file: str) -> Activity | None:
     name = function.rpartition(".")[2]  # py-spy gives qualified names from Python 3.11 on
     for part, functions, activity in _WAITS:
-        if part in file and (functions is None or name in functions):
+        if _is_of(part, file) and (functions is None or name in functions):
             return activity
     return None
 
@@ -214,6 +227,9 @@ def signature(thread: ThreadStack) -> str:
     return "|".join(parts)
 
 
+_PACKAGES = ("/megatron/", "/torch/", "/swift/", "/transformer_engine/", "/deepspeed/", "/transformers/", "/mcore_bridge/")
+
+
 @functools.lru_cache(maxsize=8192)
 def shorten(file: str) -> str:
     """A path as people say it: from the package on, without the machine's prefix.
@@ -224,6 +240,9 @@ def shorten(file: str) -> str:
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in file:
             return file.rsplit(mark, 1)[1]
+    for package in _PACKAGES:
+        if package in file:  # installed elsewhere: --target, a source checkout, a container image's own layout
+            return file[file.rindex(package) + 1 :]
     if "/lib/python3" in file:
         return file.rsplit("/lib/python3", 1)[1].split("/", 1)[-1]
     return "/".join(file.rsplit("/", 3)[-3:]) if file.count("/") > 3 else file

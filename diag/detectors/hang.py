@@ -32,6 +32,8 @@ _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 _STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
 
+# How a rank stands that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
+_WAITS = ("joined", "gpu", "rendezvous", "comm_init")
 _BLOCKED = {
     Activity.DATA: "data_loading",
     Activity.PREPROCESS: "preprocess_wait",
@@ -207,7 +209,7 @@ def _blame(
     stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
     if stopped:
         return Verdict("stopped", stopped, _others(everyone, stopped), "sigstop", since, Confidence.HIGH)
-    blocked = [rank for rank in everyone if standing[rank] not in ("joined", "gpu", "rendezvous", "comm_init", "blind")]
+    blocked = [rank for rank in everyone if standing[rank] not in (*_WAITS, "blind")]
     joining = [rank for rank in everyone if standing[rank] in ("rendezvous", "comm_init")]
     if blocked:
         return _blocked_verdict(job, blocked, everyone, joining, standing, since)
@@ -240,7 +242,7 @@ def _blocked_verdict(
     culprits = tuple(rank for rank in blocked if standing[rank] == klass)
     waiting = _others(everyone, culprits)
     cause, child = _cause(job.ranks[culprits[0]], klass)
-    certain = bool(waiting) and all(standing[rank] in ("joined", "rendezvous", "comm_init") for rank in waiting)
+    certain = bool(waiting) and all(standing[rank] in _WAITS for rank in waiting)
     confidence = Confidence.HIGH if certain and job.ranks_seen >= job.world_size else Confidence.MEDIUM
     if klass == "resource_wait" and cause == "external_service":
         confidence = Confidence.MEDIUM

@@ -64,7 +64,9 @@ class RankDiedDetector:
         victims = [rank for rank in job.ranks.values() if rank is not root and (rank.alive or rank.failed)]
         how, cause = self._how(root)
         error = _last_error(root)
-        after = f" after iteration {job.iteration}" if job.iteration is not None else f" in phase {job.phase}"
+        after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+        if not after and job.phase != "ended":
+            after = f" in phase {job.phase}"
         said = f'; it said: "{_trim(error)}"' if error else "; it said nothing that tells why"
         yield Finding(
             id="rank-died",

@@ -86,6 +86,8 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     if "{'loss'" in text:
         yield from _metrics(text, rank)
         return
+    if text.startswith("Train:"):  # a bar that another line was printed behind
+        yield from read_bar(text, rank)
     if " iteration " in text or text.startswith("iteration"):
         match = _MEGATRON_STEP.search(text)
         if match:
@@ -129,7 +131,7 @@ def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
         return
     name, done, total = match[1].strip(), int(match[2]), int(match[3])
     if name == "Train":
-        if done:
-            yield Iteration(rank, done, total, text.strip())
+        # The transformers path has no line before its first batch but the empty bar, drawn when training begins.
+        yield Iteration(rank, done, total, text.strip()[:300]) if done else PhaseMarked(rank, "first_step", text.strip()[:300])
     elif name.startswith(("Map", "Filter", "Tokenizing", "Packing", "Generating")):
         yield PhaseMarked(rank, "data_prep", text.strip())

@@ -65,8 +65,8 @@ def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
     count = 15 if quick else 40
     parts: dict[str, Parts] = {
         "commands": [lambda: commands.start_rows(count, say), lambda: commands.hook_rows(count, say)],
-        "slowdown": [lambda: slowdown.switched(10, say)] if quick else [
-            lambda: slowdown.rows(13.0, 3, say), lambda: slowdown.switched(20, say)],
+        "slowdown": [lambda: slowdown.switched(40, say)] if quick else [
+            lambda: slowdown.rows(13.0, 3, say), lambda: slowdown.switched(100, say)],
         "events": [lambda: events.rows(15.0 if quick else 50.0, say)],
         "steady": [lambda: steady.rows(8, 15.0, say, torch=False, dumps=4)] if quick else [
             lambda: steady.rows(2, 60.0, say, torch=True), lambda: steady.rows(8, 60.0, say, torch=False, dumps=12)],

@@ -25,9 +25,9 @@ _HOOK_SECONDS = 0.005  # ours: a DataLoader worker or a rank must not start noti
 def dump_rows(run: LiveRun, pids: Sequence[int], times_each: int, say: Callable[[str], None]) -> list[Row]:
     """`diag dump` of a run that lives against a serial shell loop over its ranks, in turns."""
     say(f"diag dump --all-ranks of {len(pids)} ranks, {times_each} times")
-    dump = [*DIAG, "dump", "--all-ranks", "--run-dir", str(run.run_dir)]
+    dump = [*DIAG, "dump", "--all-ranks"]
     loop = ["bash", "-c", shell_script(pids)]
-    ours, theirs = _in_turns([(dump, bench_env()), (loop, bench_env())], times_each)
+    ours, theirs = _in_turns([(dump, bench_env(DIAG_RUN_ROOT=str(run.root))), (loop, bench_env())], times_each)
     mine, peer = interval([one.wall for one in ours]), interval([one.wall for one in theirs])
     ratio = interval([a.wall / b.wall for a, b in zip(ours, theirs, strict=True)])
     return [Row(

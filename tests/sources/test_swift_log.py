@@ -1,0 +1,173 @@
+"""Whole logs of real runs of ms-swift give their phases, every step and every save, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from diag.engine import Engine
+from diag.model import Record
+from diag.observations import EpochStarted, Iteration, LogLine, Observation, PhaseMarked, SaveFinished, SaveStarted
+from diag.sources import output, swift_log
+from diag.sources.output import LineAssembler
+from diag.sources.parsers import PARSERS
+
+LOGS = Path(__file__).parents[1] / "captures" / "logs"
+MEGATRON = ["model_load", "data_prep", "model_load", "comm_init", "model_load", "data_prep", "first_step", "epoch 0"]
+TRANSFORMERS = ["model_load", "data_prep", "model_load", "first_step"]
+
+
+def records(name: str, chunk: int = 700) -> Iterator[Record]:
+    """As a relay hands it over: some hundred bytes at a time."""
+    assembler = LineAssembler("stdout")
+    data = (LOGS / name).read_bytes()
+    for number, start in enumerate(range(0, len(data) + chunk, chunk)):
+        payload = assembler.feed(data[start : start + chunk], final=start >= len(data))
+        if payload is not None:
+            yield Record(output.SOURCE, payload, at=1000.0 + number)
+
+
+def facts(name: str) -> list[Observation]:
+    return [fact for record in records(name) for fact in output.parse(record) if not isinstance(fact, LogLine)]
+
+
+def story(name: str) -> list[str]:
+    """What the log tells in its order, repetitions of the same once."""
+
+    def word(fact: Observation) -> str:
+        match fact:
+            case PhaseMarked(_, phase, _):
+                return phase
+            case EpochStarted(_, epoch, _):
+                return f"epoch {epoch}"
+            case Iteration(_, iteration, total, _, _):
+                return f"step {iteration} of {total}"
+            case SaveStarted(_, _, path):
+                return "save begins"
+            case SaveFinished(_, _, path):
+                return "saved"
+        return type(fact).__name__
+
+    return [word for word, _ in groupby(word(fact) for fact in facts(name))]
+
+
+@pytest.mark.parametrize("version", ["3.8.3", "3.12.6"])
+def test_megatron_path_of_swift_3_tells_every_phase_step_and_save(version: str) -> None:
+    steps = [f"step {number} of 8" for number in range(1, 9)]
+
+    assert story(f"megatron_dpo_{version}.log") == [
+        *MEGATRON, *steps[:4], "save begins", "saved", *steps[4:], "save begins", "saved", "teardown",
+    ]
+
+
+def test_megatron_path_of_swift_4_tells_every_phase_step_and_save() -> None:
+    steps = [f"step {number} of 8" for number in range(1, 9)]
+
+    told = story("megatron_dpo_4.6.0.log")
+
+    # the bar lags behind the metrics by up to a step; a save's begin is not printed
+    assert told[:5] == ["model_load", "data_prep", "model_load", "epoch 0", "first_step"]
+    assert [word for word in told if word.startswith("step")][-1] == "step 8 of 8"
+    assert set(steps) <= set(told)
+    assert told[-3:] in (["step 8 of 8", "saved", "teardown"], ["saved", "step 8 of 8", "teardown"])
+
+
+@pytest.mark.parametrize("version", ["3.8.3", "3.12.6", "4.6.0"])
+def test_transformers_path_tells_every_phase_step_and_save(version: str) -> None:
+    told = story(f"swift_dpo_{version}.log")
+
+    assert told[:4] == TRANSFORMERS
+    assert list(dict.fromkeys(word for word in told if word.startswith("step"))) == [f"step {n} of 8" for n in range(1, 9)]
+    assert told.count("saved") == 2
+    assert told[-1] == "teardown"
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*_dpo_*.log")), ids=lambda path: path.stem)
+def test_every_step_has_its_loss_and_its_gradient_norm(path: Path) -> None:
+    steps = {fact.iteration: dict(fact.metrics) for fact in facts(path.name) if isinstance(fact, Iteration) and fact.metrics}
+
+    assert sorted(steps) == list(range(1, 9))
+    for metrics in steps.values():
+        assert 0.6 < metrics["loss"] < 0.8
+        assert any(name in metrics for name in ("grad_norm", "grad norm"))
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*_dpo_*.log")), ids=lambda path: path.stem)
+def test_whole_healthy_log_raises_no_finding_and_ends_after_its_last_step(path: Path) -> None:
+    from diag.detectors import make_detectors
+
+    engine = Engine(PARSERS, make_detectors())
+
+    for record in records(path.name):
+        engine.feed(record)
+
+    assert engine.finish() == []
+    assert [finding for finding in engine.active() if finding.severity.counts] == []
+    assert (engine.job.iteration, engine.job.total_iterations, engine.job.phase) == (8, 8, "teardown")
+    assert engine.job.saves >= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # the same machine and runs as the logs; what looks like a phase, a step or a save and is none
+        "[INFO:swift] The logging file will be saved in: /out/hf/v5-20261121-003927/logging.jsonl",
+        "[INFO:swift] The RLHFArguments will be saved in: /out/hf/v5-20261121-003927/args.json",
+        "  save_interval ................................... 4",
+        "  iterations_to_skip .............................. []",
+        "num_iterations=1,",
+        "save_steps=4.0,",
+        "[Rank 0] (after 1 iterations) memory (MB) | allocated: 0.0 | max allocated: 0.0 | reserved: 0.0 | max reserved: 0.0",
+        " loading distributed checkpoint from /models/mcore383 at iteration 1",
+        "  successfully loaded checkpoint from /models/mcore383 [ t 1/1, p 1/1 ] at iteration 0",
+        "    save-checkpoint ................................: (8190.07, 8190.34)",
+        "Setting rerun_state_machine.current_iteration to 0...",
+        "{'eval_loss': 0.69}",
+        "{'loss': 0.5}",
+        "I wrote a function that prints The training of Epoch soon",
+        "",
+    ],
+)
+def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
+    assert list(swift_log.read_line(text, None)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Loading:  50%|#    | 60/119 [00:00<00:00, 2927.03it/s]", "Saving: 100%|####| 4/4 [00:00<00:00, 1343.79it/s]", "100%", ""]
+)
+def test_other_bars_say_nothing(text: str) -> None:
+    assert list(swift_log.read_bar(text, None)) == []
+
+
+def test_bar_of_data_preparation_is_its_progress() -> None:
+    (fact,) = swift_log.read_bar("Map (num_proc=2):  50%|█████     | 256/512 [00:00<00:00, 1957.82 examples/s]", None)
+
+    assert isinstance(fact, PhaseMarked) and fact.phase == "data_prep"
+
+
+def test_loss_that_is_nan_still_counts_as_a_step() -> None:
+    (fact,) = swift_log.read_line("{'loss': nan, 'grad_norm': nan, 'iteration': '3/12'}", 1)
+
+    assert isinstance(fact, Iteration) and (fact.iteration, fact.total, fact.metrics) == (3, 12, ())
+
+
+def test_two_dictionaries_in_one_line_are_one_step() -> None:
+    (fact,) = swift_log.read_line("[{'loss': 0.1, 'iteration': '3/12'}, {'loss': 0.2}]", None)
+
+    assert isinstance(fact, Iteration) and fact.iteration == 3
+
+
+def test_save_behind_a_bar_on_the_same_line_is_seen() -> None:
+    text = "Train:  50%|██  | 4/8 [00:01<00:01,  2.42it/s][INFO:swift] Saving model checkpoint to /out/checkpoint-4"
+
+    step, saved = swift_log.read_line(text, None)
+
+    assert isinstance(step, Iteration) and step.iteration == 4
+    assert isinstance(saved, SaveFinished) and saved.path == "/out/checkpoint-4"
+
+
+def test_number_of_any_length_is_no_error() -> None:
+    assert list(swift_log.read_line(f" iteration {'9' * 5000}/ 8 | lm loss: 1.2.3 |", None)) == []
