@@ -60,15 +60,15 @@ class RankFinder:
             if identity is not None:
                 identities[pid] = identity
         self._forget({(pid, ticks) for pid, (ticks, _) in stats.items()})
-        self._leave_out(identities, stats)
         found = []
-        for rank, pid in self._topmost(identities, stats).items():
+        for rank, pid in self._topmost(self._leave_out(identities, stats), stats).items():
             key = (pid, stats[pid][0])
             if rank in self._told and self._told[rank][0] == key:
                 continue
             if self._is_settled(rank, key):
                 self._told[rank] = (key, identities[pid].launcher)
                 found.append(self._describe(pid, key[1], identities[pid]))
+        self._note_inner(identities, stats)
         return found
 
     def sole_process(self) -> Found | None:
@@ -83,19 +83,27 @@ class RankFinder:
             return None
         return self._describe(pid, stat[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
-    def _leave_out(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> None:
-        """Take out of `identities` what has a rank's variables and is none: launchers, and what ranks have started."""
-        for pid, identity in list(identities.items()):
+    def _leave_out(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> dict[int, Identity]:
+        """Without what has a rank's variables and is none: launchers, and what was seen below a rank."""
+        return {
+            pid: identity
+            for pid, identity in identities.items()
+            if (key := (pid, stats[pid][0])) not in self._inner
+            and (
+                self._told.get(identity.rank, (None, ""))[0] == key
+                or not (launches(self._argv(pid)) or self._is_task_of_launcher(pid, identities, stats))
+            )
+        }
+
+    def _note_inner(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> None:
+        """Remember who lives below their rank's own Python process: they may outlive it."""
+        for pid, identity in identities.items():
             key = (pid, stats[pid][0])
-            told, launcher = self._told.get(identity.rank, (None, ""))
-            if key == told:
+            told, launcher = self._told.get(identity.rank, (key, ""))
+            if key in self._inner or key == told or identity.rank not in self._told_python or launcher != identity.launcher:
                 continue
-            if key not in self._inner and told is not None and identity.rank in self._told_python:
-                lives = told[0] in stats and stats[told[0]][0] == told[1]
-                if lives and launcher == identity.launcher and self._is_below(pid, told[0], stats):
-                    self._inner.add(key)
-            if key in self._inner or launches(self._argv(pid)) or self._is_task_of_launcher(pid, identities, stats):
-                del identities[pid]
+            if told[0] in stats and stats[told[0]][0] == told[1] and self._is_below(pid, told[0], stats):
+                self._inner.add(key)
 
     def _is_task_of_launcher(
         self, pid: int, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]
