@@ -67,7 +67,7 @@ def _one(path: Path, notes: list[str]) -> Iterator[Record]:
     elif not stat.S_ISREG(path.stat().st_mode):  # `diag replay <(zcat job.log.gz)`: it can be read once only
         with open(path, "rb") as file:
             yield from _log(file, path.name, 0.0)
-    elif tarfile.is_tarfile(path):
+    elif path.name.endswith((".tar", ".tar.gz", ".tgz")) or _is_archive(path):
         yield from _bundle(path, notes)
     elif path.name.endswith(".jsonl.gz"):
         yield from _journal(JournalReader([path]), notes)
@@ -115,9 +115,9 @@ def _note(reader: JournalReader, notes: list[str]) -> None:
 def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
     """Members are streamed by name pattern: no path of the archive ever touches the disk."""
     reader = JournalReader([])
+    names: list[tarfile.TarInfo] = []
     try:
         with _open_archive(path) as tar:
-            names = []
             for count, member in enumerate(tar):
                 if count > _MOST_MEMBERS:
                     raise DiagError(f"{path} has more than {_MOST_MEMBERS} members: this is no bundle of diag")
@@ -130,6 +130,8 @@ def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
                 if file is not None:
                     yield from reader.read(file, member.name)
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
+        if not names:
+            raise DiagError(f"{path} is no bundle of diag, or damaged: {error}") from None
         notes.append(f"{path} is damaged: {error}; what came before is used")
     _note(reader, notes)
 
@@ -140,6 +142,14 @@ def _open_archive(path: Path) -> tarfile.TarFile:
         packed = file.read(2) == b"\x1f\x8b"
     opened: IO[bytes] = cast(IO[bytes], gzip.open(path)) if packed else open(path, "rb")
     return tarfile.open(fileobj=cast(Any, _Careful(opened)), mode="r:")
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        _open_archive(path).close()
+    except (tarfile.TarError, EOFError, OSError, zlib.error):
+        return False
+    return True
 
 
 class _Careful(io.RawIOBase):

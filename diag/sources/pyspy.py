@@ -196,7 +196,7 @@ def parse(record: Record) -> Iterator[Observation]:
             for thread in found
             if thread.get("frames") or thread.get("thread_name") or thread.get("os_thread_id") == pid
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200])
         return
     emitted = record.at if record.emitted is None else record.emitted
