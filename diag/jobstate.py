@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Any
 
-from diag.model import NotChecked, Placement
+from diag.model import NotChecked
 from diag.observations import (
     CgroupMemory,
     EpochStarted,
@@ -24,7 +23,6 @@ from diag.observations import (
     LogLine,
     Observation,
     PhaseMarked,
-    ProcessSample,
     ProcessTree,
     RankExited,
     RankFound,
@@ -36,79 +34,14 @@ from diag.observations import (
     SourceFailed,
     SourceWorks,
     StackSample,
-    ThreadStack,
     Unparsed,
     WorkerFailureReported,
     WorkerNamed,
 )
-from diag.stacks import Activity, Reading, read_stack, signature
+from diag.rankstate import TAIL_LINES, RankState
+from diag.stacks import Activity
 
-__all__ = ["CHANNELS", "JobState", "RankState"]
-
-CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
-
-# Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
-_CHILD_CPU_RATIO = 0.2
-_MAIN_CPU_RATIO = 0.3
-# Above this a process reads or writes for its work; heartbeats and log lines stay below it.
-_IO_BYTES_PER_SECOND = 64 * 1024
-# Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
-_RSS_BYTES_PER_SECOND = 1024 * 1024
-_TAIL_LINES = 200
-
-
-@dataclass(slots=True)
-class RankState:
-    """One rank as last seen. `moved` holds, per channel, the told time at which it last made progress."""
-
-    placement: Placement
-    distributed: bool = True
-    found_at: float = 0.0
-    tree: ProcessTree | None = None
-    tree_at: float = 0.0
-    stack: StackSample | None = None
-    stack_at: float = 0.0
-    stack_since: float = 0.0  # first sample of the unbroken series with this signature
-    stack_samples: int = 0  # how many samples that series has
-    stack_signature: str = ""
-    reading: Reading | None = None
-    rooted: bool = False  # its main stack was once seen to begin at the program's own module
-    child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
-    limits: LimitsSeen | None = None
-    cgroup: CgroupMemory | None = None
-    shm: SharedMemory | None = None
-    exit: RankExited | None = None
-    exited_at: float | None = None
-    stopped_since: float | None = None
-    moved: dict[str, float] = field(default_factory=dict)
-    child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
-    cpu_ratio: float | None = None
-    main_cpu_ratio: float | None = None
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
-
-    @property
-    def rank(self) -> int:
-        return self.placement.rank
-
-    @property
-    def alive(self) -> bool:
-        return self.exit is None
-
-    @property
-    def failed(self) -> bool:
-        """Ended, and the exit status says that it should not have."""
-        return self.exit is not None and (self.exit.signal is not None or (self.exit.exit_code or 0) != 0)
-
-    @property
-    def stopped(self) -> bool:
-        return self.tree is not None and self.tree.main.state in "Tt" and self.alive
-
-    @property
-    def activity(self) -> Activity | None:
-        return self.reading.activity if self.reading else None
-
-    def last_moved(self, channels: Iterable[str] = CHANNELS) -> float:
-        return max((self.moved.get(channel, 0.0) for channel in channels), default=0.0)
+__all__ = ["JobState"]
 
 
 class JobState:
@@ -134,7 +67,7 @@ class JobState:
         self.step_seconds: deque[float] = deque(maxlen=64)
         self.saves = 0
         self.log_moved_at: float | None = None
-        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
@@ -267,92 +200,22 @@ class JobState:
         self.interrupted_at = self.interrupted_at or at
 
     def _process_tree(self, at: float, fact: ProcessTree) -> None:
-        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
-        if rank is None or rank.placement.pid != fact.main.pid:
-            return
-        before, rank.tree, rank.tree_at = rank.tree, fact, at
-        if fact.main.state in "Tt":
-            rank.stopped_since = rank.stopped_since or at
-        else:
-            rank.stopped_since = None
-        if before is None:
-            rank.moved.setdefault("cpu", at)
-            return
-        seconds = fact.emitted - before.emitted
-        if seconds <= 0.05:
-            return  # two readings of one moment (or a clock that jumped): no rate can be told
-        rank.cpu_ratio = max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
-        if fact.main_thread_cpu_seconds is not None and before.main_thread_cpu_seconds is not None:
-            rank.main_cpu_ratio = max(0.0, fact.main_thread_cpu_seconds - before.main_thread_cpu_seconds) / seconds
-        else:
-            rank.main_cpu_ratio = rank.cpu_ratio
-        if _io_rate(before.main, fact.main, seconds) > _IO_BYTES_PER_SECOND:
-            rank.moved["io"] = at
-        if abs(fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND:
-            rank.moved["memory"] = at
-        known = {(child.pid, child.start_ticks): child for child in before.children}
-        for child in fact.children:
-            old = known.get((child.pid, child.start_ticks))
-            spent = child.cpu_seconds - (old.cpu_seconds if old else 0.0)
-            if spent / seconds > _CHILD_CPU_RATIO:
-                rank.moved["child_cpu"] = at
-        if self._children_moved_bytes(rank, fact):
-            rank.moved["child_io"] = at
-        # CPU of the main thread is progress only outside of a known wait: NCCL waits spin at 100 %.
-        waiting = rank.reading is not None and rank.activity in _SPINNING_WAITS and rank.stack_samples > 1
-        if rank.main_cpu_ratio > _MAIN_CPU_RATIO and not waiting:
-            rank.moved["cpu"] = at
-
-    def _children_moved_bytes(self, rank: RankState, fact: ProcessTree) -> bool:
-        """Children's IO is read less often than they are: compare with the last reading that had it."""
-        moved = False
-        seen: dict[tuple[int, int], tuple[float, int]] = {}
-        for child in fact.children:
-            key = (child.pid, child.start_ticks)
-            before = rank.child_chars.get(key)
-            if child.read_chars is None or child.write_chars is None:
-                if before is not None:
-                    seen[key] = before
-                continue
-            chars = child.read_chars + child.write_chars
-            seen[key] = (fact.emitted, chars)
-            if before is not None and fact.emitted > before[0]:
-                moved |= (chars - before[1]) / (fact.emitted - before[0]) > _IO_BYTES_PER_SECOND
-        rank.child_chars = seen
-        return moved
+        rank = self._told_of(fact)
+        if rank is not None and rank.placement.pid == fact.main.pid:
+            rank.see_tree(at, fact)
 
     def _stack(self, at: float, fact: StackSample) -> None:
-        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        rank = self._told_of(fact)
         if rank is None:
             return
-        if fact.pid != rank.placement.pid:
-            rank.child_stacks[fact.pid] = (at, fact)
-            if len(rank.child_stacks) > 256:  # workers come and go; keep the newest
-                oldest = min(rank.child_stacks, key=lambda pid: rank.child_stacks[pid][0])
-                del rank.child_stacks[oldest]
-            return
-        main = fact.main
-        mark = signature(main) if main else ""
-        if mark == rank.stack_signature and rank.stack is not None:
-            rank.stack_samples += 1
+        if fact.pid == rank.placement.pid:
+            rank.see_stack(at, fact)
+            self._phase_from_stacks(at)
         else:
-            if rank.stack is not None:
-                rank.moved["stack"] = at
-            rank.stack_signature, rank.stack_samples, rank.stack_since = mark, 1, at
-        rank.stack, rank.stack_at = fact, at
-        rank.reading = self._reading(rank, main) if main else None
-        self._phase_from_stacks(at)
+            rank.see_child_stack(at, fact)
 
-    def _reading(self, rank: RankState, main: ThreadStack) -> Reading:
-        """As `read_stack`, and one thing that only the history tells: exit handlers run when the module's frame is gone."""
-        reading = read_stack(main)
-        if not main.frames:
-            return reading
-        if main.frames[0].function in ("<module>", "_run_module_as_main"):
-            rank.rooted = True
-        elif rank.rooted and reading.context is None and reading.activity in (Activity.OTHER, Activity.LOCK, Activity.SERVICE):
-            return replace(reading, context=Activity.TEARDOWN)
-        return reading
+    def _told_of(self, fact: Observation) -> RankState | None:
+        return self.ranks.get(fact.rank) if fact.rank is not None else None
 
     def _phase_from_stacks(self, at: float) -> None:
         """ms-swift 4.x prints nothing when a save starts: only the stacks tell."""
@@ -451,14 +314,6 @@ class JobState:
 
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
-_SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
-
-
-def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> float:
-    if None in (before.read_chars, before.write_chars, after.read_chars, after.write_chars):
-        return 0.0
-    moved = (after.read_chars or 0) + (after.write_chars or 0) - (before.read_chars or 0) - (before.write_chars or 0)
-    return max(0, moved) / seconds
 
 
 _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {

@@ -57,6 +57,7 @@ class Sidecar:
         self._reader: proc.ProcessReader | None = None
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
+        self._cgroup_lock = threading.Lock()
         self._children: list[tuple[int, str]] = []
         self._children_at = 0.0
 
@@ -153,6 +154,8 @@ class Sidecar:
         self.record(proc.SOURCE, payload, time.monotonic() - began)
 
     def _read_cgroup(self) -> None:
+        if not self._cgroup_lock.acquire(timeout=1.0):
+            return  # another of our threads is at it, and the kernel holds it up
         try:
             if self._cgroup is None:
                 self._cgroup = cgroup.CgroupReader(self.pid)
@@ -161,6 +164,8 @@ class Sidecar:
         except OSError as error:
             if not self._gone.is_set():
                 self.failed("cgroup", str(error), getattr(error, "remedy", ""))
+        finally:
+            self._cgroup_lock.release()
 
     def _read_shm(self) -> None:
         try:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.detectors.hang_words import advice_for, describe, evidence_of
-from diag.jobstate import CHANNELS, JobState, RankState
+from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, StackSample
+from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
 
 __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]

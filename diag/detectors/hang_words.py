@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diag.jobstate import JobState, RankState
+from diag.jobstate import JobState
 from diag.model import Evidence, format_ranks
 from diag.observations import StackSample, ThreadStack
+from diag.rankstate import RankState
 from diag.stacks import Reading, read_stack, shorten
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.jobstate import JobState, RankState
+from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import LogLine, Observation
+from diag.rankstate import RankState
 
 __all__ = ["FdLimitDetector", "MemlockDetector", "ShmDetector"]
 

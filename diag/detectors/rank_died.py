@@ -6,9 +6,10 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from diag.jobstate import JobState, RankState
+from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import CgroupMemory, Observation
+from diag.rankstate import RankState
 
 __all__ = ["RankDiedDetector"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from diag.engine import Engine
-from diag.jobstate import RankState
 from diag.model import format_ranks
 from diag.observations import Frame, StackSample
+from diag.rankstate import RankState
 from diag.stacks import is_idle_worker, read_stack, shorten, signature
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]

@@ -22,10 +22,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Exemplar, Sample
 
 from diag.engine import Engine
-from diag.jobstate import RankState
 from diag.model import ChangeKind
 from diag.observations import GpuSample
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
+from diag.rankstate import RankState
 
 __all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families", "gpus_of_ranks"]
 

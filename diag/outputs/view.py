@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from diag.engine import Engine
-from diag.jobstate import CHANNELS, RankState
 from diag.observations import Frame, LimitsSeen, StackSample, ThreadStack
 from diag.outputs.classes import (
     StackClass,
@@ -24,6 +23,7 @@ from diag.outputs.classes import (
     stack_classes,
     why_no_stack,
 )
+from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
 
 __all__ = [

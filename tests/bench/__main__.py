@@ -48,8 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for part in _parts(name, options.quick, say):
             try:
                 rows += part()
-            except NotReady as error:
-                rows.append(Row(name, f"not measured: {error}", verdict="missed"))
+            except (NotReady, AssertionError) as error:  # AssertionError: LiveRun's, with the end of the terminal
+                reason = " ".join(str(error).split())
+                say(reason)
+                rows.append(Row(name, f"not measured: {reason[:120]}", verdict="not measured"))
     watched.end()
     machine |= {"seconds": round(time.monotonic() - began), "load_meanwhile": watched.samples, "quick": options.quick}
     header = _header(machine, watched.samples)

@@ -95,7 +95,11 @@ def test_journal_of_another_version_is_refused_with_what_to_do(tmp_path):
 @given(junk=st.binary(max_size=400))
 def test_garbage_is_no_record_and_raises_nothing(tmp_path_factory, junk):
     path = tmp_path_factory.mktemp("j") / "journal-000001.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps({"schema": SCHEMA}).encode() + b"\n" + junk + b"\n" + json.dumps(record(3).to_json()).encode() + b"\n"))
+    path.write_bytes(
+        gzip.compress(
+            json.dumps({"schema": SCHEMA}).encode() + b"\n" + junk + b"\n" + json.dumps(record(3).to_json()).encode() + b"\n"
+        )
+    )
 
     found = list(JournalReader([path]))
 
@@ -103,7 +107,12 @@ def test_garbage_is_no_record_and_raises_nothing(tmp_path_factory, junk):
 
 
 @settings(max_examples=50, deadline=None)
-@given(payload=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)))
+@given(
+    payload=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    )
+)
 def test_any_json_payload_comes_back(tmp_path_factory, payload):
     directory = tmp_path_factory.mktemp("j")
     journal = JournalWriter(directory)

@@ -17,7 +17,12 @@ LOG = Path(__file__).parents[1] / "captures" / "logs" / "megatron_dpo_4.6.0.log"
 
 def run(*words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "diag", *words], capture_output=True, text=True, timeout=60, check=False, **kwargs  # type: ignore[call-overload]
+        [sys.executable, "-m", "diag", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **kwargs,  # type: ignore[call-overload]
     )
 
 
@@ -50,7 +55,15 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "words", [["fly"], ["run", "--fly"], ["--fly"], ["dump", "--run-dir", "x", "--endpoint", "y"], ["replay"], ["run", "--port", "x", "--", "true"]]
+    "words",
+    [
+        ["fly"],
+        ["run", "--fly"],
+        ["--fly"],
+        ["dump", "--run-dir", "x", "--endpoint", "y"],
+        ["replay"],
+        ["run", "--port", "x", "--", "true"],
+    ],
 )
 def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -73,7 +86,9 @@ def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixtur
         (["dump", "--endpoint", "file:///etc/passwd"], "no address"),
     ],
 )
-def test_mistake_that_argparse_cannot_see_is_said_with_a_hint(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_that_argparse_cannot_see_is_said_with_a_hint(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = main(words)
 
     out, err = capsys.readouterr()
@@ -127,7 +142,9 @@ def test_output_that_nobody_reads_on_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
 
-    done = subprocess.run([sys.executable, "-m", "diag", "explain", "hang"], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "diag", "explain", "hang"], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+    )
     os.close(write)
 
     assert (done.returncode, done.stderr) == (1, b"")
@@ -145,7 +162,9 @@ def test_text_that_the_terminal_cannot_show_is_no_error(tmp_path: Path) -> None:
 
 
 def test_closed_stdout_is_no_error() -> None:
-    done = subprocess.run(f'"{sys.executable}" -m diag explain hang >&-', shell=True, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        f'"{sys.executable}" -m diag explain hang >&-', shell=True, capture_output=True, timeout=60, check=False
+    )
 
     assert done.returncode == 0, done.stderr
 

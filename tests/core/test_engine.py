@@ -40,8 +40,14 @@ class Says:
 
 def finding(**changes: object) -> Finding:
     values: dict[str, object] = {
-        "id": "hang", "subject": "job", "severity": Severity.WARNING, "confidence": Confidence.HIGH, "summary": "s",
-        "advice": "a", "since": 1.0, **changes,
+        "id": "hang",
+        "subject": "job",
+        "severity": Severity.WARNING,
+        "confidence": Confidence.HIGH,
+        "summary": "s",
+        "advice": "a",
+        "since": 1.0,
+        **changes,
     }
     return Finding(**values)  # type: ignore[arg-type]
 
@@ -108,17 +114,65 @@ def test_unknown_source_is_told_as_not_checked():
 
 
 def stack_payload(rank: int, function: str) -> dict[str, object]:
-    frame = {"name": function, "filename": "/app/train.py", "short_filename": "train.py", "line": 3, "module": None, "locals": None}
-    thread = {"pid": pid_of(rank), "thread_id": 1, "thread_name": "MainThread", "os_thread_id": pid_of(rank), "active": False,
-              "owns_gil": False, "frames": [frame], "process_info": None}
+    frame = {
+        "name": function,
+        "filename": "/app/train.py",
+        "short_filename": "train.py",
+        "line": 3,
+        "module": None,
+        "locals": None,
+    }
+    thread = {
+        "pid": pid_of(rank),
+        "thread_id": 1,
+        "thread_name": "MainThread",
+        "os_thread_id": pid_of(rank),
+        "active": False,
+        "owns_gil": False,
+        "frames": [frame],
+        "process_info": None,
+    }
     return {"pid": pid_of(rank), "stdout": [thread]}
 
 
 def proc_payload(rank: int, ticks: int) -> dict[str, object]:
-    fields = ["S", "1", "1", "1", "0", "-1", "0", "0", "0", "0", "0", str(ticks), "0", "0", "0", "20", "0", "5", "0", "777", "0", "1000"]
+    fields = [
+        "S",
+        "1",
+        "1",
+        "1",
+        "0",
+        "-1",
+        "0",
+        "0",
+        "0",
+        "0",
+        "0",
+        str(ticks),
+        "0",
+        "0",
+        "0",
+        "20",
+        "0",
+        "5",
+        "0",
+        "777",
+        "0",
+        "1000",
+    ]
     stat = f"{pid_of(rank)} (python3) " + " ".join(fields + ["0"] * 28)
-    return {"pid": pid_of(rank), "hz": 100, "page": 4096, "stat": stat, "io": None, "status": None, "wchan": "futex_do_wait",
-            "main_stat": stat, "fds": 5, "children": []}
+    return {
+        "pid": pid_of(rank),
+        "hz": 100,
+        "page": 4096,
+        "stat": stat,
+        "io": None,
+        "status": None,
+        "wchan": "futex_do_wait",
+        "main_stat": stat,
+        "fds": 5,
+        "children": [],
+    }
 
 
 def placed(rank: int) -> Record:
@@ -133,12 +187,28 @@ def records() -> st.SearchStrategy[Record]:
         ranks.map(placed),
         st.just(run_source.started(["python"], 1, "n", 2)),
         st.builds(lambda rank, name: Record("pyspy", stack_payload(rank, name), rank=rank), ranks, st.sampled_from("ab")),
-        st.builds(lambda rank, ticks: Record("proc", proc_payload(rank, ticks), rank=rank, emitted=1.0), ranks, st.integers(0, 500)),
-        st.builds(lambda rank, status: Record("exits", {"pid": pid_of(rank), "status": status, "how": "pidfd"}, rank=rank),
-                  ranks, st.sampled_from([0, 9, 256])),
-        st.builds(lambda text: Record("output", {"stream": "stdout", "lines": [[text, 0]]}),
-                  st.sampled_from(["[INFO:swift] The training of Epoch 0 starts...", "{'loss': 0.5, 'iteration': '3/9'}", "OSError: [Errno 24] Too many open files"])),
-        st.builds(lambda junk: Record("output", junk), st.one_of(st.none(), st.text(max_size=5), st.dictionaries(st.text(max_size=3), st.integers()))),
+        st.builds(
+            lambda rank, ticks: Record("proc", proc_payload(rank, ticks), rank=rank, emitted=1.0), ranks, st.integers(0, 500)
+        ),
+        st.builds(
+            lambda rank, status: Record("exits", {"pid": pid_of(rank), "status": status, "how": "pidfd"}, rank=rank),
+            ranks,
+            st.sampled_from([0, 9, 256]),
+        ),
+        st.builds(
+            lambda text: Record("output", {"stream": "stdout", "lines": [[text, 0]]}),
+            st.sampled_from(
+                [
+                    "[INFO:swift] The training of Epoch 0 starts...",
+                    "{'loss': 0.5, 'iteration': '3/9'}",
+                    "OSError: [Errno 24] Too many open files",
+                ]
+            ),
+        ),
+        st.builds(
+            lambda junk: Record("output", junk),
+            st.one_of(st.none(), st.text(max_size=5), st.dictionaries(st.text(max_size=3), st.integers())),
+        ),
     )
 
 
@@ -189,7 +259,8 @@ def test_imports_point_at_the_model_never_sideways():
         "model.py": set(),
         "observations.py": {"diag.model"},
         "stacks.py": {"diag.observations"},
-        "jobstate.py": {"diag.model", "diag.observations", "diag.stacks"},
+        "rankstate.py": {"diag.model", "diag.observations", "diag.stacks"},
+        "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate"},
         "engine.py": {"diag.model", "diag.observations", "diag.jobstate"},
         "capture.py": {"diag.model", "diag.errors"},
     }

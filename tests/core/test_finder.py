@@ -56,7 +56,9 @@ for number in range(2):
 print("did", sys.argv[1], os.getpid(), flush=True)
 sys.stdin.read()
 """
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC"))}
+CLEAN = {
+    k: v for k, v in os.environ.items() if not k.startswith(("RANK", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC"))
+}
 
 
 class Job:
@@ -104,7 +106,13 @@ class Job:
 
 
 def torchrun(rank: int, world: int = 2) -> dict[str, str]:
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "TORCHELASTIC_RUN_ID": "x"}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "TORCHELASTIC_RUN_ID": "x",
+    }
 
 
 @contextlib.contextmanager
@@ -286,7 +294,7 @@ def test_task_of_srun_stays_the_rank_when_what_it_starts_has_variables_of_torchr
 
 
 def test_command_without_ranks_is_its_topmost_python_process() -> None:
-    with a_job(["bash", "-c", f'"{sys.executable}" -c \'{LAUNCHER}\'; read forever']) as job:
+    with a_job(["bash", "-c", f"\"{sys.executable}\" -c '{LAUNCHER}'; read forever"]) as job:
         found = finder_of(job).sole_process()
 
         assert found is not None

@@ -10,23 +10,58 @@ from diag.launchers import Identity, identify, launches, relevant
 
 # torchrun of torch 2.13.0, 2 ranks, 2026-11-21
 TORCHRUN = {
-    "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
-    "ROLE_NAME": "default", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "ROLE_NAME": "default",
+    "ROLE_RANK": "3",
+    "ROLE_WORLD_SIZE": "4",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "0",
 }
 # deepspeed 0.18, deepspeed/launcher/launch.py
 DEEPSPEED = {
-    "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_SIZE": "4", "CROSS_RANK": "1", "CROSS_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_SIZE": "4",
+    "CROSS_RANK": "1",
+    "CROSS_SIZE": "2",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "1",
 }
 # Slurm 23.11: the batch script, a task of `srun`, and both with one task a node
 SLURM_BATCH = {
-    "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "8",
+    "SLURM_JOB_NUM_NODES": "2",
 }
-SLURM_STEP = {**SLURM_BATCH, "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NUM_TASKS": "8"}
+SLURM_STEP = {
+    **SLURM_BATCH,
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "8",
+}
 # Open MPI 4.1 and 5.0
 OPENMPI = {
-    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-    "OMPI_COMM_WORLD_NODE_RANK": "1", "PMIX_RANK": "5", "PMIX_NAMESPACE": "x",
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "OMPI_COMM_WORLD_NODE_RANK": "1",
+    "PMIX_RANK": "5",
+    "PMIX_NAMESPACE": "x",
 }
 # Intel MPI and MPICH's hydra
 HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
@@ -72,7 +107,9 @@ def test_process_that_is_no_rank_is_none(env: dict[str, str]) -> None:
     assert identify(env) is None
 
 
-@given(st.dictionaries(st.sampled_from(sorted({**TORCHRUN, **SLURM_STEP, **OPENMPI, **HYDRA, **DEEPSPEED})), st.text(max_size=12)))
+@given(
+    st.dictionaries(st.sampled_from(sorted({**TORCHRUN, **SLURM_STEP, **OPENMPI, **HYDRA, **DEEPSPEED})), st.text(max_size=12))
+)
 def test_any_values_are_no_error(env: dict[str, str]) -> None:
     identify(env)
     relevant(env)
@@ -103,17 +140,40 @@ def test_launchers_own_process_is_known_by_its_command_line(command: str, is_lau
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MODELSCOPE_API_TOKEN", "OPENAI_API_KEY", "PATH", "HOME", "MYSQL_PASSWORD",
-     "SLURM_JWT", "NCCL_AUTH_TOKEN", "UCX_SECRET", "SLURM_DB_PASS", "PET_RDZV_PASSWORD", "NCCL_plugin_token", "CUDA_LICENSE_KEY",
-     "SLURM_SPANK_APIKEY", "TORCHELASTIC_CREDENTIALS"],
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "MODELSCOPE_API_TOKEN",
+        "OPENAI_API_KEY",
+        "PATH",
+        "HOME",
+        "MYSQL_PASSWORD",
+        "SLURM_JWT",
+        "NCCL_AUTH_TOKEN",
+        "UCX_SECRET",
+        "SLURM_DB_PASS",
+        "PET_RDZV_PASSWORD",
+        "NCCL_plugin_token",
+        "CUDA_LICENSE_KEY",
+        "SLURM_SPANK_APIKEY",
+        "TORCHELASTIC_CREDENTIALS",
+    ],
 )
 def test_secret_is_never_among_what_is_kept(name: str) -> None:
     assert relevant({name: "hunter2", "RANK": "0"}) == {"RANK": "0"}
 
 
 def test_what_diagnosis_needs_is_kept_and_long_values_are_cut() -> None:
-    env = {"NCCL_SOCKET_IFNAME": "ib0", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false",
-           "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "RANK": "0", "SLURM_NODELIST": "n" * 5000}
+    env = {
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "RANK": "0",
+        "SLURM_NODELIST": "n" * 5000,
+    }
 
     kept = relevant(env)
 

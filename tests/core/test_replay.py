@@ -96,7 +96,11 @@ def test_plain_logs_folder_packed_log_and_stdin_are_read_as_one_job(tmp_path: Pa
 
     engines = [replay([log])[0], replay([packed])[0], replay([LOGS])[0]]
     piped = subprocess.run(
-        [sys.executable, "-m", "diag", "replay", "--json", "-"], input=log.read_bytes(), capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "diag", "replay", "--json", "-"],
+        input=log.read_bytes(),
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
 
     assert [engine.job.worker_failures[-1][1].pid for engine in engines[:2]] == [20342, 20342]
@@ -157,7 +161,8 @@ def test_bundle_with_a_journal_of_another_schema_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "members", [[], [member("dump.json", b"{}")], [member("x/journal-000001.jsonl.gz", journal_bytes())], [member("journal-1", b"")]]
+    "members",
+    [[], [member("dump.json", b"{}")], [member("x/journal-000001.jsonl.gz", journal_bytes())], [member("journal-1", b"")]],
 )
 def test_archive_without_a_journal_is_no_bundle(tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
     with pytest.raises(DiagError, match="no bundle of diag|cannot be read"):
@@ -193,7 +198,9 @@ def test_torn_journal_gives_what_came_before_and_a_note(run_dir: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(position=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_bundle_with_a_wrong_byte_raises_nothing_but_our_own(tmp_path_factory: pytest.TempPathFactory, position: int, byte: int) -> None:
+def test_bundle_with_a_wrong_byte_raises_nothing_but_our_own(
+    tmp_path_factory: pytest.TempPathFactory, position: int, byte: int
+) -> None:
     folder = tmp_path_factory.mktemp("b")
     lines = [record.to_json() for record in story()]
     data = bytearray(archive(folder / "b.tar", member("journal-000001.jsonl.gz", journal_bytes(*lines)), mode="w").read_bytes())
@@ -255,7 +262,9 @@ def test_header_of_a_gigabyte_is_not_taken_into_memory(tmp_path: Path, kind: byt
     words = [sys.executable, "-m", "diag", "replay", str(bomb)]
 
     # when it is replayed with less memory than that
-    done = subprocess.run(["sh", "-c", 'ulimit -v 700000; exec "$@"', "sh", *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -v 700000; exec "$@"', "sh", *words], capture_output=True, text=True, timeout=60, check=False
+    )
 
     # then it is refused in a line
     assert "MemoryError" not in done.stderr and "Traceback" not in done.stderr
@@ -322,15 +331,94 @@ def test_time_that_jumps_by_years_costs_no_check_for_each_second(tmp_path: Path)
 
 # Keys that the parsers look for, so that fuzzing reaches behind their first checks.
 KEYS = st.sampled_from(
-    ["pid", "event", "placement", "argv", "env", "command", "distributed", "returncode", "signal", "source", "reason", "remedy", "world_size",
-     "rank", "local_rank", "host", "start_ticks", "lines", "stream", "stdout", "frames", "name", "filename", "line", "thread_name", "thread_id",
-     "os_thread_id", "parent_pid", "failed", "stderr", "access", "text", "detail", "status", "how", "levels", "path", "version", "meminfo", "vmstat",
-     "view", "missing", "frsize", "blocks", "bavail", "gpus", "uuid", "index", "hz", "page", "stat", "io", "wchan", "main_stat", "fds", "children",
-     "limits", "current", "limit", "peak", "events"]
+    [
+        "pid",
+        "event",
+        "placement",
+        "argv",
+        "env",
+        "command",
+        "distributed",
+        "returncode",
+        "signal",
+        "source",
+        "reason",
+        "remedy",
+        "world_size",
+        "rank",
+        "local_rank",
+        "host",
+        "start_ticks",
+        "lines",
+        "stream",
+        "stdout",
+        "frames",
+        "name",
+        "filename",
+        "line",
+        "thread_name",
+        "thread_id",
+        "os_thread_id",
+        "parent_pid",
+        "failed",
+        "stderr",
+        "access",
+        "text",
+        "detail",
+        "status",
+        "how",
+        "levels",
+        "path",
+        "version",
+        "meminfo",
+        "vmstat",
+        "view",
+        "missing",
+        "frsize",
+        "blocks",
+        "bavail",
+        "gpus",
+        "uuid",
+        "index",
+        "hz",
+        "page",
+        "stat",
+        "io",
+        "wchan",
+        "main_stat",
+        "fds",
+        "children",
+        "limits",
+        "current",
+        "limit",
+        "peak",
+        "events",
+    ]
 )
 LEAVES = (
-    st.none() | st.booleans() | st.integers(-3, 300) | st.integers() | st.floats() | st.text(max_size=8)
-    | st.sampled_from([2**70, "started", "ended", "rank", "failed", "interrupted", "works", "denied", "gone", "7 (a) S 1 1", "max", "inf", "9" * 5000])
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 300)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        [
+            2**70,
+            "started",
+            "ended",
+            "rank",
+            "failed",
+            "interrupted",
+            "works",
+            "denied",
+            "gone",
+            "7 (a) S 1 1",
+            "max",
+            "inf",
+            "9" * 5000,
+        ]
+    )
 )
 JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6), max_leaves=20)
 PAYLOADS = JSON | st.dictionaries(KEYS, JSON, max_size=10)
@@ -339,9 +427,14 @@ PAYLOADS = JSON | st.dictionaries(KEYS, JSON, max_size=10)
 @settings(max_examples=250, deadline=None)
 @given(
     records=st.lists(
-        st.builds(lambda source, payload, rank: Record(source, payload, rank=rank, at=2000.0, emitted=1.0),
-                  st.sampled_from(sorted(PARSERS)), PAYLOADS, st.none() | st.integers(0, 2)),
-        min_size=1, max_size=4,
+        st.builds(
+            lambda source, payload, rank: Record(source, payload, rank=rank, at=2000.0, emitted=1.0),
+            st.sampled_from(sorted(PARSERS)),
+            PAYLOADS,
+            st.none() | st.integers(0, 2),
+        ),
+        min_size=1,
+        max_size=4,
     )
 )
 def test_no_record_of_a_stranger_raises(records: list[Record]) -> None:

@@ -92,7 +92,9 @@ def test_worker_that_reads_is_not_idle_and_a_compiler_that_waits_is(name: str, i
 
 def test_worker_that_waits_for_an_index_is_idle() -> None:
     worker = thread(
-        "_worker_loop torch/utils/data/_utils/worker.py:293", "get multiprocessing/queues.py:113", "poll multiprocessing/connection.py:257"
+        "_worker_loop torch/utils/data/_utils/worker.py:293",
+        "get multiprocessing/queues.py:113",
+        "poll multiprocessing/connection.py:257",
     )
 
     assert is_idle_worker(StackSample(0, 1, (worker,), "pyspy", 1.0, 2))
@@ -107,24 +109,42 @@ def test_worker_that_waits_for_an_index_is_idle() -> None:
         (("main /app/train.py:3",), Activity.OTHER, None),
         # a lock of the user's own, and the same lock inside what it belongs to
         (("main /app/train.py:3", "acquire threading.py:3"), Activity.LOCK, None),
-        (("main /app/train.py:3", "save_checkpoint megatron/training/checkpointing.py:1", "wait threading.py:3"), Activity.CHECKPOINT, None),
+        (
+            ("main /app/train.py:3", "save_checkpoint megatron/training/checkpointing.py:1", "wait threading.py:3"),
+            Activity.CHECKPOINT,
+            None,
+        ),
         (("_exit_function multiprocessing/util.py:3", "join threading.py:3"), Activity.TEARDOWN, Activity.TEARDOWN),
         # a collective inside a save is a collective, of the save
         (
             ("save_checkpoint /app/save.py:1", "barrier torch/distributed/distributed_c10d.py:3"),
-            Activity.COLLECTIVE, Activity.CHECKPOINT,
+            Activity.COLLECTIVE,
+            Activity.CHECKPOINT,
         ),
         # the first communicator is made inside the first collective
         (
-            ("all_reduce torch/distributed/distributed_c10d.py:3", "_new_process_group_helper torch/distributed/distributed_c10d.py:9"),
-            Activity.COMM_INIT, None,
+            (
+                "all_reduce torch/distributed/distributed_c10d.py:3",
+                "_new_process_group_helper torch/distributed/distributed_c10d.py:9",
+            ),
+            Activity.COMM_INIT,
+            None,
         ),
-        (("init_process_group torch/distributed/distributed_c10d.py:1", "wait torch/distributed/rendezvous.py:3"), Activity.RENDEZVOUS, None),
+        (
+            ("init_process_group torch/distributed/distributed_c10d.py:1", "wait torch/distributed/rendezvous.py:3"),
+            Activity.RENDEZVOUS,
+            None,
+        ),
         # the autograd engine alone may hide DDP's reducer; what it calls back into decides
         (("backward /app/t.py:1", "_engine_run_backward torch/autograd/graph.py:3"), Activity.BACKWARD, None),
         (
-            ("_engine_run_backward torch/autograd/graph.py:3", "hook /app/t.py:9", "all_reduce torch/distributed/distributed_c10d.py:3"),
-            Activity.COLLECTIVE, None,
+            (
+                "_engine_run_backward torch/autograd/graph.py:3",
+                "hook /app/t.py:9",
+                "all_reduce torch/distributed/distributed_c10d.py:3",
+            ),
+            Activity.COLLECTIVE,
+            None,
         ),
         (("_engine_run_backward torch/autograd/graph.py:3", "hook /app/t.py:9"), Activity.OTHER, None),
         (("f /app/t.py:1", "acquire filelock/_api.py:2", "sleep /app/t.py:1"), Activity.FILE_LOCK, None),
@@ -191,8 +211,15 @@ FRAMES = st.builds(
     Frame,
     st.sampled_from(["wait", "all_reduce", "a.<locals>.wait", "", "save_checkpoint", "_exit_function", "_engine_run_backward"]),
     st.sampled_from(
-        ["", "threading.py", "torch/distributed/distributed_c10d.py", "x/torch/utils/data/dataloader.py", "multiprocessing/util.py",
-         "torch/autograd/graph.py", "torch/distributed/c10d_logger.py"]
+        [
+            "",
+            "threading.py",
+            "torch/distributed/distributed_c10d.py",
+            "x/torch/utils/data/dataloader.py",
+            "multiprocessing/util.py",
+            "torch/autograd/graph.py",
+            "torch/distributed/c10d_logger.py",
+        ]
     ),
     st.integers(-1, 5),
 )

@@ -19,7 +19,9 @@ def steady(world: int = 2, steps: int = 10) -> Story:
     for number in range(1, steps + 1):
         story.wait(0.5)
         for rank in range(world):
-            story.tell(tree(rank, story.now, cpu=number * 0.5), stack(rank, story.now, (*TRAIN, f"forward /app/model.py:{number}")))
+            story.tell(
+                tree(rank, story.now, cpu=number * 0.5), stack(rank, story.now, (*TRAIN, f"forward /app/model.py:{number}"))
+            )
         story.tell(Iteration(world - 1, number, 100, f"iteration {number}"))
     return story
 
@@ -101,8 +103,12 @@ def test_rank_that_sleeps_with_the_gil_is_a_gil_deadlock():
 
 def test_checkpoint_writer_that_stands_still_is_checkpoint_io():
     story = steady()
-    write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774",
-             "write_preloaded_data megatron/core/dist_checkpointing/strategies/filesystem_async.py:200", "write /app/nfs.py:3")
+    write = (
+        *TRAIN,
+        "save_checkpoint swift/megatron/trainers/base.py:774",
+        "write_preloaded_data megatron/core/dist_checkpointing/strategies/filesystem_async.py:200",
+        "write /app/nfs.py:3",
+    )
 
     story.still(60.0, {0: ALL_REDUCE, 1: write})
 
@@ -196,7 +202,11 @@ def test_full_dev_shm_and_exhausted_files_are_resource_wait():
 
 def test_late_rank_is_named_when_the_others_wait_at_rendezvous():
     story = Story(world=3)
-    join = (*TRAIN, "init_process_group torch/distributed/distributed_c10d.py:1800", "rendezvous torch/distributed/rendezvous.py:278")
+    join = (
+        *TRAIN,
+        "init_process_group torch/distributed/distributed_c10d.py:1800",
+        "rendezvous torch/distributed/rendezvous.py:278",
+    )
 
     story.still(60.0, {0: join, 1: SLEEP, 2: join})
 
@@ -291,7 +301,12 @@ def test_rank_that_left_early_with_exit_code_0_is_named():
 
 def test_wait_for_a_slow_service_is_given_five_minutes():
     story = steady()
-    rollout = (*TRAIN, "generate /app/rollout.py:5", "getresponse python3.11/http/client.py:1374", "readinto python3.11/socket.py:706")
+    rollout = (
+        *TRAIN,
+        "generate /app/rollout.py:5",
+        "getresponse python3.11/http/client.py:1374",
+        "readinto python3.11/socket.py:706",
+    )
 
     story.still(200.0, {0: ALL_REDUCE, 1: rollout})
     early = story.findings()

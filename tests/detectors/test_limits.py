@@ -15,14 +15,17 @@ def limits(rank: int, *, rdma: bool = False, **soft: int | None) -> LimitsSeen:
     return LimitsSeen(rank, pid_of(rank), tuple((names[key], value) for key, value in soft.items()), rdma)
 
 
-@pytest.mark.parametrize("line", [
-    # torch 2.13, torch/utils/data/_utils/signal_handling.py
-    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
-    # torch 2.13, aten/src/ATen/MapAllocator.cpp
-    "[rank1]: RuntimeError: unable to write to file </torch_4242_3_0>: No space left on device (28)",
-    # NCCL 2.28.9 on 2 x H200 with /dev/shm of 4 MB, 2026-11-20
-    "node:1:2 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: No space left on device (28)",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        # torch 2.13, torch/utils/data/_utils/signal_handling.py
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+        # torch 2.13, aten/src/ATen/MapAllocator.cpp
+        "[rank1]: RuntimeError: unable to write to file </torch_4242_3_0>: No space left on device (28)",
+        # NCCL 2.28.9 on 2 x H200 with /dev/shm of 4 MB, 2026-11-20
+        "node:1:2 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: No space left on device (28)",
+    ],
+)
 def test_lines_of_exhausted_shared_memory_are_critical(line):
     story = Story()
 
@@ -55,7 +58,9 @@ def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent():
 
 def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not():
     story = Story()
-    story.tell(limits(0, nofile=1024), tree(0, story.now, open_files=1000), limits(1, nofile=1024), tree(1, story.now, open_files=90))
+    story.tell(
+        limits(0, nofile=1024), tree(0, story.now, open_files=1000), limits(1, nofile=1024), tree(1, story.now, open_files=90)
+    )
     story.wait(2)
 
     assert (story.the("fd-limit").ranks, story.the("fd-limit").severity.value) == ((0,), "warning")
@@ -75,8 +80,15 @@ def test_low_memlock_matters_only_beside_rdma_devices():
 
 def test_refused_allocation_with_a_limited_address_space_names_the_limit():
     story = Story()
-    story.tell(limits(1, as_=8 << 30), LogLine(1, "stderr", "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. "
-               "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)"))
+    story.tell(
+        limits(1, as_=8 << 30),
+        LogLine(
+            1,
+            "stderr",
+            "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. "
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)",
+        ),
+    )
     story.exit(1, code=1)
     story.wait(5)
 

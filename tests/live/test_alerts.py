@@ -23,7 +23,9 @@ def test_promtool_runs_the_rules_own_tests():
 
 
 def test_alerts_use_only_metrics_that_diag_exports():
-    used = set(re.findall(r"diag_\w+", "\n".join(line for line in (ALERTS / "diag.yaml").read_text().splitlines() if "expr:" in line)))
+    used = set(
+        re.findall(r"diag_\w+", "\n".join(line for line in (ALERTS / "diag.yaml").read_text().splitlines() if "expr:" in line))
+    )
 
     assert used <= {metric.name for metric in METRICS}
 

@@ -25,7 +25,9 @@ RANKS = [sys.executable, str(Path(__file__).parent / "ranks.py")]
 
 
 def diag(*words: str, env: dict[str, str] | None = None, timeout: float = 60, **kwargs: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DIAG, *words], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})}, **kwargs)
+    return subprocess.run(
+        [*DIAG, *words], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})}, **kwargs
+    )
 
 
 def fetch(url: str) -> Any:
@@ -65,9 +67,10 @@ def test_no_command_is_a_usage_error():
 
 
 def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks(tmp_path):
-    with ready_fifo(tmp_path) as fifo, live_run(
-        tmp_path, [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"], env={"READY": str(fifo)}
-    ) as run:
+    with (
+        ready_fifo(tmp_path) as fifo,
+        live_run(tmp_path, [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"], env={"READY": str(fifo)}) as run,
+    ):
         with open(os.open(fifo, os.O_RDWR)) as ready:  # O_RDWR: no end of file while writers come and go
             assert {ready.readline().strip() for _ in range(4)} == {"0", "1", "2", "5"}
         url = run.until(lambda: run.run_json().get("url"), 30)
@@ -159,13 +162,19 @@ def test_stacks_come_by_signal_where_ptrace_is_denied(tmp_path):
     """A rank that made itself undumpable, and a diag without CAP_SYS_PTRACE: the real refusal of the kernel."""
     if os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists():
         pytest.skip("needs setpriv (util-linux) to drop CAP_SYS_PTRACE")
-    script = ("import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\ndef stands_here():\n    time.sleep(3600)\nstands_here()")
+    script = (
+        "import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\ndef stands_here():\n    time.sleep(3600)\nstands_here()"
+    )
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     drop = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"] if os.geteuid() == 0 else []
     command = [*drop, *DIAG, "run", "--port", "0", "--run-root", str(tmp_path / "runs"), "--", sys.executable, "-c", script]
-    process = psutil.Popen(command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = psutil.Popen(
+        command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
-        url = _wait(lambda: next((json.loads(p.read_text()).get("url") for p in (tmp_path / "runs").glob("*/run.json")), None), 30)
+        url = _wait(
+            lambda: next((json.loads(p.read_text()).get("url") for p in (tmp_path / "runs").glob("*/run.json")), None), 30
+        )
         stacks = _wait(lambda: (s := fetch(f"{url}/ranks/0/stacks"))["main"] and s, 60)
         notes = fetch(f"{url}/findings")["not_checked"]
     finally:
@@ -215,11 +224,17 @@ def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_r
 def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_path):
     """All candidates on a read-only file system, in a mount namespace of the test's own."""
     inner = ["run", "--port", "0", "--run-root", "/mnt/x", "--", "sh", "-c", "echo fine; exit 5"]
-    script = "mount -t tmpfs -o ro none /mnt && mount --bind /mnt /tmp && mount --bind /mnt /var/tmp && exec \"$@\""
+    script = 'mount -t tmpfs -o ro none /mnt && mount --bind /mnt /tmp && mount --bind /mnt /var/tmp && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", *DIAG, *inner]
 
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/",
-                            env={**os.environ, "XDG_STATE_HOME": "/mnt", "TMPDIR": "/mnt"})
+    answer = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+        env={**os.environ, "XDG_STATE_HOME": "/mnt", "TMPDIR": "/mnt"},
+    )
 
     assert (answer.returncode, answer.stdout) == (5, "fine\n"), answer.stderr
     assert "no run directory can be made" in answer.stderr and "--run-root" in answer.stderr
@@ -269,11 +284,27 @@ def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_
         "for number in range(200):\n    print('line', number, 'x' * 2000, flush=True)\n    time.sleep(0.01)\n"
         "time.sleep(3)\nsys.exit(9)\n"
     )
-    inner = [*DIAG, "run", "--port", "0", "--run-root", str(tmp_path / "disk"), "--", sys.executable, str(job), str(tmp_path / "disk")]
-    script = f"mount -t tmpfs -o size=120m none {tmp_path / 'disk'} && exec \"$@\""
+    inner = [
+        *DIAG,
+        "run",
+        "--port",
+        "0",
+        "--run-root",
+        str(tmp_path / "disk"),
+        "--",
+        sys.executable,
+        str(job),
+        str(tmp_path / "disk"),
+    ]
+    script = f'mount -t tmpfs -o size=120m none {tmp_path / "disk"} && exec "$@"'
 
-    answer = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *inner], capture_output=True, text=True, timeout=90,
-                            env={**os.environ, "DIAG_PROC_SECONDS": "0.2", "DIAG_LONE_PROCESS_SECONDS": "0.5"})
+    answer = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", *inner],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env={**os.environ, "DIAG_PROC_SECONDS": "0.2", "DIAG_LONE_PROCESS_SECONDS": "0.5"},
+    )
 
     assert answer.returncode == 9, answer.stderr[-2000:]
     assert [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("line")] == [str(n) for n in range(200)]

@@ -17,7 +17,9 @@ from diag.sources.output import MAX_LINE_CHARS, MAX_LINES_PER_RECORD, FileFollow
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 # What terminals and jobs make lines of, and what breaks decoders: torn UTF-8, NUL, a lone continuation byte.
-PIECES = st.sampled_from([b"\n", b"\r", b"\r\n", b"\r\r\n", b"a", b"Train:  12%|", b" ", b"\xc3\xa9", b"\xc3", b"\xa9", b"\xf0\x9f", b"\xff", b"\0"])
+PIECES = st.sampled_from(
+    [b"\n", b"\r", b"\r\n", b"\r\r\n", b"a", b"Train:  12%|", b" ", b"\xc3\xa9", b"\xc3", b"\xa9", b"\xf0\x9f", b"\xff", b"\0"]
+)
 
 
 def lines_of(chunks: list[bytes]) -> list[list[Any]]:
@@ -248,11 +250,50 @@ def test_no_payload_raises(payload: Any) -> None:
 
 # Words of which lines with facts are made, so that the readers behind them are reached.
 WORDS = st.sampled_from(
-    ["{'loss': ", "'iteration': '", "'global_step/max_steps': '", "1/8'", "}", "{", ", ", "nan", "1e999", "9" * 400, "9" * 5000, "-",
-     "iteration ", " iteration       1/       8 | ", "consumed samples:            8 | ", "lm loss: 1.2.3 | ", "0.5 |", "|", ":", " ",
-     "The training of Epoch ", " starts...", "saving checkpoint at iteration ", " to /out", "Train:", " 12%|", "| 1/8 [", "Map:", "\x00",
-     "failed (exitcode: ", ") local_rank: 1 (pid: ", "  exitcode  : ", " (pid: 7)", "  rank      : ", " (local_rank: 0)", "[rank", "]:",
-     "gpu-0:1:2 [0] NCCL INFO ", " NCCL ", "[2026-11-20 22:48:14] ", "\u0661", "\ud800"]
+    [
+        "{'loss': ",
+        "'iteration': '",
+        "'global_step/max_steps': '",
+        "1/8'",
+        "}",
+        "{",
+        ", ",
+        "nan",
+        "1e999",
+        "9" * 400,
+        "9" * 5000,
+        "-",
+        "iteration ",
+        " iteration       1/       8 | ",
+        "consumed samples:            8 | ",
+        "lm loss: 1.2.3 | ",
+        "0.5 |",
+        "|",
+        ":",
+        " ",
+        "The training of Epoch ",
+        " starts...",
+        "saving checkpoint at iteration ",
+        " to /out",
+        "Train:",
+        " 12%|",
+        "| 1/8 [",
+        "Map:",
+        "\x00",
+        "failed (exitcode: ",
+        ") local_rank: 1 (pid: ",
+        "  exitcode  : ",
+        " (pid: 7)",
+        "  rank      : ",
+        " (local_rank: 0)",
+        "[rank",
+        "]:",
+        "gpu-0:1:2 [0] NCCL INFO ",
+        " NCCL ",
+        "[2026-11-20 22:48:14] ",
+        "\u0661",
+        "\ud800",
+    ]
 )
 
 

@@ -59,7 +59,14 @@ def test_megatron_path_of_swift_3_tells_every_phase_step_and_save(version: str) 
     steps = [f"step {number} of 8" for number in range(1, 9)]
 
     assert story(f"megatron_dpo_{version}.log") == [
-        *MEGATRON, *steps[:4], "save begins", "saved", *steps[4:], "save begins", "saved", "teardown",
+        *MEGATRON,
+        *steps[:4],
+        "save begins",
+        "saved",
+        *steps[4:],
+        "save begins",
+        "saved",
+        "teardown",
     ]
 
 
@@ -136,7 +143,8 @@ def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Loading:  50%|#    | 60/119 [00:00<00:00, 2927.03it/s]", "Saving: 100%|####| 4/4 [00:00<00:00, 1343.79it/s]", "100%", ""]
+    "text",
+    ["Loading:  50%|#    | 60/119 [00:00<00:00, 2927.03it/s]", "Saving: 100%|####| 4/4 [00:00<00:00, 1343.79it/s]", "100%", ""],
 )
 def test_other_bars_say_nothing(text: str) -> None:
     assert list(swift_log.read_bar(text, None)) == []

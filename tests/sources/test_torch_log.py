@@ -29,13 +29,21 @@ def said(name: str) -> list[tuple[object, ...]]:
 
 def test_table_of_torch_2_13_names_both_ranks_with_exit_code_and_pid() -> None:
     assert said("elastic_2.13.log") == [
-        ("exit", 1, 20342), ("rank", 0), ("exit", -15, 20341), ("rank", 1), ("exit", 1, 20342),
+        ("exit", 1, 20342),
+        ("rank", 0),
+        ("exit", -15, 20341),
+        ("rank", 1),
+        ("exit", 1, 20342),
     ]
 
 
 def test_table_of_torch_2_11_names_both_ranks_with_exit_code_and_pid() -> None:
     assert said("elastic_2.11.log") == [
-        ("exit", 1, 1017), ("rank", 1), ("exit", -15, 1018), ("rank", 0), ("exit", 1, 1017),
+        ("exit", 1, 1017),
+        ("rank", 1),
+        ("exit", -15, 1018),
+        ("rank", 0),
+        ("exit", 1, 1017),
     ]
 
 

@@ -1,0 +1,182 @@
+"""What is known of one rank now: its process, stacks, limits and exit, and what of it moved last. Judges nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from diag.model import Placement
+from diag.observations import (
+    CgroupMemory,
+    LimitsSeen,
+    ProcessSample,
+    ProcessTree,
+    RankExited,
+    SharedMemory,
+    StackSample,
+    ThreadStack,
+)
+from diag.stacks import Activity, Reading, read_stack, signature
+
+__all__ = ["CHANNELS", "TAIL_LINES", "RankState"]
+
+CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
+
+# Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
+_CHILD_CPU_RATIO = 0.2
+_MAIN_CPU_RATIO = 0.3
+# Above this a process reads or writes for its work; heartbeats and log lines stay below it.
+_IO_BYTES_PER_SECOND = 64 * 1024
+# Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
+_RSS_BYTES_PER_SECOND = 1024 * 1024
+TAIL_LINES = 200
+_MOST_CHILD_STACKS = 256
+_SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
+_UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank as last seen. `moved` holds, per channel, the told time at which it last made progress."""
+
+    placement: Placement
+    distributed: bool = True
+    found_at: float = 0.0
+    tree: ProcessTree | None = None
+    tree_at: float = 0.0
+    stack: StackSample | None = None
+    stack_at: float = 0.0
+    stack_since: float = 0.0  # first sample of the unbroken series with this signature
+    stack_samples: int = 0  # how many samples that series has
+    stack_signature: str = ""
+    reading: Reading | None = None
+    rooted: bool = False  # its main stack was once seen to begin at the program's own module
+    child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
+    limits: LimitsSeen | None = None
+    cgroup: CgroupMemory | None = None
+    shm: SharedMemory | None = None
+    exit: RankExited | None = None
+    exited_at: float | None = None
+    stopped_since: float | None = None
+    moved: dict[str, float] = field(default_factory=dict)
+    child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+    cpu_ratio: float | None = None
+    main_cpu_ratio: float | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+    @property
+    def rank(self) -> int:
+        return self.placement.rank
+
+    @property
+    def alive(self) -> bool:
+        return self.exit is None
+
+    @property
+    def failed(self) -> bool:
+        """Ended, and the exit status says that it should not have."""
+        return self.exit is not None and (self.exit.signal is not None or (self.exit.exit_code or 0) != 0)
+
+    @property
+    def stopped(self) -> bool:
+        return self.tree is not None and self.tree.main.state in "Tt" and self.alive
+
+    @property
+    def activity(self) -> Activity | None:
+        return self.reading.activity if self.reading else None
+
+    def last_moved(self, channels: Iterable[str] = CHANNELS) -> float:
+        return max((self.moved.get(channel, 0.0) for channel in channels), default=0.0)
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def see_tree(self, at: float, fact: ProcessTree) -> None:
+        """A reading of /proc: what moved since the last one."""
+        before, self.tree, self.tree_at = self.tree, fact, at
+        if fact.main.state in "Tt":
+            self.stopped_since = self.stopped_since or at
+        else:
+            self.stopped_since = None
+        if before is None:
+            self.moved.setdefault("cpu", at)
+            return
+        seconds = fact.emitted - before.emitted
+        if seconds <= 0.05:
+            return  # two readings of one moment (or a clock that jumped): no rate can be told
+        self.cpu_ratio = max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
+        if fact.main_thread_cpu_seconds is not None and before.main_thread_cpu_seconds is not None:
+            self.main_cpu_ratio = max(0.0, fact.main_thread_cpu_seconds - before.main_thread_cpu_seconds) / seconds
+        else:
+            self.main_cpu_ratio = self.cpu_ratio
+        if _io_rate(before.main, fact.main, seconds) > _IO_BYTES_PER_SECOND:
+            self.moved["io"] = at
+        if abs(fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND:
+            self.moved["memory"] = at
+        known = {(child.pid, child.start_ticks): child for child in before.children}
+        for child in fact.children:
+            old = known.get((child.pid, child.start_ticks))
+            spent = child.cpu_seconds - (old.cpu_seconds if old else 0.0)
+            if spent / seconds > _CHILD_CPU_RATIO:
+                self.moved["child_cpu"] = at
+        if self._children_moved_bytes(fact):
+            self.moved["child_io"] = at
+        # CPU of the main thread is progress only outside of a known wait: NCCL waits spin at 100 %.
+        waiting = self.reading is not None and self.activity in _SPINNING_WAITS and self.stack_samples > 1
+        if self.main_cpu_ratio > _MAIN_CPU_RATIO and not waiting:
+            self.moved["cpu"] = at
+
+    def _children_moved_bytes(self, fact: ProcessTree) -> bool:
+        """Children's IO is read less often than they are: compare with the last reading that had it."""
+        moved = False
+        seen: dict[tuple[int, int], tuple[float, int]] = {}
+        for child in fact.children:
+            key = (child.pid, child.start_ticks)
+            before = self.child_chars.get(key)
+            if child.read_chars is None or child.write_chars is None:
+                if before is not None:
+                    seen[key] = before
+                continue
+            chars = child.read_chars + child.write_chars
+            seen[key] = (fact.emitted, chars)
+            if before is not None and fact.emitted > before[0]:
+                moved |= (chars - before[1]) / (fact.emitted - before[0]) > _IO_BYTES_PER_SECOND
+        self.child_chars = seen
+        return moved
+
+    def see_stack(self, at: float, fact: StackSample) -> None:
+        """A sample of the rank's own threads: whether its main thread stands where it stood."""
+        main = fact.main
+        mark = signature(main) if main else ""
+        if mark == self.stack_signature and self.stack is not None:
+            self.stack_samples += 1
+        else:
+            if self.stack is not None:
+                self.moved["stack"] = at
+            self.stack_signature, self.stack_samples, self.stack_since = mark, 1, at
+        self.stack, self.stack_at = fact, at
+        self.reading = self._read(main) if main else None
+
+    def _read(self, main: ThreadStack) -> Reading:
+        """As `read_stack`, and one thing that only the history tells: exit handlers run when the module's frame is gone."""
+        reading = read_stack(main)
+        if not main.frames:
+            return reading
+        if main.frames[0].function in ("<module>", "_run_module_as_main"):
+            self.rooted = True
+        elif self.rooted and reading.context is None and reading.activity in _UNROOTED_WAITS:
+            return replace(reading, context=Activity.TEARDOWN)
+        return reading
+
+    def see_child_stack(self, at: float, fact: StackSample) -> None:
+        self.child_stacks[fact.pid] = (at, fact)
+        if len(self.child_stacks) > _MOST_CHILD_STACKS:  # workers come and go; keep the newest
+            oldest = min(self.child_stacks, key=lambda pid: self.child_stacks[pid][0])
+            del self.child_stacks[oldest]
+
+
+def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> float:
+    if None in (before.read_chars, before.write_chars, after.read_chars, after.write_chars):
+        return 0.0
+    moved = (after.read_chars or 0) + (after.write_chars or 0) - (before.read_chars or 0) - (before.write_chars or 0)
+    return max(0, moved) / seconds

@@ -1,0 +1,439 @@
+"""A real sidecar beside a real Python process: what it sends, what it does when told, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag.model import Placement, Record
+from diag.settings import Settings
+from diag.sidecar import Sidecar as Inner
+from diag.sidecars import SidecarPool
+from diag.sources import pyspy
+
+ROOT = Path(__file__).parents[2]
+needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")
+# A rank with a child that stands in a function of its own, as a DataLoader worker does.
+RANK = """
+import os, sys
+def reads_a_shard():
+    r, w = os.pipe()
+    os.read(r, 1)
+if os.fork() == 0:
+    os.close(0)
+    reads_a_shard()
+def waits_for_a_batch():
+    sys.stdin.read()
+print("up", flush=True)
+waits_for_a_batch()
+"""
+
+
+def ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+@pytest.fixture
+def rank() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RANK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+class Sidecar:
+    """The process, and what it sends as a queue."""
+
+    def __init__(self, pid: int, **task: Any) -> None:
+        settings = {
+            "run_dir": None,
+            "stack_signal": 0,
+            "stack_seconds": 60.0,
+            "close_stack_seconds": 0.5,
+            "proc_seconds": 0.2,
+            "node_seconds": 0.5,
+        }
+        whole = {"rank": 3, "pid": pid, **settings, **task}
+        if "start_ticks" not in whole:
+            whole["start_ticks"] = ticks(pid)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "diag.sidecar", json.dumps(whole)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        self.sent: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.seen: list[dict[str, Any]] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.sent.put(json.loads(line))
+        self.sent.put(None)
+
+    def order(self, line: bytes | dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+        self.process.stdin.flush()
+
+    def until(self, condition: Callable[[dict[str, Any]], Any], timeout: float = 20.0) -> dict[str, Any]:
+        """The next message that the condition holds for."""
+        end = time.monotonic() + timeout
+        while True:
+            message = self.sent.get(timeout=max(0.01, end - time.monotonic()))
+            assert message is not None, f"the sidecar ended; it had sent {self.seen[-5:]}"
+            self.seen.append(message)
+            if condition(message):
+                return message
+
+    def source(self, name: str) -> dict[str, Any]:
+        return self.until(lambda message: message.get("source") == name)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                assert pipe is not None
+                pipe.close()
+
+
+def task_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    times = {"stack_seconds": 60, "close_stack_seconds": 2, "proc_seconds": 2, "node_seconds": 5}
+    return {"rank": 3, "pid": process.pid, "start_ticks": ticks(process.pid), **times}
+
+
+@contextlib.contextmanager
+def beside(process: subprocess.Popen[bytes], **task: Any) -> Iterator[Sidecar]:
+    sidecar = Sidecar(process.pid, **task)
+    try:
+        yield sidecar
+    finally:
+        sidecar.end()
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"never: {what}"
+        os.sched_yield()
+
+
+def functions(message: dict[str, Any]) -> list[str]:
+    return [frame["name"] for thread in message["payload"].get("stdout", ()) for frame in thread["frames"]]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+@needs_pyspy
+def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subprocess.Popen[bytes]) -> None:
+    # given a sidecar, when it has looked at all there is
+    with beside(rank) as sidecar:
+        wanted = {"proc", "cgroup", "shm", "pyspy"}
+        sidecar.until(lambda message: wanted <= {m.get("source") for m in sidecar.seen})
+
+        # then these are records with the reader's clock, and /proc was read in both ways
+        records = [Record.from_json(message) for message in sidecar.seen if "source" in message]
+        assert {record.rank for record in records} == {3}
+        assert all(record.emitted is not None and abs(record.emitted - time.time()) < 60 for record in records)
+        payloads = [record.payload for record in records if record.source == "proc"]
+        assert any("stat" in payload for payload in payloads) and any("limits" in str(list(payload)) for payload in payloads)
+        assert "waits_for_a_batch" in functions(next(m for m in sidecar.seen if m.get("source") == "pyspy"))
+        assert all(message["took"] >= 0 for message in sidecar.seen if "took" in message)
+
+
+@needs_pyspy
+def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subprocess.Popen[bytes]) -> None:
+    # given a sidecar that has taken its stack and would take the next in a minute
+    with beside(rank) as sidecar:
+        sidecar.source("pyspy")
+        sidecar.source("proc")
+
+        # when it is told to look closer
+        sidecar.order({"mode": "closer"})
+
+        # then the child's stack comes
+        child = sidecar.until(
+            lambda message: message.get("source") == "pyspy" and message["payload"].get("parent_pid") == rank.pid
+        )
+        assert "reads_a_shard" in functions(child)
+
+
+@needs_pyspy
+def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank) as sidecar:
+        sidecar.source("pyspy")
+        os.kill(rank.pid, signal.SIGSTOP)
+        wait_for(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped")
+
+        began = time.monotonic()
+        sidecar.order({"dump": "dump-1", "deadline": 6.0})
+        done = sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0)
+
+        assert time.monotonic() - began < 7.0
+        assert (done["rank"], done["missing"]) == (3, [])
+        assert Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        stacks = [message for message in sidecar.seen if message.get("source") == "pyspy"][1:]
+        assert {message["payload"].get("parent_pid") for message in stacks} == {None, rank.pid}
+
+
+def test_dump_without_py_spy_says_why_there_is_no_stack(rank: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspy, "find_executable", lambda: None)
+    sent: list[dict[str, Any]] = []
+    inner = Inner(task_of(rank), sent.append)
+
+    inner.command({"dump": "d", "deadline": 3.0})
+    inner._dump(inner._dumps.pop())
+
+    assert sent[-1]["missing"] == ["no stack: py-spy is not installed: pip install py-spy, in the environment of diag"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, 9), (signal.SIGTERM, 15)])
+def test_death_of_the_rank_is_told_with_its_signal(rank: subprocess.Popen[bytes], number: int, status: int) -> None:
+    with beside(rank, node_seconds=60.0) as sidecar:
+        sidecar.source("cgroup")
+        sidecar.source("shm")
+        before = len(sidecar.seen)
+
+        os.kill(rank.pid, number)
+
+        payload = sidecar.source("exits")["payload"]
+        assert (payload["pid"], payload["status"]) == (rank.pid, status)
+        # the memory cgroup was read after the death and before it was told: the OOM counter of that moment
+        assert "cgroup" in [message.get("source") for message in sidecar.seen[before:]]
+
+
+def test_rank_that_is_gone_before_the_sidecar_looks_is_told_as_gone(rank: subprocess.Popen[bytes]) -> None:
+    start = ticks(rank.pid)
+    os.killpg(rank.pid, signal.SIGKILL)
+    rank.communicate()
+
+    with beside(rank, start_ticks=start) as sidecar:
+        payload = sidecar.source("exits")["payload"]
+
+    assert (payload["pid"], payload["status"]) == (rank.pid, None)
+
+
+def test_pid_that_was_used_again_is_not_watched_as_the_rank(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank, start_ticks=ticks(rank.pid) - 1) as sidecar:
+        payload = sidecar.source("exits")["payload"]
+
+        assert payload["status"] is None
+        assert not any(message.get("source") == "proc" and "stat" in message["payload"] for message in sidecar.seen)
+
+
+def test_sidecar_ends_when_the_hub_closes_its_orders_even_while_the_rank_is_stopped(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank) as sidecar:
+        sidecar.source("proc")
+        os.kill(rank.pid, signal.SIGSTOP)
+
+        assert sidecar.process.stdin is not None
+        sidecar.process.stdin.close()
+
+        assert sidecar.process.wait(1.0) == 0
+
+
+def test_sidecar_of_a_killed_hub_is_gone_in_a_second(rank: subprocess.Popen[bytes]) -> None:
+    # given a hub with a sidecar
+    code = (
+        "import sys, time\nfrom diag.model import Placement\nfrom diag.settings import Settings\nfrom diag.sidecars import SidecarPool\n"
+        f"pool = SidecarPool(Settings(), None, 0, lambda record: None, lambda s, t: None, lambda s, r: None)\n"
+        f"pool.watch(Placement(0, 0, 1, 'n', {rank.pid}, {ticks(rank.pid)}))\nprint(pool.processes()[0], flush=True)\ntime.sleep(60)"
+    )
+    hub = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
+    assert hub.stdout is not None
+    pid = int(hub.stdout.readline())
+    wait_for(lambda: b"diag.sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes(), "the sidecar was started")
+
+    # when it is killed
+    hub.kill()
+    hub.communicate()
+
+    # then nothing of it is left
+    wait_for(lambda: is_gone(pid), "the sidecar ended", seconds=5.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"5",
+        b"[]",
+        b'"mode"',
+        b'"dump"',
+        b"\xff\xfe",
+        b'{"dump": 1}',
+        b'{"dump": 1, "deadline": "x"}',
+        b"[" * 50_000,
+    ],
+)
+def test_order_that_is_garbage_is_left_out(rank: subprocess.Popen[bytes], line: bytes) -> None:
+    with beside(rank, stack_seconds=60.0) as sidecar:
+        sidecar.order(line)
+        sidecar.order({"dump": "after", "deadline": 3.0})
+
+        assert sidecar.until(lambda message: message.get("dumped") == "after")["rank"] == 3
+
+
+def test_time_that_a_dump_waits_for_the_stack_thread_counts_against_its_deadline(rank: subprocess.Popen[bytes]) -> None:
+    inner = Inner(task_of(rank), lambda message: None)
+    before = time.monotonic()
+
+    inner.command({"dump": "d", "deadline": 4.0})
+
+    assert before + 4.0 <= inner._dumps[0]["until"] <= time.monotonic() + 4.0
+
+
+def test_sidecar_steps_back_for_the_job_and_loads_nothing_heavy(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank) as sidecar:
+        sidecar.source("proc")
+        pid = sidecar.process.pid
+
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "500"
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        assert not any(name in maps for name in ("torch", "pydantic", "psutil"))
+
+
+# --- the hub's side --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[tuple[SidecarPool, queue.SimpleQueue[Record]]]:
+    records: queue.SimpleQueue[Record] = queue.SimpleQueue()
+    made = SidecarPool(
+        Settings(proc_seconds=0.2), tmp_path, 0, records.put, lambda source, seconds: None, lambda source, reason: None
+    )
+    yield made, records
+    made.close()
+
+
+def record_of(records: queue.SimpleQueue[Record], source: str) -> Record:
+    while True:
+        record = records.get(timeout=15)
+        if record.source == source:
+            return record
+
+
+def place(process: subprocess.Popen[bytes], rank: int = 0) -> Placement:
+    return Placement(rank, rank, 2, "n", process.pid, ticks(process.pid))
+
+
+def test_run_directory_that_is_gone_does_not_blind_the_hub(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]], tmp_path: Path
+) -> None:
+    tmp_path.rmdir()
+
+    pool[0].watch(place(rank))
+
+    assert record_of(pool[1], "proc").rank == 0
+
+
+def test_module_of_the_users_project_is_not_the_sidecars(
+    rank: subprocess.Popen[bytes],
+    pool: tuple[SidecarPool, queue.SimpleQueue[Record]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given a project with files called as modules that the sidecar imports
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("json", "socket", "signal", "diag"):
+        (project / f"{name}.py").write_text("raise SystemExit('not yours')")
+    monkeypatch.chdir(project)
+
+    pool[0].watch(place(rank))
+
+    assert record_of(pool[1], "proc").rank == 0
+
+
+def test_process_that_cannot_be_started_is_said_with_the_reason(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+    pool[0].watch(place(rank))
+
+    payload = pool[1].get(timeout=5).payload
+    assert payload["reason"] == "cannot be started: Resource temporarily unavailable"
+
+
+def test_sidecar_that_dies_is_said_and_started_again_while_its_rank_lives(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    sidecars, records = pool
+    sidecars.watch(place(rank))
+    record_of(records, "proc")
+    first = sidecars.processes()[0]
+
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: not sidecars.processes(), "the pool noticed")
+    sidecars.tend(lambda rank: True)
+
+    assert sidecars.processes()[0] != first
+    assert record_of(records, "run").payload["source"] == "sidecar"
+    assert record_of(records, "proc").rank == 0
+
+
+def test_dump_of_a_sidecar_that_dies_meanwhile_is_explained_and_not_waited_for(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    sidecars, records = pool
+    sidecars.watch(place(rank))
+    record_of(records, "proc")
+    os.kill(sidecars.processes()[0], signal.SIGSTOP)  # it takes no order
+
+    wait = sidecars.dump("d", 5.0)
+    os.kill(sidecars.processes()[0], signal.SIGKILL)
+
+    assert wait.done.wait(5)
+    assert wait.answers[0]["missing"] == ["the sidecar ended"]
+
+
+def test_new_process_of_a_rank_gets_a_sidecar_and_the_old_one_ends(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    sidecars, records = pool
+    sidecars.watch(place(rank))
+    old = sidecars.processes()[0]
+
+    sidecars.watch(place(rank))
+
+    assert sidecars.processes()[0] != old
+    wait_for(lambda: is_gone(old), "the old one ended")
+    record_of(records, "proc")
+
+
+def test_dump_of_no_ranks_is_done_at_once(pool: tuple[SidecarPool, queue.SimpleQueue[Record]]) -> None:
+    wait = pool[0].dump("d", 5.0)
+
+    assert wait.done.is_set() and wait.answers == {}

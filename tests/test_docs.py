@@ -1,0 +1,226 @@
+"""The documentation and the code say the same: every setting, option, finding, metric and path is mentioned."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from diag.cli import VERBS, make_parser
+from diag.detectors import DETECTORS
+from diag.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+DOCS = "\n".join((ROOT / name).read_text() for name in ("README.md", "REFERENCE.md"))
+
+# Public API: ids that scripts and alerts match. A new one is added here and in REFERENCE.md; none is ever renamed.
+FINDING_IDS = frozenset(
+    [
+        "hang",
+        "slow",
+        "straggler",
+        "throughput-drop",
+        "collective-timeout",
+        "rank-desync",
+        "rank-died",
+        "ib-fallback",
+        "ib-port",
+        "ib-error",
+        "transport-mismatch",
+        "nccl-init-error",
+        "nccl-no-interface",
+        "duplicate-gpu",
+        "memlock-limit",
+        "shm-too-small",
+        "fd-limit",
+        "pids-limit",
+        "host-oom",
+        "host-oom-forecast",
+        "cuda-oom",
+        "gpu-fault",
+        "ecc-error",
+        "nvlink-fault",
+        "thermal-throttle",
+        "power-brake",
+        "rendezvous-failure",
+        "port-in-use",
+        "hostname-resolution",
+        "dataloader-worker-died",
+        "dataloader-deadlock",
+        "io-blocked",
+        "dataset-schema",
+        "dataset-format",
+        "loss-nan",
+        "grad-nan",
+        "loss-collapse",
+        "loss-spike",
+        "loss-divergence",
+        "fp16-overflow",
+        "extension-abi-mismatch",
+        "version-mismatch",
+        "missing-module",
+        "missing-header",
+        "cuda-version-mismatch",
+        "recompile-limit",
+        "disk-full",
+        "checkpoint-write-error",
+        "checkpoint-corrupt",
+        "checkpoint-missing",
+        "checkpoint-args-mismatch",
+        "node-failure",
+        "launch-mismatch",
+        "env-no-effect",
+        "env-harmful",
+        "leftover-process",
+        "restarted-after-success",
+    ]
+)
+HANG_CLASSES = frozenset(
+    [
+        "data_loading",
+        "preprocess_wait",
+        "collective_mismatch",
+        "collective_order_deadlock",
+        "peer_lost",
+        "peer_not_joined",
+        "resource_wait",
+        "lock_deadlock",
+        "gil_deadlock",
+        "gpu_side",
+        "network_transport",
+        "checkpoint_io",
+        "rendezvous",
+        "comm_init",
+        "compile_wait",
+        "teardown",
+        "stopped",
+        "unknown",
+    ]
+)
+
+
+def is_mentioned(word: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", DOCS) is not None
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_setting_is_documented_with_its_variable(name: str) -> None:
+    assert f"`{name}`" in DOCS
+    assert f"`DIAG_{name.upper()}`" in DOCS
+
+
+def options() -> list[tuple[str, str]]:
+    verbs = make_parser()._subparsers
+    assert verbs is not None
+    parsers: dict[str, argparse.ArgumentParser] = dict(verbs._group_actions[0].choices)  # type: ignore[arg-type]
+    return [
+        (verb, max(action.option_strings, key=len))
+        for verb, parser in parsers.items()
+        for action in parser._actions
+        if action.option_strings and action.dest != "help"
+    ]
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_verb_is_documented(verb: str) -> None:
+    assert re.search(rf"`diag {verb}\b", DOCS)
+
+
+@pytest.mark.parametrize(("verb", "option"), options())
+def test_option_is_documented_with_its_verb(verb: str, option: str) -> None:
+    row = next((line for line in DOCS.splitlines() if line.startswith(f"| `diag {verb}")), "")
+
+    assert re.search(rf"{re.escape(option)}(?![\w-])", row), f"{option} is not in the row of `diag {verb}` in REFERENCE.md"
+
+
+def test_no_option_is_documented_that_there_is_not() -> None:
+    known = {option for _, option in options()} | {"-o", "-q", "-"}
+    for line in DOCS.splitlines():
+        verb = re.match(r"\| `diag (\w+)", line)
+        if verb:
+            assert set(re.findall(r"`(--?[\w-]+)", line)) <= known, line
+
+
+def ids_in_code() -> set[str]:
+    """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's lines."""
+    found = {kind.name for kind in DETECTORS}
+    for path in [*(ROOT / "diag" / "detectors").glob("*.py"), *(ROOT / "diag" / "preflight").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            arguments = {keyword.arg: keyword.value for keyword in node.keywords}
+            value: ast.expr | None = None
+            if name == "Finding":
+                value = node.args[0] if node.args else arguments.get("id")
+            elif name == "Line":
+                value = node.args[4] if len(node.args) > 4 else arguments.get("id")
+            if isinstance(value, ast.Constant) and value.value:
+                found.add(str(value.value))
+    return found
+
+
+def test_every_finding_that_can_be_made_is_in_the_contract() -> None:
+    assert ids_in_code() <= FINDING_IDS
+
+
+@pytest.mark.parametrize("finding", sorted(ids_in_code()))
+def test_finding_is_documented(finding: str) -> None:
+    assert f"`{finding}`" in DOCS
+
+
+def test_every_class_of_hang_that_can_be_said_is_in_the_contract_and_documented() -> None:
+    text = (ROOT / "diag" / "detectors" / "hang.py").read_text() + (ROOT / "diag" / "detectors" / "hang_words.py").read_text()
+    said = {name for name in HANG_CLASSES if f'"{name}"' in text}
+
+    assert {"data_loading", "lock_deadlock", "stopped", "peer_lost", "resource_wait", "checkpoint_io", "unknown"} <= said
+    assert [name for name in sorted(said) if not is_mentioned(name)] == []
+
+
+def causes_in_code() -> set[str]:
+    """Words in `cause=...` of the hang detector, where they are written out."""
+    found = set()
+    for name in ("hang.py", "hang_words.py"):
+        for node in ast.walk(ast.parse((ROOT / "diag" / "detectors" / name).read_text())):
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "cause"
+                and isinstance(node.value, ast.Constant)
+                and node.value.value
+            ):
+                found.add(str(node.value.value))
+    return found
+
+
+def test_every_cause_that_is_written_out_is_documented() -> None:
+    assert [cause for cause in sorted(causes_in_code()) if not is_mentioned(cause)] == []
+
+
+def test_every_metric_is_documented_with_its_type() -> None:
+    from diag.outputs.prometheus import METRICS
+
+    for metric in METRICS:
+        name = getattr(metric, "name", metric)
+        assert any(name in line and line.startswith("| `") for line in DOCS.splitlines()), f"{name} is in no table"
+
+
+def test_every_path_is_documented() -> None:
+    text = (ROOT / "diag" / "outputs" / "http.py").read_text()
+    paths = set(re.findall(r'\.(?:get|post|route|add_api_route)\(\s*"(/[^"]*)"', text))
+
+    assert {"/findings", "/ranks", "/dump", "/metrics", "/healthz"} <= paths
+    assert [path for path in sorted(paths) if f"`{path}`" not in DOCS] == []
+
+
+def test_documents_that_are_linked_are_there() -> None:
+    for name in ("README.md", "REFERENCE.md"):
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / name).read_text()):
+            assert (ROOT / target).exists(), f"{name} links {target}"
+
+
+@pytest.mark.parametrize("schema", ["diag.report/1", "diag.dump/1", "diag.run/1", "diag.journal/1"])
+def test_every_schema_is_documented(schema: str) -> None:
+    assert schema in DOCS
