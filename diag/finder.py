@@ -195,12 +195,15 @@ class RankFinder:
         raw = read_raw(f"{self._proc}/{pid}/cmdline") or b""
         return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
 
-    def output_files(self, pid: int) -> Iterator[tuple[str, Path]]:
-        """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection)."""
+    def output_files(self, pid: int) -> Iterator[tuple[str, Path, bool]]:
+        """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection), and
+        whether it appends to them: then an earlier run's lines may stand before its own."""
         for number, name in ((1, "stdout"), (2, "stderr")):
             try:
                 target = Path(os.readlink(self._proc / str(pid) / "fd" / str(number)))
             except OSError:
                 continue
             if target.is_absolute() and target.is_file():
-                yield name, target
+                flags = read_raw(f"{self._proc}/{pid}/fdinfo/{number}") or b""
+                octal = next((line.split()[1] for line in flags.splitlines() if line.startswith(b"flags:")), b"0")
+                yield name, target, bool(int(octal, 8) & os.O_APPEND)

@@ -99,6 +99,7 @@ class Hub:
         self._assemblers: dict[str, LineAssembler] = {}
         self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
         self._own_output: set[Path] = set()
+        self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
         self._nvml: NvmlReader | None = None
         self._stop_node = threading.Event()
         self._next: dict[str, float] = {}
@@ -264,8 +265,9 @@ class Hub:
         self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
         self._pool.watch(found.placement)
         if self._finder is not None:
-            for stream, path in self._finder.output_files(found.placement.pid):
-                self._follow(path, f"{stream}:{path.name}", found.placement.rank)
+            for stream, path, appended in self._finder.output_files(found.placement.pid):
+                earlier = appended and path.parent != self._job_dir  # `>> train.log`: an older run's lines come first
+                self._follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier)
 
     def own_output(self, paths: Iterable[Path]) -> None:
         """Files that the relay already follows: not to be read a second time."""
@@ -273,7 +275,7 @@ class Hub:
             with contextlib.suppress(OSError):
                 self._own_output.add(path.resolve())
 
-    def _follow(self, path: Path, stream: str, rank: int | None) -> None:
+    def _follow(self, path: Path, stream: str, rank: int | None, *, from_end: bool = False) -> None:
         real = path.resolve()
         if real in self._own_output:
             return
@@ -283,11 +285,12 @@ class Hub:
                 self._followers[real] = (None, follower)  # several ranks print to it: the lines are nobody's
             return
         with contextlib.suppress(OSError):
-            self._followers[real] = (rank, FileFollower(real, stream))
+            self._followers[real] = (rank, FileFollower(real, stream, from_end=from_end))
 
     def _follow_files(self) -> None:
-        if self.run_dir is not None:
-            for path in (self.run_dir.path / "nccl").glob("*.log"):
+        home = self._job_dir or (self.run_dir.path if self.run_dir else None)
+        if home is not None:
+            for path in (home / "nccl").glob("*.log"):
                 if path not in self._followers:
                     self._follow(path, f"nccl:{path.name}", None)
         for path, (rank, follower) in list(self._followers.items()):

@@ -12,8 +12,11 @@ from diag.model import Placement
 
 __all__ = [
     "CgroupMemory",
+    "CollectiveEntry",
+    "CollectiveGroup",
     "EnvironmentSeen",
     "EpochStarted",
+    "FlightRecorder",
     "Frame",
     "GpuSample",
     "HostMemory",
@@ -254,6 +257,57 @@ class StackSample(Observation):
             if thread.thread_id == self.pid or thread.name == "MainThread":
                 return thread
         return self.threads[-1] if self.threads else None
+
+
+# --- collectives ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveEntry:
+    """One call that torch's Flight Recorder kept. `seq` counts the group's collectives, or its point-to-point calls.
+
+    `state` and `retired` are torch's words; `pending` is what they come to: issued and not known to be finished.
+    """
+
+    backend: str  # nccl, nccl2, gloo: two of them may serve groups of one name, each with its own counting
+    group: str
+    desc: str
+    seq: int
+    op_id: int
+    is_p2p: bool
+    op: str  # "all_reduce"; "send 0->1" and "recv 1<-0" with ranks of the group, not of the job
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    state: str
+    retired: bool
+    pending: bool
+    record_id: int
+    time_created: float  # the rank's own clock; 0 when not told
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveGroup:
+    """A process group as one rank knows it. `members` are ranks of the job; empty when the recorder does not say."""
+
+    backend: str
+    name: str
+    desc: str
+    members: tuple[int, ...]
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecorder(Observation):
+    """A rank's collectives: of each group the last ones and all that are pending, in the order of their issue."""
+
+    emitted: float
+    version: str
+    backends: tuple[str, ...]  # the recorders that answered; of others nothing is known. Empty: it does not say
+    groups: tuple[CollectiveGroup, ...]
+    entries: tuple[CollectiveEntry, ...]
+    pid: int = 0
 
 
 # --- what the log says ---------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def _open_archive(path: Path) -> tarfile.TarFile:
     """A .tar or .tar.gz. Of the other packings diag makes none."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    opened: IO[bytes] = cast(IO[bytes], gzip.open(path)) if packed else open(path, "rb")
+    opened = cast(IO[bytes], gzip.open(path)) if packed else open(path, "rb")  # noqa: SIM115 - the archive closes it
     return tarfile.open(fileobj=cast(Any, _Careful(opened)), mode="r:")
 
 

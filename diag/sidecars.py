@@ -55,7 +55,7 @@ class _Sidecar:
 class SidecarPool:
     """`put` takes records from any thread; `count` takes (source, seconds) of samples and (source, reason) of errors."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - one caller, the hub
         self,
         settings: Settings,
         run_dir: Path | None,

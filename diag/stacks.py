@@ -176,10 +176,10 @@ def read_stack(thread: ThreadStack) -> Reading:
             continue
         if activity is Activity.BACKWARD and index != len(frames) - 1:
             continue  # the engine called back into Python: what runs there decides
-        index = _outermost_of_run(frames, index, activity)
+        outermost = _outermost_of_run(frames, index, activity)
         if activity is Activity.RENDEZVOUS or activity is Activity.COMM_INIT:
             context = None
-        return Reading(activity, frames[index], _caller(frames, index), context)
+        return Reading(activity, frames[outermost], _caller(frames, outermost), context)
     if context is not None:
         deciding = next(frame for frame in frames if _context_of(frame.function, frame.file) is context)
         return Reading(context, deciding, frames[-1], None)

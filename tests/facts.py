@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.engine import Engine
+from diag.engine import Detector, Engine
 from diag.model import Finding, Placement
 from diag.observations import (
     Frame,
@@ -70,7 +70,7 @@ def stack(rank: int, at: float, lines: Sequence[str], *others: ThreadStack, pid:
 class Story:
     """Tells an engine facts at told times, the way a hub would, without sources."""
 
-    def __init__(self, detectors: Sequence[object] | None = None, world: int = 2, start: float = 1000.0) -> None:
+    def __init__(self, detectors: Sequence[Detector] | None = None, world: int = 2, start: float = 1000.0) -> None:
         from diag.detectors import make_detectors
 
         self.engine = Engine({}, make_detectors() if detectors is None else detectors)

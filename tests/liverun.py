@@ -27,7 +27,7 @@ class LiveRun:
     def __init__(self, tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None) -> None:
         self.root = tmp_path / "runs"
         self.out = tmp_path / "terminal.txt"
-        self._file = open(self.out, "wb")
+        self._file = open(self.out, "wb")  # noqa: SIM115 - closed by end()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "DIAG_FAULT_DIR": str(tmp_path), **(env or {})}
         argv = [*DIAG, "run", "--port", "0", "--run-root", str(self.root), *options, "--", *command]
         self.process = psutil.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)

@@ -203,7 +203,7 @@ def test_every_metric_is_documented_with_its_type() -> None:
     from diag.outputs.prometheus import METRICS
 
     for metric in METRICS:
-        name = getattr(metric, "name", metric)
+        name = str(getattr(metric, "name", metric))
         assert any(name in line and line.startswith("| `") for line in DOCS.splitlines()), f"{name} is in no table"
 
 

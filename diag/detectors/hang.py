@@ -232,7 +232,7 @@ def _blame(
     return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
 
 
-def _blocked_verdict(
+def _blocked_verdict(  # noqa: PLR0917 - one caller, beside it
     job: JobState, blocked: list[int], everyone: tuple[int, ...], joining: list[int], standing: dict[int, str],
     since: float,
 ) -> Verdict:
@@ -348,7 +348,7 @@ def _starved_of(rank: RankState) -> str:
     files = rank.limits.get("Max open files") if rank.limits else None
     if files and tree.open_files is not None and tree.open_files >= 0.98 * files:
         return "open_files"
-    if rank.shm is not None and 0 < rank.shm.size_bytes and rank.shm.available_bytes < 64 * 1024:
+    if rank.shm is not None and rank.shm.size_bytes > 0 and rank.shm.available_bytes < 64 * 1024:
         return "dev_shm_full"
     return ""
 

@@ -57,9 +57,8 @@ class HostOomDetector:
                 self._first_host = fact.oom_kills
             elif fact.oom_kills > self._first_host and self._host_kill_at is None:
                 self._host_kill_at = at
-        elif isinstance(fact, LogLine) and not fact.bar and any(word in fact.text for word in _WORDS):
-            if "ibv_" not in fact.text and _ALLOCATION.search(fact.text) and len(self._refused) < 4096:
-                self._refused.setdefault(fact.rank, (at, fact.text))
+        elif isinstance(fact, LogLine) and _is_refusal(fact) and len(self._refused) < 4096:
+            self._refused.setdefault(fact.rank, (at, fact.text))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         killed = sorted(rank.rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL)
@@ -159,3 +158,10 @@ def _gib(size: int | None) -> str:
     if size is None:
         return "?"
     return f"{size / _GIB:.1f} GiB" if size >= _GIB // 2 else f"{size / (1 << 20):.0f} MiB"
+
+
+def _is_refusal(line: LogLine) -> bool:
+    """ibv_ lines speak of locked memory, which has its own finding."""
+    if line.bar or not any(word in line.text for word in _WORDS):
+        return False
+    return "ibv_" not in line.text and _ALLOCATION.search(line.text) is not None

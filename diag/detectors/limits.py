@@ -30,9 +30,10 @@ class _FirstLine:
         self.hits: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, LogLine) and not fact.bar and any(word in fact.text for word in self._literals):
-            if self._pattern.search(fact.text) and len(self.hits) < 4096:
-                self.hits.setdefault(fact.rank, (at, fact.text))
+        if not isinstance(fact, LogLine) or fact.bar or not any(word in fact.text for word in self._literals):
+            return
+        if self._pattern.search(fact.text) and len(self.hits) < 4096:
+            self.hits.setdefault(fact.rank, (at, fact.text))
 
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted(rank for rank in self.hits if rank is not None))
@@ -101,8 +102,8 @@ class ShmDetector:
             confidence=Confidence.HIGH if crashed or full else Confidence.MEDIUM,
             ranks=ranks, since=since, cause="exhausted" if crashed else "nearly_full" if full else "small",
             summary=text,
-            advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: dshm, "
-            "emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
+            advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: "
+            "dshm, emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
             evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
         )
 
@@ -146,8 +147,9 @@ class FdLimitDetector:
             id="fd-limit", subject=JOB, severity=Severity.CRITICAL if crashed else Severity.WARNING,
             confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
             cause="exhausted" if crashed else "nearly_full", summary=text,
-            advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, LimitNOFILE= "
-            "for systemd and Slurm. With many DataLoader workers also torch.multiprocessing.set_sharing_strategy('file_system').",
+            advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "
+            "LimitNOFILE= for systemd and Slurm. With many DataLoader workers also "
+            "torch.multiprocessing.set_sharing_strategy('file_system').",
             evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "launches", "relevant"]
+__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "launches", "redacted", "relevant"]
 
 Environment = Mapping[str, str]
 
@@ -149,6 +149,27 @@ _NAMES = frozenset({
 # fmt: on
 _SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
+
+
+def redacted(words: Sequence[str]) -> list[str]:
+    """A command line as it may be kept and sent around: values of flags that look like secrets are hidden.
+
+    >>> redacted(["swift", "sft", "--hub_token", "hf_x", "--wandb_api_key=y", "--max_length", "128"])
+    ['swift', 'sft', '--hub_token', '***', '--wandb_api_key=***', '--max_length', '128']
+    """
+    kept: list[str] = []
+    hide = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = any(part in name.upper().replace("-", "_") for part in _SECRET) and "TOKENIZ" not in name.upper()
+        if hide and not word.startswith("-"):
+            kept.append("***")
+        elif secret and equals and (word.startswith("-") or name.isidentifier()):
+            kept.append(f"{name}=***")
+        else:
+            kept.append(word)
+        hide = secret and not equals and word.startswith("-")
+    return kept
 
 
 def relevant(env: Environment) -> dict[str, str]:

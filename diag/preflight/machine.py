@@ -50,8 +50,8 @@ def check_locked_memory(command: Sequence[str], rdma: Path = Path("/dev/infiniba
     elif soft == resource.RLIM_INFINITY:
         yield Line("locked memory", "ok", said)
     else:
-        yield Line("locked memory", "problem", f"limit {said} with RDMA devices present", "`ulimit -l unlimited`; docker --ulimit "
-                   "memlock=-1; Kubernetes: capability IPC_LOCK", "memlock-limit")
+        yield Line("locked memory", "problem", f"limit {said} with RDMA devices present",
+                   "`ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK", "memlock-limit")
 
 
 def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
@@ -82,7 +82,8 @@ def check_disk(command: Sequence[str]) -> Iterator[Line]:
         return
     said = f"{free / _GIB:.0f} GiB and {files} files free in {where}"
     if free < _GIB or 0 < files < 1000:
-        yield Line("disk", "problem", said, "checkpoints will not fit: free space or choose another output directory", "disk-full")
+        yield Line("disk", "problem", said, "checkpoints will not fit: free space or choose another output directory",
+                   "disk-full")
     else:
         yield Line("disk", "ok", said)
 

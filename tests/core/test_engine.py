@@ -56,7 +56,7 @@ def kinds(changes: Iterable[Change]) -> list[str]:
     return [change.kind.value for change in changes]
 
 
-def test_finding_opens_once_updates_when_its_face_changes_and_resolves():
+def test_finding_opens_once_updates_when_its_face_changes_and_resolves() -> None:
     says = Says()
     engine = Engine({}, [says])
 
@@ -73,7 +73,7 @@ def test_finding_opens_once_updates_when_its_face_changes_and_resolves():
     assert resolved[0].opened_at == 10.0
 
 
-def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never():
+def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never() -> None:
     says = Says()
     engine = Engine({}, [says])
     says.findings = [finding(holds_seconds=5.0), finding(id="rank-died", final=True)]
@@ -88,7 +88,7 @@ def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never():
     assert [found.id for found in engine.active()] == ["rank-died"]
 
 
-def test_clock_that_goes_back_is_ignored():
+def test_clock_that_goes_back_is_ignored() -> None:
     engine = Engine({}, [Says()])
     engine.advance(100.0)
 
@@ -96,7 +96,7 @@ def test_clock_that_goes_back_is_ignored():
     assert engine.now == 100.0
 
 
-def test_long_gap_is_not_filled_with_checks():
+def test_long_gap_is_not_filled_with_checks() -> None:
     says = Says()
     engine = Engine({}, [says])
     engine.advance(10.0)
@@ -105,7 +105,7 @@ def test_long_gap_is_not_filled_with_checks():
     assert kinds(engine.advance(1e9)) == ["opened"]
 
 
-def test_unknown_source_is_told_as_not_checked():
+def test_unknown_source_is_told_as_not_checked() -> None:
     engine = Engine({}, [Says()])
 
     engine.feed(Record("from-the-future", {}, at=1.0))
@@ -214,7 +214,7 @@ def records() -> st.SearchStrategy[Record]:
 
 @settings(max_examples=150, deadline=None)
 @given(schedule=st.lists(st.tuples(st.floats(0.0, 40.0), st.one_of(st.none(), records())), max_size=60))
-def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedule):
+def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedule) -> None:
     """Whatever arrives in whatever rhythm, with checks driven by a timer in between."""
     directory: Path = tmp_path_factory.mktemp("journal")
     journal = JournalWriter(directory)
@@ -241,7 +241,7 @@ def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedu
     assert report(again) == report(live)
 
 
-def test_detectors_import_neither_sources_nor_outputs():
+def test_detectors_import_neither_sources_nor_outputs() -> None:
     for path in Path(__file__).parents[2].joinpath("diag", "detectors").glob("*.py"):
         text = path.read_text()
         assert "diag.sources" not in text and "diag.outputs" not in text, path.name
@@ -253,7 +253,7 @@ def _imports(path: Path) -> Iterator[str]:
             yield line.split()[1]
 
 
-def test_imports_point_at_the_model_never_sideways():
+def test_imports_point_at_the_model_never_sideways() -> None:
     root = Path(__file__).parents[2] / "diag"
     allowed = {
         "model.py": set(),

@@ -116,8 +116,8 @@ def torchrun(rank: int, world: int = 2) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def a_job(launcher: list[str] | None = None, **env: str) -> Iterator[Job]:
-    job = Job(launcher or [sys.executable, "-c", LAUNCHER], env)
+def a_job(launcher: list[str] | None = None, env: dict[str, str] | None = None) -> Iterator[Job]:
+    job = Job(launcher or [sys.executable, "-c", LAUNCHER], env or {})
     try:
         yield job
     finally:
@@ -157,7 +157,7 @@ def test_ranks_below_a_launcher_are_found_once_with_all_that_is_known_of_them(jo
 
 
 def test_node_rank_of_kubeflow_does_not_make_its_launcher_a_rank() -> None:
-    with a_job(RANK="1", WORLD_SIZE="2", PET_NNODES="2") as job:
+    with a_job(env={"RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2"}) as job:
         finder = finder_of(job)
         assert finder.scan() == []
 
@@ -262,7 +262,7 @@ def slurm(task: int) -> dict[str, str]:
 def test_torchrun_as_a_task_of_srun_is_not_the_rank_of_its_task(before: bool, tmp_path: Path) -> None:
     # given `srun torchrun` on the second of two nodes: torchrun has SLURM_PROCID=1, which is no rank
     (tmp_path / "torchrun").write_text(LAUNCHER)
-    with a_job([sys.executable, str(tmp_path / "torchrun")], **slurm(1)) as job:
+    with a_job([sys.executable, str(tmp_path / "torchrun")], env=slurm(1)) as job:
         finder = finder_of(job)
         if before:
             assert finder.scan() == []
@@ -276,7 +276,7 @@ def test_torchrun_as_a_task_of_srun_is_not_the_rank_of_its_task(before: bool, tm
 
 
 def test_unknown_launcher_as_a_task_of_srun_is_known_by_the_ranks_below_it() -> None:
-    with a_job(**slurm(0)) as job:
+    with a_job(env=slurm(0)) as job:
         ranks = {0: job.rank(0), 1: job.rank(1)}
 
         assert pids(finder_of(job).scan()) == ranks
@@ -284,7 +284,7 @@ def test_unknown_launcher_as_a_task_of_srun_is_known_by_the_ranks_below_it() -> 
 
 def test_task_of_srun_stays_the_rank_when_what_it_starts_has_variables_of_torchrun() -> None:
     # given a rank of srun that set RANK and LOCAL_RANK for itself: its compile workers show them, it does not
-    with a_job(**slurm(1)) as job:
+    with a_job(env=slurm(1)) as job:
         finder = finder_of(job)
         assert pids(finder.scan()) == {1: job.process.pid}
 
@@ -322,7 +322,8 @@ def test_command_without_python_is_nobody() -> None:
 
 def test_files_that_a_rank_prints_to_are_named_and_pipes_are_not(job: Job, tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
-    script = f'exec "{sys.executable}" -c "import os, sys; os.write(1, b\'did rank0 %d\' % os.getpid() + bytes([10])); sys.stdin.read()" 2>{log}'
+    code = "import os, sys; os.write(1, b'did rank0 %d' % os.getpid() + bytes([10])); sys.stdin.read()"
+    script = f'exec "{sys.executable}" -c "{code}" 2>{log}'
     rank = job.start("rank0", ["bash", "-c", script], torchrun(0))
 
     assert list(finder_of(job).output_files(rank)) == [("stderr", log)]

@@ -14,7 +14,7 @@ RUNS = sorted(path.parent for path in (Path(__file__).parents[1] / "captures" / 
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path):
+def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
     expected = [tuple(map(_tuple, row)) for row in json.loads((run / "expected.json").read_text())["findings"]]
 
     engine, changes = replay_records(JournalReader(segments(run)))
@@ -30,7 +30,7 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path):
         assert engine.job.iteration == 30
 
 
-def test_hang_was_found_within_a_minute_of_the_last_progress():
+def test_hang_was_found_within_a_minute_of_the_last_progress() -> None:
     for run in RUNS:
         _, changes = replay_records(JournalReader(segments(run)))
         for change in changes:

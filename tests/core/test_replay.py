@@ -165,7 +165,7 @@ def test_bundle_with_a_journal_of_another_schema_is_refused(tmp_path: Path) -> N
     [[], [member("dump.json", b"{}")], [member("x/journal-000001.jsonl.gz", journal_bytes())], [member("journal-1", b"")]],
 )
 def test_archive_without_a_journal_is_no_bundle(tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-    with pytest.raises(DiagError, match="no bundle of diag|cannot be read"):
+    with pytest.raises(DiagError, match=r"no bundle of diag|cannot be read"):
         replay([archive(tmp_path / "b.tar.gz", *members)])
 
 
@@ -448,7 +448,7 @@ def test_no_record_of_a_stranger_raises(records: list[Record]) -> None:
     json.dumps(report(engine, resolved=True))
 
 
-JUNK = (None, True, -1, 2**70, 0.5, float("inf"), float("nan"), "x", "9" * 5000, [], [None], {}, {"x": None})
+JUNK: tuple[Any, ...] = (None, True, -1, 2**70, 0.5, float("inf"), float("nan"), "x", "9" * 5000, [], [None], {}, {"x": None})
 
 
 def spoiled(value: Any) -> Iterator[Any]:

@@ -100,7 +100,7 @@ def test_place_is_absolute_whatever_was_given(tmp_path: Path, monkeypatch: pytes
 
 def test_user_without_a_home_gets_no_folder_called_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: str(path))
+    monkeypatch.setattr(os.path, "expanduser", str)
 
     assert not any("~" in str(root) for root in roots(None))
 

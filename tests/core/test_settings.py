@@ -89,5 +89,5 @@ def test_settings_do_not_change_and_every_one_says_what_it_is() -> None:
     settings = load()
 
     with pytest.raises(Exception, match="frozen"):
-        settings.port = 1  # type: ignore[misc]
+        settings.port = 1
     assert all(field.description for field in Settings.model_fields.values())

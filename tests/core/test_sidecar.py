@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from diag.model import Placement, Record
-from diag.settings import Settings
+from diag.settings import load
 from diag.sidecar import Sidecar as Inner
 from diag.sidecars import SidecarPool
 from diag.sources import pyspy
@@ -260,9 +260,10 @@ def test_sidecar_ends_when_the_hub_closes_its_orders_even_while_the_rank_is_stop
 def test_sidecar_of_a_killed_hub_is_gone_in_a_second(rank: subprocess.Popen[bytes]) -> None:
     # given a hub with a sidecar
     code = (
-        "import sys, time\nfrom diag.model import Placement\nfrom diag.settings import Settings\nfrom diag.sidecars import SidecarPool\n"
-        f"pool = SidecarPool(Settings(), None, 0, lambda record: None, lambda s, t: None, lambda s, r: None)\n"
-        f"pool.watch(Placement(0, 0, 1, 'n', {rank.pid}, {ticks(rank.pid)}))\nprint(pool.processes()[0], flush=True)\ntime.sleep(60)"
+        "import time\nfrom diag.model import Placement\nfrom diag.settings import load\nfrom diag.sidecars import SidecarPool\n"
+        "pool = SidecarPool(load(), None, 0, lambda record: None, lambda s, t: None, lambda s, r: None)\n"
+        f"pool.watch(Placement(0, 0, 1, 'n', {rank.pid}, {ticks(rank.pid)}))\n"
+        "print(pool.processes()[0], flush=True)\ntime.sleep(60)"
     )
     hub = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
     assert hub.stdout is not None
@@ -328,7 +329,7 @@ def test_sidecar_steps_back_for_the_job_and_loads_nothing_heavy(rank: subprocess
 def pool(tmp_path: Path) -> Iterator[tuple[SidecarPool, queue.SimpleQueue[Record]]]:
     records: queue.SimpleQueue[Record] = queue.SimpleQueue()
     made = SidecarPool(
-        Settings(proc_seconds=0.2), tmp_path, 0, records.put, lambda source, seconds: None, lambda source, reason: None
+        load(proc_seconds=0.2), tmp_path, 0, records.put, lambda source, seconds: None, lambda source, reason: None
     )
     yield made, records
     made.close()

@@ -26,7 +26,7 @@ def steady(world: int = 2, steps: int = 10) -> Story:
     return story
 
 
-def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_it():
+def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_it() -> None:
     story = started()
     worker = process(5001, comm="pt_data_worker", ppid=pid_of(1))
 
@@ -43,7 +43,7 @@ def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_
     assert hang.confidence.value == "high"
 
 
-def test_hang_in_steady_state_with_short_steps_is_found_within_30_seconds_and_not_before_15():
+def test_hang_in_steady_state_with_short_steps_is_found_within_30_seconds_and_not_before_15() -> None:
     story = steady()
     since = story.now
 
@@ -54,7 +54,7 @@ def test_hang_in_steady_state_with_short_steps_is_found_within_30_seconds_and_no
     assert (story.the("hang").klass, story.the("hang").ranks) == ("peer_not_joined", (1,))
 
 
-def test_steps_of_a_minute_are_waited_for():
+def test_steps_of_a_minute_are_waited_for() -> None:
     story = started()
     for number in range(1, 5):
         story.still(60.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
@@ -65,7 +65,7 @@ def test_steps_of_a_minute_are_waited_for():
     assert story.findings() == []
 
 
-def test_stopped_rank_outranks_everything_and_needs_no_stack():
+def test_stopped_rank_outranks_everything_and_needs_no_stack() -> None:
     story = steady()
 
     for _ in range(20):
@@ -77,7 +77,7 @@ def test_stopped_rank_outranks_everything_and_needs_no_stack():
     assert f"kill -CONT {pid_of(1)}" in hang.advice
 
 
-def test_rank_whose_two_threads_wait_for_each_other_is_a_lock_deadlock():
+def test_rank_whose_two_threads_wait_for_each_other_is_a_lock_deadlock() -> None:
     story = steady()
     other = ThreadStack(77, "writer", frames("run threading.py:975", "flush /app/io.py:8", "write /app/io.py:20"))
 
@@ -90,7 +90,7 @@ def test_rank_whose_two_threads_wait_for_each_other_is_a_lock_deadlock():
     assert (hang.klass, hang.cause, hang.ranks) == ("lock_deadlock", "threads_wait_for_each_other", (1,))
 
 
-def test_rank_that_sleeps_with_the_gil_is_a_gil_deadlock():
+def test_rank_that_sleeps_with_the_gil_is_a_gil_deadlock() -> None:
     story = steady()
 
     for _ in range(15):
@@ -101,7 +101,7 @@ def test_rank_that_sleeps_with_the_gil_is_a_gil_deadlock():
     assert (story.the("hang").klass, story.the("hang").ranks) == ("gil_deadlock", (1,))
 
 
-def test_checkpoint_writer_that_stands_still_is_checkpoint_io():
+def test_checkpoint_writer_that_stands_still_is_checkpoint_io() -> None:
     story = steady()
     write = (
         *TRAIN,
@@ -115,7 +115,7 @@ def test_checkpoint_writer_that_stands_still_is_checkpoint_io():
     assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
 
 
-def test_slow_save_that_keeps_writing_raises_nothing():
+def test_slow_save_that_keeps_writing_raises_nothing() -> None:
     story = steady()
     write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774")
     chars = 0
@@ -129,7 +129,7 @@ def test_slow_save_that_keeps_writing_raises_nothing():
     assert story.findings() == []
 
 
-def test_ranks_that_wait_while_one_compiles_in_a_child_raise_nothing():
+def test_ranks_that_wait_while_one_compiles_in_a_child_raise_nothing() -> None:
     story = started()
     wait = (*TRAIN, "_worker_compile torch/_inductor/async_compile.py:100")
 
@@ -142,7 +142,7 @@ def test_ranks_that_wait_while_one_compiles_in_a_child_raise_nothing():
     assert story.findings() == []
 
 
-def test_rank_0_that_tokenises_while_all_others_wait_in_a_barrier_raises_nothing():
+def test_rank_0_that_tokenises_while_all_others_wait_in_a_barrier_raises_nothing() -> None:
     story = Story(world=4)
     barrier = (*TRAIN, "barrier torch/distributed/distributed_c10d.py:4900")
 
@@ -155,7 +155,7 @@ def test_rank_0_that_tokenises_while_all_others_wait_in_a_barrier_raises_nothing
     assert story.findings() == []
 
 
-def test_spinning_collective_wait_is_not_progress():
+def test_spinning_collective_wait_is_not_progress() -> None:
     story = steady()
 
     for number in range(20):
@@ -166,7 +166,7 @@ def test_spinning_collective_wait_is_not_progress():
     assert story.the("hang").ranks == (1,)
 
 
-def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_longer():
+def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_longer() -> None:
     story = steady()
 
     story.still(45.0, {0: ALL_REDUCE, 1: ALL_REDUCE})
@@ -179,7 +179,7 @@ def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_lo
     assert hang.confidence.value == "low"
 
 
-def test_dead_rank_is_the_culprit_of_those_that_wait_for_it():
+def test_dead_rank_is_the_culprit_of_those_that_wait_for_it() -> None:
     story = steady()
 
     story.tell(RankExited(1, pid_of(1), None, 9, "pidfd"))
@@ -189,7 +189,7 @@ def test_dead_rank_is_the_culprit_of_those_that_wait_for_it():
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("peer_lost", (1,), (0,))
 
 
-def test_full_dev_shm_and_exhausted_files_are_resource_wait():
+def test_full_dev_shm_and_exhausted_files_are_resource_wait() -> None:
     story = steady()
 
     for _ in range(15):
@@ -200,7 +200,7 @@ def test_full_dev_shm_and_exhausted_files_are_resource_wait():
     assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "memory_high")
 
 
-def test_late_rank_is_named_when_the_others_wait_at_rendezvous():
+def test_late_rank_is_named_when_the_others_wait_at_rendezvous() -> None:
     story = Story(world=3)
     join = (
         *TRAIN,
@@ -213,7 +213,7 @@ def test_late_rank_is_named_when_the_others_wait_at_rendezvous():
     assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").waiting_ranks) == ("rendezvous", (1,), (0, 2))
 
 
-def test_ranks_that_never_appeared_are_named_after_two_minutes():
+def test_ranks_that_never_appeared_are_named_after_two_minutes() -> None:
     story = Story(world=2)
     story.engine.job.world_size = 4
     join = (*TRAIN, "init_process_group torch/distributed/distributed_c10d.py:1800")
@@ -226,7 +226,7 @@ def test_ranks_that_never_appeared_are_named_after_two_minutes():
     assert (story.the("hang").klass, story.the("hang").ranks) == ("rendezvous", (2, 3))
 
 
-def test_hang_resolves_when_the_job_moves_again():
+def test_hang_resolves_when_the_job_moves_again() -> None:
     story = steady()
     story.still(40.0, {0: ALL_REDUCE, 1: SLEEP})
     hung = [finding.id for finding in story.findings()]
@@ -239,7 +239,7 @@ def test_hang_resolves_when_the_job_moves_again():
     assert [change.kind.value for change in story.engine.history()] == ["opened", "resolved"]
 
 
-def test_without_stacks_nothing_is_claimed_early_and_the_reason_is_told():
+def test_without_stacks_nothing_is_claimed_early_and_the_reason_is_told() -> None:
     story = steady()
     story.engine.job.ranks[1].stack = None
     story.engine.job.ranks[1].reading = None
@@ -254,7 +254,7 @@ def test_without_stacks_nothing_is_claimed_early_and_the_reason_is_told():
 
 
 @pytest.mark.parametrize("pause", [30.0, 3600.0])
-def test_no_verdict_when_diag_itself_was_not_looking(pause: float):
+def test_no_verdict_when_diag_itself_was_not_looking(pause: float) -> None:
     story = steady()
 
     story.wait(pause)  # the machine was suspended, or the sidecars were starved
@@ -262,7 +262,7 @@ def test_no_verdict_when_diag_itself_was_not_looking(pause: float):
     assert story.findings() == []
 
 
-def test_shutdown_of_some_seconds_is_no_hang():
+def test_shutdown_of_some_seconds_is_no_hang() -> None:
     story = steady()
     leave = (*TRAIN, "_exit_function multiprocessing/util.py:360")
 
@@ -271,7 +271,7 @@ def test_shutdown_of_some_seconds_is_no_hang():
     assert story.findings() == []
 
 
-def test_idle_command_without_ranks_is_no_hang_until_its_log_shows_training():
+def test_idle_command_without_ranks_is_no_hang_until_its_log_shows_training() -> None:
     from dataclasses import replace
 
     from tests.facts import found
@@ -290,7 +290,7 @@ def test_idle_command_without_ranks_is_no_hang_until_its_log_shows_training():
     assert story.the("hang").ranks == (0,)
 
 
-def test_rank_that_left_early_with_exit_code_0_is_named():
+def test_rank_that_left_early_with_exit_code_0_is_named() -> None:
     story = steady()
 
     story.tell(RankExited(1, pid_of(1), 0, None, "pidfd"))
@@ -299,7 +299,7 @@ def test_rank_that_left_early_with_exit_code_0_is_named():
     assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").cause) == ("peer_lost", (1,), "rank_left_early")
 
 
-def test_wait_for_a_slow_service_is_given_five_minutes():
+def test_wait_for_a_slow_service_is_given_five_minutes() -> None:
     story = steady()
     rollout = (
         *TRAIN,
@@ -316,7 +316,7 @@ def test_wait_for_a_slow_service_is_given_five_minutes():
     assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "external_service")
 
 
-def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module_frame():
+def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module_frame() -> None:
     story = steady()
 
     story.still(40.0, {0: ALL_REDUCE, 1: ("upload_last_metrics /app/metrics.py:9", "push /app/metrics.py:30")})

@@ -23,10 +23,11 @@ def limits(rank: int, *, rdma: bool = False, **soft: int | None) -> LimitsSeen:
         # torch 2.13, aten/src/ATen/MapAllocator.cpp
         "[rank1]: RuntimeError: unable to write to file </torch_4242_3_0>: No space left on device (28)",
         # NCCL 2.28.9 on 2 x H200 with /dev/shm of 4 MB, 2026-11-20
-        "node:1:2 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: No space left on device (28)",
+        "node:1:2 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), "
+        "error: No space left on device (28)",
     ],
 )
-def test_lines_of_exhausted_shared_memory_are_critical(line):
+def test_lines_of_exhausted_shared_memory_are_critical(line: str) -> None:
     story = Story()
 
     story.tell(LogLine(1, "stderr", line))
@@ -36,7 +37,7 @@ def test_lines_of_exhausted_shared_memory_are_critical(line):
     assert "--shm-size" in story.the("shm-too-small").advice
 
 
-def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash():
+def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash() -> None:
     story = Story()
     story.tell(tree(0, story.now, process(9, comm="pt_data_worker")), SharedMemory(0, 64 * MIB, 60 * MIB))
     story.wait(2)
@@ -44,7 +45,7 @@ def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash()
     assert story.the("shm-too-small").severity.value == "warning"
 
 
-def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent():
+def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent() -> None:
     story = Story()
     story.tell(tree(0, story.now), SharedMemory(0, 64 * MIB, 64 * MIB))
     story.wait(2)
@@ -56,7 +57,7 @@ def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent():
     assert other.findings() == []
 
 
-def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not():
+def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not() -> None:
     story = Story()
     story.tell(
         limits(0, nofile=1024), tree(0, story.now, open_files=1000), limits(1, nofile=1024), tree(1, story.now, open_files=90)
@@ -66,7 +67,7 @@ def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not()
     assert (story.the("fd-limit").ranks, story.the("fd-limit").severity.value) == ((0,), "warning")
 
 
-def test_low_memlock_matters_only_beside_rdma_devices():
+def test_low_memlock_matters_only_beside_rdma_devices() -> None:
     story = Story()
     story.tell(limits(0, memlock=8 * MIB), limits(1, memlock=8 * MIB))
     story.wait(2)
@@ -78,7 +79,7 @@ def test_low_memlock_matters_only_beside_rdma_devices():
     assert (story.the("memlock-limit").ranks, story.the("memlock-limit").severity.value) == ((0,), "warning")
 
 
-def test_refused_allocation_with_a_limited_address_space_names_the_limit():
+def test_refused_allocation_with_a_limited_address_space_names_the_limit() -> None:
     story = Story()
     story.tell(
         limits(1, as_=8 << 30),
@@ -86,7 +87,8 @@ def test_refused_allocation_with_a_limited_address_space_names_the_limit():
             1,
             "stderr",
             "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. "
-            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)",
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes. "
+            "Error code 12 (Cannot allocate memory)",
         ),
     )
     story.exit(1, code=1)
@@ -95,7 +97,7 @@ def test_refused_allocation_with_a_limited_address_space_names_the_limit():
     assert (story.the("host-oom").cause, story.the("host-oom").ranks) == ("rlimit_as", (1,))
 
 
-def test_allocation_error_that_the_job_survived_and_a_neighbours_oom_kill_are_silent():
+def test_allocation_error_that_the_job_survived_and_a_neighbours_oom_kill_are_silent() -> None:
     story = Story()
     story.tell(HostMemory(None, 100, 50, 7), CgroupMemory(0, 2, "/job", 1, None, 1, 3))
     story.tell(LogLine(1, "stderr", "MemoryError caught, retrying with a smaller cache"))

@@ -11,7 +11,7 @@ def say(story: Story, rank: int, *lines: str) -> None:
         story.tell(LogLine(rank, "stderr", line))
 
 
-def test_rank_killed_by_a_signal_is_named_and_those_ended_after_it_are_victims():
+def test_rank_killed_by_a_signal_is_named_and_those_ended_after_it_are_victims() -> None:
     story = Story(world=4)
 
     story.exit(2, signal=9)
@@ -25,7 +25,7 @@ def test_rank_killed_by_a_signal_is_named_and_those_ended_after_it_are_victims()
     assert "SIGKILL" in died.summary
 
 
-def test_rank_with_the_own_error_is_blamed_not_the_one_that_lost_its_peer_and_was_seen_first():
+def test_rank_with_the_own_error_is_blamed_not_the_one_that_lost_its_peer_and_was_seen_first() -> None:
     # lines of two gloo ranks, torch 2.13, 2026-11-21
     story = Story()
     say(story, 0, "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577.")
@@ -41,7 +41,7 @@ def test_rank_with_the_own_error_is_blamed_not_the_one_that_lost_its_peer_and_wa
     assert "DataLoader worker (pid 20352)" in died.summary
 
 
-def test_death_with_a_risen_oom_counter_is_the_oom_killers_and_host_oom_is_found():
+def test_death_with_a_risen_oom_counter_is_the_oom_killers_and_host_oom_is_found() -> None:
     story = Story()
     memory = CgroupMemory(1, 2, "/job", 90, 100, 100, 0)
     story.tell(memory)
@@ -54,7 +54,7 @@ def test_death_with_a_risen_oom_counter_is_the_oom_killers_and_host_oom_is_found
     assert (story.the("host-oom").ranks, story.the("host-oom").cause) == ((1,), "cgroup_limit")
 
 
-def test_job_that_was_told_to_end_raises_nothing():
+def test_job_that_was_told_to_end_raises_nothing() -> None:
     story = Story()
 
     story.tell(Interrupted(None, 2))
@@ -66,7 +66,7 @@ def test_job_that_was_told_to_end_raises_nothing():
     assert story.findings() == []
 
 
-def test_ranks_that_end_with_code_0_raise_nothing():
+def test_ranks_that_end_with_code_0_raise_nothing() -> None:
     story = Story()
 
     story.exit(0, code=0)
@@ -77,7 +77,7 @@ def test_ranks_that_end_with_code_0_raise_nothing():
     assert story.findings() == []
 
 
-def test_job_ended_by_sigterm_of_the_scheduler_names_no_rank():
+def test_job_ended_by_sigterm_of_the_scheduler_names_no_rank() -> None:
     story = Story()
 
     story.exit(0, signal=15)

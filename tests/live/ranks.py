@@ -1,6 +1,7 @@
 """A launcher and its ranks without torch, for tests: `python ranks.py MODE...` starts one rank a mode.
 
-Modes: work (loops, prints iterations from rank 0), wait (sleeps in a function called all_reduce_like), gil (sleeps in C with the GIL), stop
+Modes: work (loops, prints iterations from rank 0), wait (sleeps in a function called all_reduce_like),
+gil (sleeps in C with the GIL), stop
 (SIGSTOPs itself), die (SIGKILLs itself), zombie (exits and is never reaped), exit:N.
 Writes "ready" into the FIFO given by READY once all ranks stand where they will stand.
 """

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.real_job, pytest.mark.timeout(600), 
 MEGATRON = [sys.executable, "-m", "diag.job.megatron", "--nproc", "2"]
 
 
-def test_healthy_run_ends_with_its_checkpoint_and_nothing_found(tmp_path: Path):
+def test_healthy_run_ends_with_its_checkpoint_and_nothing_found(tmp_path: Path) -> None:
     with live_run(tmp_path, [*MEGATRON, "--iters", "8", "--save-steps", "4", "--output-dir", str(tmp_path / "out")]) as run:
         code = run.wait(400)
 
@@ -30,7 +30,7 @@ def test_healthy_run_ends_with_its_checkpoint_and_nothing_found(tmp_path: Path):
         assert (replayed["job"]["ranks_seen"], replayed["job"]["iteration"], replayed["job"]["total_iterations"]) == (2, 8, 8)
 
 
-def test_hang_at_epoch_0_is_named_dumped_and_when_released_the_job_finishes(tmp_path: Path):
+def test_hang_at_epoch_0_is_named_dumped_and_when_released_the_job_finishes(tmp_path: Path) -> None:
     command = [*MEGATRON, "--iters", "4", "--output-dir", str(tmp_path / "out"), "--fault", "data-hang:rank=1,step=0"]
     with live_run(tmp_path, command) as run:
         change = run.until(lambda: run.opened("hang"), 300)

@@ -26,7 +26,7 @@ RANKS = [sys.executable, str(Path(__file__).parent / "ranks.py")]
 
 def diag(*words: str, env: dict[str, str] | None = None, timeout: float = 60, **kwargs: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*DIAG, *words], capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})}, **kwargs
+        [*DIAG, *words], capture_output=True, text=True, check=False, timeout=timeout, env={**os.environ, **(env or {})}, **kwargs
     )
 
 
@@ -43,7 +43,7 @@ def ready_fifo(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-def test_exit_code_and_output_are_those_of_the_command(tmp_path):
+def test_exit_code_and_output_are_those_of_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"]
 
     answer = diag("run", "-q", "--port", "0", "--run-root", str(tmp_path), "--", *command)
@@ -52,21 +52,21 @@ def test_exit_code_and_output_are_those_of_the_command(tmp_path):
 
 
 @pytest.mark.parametrize(("command", "code"), [("/no/such/command", 127), ("/etc/passwd", 126)])
-def test_command_that_cannot_start_has_the_shells_exit_code_and_one_line(tmp_path, command, code):
+def test_command_that_cannot_start_has_the_shells_exit_code_and_one_line(tmp_path: Path, command, code) -> None:
     answer = diag("run", "-q", "--port", "0", "--run-root", str(tmp_path), "--", command)
 
     assert answer.returncode == code
     assert command in answer.stderr and len(answer.stderr.strip().splitlines()) <= 3
 
 
-def test_no_command_is_a_usage_error():
+def test_no_command_is_a_usage_error() -> None:
     answer = diag("run", "--")
 
     assert answer.returncode == 2
     assert "there is no command" in answer.stderr and "hint:" in answer.stderr
 
 
-def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks(tmp_path):
+def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks(tmp_path: Path) -> None:
     with (
         ready_fifo(tmp_path) as fifo,
         live_run(tmp_path, [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"], env={"READY": str(fifo)}) as run,
@@ -98,9 +98,12 @@ def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks
         assert {f["id"] for f in json.loads(again.stdout)["findings"]} >= {"rank-died"}
 
 
-def test_kill_of_every_diag_process_leaves_the_job_running_to_its_end(tmp_path):
+def test_kill_of_every_diag_process_leaves_the_job_running_to_its_end(tmp_path: Path) -> None:
     done = tmp_path / "done"
-    script = f"import time, pathlib\nfor i in range(60): print('line', i, flush=True); time.sleep(0.1)\npathlib.Path({str(done)!r}).write_text('end')"
+    script = (
+        "import time, pathlib\nfor i in range(60): print('line', i, flush=True); time.sleep(0.1)\n"
+        f"pathlib.Path({str(done)!r}).write_text('end')"
+    )
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     with live_run(tmp_path, [sys.executable, "-c", script], env=env) as run:
         url = run.until(lambda: run.run_json().get("url"), 30)
@@ -121,7 +124,7 @@ def test_kill_of_every_diag_process_leaves_the_job_running_to_its_end(tmp_path):
         assert (run.run_dir / "output.log").read_text().count("line") == 60
 
 
-def test_command_without_ranks_is_watched_as_rank_0_and_told_so(tmp_path):
+def test_command_without_ranks_is_watched_as_rank_0_and_told_so(tmp_path: Path) -> None:
     script = "import time\nfor i in range(300): time.sleep(0.1)"
     with live_run(tmp_path, [sys.executable, "-c", script], env={"DIAG_LONE_PROCESS_SECONDS": "2"}) as run:
         run.until(lambda: "as rank 0" in run.text, 30)
@@ -129,7 +132,7 @@ def test_command_without_ranks_is_watched_as_rank_0_and_told_so(tmp_path):
         run.until(lambda: fetch(f"{url}/ranks/0/stacks")["main"] is not None, 30)
 
 
-def test_watch_attaches_to_a_running_process_and_reports_at_the_end(tmp_path):
+def test_watch_attaches_to_a_running_process_and_reports_at_the_end(tmp_path: Path) -> None:
     process = subprocess.Popen([*RANKS, "work", "work"], stdout=subprocess.DEVNULL, env={**os.environ, "STEPS": "120"})
     try:
         answer = diag("watch", "--pid", str(process.pid), "--port", "0", "--run-root", str(tmp_path), "--json", timeout=90)
@@ -143,7 +146,7 @@ def test_watch_attaches_to_a_running_process_and_reports_at_the_end(tmp_path):
     assert answer.returncode == 0
 
 
-def test_replay_of_a_live_run_gives_the_changes_that_were_said_live(tmp_path):
+def test_replay_of_a_live_run_gives_the_changes_that_were_said_live(tmp_path: Path) -> None:
     with live_run(tmp_path, [*RANKS, "wait", "die"], env={"DIE_AFTER": "4"}) as run:
         run.until(lambda: run.opened("rank-died"), 60)
         for process in run.tree():
@@ -158,7 +161,7 @@ def test_replay_of_a_live_run_gives_the_changes_that_were_said_live(tmp_path):
     assert replayed == live
 
 
-def test_stacks_come_by_signal_where_ptrace_is_denied(tmp_path):
+def test_stacks_come_by_signal_where_ptrace_is_denied(tmp_path: Path) -> None:
     """A rank that made itself undumpable, and a diag without CAP_SYS_PTRACE: the real refusal of the kernel."""
     if os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists():
         pytest.skip("needs setpriv (util-linux) to drop CAP_SYS_PTRACE")
@@ -198,7 +201,7 @@ def _wait(condition: Any, seconds: float) -> Any:
     raise AssertionError(f"not within {seconds:g} s")
 
 
-def test_two_runs_and_a_taken_port_do_not_disturb_each_other(tmp_path):
+def test_two_runs_and_a_taken_port_do_not_disturb_each_other(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -210,7 +213,7 @@ def test_two_runs_and_a_taken_port_do_not_disturb_each_other(tmp_path):
             assert fetch(f"{first}/healthz") and fetch(f"{second}/healthz")
 
 
-def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_runs(tmp_path):
+def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_runs(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
 
@@ -221,7 +224,7 @@ def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_r
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding the temporary folders needs a mount namespace (root)")
-def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_path):
+def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_path: Path) -> None:
     """All candidates on a read-only file system, in a mount namespace of the test's own."""
     inner = ["run", "--port", "0", "--run-root", "/mnt/x", "--", "sh", "-c", "echo fine; exit 5"]
     script = 'mount -t tmpfs -o ro none /mnt && mount --bind /mnt /tmp && mount --bind /mnt /var/tmp && exec "$@"'
@@ -229,6 +232,7 @@ def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_
 
     answer = subprocess.run(
         command,
+        check=False,
         capture_output=True,
         text=True,
         timeout=60,
@@ -240,7 +244,7 @@ def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_
     assert "no run directory can be made" in answer.stderr and "--run-root" in answer.stderr
 
 
-def test_replay_of_nothing_known_says_what_it_wants(tmp_path):
+def test_replay_of_nothing_known_says_what_it_wants(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -251,7 +255,7 @@ def test_replay_of_nothing_known_says_what_it_wants(tmp_path):
     assert nothing.returncode == 2 and "hint:" in nothing.stderr
 
 
-def test_replay_of_plain_logs_finds_what_they_say(tmp_path):
+def test_replay_of_plain_logs_finds_what_they_say(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"\xff\xfe garbage \x00\n" + b"x" * 10_000_000 + b"\n[rank1]: OSError: [Errno 24] Too many open files: 'a'\n")
 
@@ -263,7 +267,7 @@ def test_replay_of_plain_logs_finds_what_they_say(tmp_path):
     assert answer.returncode == 10
 
 
-def test_run_directory_of_another_version_is_refused_with_its_schema(tmp_path):
+def test_run_directory_of_another_version_is_refused_with_its_schema(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"schema": "diag.run/9"}))
 
     answer = diag("replay", str(tmp_path))
@@ -273,7 +277,7 @@ def test_run_directory_of_another_version_is_refused_with_its_schema(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of the test's own needs a mount namespace (root)")
-def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_job(tmp_path):
+def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_job(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     job = tmp_path / "job.py"
     job.write_text(
@@ -300,6 +304,7 @@ def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_
 
     answer = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, "sh", *inner],
+        check=False,
         capture_output=True,
         text=True,
         timeout=90,

@@ -30,7 +30,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
         delay = "" if row.get("delay") is None else f"{row['delay']:.1f}"
         ranks = ",".join(map(str, row.get("ranks") or []))
         write(
-            f"{row['case']:<28} {row['expected']:<14} {row['found'][:60]:<26} {ranks:<8} {delay:>8}  {'yes' if row['ok'] else 'NO'}"
+            f"{row['case']:<28} {row['expected']:<14} {row['found'][:60]:<26} {ranks:<8} {delay:>8}  "
+            f"{'yes' if row['ok'] else 'NO'}"
         )
     write(f"{sum(row['ok'] for row in rows)} of {len(rows)} as expected")
     path.unlink()

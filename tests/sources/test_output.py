@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def lines_of(chunks: list[bytes]) -> list[list[Any]]:
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
     points = sorted({min(point, len(data)) for point in at} | {0, len(data)})
-    return [data[start:end] for start, end in zip(points, points[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(points)]
 
 
 def texts(lines: list[list[Any]], *, bar: bool) -> list[str]:
@@ -102,7 +103,8 @@ def test_line_of_ten_megabytes_is_cut_and_says_so_in_bounded_memory(size: int) -
     data = b"x" * (10 << 20) + b"\nnext\n"
 
     # when it is fed
-    longest, found = 0, []
+    longest = 0
+    found: list[Any] = []
     for start in range(0, len(data), size):
         payload = assembler.feed(data[start : start + size])
         longest = max(longest, len(assembler._rest))
@@ -195,7 +197,7 @@ def test_deleted_file_is_read_on_while_somebody_writes_to_it(log: Path) -> None:
 
 def test_rest_of_a_file_is_all_of_it_and_the_unfinished_line_too(log: Path) -> None:
     follower = FileFollower(log, "rank0")
-    follower.CHUNK = 1000  # type: ignore[misc]
+    follower.CHUNK = 1000
     append(log, "x" * 700 + "\n" + "y" * 700 + "\nRuntimeError: the last word")
 
     found = [text for payload in follower.read_rest() for text, _ in payload["lines"]]

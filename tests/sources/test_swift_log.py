@@ -45,9 +45,9 @@ def story(name: str) -> list[str]:
                 return f"epoch {epoch}"
             case Iteration(_, iteration, total, _, _):
                 return f"step {iteration} of {total}"
-            case SaveStarted(_, _, path):
+            case SaveStarted():
                 return "save begins"
-            case SaveFinished(_, _, path):
+            case SaveFinished():
                 return "saved"
         return type(fact).__name__
 

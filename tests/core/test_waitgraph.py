@@ -1,0 +1,235 @@
+"""Who waits for whom: named absentees, cycles, mismatches; jitter and ignorance are not blamed."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diag.model import Record
+from diag.observations import CollectiveEntry, CollectiveGroup, FlightRecorder
+from diag.sources import flight_recorder
+from diag.waitgraph import WaitGraph, build
+
+FOLDER = Path(__file__).parents[1] / "captures" / "fr"
+
+
+def call(group: str, seq: int, op: str = "all_reduce", *, pending: bool = True, sizes: tuple[int, ...] = (8,),
+         outputs: tuple[int, ...] | None = None, p2p: bool = False, backend: str = "nccl") -> CollectiveEntry:
+    shapes = ((sizes,), (sizes if outputs is None else outputs,))
+    state = "scheduled" if pending else "completed"
+    return CollectiveEntry(backend, group, "", seq, seq, p2p, op, *shapes, ("Float", "Float"), state, not pending, pending,
+                           seq, 0.0)
+
+
+def recorder(rank: int, entries: Iterable[CollectiveEntry], groups: dict[str, tuple[int, ...]] | None = None,
+             last: dict[str, int] | None = None) -> FlightRecorder:
+    known = tuple(CollectiveGroup("nccl", name, "", ranks, (last or {}).get(name)) for name, ranks in (groups or {}).items())
+    return FlightRecorder(rank, 0.0, "2.10", ("gloo", "nccl"), known, tuple(entries))
+
+
+WORLD = {"0": (0, 1, 2, 3), "1": (0, 2), "2": (1, 3)}
+
+
+def of_capture(name: str) -> WaitGraph:
+    dumps = {}
+    for rank in (0, 1):
+        path = FOLDER / f"{name}_{rank}"
+        if path.exists():
+            facts = flight_recorder.parse(Record(flight_recorder.SOURCE, flight_recorder.load_file(path), rank=rank))
+            dumps[rank] = next(fact for fact in facts if isinstance(fact, FlightRecorder))
+    return build(dumps, world_size=2)
+
+
+@pytest.mark.parametrize(("name", "seq"), [("data_hang", 26), ("skip_collective", 22)])
+def test_real_absent_rank_is_named_and_the_waiting_one_is_not(name: str, seq: int) -> None:
+    found = of_capture(name).explain()
+    assert (found.kind, found.culprits, found.certain) == ("absent_rank", (1,), True)
+    assert {rank: (wait.seq, wait.op) for rank, wait in found.waiting.items()} == {0: (seq, "all_reduce")}
+
+
+def test_real_killed_rank_has_no_dump_and_is_only_suspected() -> None:
+    found = of_capture("rank_killed").explain()
+    assert (found.kind, found.culprits, found.certain) == ("absent_rank", (1,), False)
+
+
+def test_real_mismatch_of_two_ranks_blames_both_and_says_who_called_what() -> None:
+    found = of_capture("mismatch_op").explain()
+    assert (found.kind, found.culprits) == ("mismatch", (0, 1))
+    assert {(item.op, item.ranks) for item in found.signatures} == {("all_reduce", (0,)), ("broadcast", (1,))}
+    assert {rank: wait.op for rank, wait in found.waiting.items()} == {0: "all_reduce", 1: "broadcast"}
+
+
+def test_rank_behind_a_subgroup_is_the_culprit_not_the_one_it_holds_up() -> None:
+    # 0 waits for 2 in their own group, so 1 and 3 miss both in the world
+    dumps = {
+        0: recorder(0, [call("1", 5)], WORLD, {"0": 9}),
+        1: recorder(1, [call("2", 5, pending=False), call("0", 10)], WORLD),
+        2: recorder(2, [call("1", 4, pending=False)], WORLD, {"0": 9}),
+        3: recorder(3, [call("2", 5, pending=False), call("0", 10)], WORLD),
+    }
+    found = build(dumps).explain()
+    assert (found.kind, found.culprits, found.certain) == ("absent_rank", (2,), True)
+    assert {rank: wait.group for rank, wait in found.waiting.items()} == {0: "1", 1: "0", 3: "0"}
+
+
+def test_two_groups_in_opposite_order_are_a_cycle() -> None:
+    groups = {"a": (0, 1), "b": (0, 1)}
+    dumps = {0: recorder(0, [call("a", 1)], groups), 1: recorder(1, [call("b", 1)], groups)}
+    found = build(dumps).explain()
+    assert (found.kind, found.culprits) == ("order_cycle", (0, 1))
+
+
+def test_those_who_wait_for_a_cycle_are_not_in_it() -> None:
+    groups = {"a": (0, 1), "b": (0, 1), "0": (0, 1, 2)}
+    dumps = {0: recorder(0, [call("a", 1)], groups), 1: recorder(1, [call("b", 1)], groups),
+             2: recorder(2, [call("0", 1)], groups)}
+    assert build(dumps).explain().culprits == (0, 1)
+
+
+def test_one_of_three_that_calls_something_else_is_the_minority() -> None:
+    groups = {"0": (0, 1, 2)}
+    dumps = {rank: recorder(rank, [call("0", 3, "broadcast" if rank == 1 else "all_reduce")], groups) for rank in range(3)}
+    found = build(dumps).explain()
+    assert (found.kind, found.culprits) == ("mismatch", (1,))
+
+
+def test_one_of_three_with_another_size_is_the_minority() -> None:
+    dumps = {rank: recorder(rank, [call("0", 3, sizes=(7 if rank == 2 else 8,))], {"0": (0, 1, 2)}) for rank in range(3)}
+    assert build(dumps).explain().culprits == (2,)
+
+
+@pytest.mark.parametrize("op", ["all_gather_v", "all_to_allv", "_broadcast_oop", "barrier"])
+def test_operations_of_uneven_size_by_intent_are_no_mismatch(op: str) -> None:
+    dumps = {rank: recorder(rank, [call("0", 3, op, sizes=(rank,), outputs=(1 - rank,))], {"0": (0, 1)}) for rank in (0, 1)}
+    assert build(dumps).explain().kind == "all_joined"
+
+
+def test_root_of_a_gather_alone_has_outputs() -> None:
+    dumps = {rank: recorder(rank, [call("0", 3, "gather", outputs=() if rank else (8, 8))], {"0": (0, 1)}) for rank in (0, 1)}
+    assert build(dumps).explain().kind == "all_joined"
+
+
+def test_all_to_all_that_receives_other_than_was_sent_is_a_mismatch_of_nobody() -> None:
+    dumps = {rank: recorder(rank, [call("0", 3, "all_to_all", sizes=(4,), outputs=(5,))], {"0": (0, 1)}) for rank in (0, 1)}
+    found = build(dumps).explain()
+    assert (found.kind, found.culprits) == ("mismatch", ())
+
+
+def test_same_shape_told_otherwise_is_no_mismatch() -> None:
+    dumps = {rank: recorder(rank, [call("0", 3, sizes=(2, 4) if rank else (8,))], {"0": (0, 1)}) for rank in (0, 1)}
+    assert build(dumps).explain().kind == "all_joined"
+
+
+def test_pipeline_stages_that_wait_for_each_other_lead_to_the_first_that_does_not() -> None:
+    groups = {"pp": (1, 3, 5, 7)}  # sends are told in the group's own ranks
+    dumps = {
+        1: recorder(1, [], groups),
+        3: recorder(3, [call("pp", 1, "recv 1<-0", p2p=True)], groups),
+        5: recorder(5, [call("pp", 1, "recv 2<-1", p2p=True)], groups),
+        7: recorder(7, [call("pp", 1, "recv 3<-2", p2p=True)], groups),
+    }
+    found = build(dumps).explain()
+    assert (found.kind, found.culprits) == ("absent_rank", (1,))
+    assert set(found.waiting) == {3, 5, 7}
+
+
+def test_send_whose_receive_is_pending_has_met_its_peer() -> None:
+    groups = {"pp": (0, 1)}
+    dumps = {0: recorder(0, [call("pp", 1, "send 0->1", p2p=True)], groups),
+             1: recorder(1, [call("pp", 4, "recv 1<-0", p2p=True)], groups)}
+    assert build(dumps).explain().kind == "all_joined"
+
+
+def test_two_that_both_receive_first_are_a_cycle() -> None:
+    groups = {"pp": (0, 1)}
+    dumps = {0: recorder(0, [call("pp", 1, "recv 0<-1", p2p=True)], groups),
+             1: recorder(1, [call("pp", 1, "recv 1<-0", p2p=True)], groups)}
+    assert build(dumps).explain().kind == "order_cycle"
+
+
+def test_overwritten_entries_are_no_absence() -> None:
+    # rank 1's ring has lost call 5, but its group's counter is far beyond
+    groups = {"0": (0, 1)}
+    dumps = {0: recorder(0, [call("0", 5)], groups), 1: recorder(1, [], groups, {"0": 900})}
+    assert build(dumps).explain().kind == "all_joined"
+
+
+def test_one_call_behind_is_jitter_until_it_stands_still() -> None:
+    groups = {"0": (0, 1)}
+
+    def at(seq: int) -> WaitGraph:
+        return build({0: recorder(0, [call("0", seq)], groups), 1: recorder(1, [call("0", seq - 1, pending=False)], groups)})
+
+    assert at(8).still(at(7)).explain().kind == "no_pending"
+    assert at(8).still(at(8)).explain().culprits == (1,)
+
+
+def test_rank_without_a_dump_is_suspected_only_when_nobody_known_is_to_blame() -> None:
+    groups = {"0": (0, 1, 2)}
+    waits, absent = recorder(0, [call("0", 2)], groups), recorder(1, [], groups)
+    assert build({0: waits, 1: absent}).explain().culprits == (1,)
+    found = build({0: waits, 1: recorder(1, [call("0", 2)], groups)}).explain()
+    assert (found.culprits, found.certain) == ((2,), False)
+
+
+def test_nobody_pending_says_nothing() -> None:
+    found = build({0: recorder(0, [call("0", 2, pending=False)])}, world_size=2).explain()
+    assert (found.kind, found.culprits, found.certain) == ("no_pending", (), False)
+    assert build({}).explain().kind == "no_pending"
+
+
+def test_groups_of_one_name_on_other_ranks_are_kept_apart() -> None:
+    dumps = {0: recorder(0, [call("tp", 5)], {"tp": (0, 1)}), 1: recorder(1, [call("tp", 5)], {"tp": (0, 1)}),
+             2: recorder(2, [call("tp", 2, pending=False)], {"tp": (2, 3)}), 3: recorder(3, [], {"tp": (2, 3)}, {"tp": 2})}
+    assert build(dumps).explain().kind == "all_joined"
+
+
+def test_gloo_group_of_unknown_members_is_not_certain() -> None:
+    entry = call("5", 1, backend="gloo")
+    dumps = {0: recorder(0, [entry]), 1: recorder(1, [])}
+    assert build(dumps).explain().certain is False
+    assert build(dumps, {"5": (0, 1)}).explain().culprits == (1,)
+
+
+@given(st.dictionaries(st.integers(0, 5), st.lists(st.tuples(
+    st.sampled_from("ab"), st.integers(0, 4), st.sampled_from(["all_reduce", "send 0->1", "recv 9<-1", "coalesced", ""]),
+    st.booleans(), st.booleans()), max_size=6)), st.booleans())
+def test_any_picture_has_an_explanation_and_culprits_wait_for_nobody(
+    picture: dict[int, list[tuple[str, int, str, bool, bool]]], known: bool
+) -> None:
+    groups = {"a": (0, 1, 2), "b": (1, 2, 3)} if known else {}
+    dumps = {rank: recorder(rank, [call(group, seq, op, pending=pending, p2p=p2p) for group, seq, op, pending, p2p in calls],
+                            groups) for rank, calls in picture.items()}
+    found = build(dumps).explain()
+    assert found.kind in ("absent_rank", "order_cycle", "mismatch", "all_joined", "no_pending")
+    if found.kind == "absent_rank":
+        assert found.culprits and not set(found.culprits) & set(found.waiting)
+
+
+def test_sixteen_thousand_ranks_in_three_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    size, width = 16384, 8
+    world = tuple(range(size))
+    tensor = [tuple(range(first, first + width)) for first in range(0, size, width)]
+    data = [tuple(range(first, size, width)) for first in range(width)]
+    culprit = 5000
+    dumps = {}
+    for rank in range(size):
+        groups = {"0": world, "tp": tensor[rank // width], "dp": data[rank % width]}
+        done = [call(name, seq, pending=False) for name in groups for seq in range(1, 11)]
+        waits = "tp" if culprit in groups["tp"] else "dp" if culprit in groups["dp"] else "0"
+        dumps[rank] = recorder(rank, done if rank == culprit else [*done, call(waits, 11)], groups)
+    began = time.perf_counter()
+    graph = build(dumps)
+    found = graph.explain()
+    took = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    with capsys.disabled():
+        print(f"\n16,384 ranks x 3 groups, {31 * size} entries: {took:.2f} s, process peak {peak} MiB, {len(graph.fronts)} fronts")
+    assert (found.kind, found.culprits, len(found.waiting)) == ("absent_rank", (culprit,), size - 1)
+    assert took < 60
