@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diag.capture import segments
 from diag.engine import report
-from diag.model import format_ranks
-from diag.outputs.text import classes_text, report_text
+from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
 
 if TYPE_CHECKING:
@@ -61,21 +60,6 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]], seconds: float) 
         ],
         "text": classes_text(stack_classes(engine), 100),
     }
-
-
-def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:
-    """The dump for a terminal: verdict, merged stacks, what is missing and where the bundle is."""
-    parts = [report_text(document["report"], colour=colour, width=width), "", document["text"]]
-    by_reason: dict[str, list[int]] = {}
-    for rank, reasons in document["missing"].items():
-        for reason in reasons:
-            by_reason.setdefault(reason, []).append(int(rank))
-    for reason, ranks in by_reason.items():
-        parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
-    parts.append(f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, no process was paused")
-    if document.get("bundle"):
-        parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
-    return "\n".join(parts)
 
 
 def write_bundle(document: dict[str, Any], run_dir: Path, path: Path) -> None:

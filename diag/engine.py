@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from diag.jobstate import JobState
-from diag.model import Change, ChangeKind, Finding, NotChecked, Record, Severity
+from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.observations import Observation, Unparsed
 
 __all__ = ["CHECK_SECONDS", "Detector", "Engine", "Parser", "report"]
@@ -197,8 +197,3 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
         "findings": [finding.to_json() for finding in findings],
         "not_checked": [line.to_json() for line in engine.not_checked()],
     }
-
-
-def found(document: Mapping[str, Any]) -> bool:
-    """Whether a report holds a finding of warning or above (exit code 10)."""
-    return any(Severity(finding["severity"]).counts for finding in document["findings"])

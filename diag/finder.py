@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers import Identity, identify, launches, relevant
+from diag.launchers import Identity, identify, launches, redacted, relevant
 from diag.model import Placement
 from diag.sources.tree import Tree, is_python, read_environ, read_raw, split_stat
 
@@ -184,7 +184,7 @@ class RankFinder:
 
     def _describe(self, pid: int, ticks: int, who: Identity, *, distributed: bool = True) -> Found:
         env = read_environ(pid, self._proc) or {}
-        command = " ".join(word for word in self._argv(pid) if word)
+        command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(
             rank=who.rank, local_rank=who.local_rank, world_size=who.world_size, host=self._host, pid=pid,
             start_ticks=ticks, node_rank=who.node_rank, local_world_size=who.local_world_size, launcher=who.launcher,

@@ -25,6 +25,7 @@ from diag.detectors.hang import wants_closer_look
 from diag.dump import dump_document, write_bundle
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
+from diag.launchers import redacted
 from diag.model import Change, Record
 from diag.outputs.view import AgentProcess, Counters
 from diag.rundir import RunDir
@@ -40,6 +41,7 @@ from diag.sources.parsers import PARSERS
 __all__ = ["Hub", "ToldClock"]
 
 _SCAN_SECONDS = 1.0
+_CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan costs 1 ms a torch rank
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
@@ -142,7 +144,7 @@ class Hub:
 
     def watch_job(self, argv: list[str], pid: int, world_size: int = 0) -> None:
         """The job's root process is `pid`: look for its ranks from now on."""
-        self.put(run_source.started(argv, pid, self.host, world_size))
+        self.put(run_source.started(redacted(argv), pid, self.host, world_size))
         self._finder = RankFinder(pid, self.host)
         self._finder_from = time.monotonic()
         threading.Thread(target=self._watch_node, name="node", daemon=True).start()
@@ -224,8 +226,11 @@ class Hub:
         return True
 
     def _housekeep(self) -> None:
-        quick = time.monotonic() - self._finder_from < _QUICK_SCANS_FOR_SECONDS
-        if self._due("scan", _QUICK_SCAN_SECONDS if quick and self._ranks_missing() else _SCAN_SECONDS):
+        every = _CALM_SCAN_SECONDS
+        if self._ranks_missing():
+            quick = time.monotonic() - self._finder_from < _QUICK_SCANS_FOR_SECONDS
+            every = _QUICK_SCAN_SECONDS if quick else _SCAN_SECONDS
+        if self._due("scan", every):
             self._scan()
         if self._due("files", 0.5):
             self._follow_files()
@@ -241,8 +246,12 @@ class Hub:
             self._measure_self()
 
     def _ranks_missing(self) -> bool:
-        job = self.engine.job
-        return not job.ranks or len(job.ranks) < min(job.world_size, 4096)
+        """Ranks of this node that were not found yet, or ended: an elastic launcher may start them anew."""
+        alive = self.engine.job.alive_ranks()
+        if not alive:
+            return True
+        place = alive[0].placement
+        return len(alive) < (place.local_world_size or min(place.world_size, 4096))
 
     def _scan(self) -> None:
         if self._finder is None:

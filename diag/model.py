@@ -23,6 +23,7 @@ __all__ = [
     "Record",
     "Severity",
     "format_ranks",
+    "found",
 ]
 
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
@@ -244,3 +245,8 @@ def format_ranks(ranks: Sequence[int]) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
         start = previous = rank
     return ",".join(parts)
+
+
+def found(document: Mapping[str, Any]) -> bool:
+    """Whether a report holds a finding of warning or above (exit code 10)."""
+    return any(Severity(finding["severity"]).counts for finding in document["findings"])

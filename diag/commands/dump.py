@@ -31,12 +31,12 @@ def run(args: argparse.Namespace) -> int:
     document = _ask(url, token, args.seconds, run_path)
     if args.output is not None:
         _copy(document, args.output)
-    from diag.engine import found
+    from diag.model import found
 
     if args.json:
         print(json.dumps({**document["report"], "dump": document}, indent=1))
     else:
-        from diag.dump import dump_text
+        from diag.outputs.text import dump_text
 
         colour = os.isatty(1) and "NO_COLOR" not in os.environ
         print(dump_text(document, colour=colour, width=max(60, shutil.get_terminal_size().columns)))
@@ -47,12 +47,11 @@ def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, Path | None]:
     if args.endpoint:
         return args.endpoint.rstrip("/"), args.token, None
     from diag.rundir import live_runs, read_run
-    from diag.settings import load
 
     if args.run_dir is not None:
         path, data = args.run_dir, read_run(args.run_dir)
     else:
-        runs = list(live_runs(load().run_root))
+        runs = list(live_runs(_run_root()))
         if not runs:
             raise DiagError("no run of diag lives on this machine for this user",
                             hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`")
@@ -64,6 +63,16 @@ def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, Path | None]:
     if not data.get("url"):
         raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint=f"its journal can be read: diag replay {path}")
     return str(data["url"]).rstrip("/"), data.get("token") or args.token, path
+
+
+def _run_root() -> Path | None:
+    """As `settings.load().run_root`, without 100 ms of pydantic where no diag.toml asks for it."""
+    root = os.environ.get("DIAG_RUN_ROOT")
+    if root or not Path("diag.toml").exists():
+        return Path(root) if root else None
+    from diag.settings import load
+
+    return load().run_root
 
 
 def _ask(url: str, token: str | None, seconds: float, run_path: Path | None) -> dict[str, Any]:

@@ -20,7 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.engine import found, report
+    from diag.engine import report
+    from diag.model import found
     from diag.outputs.text import classes_text, report_text
     from diag.outputs.view import stack_classes
     from diag.replay import replay

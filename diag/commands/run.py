@@ -308,9 +308,11 @@ def publish(
     """What other commands need to find this run."""
     if run_dir is None:
         return
+    from diag.launchers import redacted
+
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     run_dir.publish({
-        "diag_version": hub.version, "argv": words, "pid": pid, "hub_start_ticks": int(stat[19]),
+        "diag_version": hub.version, "argv": redacted(words), "pid": pid, "hub_start_ticks": int(stat[19]),
         "url": server.url if server else None, "token": hub.token, "started_at": hub.started_at,
         "ended": ended is not None, "returncode": ended,
     })

@@ -29,8 +29,9 @@ def run(args: argparse.Namespace) -> int:
     import time
 
     from diag.commands.run import _width, publish, start_server
-    from diag.engine import found, report
+    from diag.engine import report
     from diag.hub import Hub
+    from diag.model import found
     from diag.outputs.text import panel, report_text
     from diag.rundir import RunDir
     from diag.settings import load

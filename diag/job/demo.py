@@ -23,7 +23,7 @@ __all__ = ["main"]
 _START_SECONDS = 240.0  # imports of ms-swift on a slow, busy machine
 _FIND_SECONDS = 90.0
 _END_SECONDS = 240.0
-_SHOWN_METRICS = ("diag_rank_state{", "diag_finding_active{", "diag_stack_unchanged_seconds{", "diag_agent_resident_memory_bytes{")
+_SHOWN_METRICS = ("diag_rank_state{", "diag_finding_active{", "diag_stack_unchanged_seconds{", "diag_agent_resident_memory")
 
 
 def main() -> int:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, Severity, format_ranks
-from diag.outputs.classes import StackClass, frame_words
-from diag.outputs.view import job_sentence
 
-__all__ = ["classes_text", "clean", "panel", "report_text", "summary_line"]
+if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
+    from diag.outputs.classes import StackClass
+
+__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text", "summary_line"]
 
 _PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
 _NARROWEST = 30
@@ -211,6 +213,8 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
 
 def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
     """Merged stacks: a title for each class of processes, under it the frames of one, outermost first."""
+    from diag.outputs.classes import frame_words
+
     room = max(width, _NARROWEST)
     lines: list[str] = []
     for one in classes:
@@ -280,3 +284,40 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
     if document["not_checked"]:
         said += f"; {len(document['not_checked'])} not checked"
     return said + (f"; evidence in {clean(run_dir)}" if run_dir else "")
+
+
+def job_sentence(document: Mapping[str, Any]) -> str:
+    """The job in one sentence, of a `diag.report/1` document."""
+    job = document.get("job", {})
+    parts = [f"The job is {job.get('state', 'unknown')}"]
+    if job.get("phase") and job["phase"] != "ended":
+        parts.append(f"phase {job['phase']}")
+    if job.get("iteration") is not None:
+        total = job.get("total_iterations")
+        parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
+    if job.get("returncode") not in (None, 0):
+        parts.append(f"exit code {job['returncode']}")
+    if job.get("world_size"):
+        parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
+    findings = Counter(finding.get("severity", "") for finding in document.get("findings", ()))
+    said = [f"{findings[word]} {word}" for word in ("critical", "warning", "info") if findings[word]]
+    parts.append(", ".join(said) if said else "nothing found")
+    unchecked = len(document.get("not_checked", ()))
+    if unchecked:
+        parts.append(f"{unchecked} not checked")
+    return "; ".join(parts) + "."
+
+
+def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:
+    """The dump for a terminal: verdict, merged stacks, what is missing and where the bundle is."""
+    parts = [report_text(document["report"], colour=colour, width=width), "", document["text"]]
+    by_reason: dict[str, list[int]] = {}
+    for rank, reasons in document["missing"].items():
+        for reason in reasons:
+            by_reason.setdefault(reason, []).append(int(rank))
+    for reason, ranks in by_reason.items():
+        parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
+    parts.append(f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, no process was paused")
+    if document.get("bundle"):
+        parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
+    return "\n".join(parts)

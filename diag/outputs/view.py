@@ -23,6 +23,7 @@ from diag.outputs.classes import (
     stack_classes,
     why_no_stack,
 )
+from diag.outputs.text import job_sentence
 from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
 
@@ -145,28 +146,6 @@ def _finite(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
-
-
-def job_sentence(document: Mapping[str, Any]) -> str:
-    """The job in one sentence, of a `diag.report/1` document."""
-    job = document.get("job", {})
-    parts = [f"The job is {job.get('state', 'unknown')}"]
-    if job.get("phase") and job["phase"] != "ended":
-        parts.append(f"phase {job['phase']}")
-    if job.get("iteration") is not None:
-        total = job.get("total_iterations")
-        parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
-    if job.get("returncode") not in (None, 0):
-        parts.append(f"exit code {job['returncode']}")
-    if job.get("world_size"):
-        parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
-    findings = Counter(finding.get("severity", "") for finding in document.get("findings", ()))
-    said = [f"{findings[word]} {word}" for word in ("critical", "warning", "info") if findings[word]]
-    parts.append(", ".join(said) if said else "nothing found")
-    unchecked = len(document.get("not_checked", ()))
-    if unchecked:
-        parts.append(f"{unchecked} not checked")
-    return "; ".join(parts) + "."
 
 
 def culprits_and_waiting(engine: Engine) -> tuple[frozenset[int], frozenset[int]]:

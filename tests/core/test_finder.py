@@ -323,10 +323,10 @@ def test_command_without_python_is_nobody() -> None:
 def test_files_that_a_rank_prints_to_are_named_and_pipes_are_not(job: Job, tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     code = "import os, sys; os.write(1, b'did rank0 %d' % os.getpid() + bytes([10])); sys.stdin.read()"
-    script = f'exec "{sys.executable}" -c "{code}" 2>{log}'
+    script = f'exec "{sys.executable}" -c "{code}" 2>>{log}'
     rank = job.start("rank0", ["bash", "-c", script], torchrun(0))
 
-    assert list(finder_of(job).output_files(rank)) == [("stderr", log)]
+    assert list(finder_of(job).output_files(rank)) == [("stderr", log, True)]  # appended to: what stands in it may be older
     assert list(finder_of(job).output_files(0)) == []
 
 

@@ -1,0 +1,67 @@
+"""One question to torch's worker server on a UNIX socket, bounded in time and size. What is asked is others' business."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import time
+from pathlib import Path
+
+__all__ = ["MAX_BYTES", "NoAnswer", "ask"]
+
+MAX_BYTES = 16 << 20  # ours: 2,000 entries of the Flight Recorder, torch's default, are 1 MB
+
+
+class NoAnswer(Exception):
+    """`word` says why: no_socket, gone, timed_out, too_large or failed."""
+
+    def __init__(self, word: str, detail: str = "") -> None:
+        super().__init__(f"{word}: {detail}")
+        self.word, self.detail = word, detail
+
+
+def ask(path: Path, method: str, target: str, end: float) -> bytes:
+    """The answer's body; `end` is on the monotonic clock. Raises NoAnswer."""
+    connection = _UnixConnection(path, end)
+    try:
+        connection.request(method, target)
+        response = connection.getresponse()
+        body = bytearray()
+        while chunk := response.read1(1 << 16):
+            body += chunk
+            if len(body) > MAX_BYTES:
+                raise NoAnswer("too_large", target)
+            connection.again()
+    except FileNotFoundError:
+        raise NoAnswer("no_socket", str(path)) from None
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
+        raise NoAnswer("gone") from None
+    except TimeoutError:
+        raise NoAnswer("timed_out", target) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise NoAnswer("failed", f"{target}: {error!r}") from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise NoAnswer("failed", f"{target}: {response.status} {bytes(body[:200]).decode('utf-8', 'replace')}")
+    return bytes(body)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, end: float) -> None:
+        super().__init__("localhost")
+        self._path, self._end = path, end
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.again()
+        self.sock.connect(os.fspath(self._path))
+
+    def again(self) -> None:
+        """Each wait gets what is left of the whole deadline."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if self.sock is not None:  # http.client closes it with the last chunk
+            self.sock.settimeout(left)
