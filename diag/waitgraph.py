@@ -288,7 +288,8 @@ def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[
         for entry in dump.entries:
             at = mine.get((entry.backend, entry.group))
             if at is None:
-                at = mine[entry.backend, entry.group] = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
+                at = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
+                mine[entry.backend, entry.group] = at
             if entry.is_p2p:
                 if entry.pending:
                     at.p2p.setdefault(rank, []).append(entry)

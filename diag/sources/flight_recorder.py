@@ -6,8 +6,6 @@ Stacks are never asked for: those need the rank's GIL, which a hung rank may not
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
 import re
 import reprlib
@@ -27,6 +25,7 @@ from diag.observations import (
     Unparsed,
 )
 from diag.sources import plain_pickle
+from diag.sources.fr_trace import MAX_TENSORS, count, integer, mapping, members_of, sequence, settle, shapes, status_of, word
 from diag.sources.worker_server import MAX_BYTES, NoAnswer, ask
 
 __all__ = ["FAILURES", "SOURCE", "explain", "load_file", "parse", "rank_of", "read"]
@@ -50,10 +49,7 @@ _REMEDIES = {
 
 _LAST_ENTRIES = 50  # of each group; ours: enough to tell in what a mismatch began
 _MAX_PENDING = 200  # of each group, the oldest: the front is among them
-_MAX_TENSORS = 64
 _MAX_GROUPS = 1000  # Megatron creates 50
-_MAX_RANKS = 1 << 20
-_MAX_WORD = 200
 
 # (handler, query), best first, of those the rank's torch has. None of these needs the GIL. Not only active entries: the
 # parts of a coalesced call stay "scheduled" for ever, and only the call's own completed entry tells that they are done.
@@ -153,9 +149,9 @@ _NUMBERS = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "record_id", "t
 
 def _trim(trace: dict[str, Any]) -> dict[str, Any]:
     """What `parse` reads, and of that what a verdict needs. Says the same as the whole would."""
-    status = _dict(trace.get("pg_status"))
-    raw = [entry for entry in _list(trace.get("entries")) if isinstance(entry, dict)]
-    entries = _settle(raw, status)
+    status = mapping(trace.get("pg_status"))
+    raw = [entry for entry in sequence(trace.get("entries")) if isinstance(entry, dict)]
+    entries = settle(raw, status)
     last: dict[tuple[str, str, bool], int] = {}
     pending: dict[tuple[str, str, bool], int] = {}
     keep: set[int] = set()
@@ -170,15 +166,15 @@ def _trim(trace: dict[str, Any]) -> dict[str, Any]:
             pending[key] = pending.get(key, 0) + 1
             keep.add(index)
     config = {
-        _word(key): {"name": _word(value.get("name")), "desc": _word(value.get("desc")), "ranks": _short(value.get("ranks"))}
-        for key, value in list(_dict(trace.get("pg_config")).items())[:_MAX_GROUPS]
+        word(key): {"name": word(value.get("name")), "desc": word(value.get("desc")), "ranks": _short(value.get("ranks"))}
+        for key, value in list(mapping(trace.get("pg_config")).items())[:_MAX_GROUPS]
         if isinstance(value, dict)
     }
     return {
-        "version": _word(trace.get("version")),
+        "version": word(trace.get("version")),
         "pg_config": config,
         "pg_status": {
-            str(key): {name: _int(value.get(name)) for name in ("last_enqueued_collective", "last_completed_collective")}
+            str(key): {name: integer(value.get(name)) for name in ("last_enqueued_collective", "last_completed_collective")}
             for key, value in list(status.items())[:_MAX_GROUPS]
             if isinstance(key, (str, int)) and isinstance(value, dict)
         },
@@ -187,19 +183,19 @@ def _trim(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slim(entry: dict[str, Any], is_p2p: bool) -> dict[str, Any]:
-    slim: dict[str, Any] = {name: _word(entry.get(name)) for name in _WORDS}
-    slim |= {name: _int(entry.get(name)) for name in _NUMBERS}
+    slim: dict[str, Any] = {name: word(entry.get(name)) for name in _WORDS}
+    slim |= {name: integer(entry.get(name)) for name in _NUMBERS}
     slim |= {"retired": entry.get("retired") is True, "is_p2p": is_p2p}
-    slim["process_group"] = [_word(word) for word in _list(entry.get("process_group"))[:2]]
+    slim["process_group"] = [word(item) for item in sequence(entry.get("process_group"))[:2]]
     for side in ("input", "output"):
-        slim[side + "_sizes"] = [list(shape) for shape in _shapes(entry.get(side + "_sizes"))]
-        slim[side + "_dtypes"] = [_word(word) for word in _list(entry.get(side + "_dtypes"))[:_MAX_TENSORS]]
+        slim[side + "_sizes"] = [list(shape) for shape in shapes(entry.get(side + "_sizes"))]
+        slim[side + "_dtypes"] = [word(item) for item in sequence(entry.get(side + "_dtypes"))[:MAX_TENSORS]]
     return slim
 
 
 def _short(ranks: Any) -> str:
     """A world of 16,384 as 0-16383: each rank's dump names all members of all of its groups."""
-    return format_ranks(_members(ranks)) if isinstance(ranks, str) else ""
+    return format_ranks(members_of(ranks)) if isinstance(ranks, str) else ""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------
@@ -216,17 +212,17 @@ def parse(record: Record) -> Iterator[Observation]:
             if payload["failed"] != "gone":  # its end is told by others
                 yield SourceFailed(record.rank, SOURCE, *explain(payload))
             return
-        traces = [_dict(trace) for trace in payload["traces"]]
-        answered = {_word(word) for word in payload.get("answered", ())}
+        traces = [mapping(trace) for trace in payload["traces"]]
+        answered = {word(item) for item in payload.get("answered", ())}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200])
         return
     members: dict[str, tuple[int, ...]] = {}  # a gloo group's name serves NCCL too, which tells who is in it
     for trace in traces:
-        for config in _dict(trace.get("pg_config")).values():
-            found = _members(_dict(config).get("ranks"))
+        for config in mapping(trace.get("pg_config")).values():
+            found = members_of(mapping(config).get("ranks"))
             if found:
-                members.setdefault(_word(_dict(config).get("name")), found)
+                members.setdefault(word(mapping(config).get("name")), found)
     entries: list[CollectiveEntry] = []
     groups: dict[tuple[str, str], CollectiveGroup] = {}
     for trace in traces:
@@ -235,7 +231,7 @@ def parse(record: Record) -> Iterator[Observation]:
     yield FlightRecorder(
         rank=record.rank,
         emitted=record.at if record.emitted is None else record.emitted,
-        version=next((_word(trace.get("version")) for trace in traces), ""),
+        version=next((word(trace.get("version")) for trace in traces), ""),
         backends=tuple(sorted({*answered, *(entry.backend for entry in entries), *(backend for backend, _ in groups)})),
         groups=tuple(groups.values()),
         entries=tuple(entries),
@@ -245,7 +241,7 @@ def parse(record: Record) -> Iterator[Observation]:
 
 def explain(payload: Payload) -> tuple[str, str]:
     """Reason and remedy of a payload that says "failed", for people."""
-    failed, detail = _word(payload["failed"]), _word(payload.get("detail"))
+    failed, detail = word(payload["failed"]), word(payload.get("detail"))
     reason = FAILURES.get(failed, failed)
     return (f"{reason}: {detail}" if detail else reason), _REMEDIES.get(failed, "")
 
@@ -256,148 +252,20 @@ def _read_trace(
     entries: list[CollectiveEntry],
     groups: dict[tuple[str, str], CollectiveGroup],
 ) -> None:
-    status = _dict(trace.get("pg_status"))
-    raw = [entry for entry in _list(trace.get("entries")) if isinstance(entry, dict)]
-    found = _settle(raw, status)
+    status = mapping(trace.get("pg_status"))
+    raw = [entry for entry in sequence(trace.get("entries")) if isinstance(entry, dict)]
+    found = settle(raw, status)
     entries.extend(found)
     batched = {(entry.backend, entry.group) for entry in found if entry.is_p2p}
     for item, entry in zip(raw, found, strict=True):
         # With P2P in the group these count, now and then, P2P calls (same capture: enqueued 3, of 1 collective).
-        numbers = _status(status, item) if (entry.backend, entry.group) not in batched else {}
+        numbers = status_of(status, item) if (entry.backend, entry.group) not in batched else {}
         groups[entry.backend, entry.group] = CollectiveGroup(
             entry.backend, entry.group, entry.desc, members.get(entry.group, ()),
-            _count(numbers.get("last_enqueued_collective")), _count(numbers.get("last_completed_collective")),
+            count(numbers.get("last_enqueued_collective")), count(numbers.get("last_completed_collective")),
         )
     backend = found[0].backend if found else "nccl"  # only NCCL's recorder says who is in its groups
-    for config in _dict(trace.get("pg_config")).values():
-        name, known = _word(_dict(config).get("name")), _members(_dict(config).get("ranks"))
+    for config in mapping(trace.get("pg_config")).values():
+        name, known = word(mapping(config).get("name")), members_of(mapping(config).get("ranks"))
         if known and (backend, name) not in groups:
-            groups[backend, name] = CollectiveGroup(backend, name, _word(_dict(config).get("desc")), known)
-
-
-def _entry(raw: dict[str, Any]) -> CollectiveEntry:
-    backend, _, op = _word(raw.get("profiling_name")).rpartition(":")
-    group = [*_list(raw.get("process_group")), "", ""]
-    is_p2p = raw.get("is_p2p") is True
-    dtypes = (*_list(raw.get("input_dtypes"))[:_MAX_TENSORS], *_list(raw.get("output_dtypes"))[:_MAX_TENSORS])
-    return CollectiveEntry(
-        backend=backend,
-        group=_word(group[0]),
-        desc=_word(group[1]),
-        seq=_int(raw.get("p2p_seq_id" if is_p2p else "collective_seq_id")),
-        op_id=_int(raw.get("op_id")),
-        is_p2p=is_p2p,
-        op=op,
-        input_sizes=_shapes(raw.get("input_sizes")),
-        output_sizes=_shapes(raw.get("output_sizes")),
-        dtypes=tuple(_word(word) for word in dtypes),
-        state=_word(raw.get("state")),
-        retired=raw.get("retired") is True,
-        pending=True,
-        record_id=_int(raw.get("record_id")),
-        time_created=_int(raw.get("time_created_ns")) / 1e9,
-    )
-
-
-def _settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[CollectiveEntry]:
-    """Tell which are pending; `state` alone does not.
-
-    gloo's never leaves "scheduled", `retired` tells. NCCL retires also what timed out. And the parts of a coalesced call
-    (batch_isend_irecv, coalesced collectives) may stay "scheduled" for ever: the call's own entry, which follows, tells.
-    """
-    found = _numbered(raw)
-    whole: dict[tuple[str, str, bool, int], bool] = {}
-    finished_one: set[tuple[str, str, bool]] = set()
-    newest: dict[tuple[str, str, bool], int] = {}
-    for entry in found:
-        kind = (entry.backend, entry.group, entry.is_p2p)
-        if entry.op == "coalesced":
-            whole[(*kind, entry.seq)] = _finished(entry)
-        if _finished(entry):
-            finished_one.add(kind)
-        newest[kind] = entry.record_id
-    settled = []
-    for item, entry in zip(raw, found, strict=True):
-        kind = (entry.backend, entry.group, entry.is_p2p)
-        finished = _finished(entry) or whole.get((*kind, entry.seq), False)
-        if not finished and entry.backend != "gloo":  # gloo's calls may end out of their order
-            if entry.is_p2p:
-                # A dump of active entries only has lost the whole's: a part is over when another call came after it.
-                alone = (*kind, entry.seq) not in whole and kind not in finished_one
-                finished = alone and entry.state == "scheduled" and entry.record_id < newest[kind]
-            elif (entry.backend, entry.group, True) not in newest:
-                finished = 0 < entry.seq <= (_count(_status(status, item).get("last_completed_collective")) or 0)
-        settled.append(entry if not finished else dataclasses.replace(entry, pending=False))
-    return settled
-
-
-def _finished(entry: CollectiveEntry) -> bool:
-    return entry.state == "completed" or (entry.retired and entry.backend != "nccl")
-
-
-def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
-    """The entry of a whole batch_isend_irecv says that it is no P2P call, and has the number of the last collective;
-    by its op_id it belongs to the part before it (torch 2.11, H200: tests/captures/fr/batch_p2p_0.json)."""
-    found: list[CollectiveEntry] = []
-    before: dict[tuple[str, str], CollectiveEntry] = {}
-    for item in raw:
-        entry = _entry(item)
-        part = before.get((entry.backend, entry.group))
-        if entry.op == "coalesced" and part is not None and part.is_p2p and part.op_id == entry.op_id:
-            entry = dataclasses.replace(entry, is_p2p=True, seq=_int(item.get("p2p_seq_id")))
-        before[entry.backend, entry.group] = entry
-        found.append(entry)
-    return found
-
-
-# --- words and numbers of strangers ----------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once
-def _ranks(text: str) -> tuple[int, ...]:
-    # "[0, 1, 2]" as torch writes it, "0-2" as we do
-    found: list[int] = []
-    for part in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
-        first, last = int(part[0]), int(part[1] or part[0])
-        if last - first + len(found) >= _MAX_RANKS:
-            return ()
-        found.extend(range(first, last + 1))
-    return tuple(found)
-
-
-def _status(status: dict[Any, Any], entry: dict[str, Any]) -> dict[Any, Any]:
-    """pg_status goes by the process's own number of the group, which only the entries connect with its name."""
-    number = entry.get("pg_id")
-    return _dict(status.get(str(number))) if isinstance(number, (int, str)) else {}
-
-
-def _members(value: Any) -> tuple[int, ...]:
-    return _ranks(value) if isinstance(value, str) else ()
-
-
-def _dict(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any] | tuple[Any, ...]:
-    return value if isinstance(value, (list, tuple)) else []
-
-
-def _word(value: Any) -> str:
-    return value[:_MAX_WORD] if isinstance(value, str) else ""
-
-
-def _int(value: Any) -> int:
-    """JSON has some numbers as strings."""
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
-        value = int(value)
-    return value if type(value) is int and abs(value) < 1 << 63 else 0
-
-
-def _count(value: Any) -> int | None:
-    number = _int(value)
-    return number if number > 0 else None
-
-
-def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(_int(size) for size in _list(item)[:16]) for item in _list(value)[:_MAX_TENSORS])
+            groups[backend, name] = CollectiveGroup(backend, name, word(mapping(config).get("desc")), known)

@@ -230,6 +230,6 @@ def test_sixteen_thousand_ranks_in_three_groups(capsys: pytest.CaptureFixture[st
     took = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     with capsys.disabled():
-        print(f"\n16,384 ranks x 3 groups, {31 * size} entries: {took:.2f} s, process peak {peak} MiB, {len(graph.fronts)} fronts")
+        print(f"\n16,384 ranks, {31 * size} entries: {took:.2f} s, process peak {peak} MiB, {len(graph.fronts)} fronts")
     assert (found.kind, found.culprits, len(found.waiting)) == ("absent_rank", (culprit,), size - 1)
     assert took < 60

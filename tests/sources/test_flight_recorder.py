@@ -96,7 +96,7 @@ class Evil:
     pickle.dumps({"entries": {frozenset()}}), pickle.dumps({(1, 2): 3}),
     b"\x80\x02cos\nsystem\n.", b"\x80\x02Nr\xff\xff\xff\xff.",
     b"\x80\x05\x96\x00\x00\x00\x00\xff\x00\x00\x00.", b"\x80\x02X\xff\xff\xff\x7fa.",
-    b"\x80\x02(" + b"\x85" * 100 + b".", b"\x80\x02]q\x00h\x00a.", b"\x80\x02)" + b"\x85" * 200_000 + b"}q\x00.",
+    b"\x80\x02(" + b"\x85" * 100 + b".", b"\x80\x02]q\x00h\x00a.",
     b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",
     b"[" * 100_000, b"{" * 100_000, b"[]", b"", b"text", b'{"entries": ' + b"[" * 100_000,
 ], ids=lambda data: repr(data[:24]))
