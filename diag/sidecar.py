@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.sources import cgroup, exits, faulthandler, proc, pyspy, shm
+from diag.sources import cgroup, exits, faulthandler, flight_recorder, proc, pyspy, shm
 
 __all__ = ["Sidecar", "main"]
 
@@ -25,6 +25,9 @@ _LIMITS_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
 # A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
 _SIGNAL_SECONDS = 60.0
+_LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
+_COLLECTIVES_AGAIN_SECONDS = 5.0
+_COLLECTIVES_SECONDS = 30.0
 _MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 _MOST_CHILDREN = 16
 _DUMP_CHILDREN = 64
@@ -54,6 +57,7 @@ class Sidecar:
         self._misses = 0
         self._no_stack = ""
         self._signalled_at = -1e9
+        self._recorder_stuck = False
         self._reader: proc.ProcessReader | None = None
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
@@ -64,7 +68,7 @@ class Sidecar:
     # -- threads ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for work in (self._watch_exit, self._sample_proc, self._sample_stacks):
+        for work in (self._watch_exit, self._sample_proc, self._sample_stacks, self._sample_collectives):
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
 
     def command(self, order: dict[str, Any]) -> None:
@@ -247,6 +251,40 @@ class Sidecar:
                 self._by_signal(pid, self.pid, min(1.0, until - now))
         return max(0, len(wanted) - most)
 
+    # -- collectives --------------------------------------------------------------------------------------
+
+    def _sample_collectives(self) -> None:
+        """Only under suspicion: twice, since one reading cannot tell a hang from a rank one call behind, then seldom."""
+        asked = 0
+        while not self._gone.is_set():
+            with self._wake:
+                if not self._closer:
+                    asked, self._recorder_stuck = 0, False
+                    self._wake.wait(5.0)
+                    continue
+            if not self._recorder_stuck:
+                self._read_collectives(3.0)
+                asked += 1
+            self._gone.wait(_COLLECTIVES_AGAIN_SECONDS if asked < 2 else _COLLECTIVES_SECONDS)
+
+    def _read_collectives(self, deadline: float) -> str:
+        """Ask torch's worker server of this rank. Returns why there is nothing, empty when there is."""
+        if self.run_dir is None:
+            return ""
+        began = time.monotonic()
+        payload = flight_recorder.read(self.rank, self.pid, self.run_dir, deadline)
+        why = payload.get("failed")
+        if why is None:
+            self.record(flight_recorder.SOURCE, payload, time.monotonic() - began)
+            return ""
+        self._send({"error": [flight_recorder.SOURCE, why]})
+        if why == "no_socket" and len(str(self.run_dir)) > _LONGEST_SOCKET_FOLDER:
+            self.failed("flight_recorder", "the path of the run directory is too long for a UNIX socket",
+                        "choose a shorter place with --run-root DIR")
+        # A server that waits for the GIL has a thread less with each question: none more until the suspicion is over.
+        self._recorder_stuck = why == "timed_out"
+        return "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
+
     def _dump(self, order: dict[str, Any]) -> None:
         """Everything about this rank now, within the deadline. Each part that is missing is said with its reason."""
         began = time.monotonic()
@@ -260,6 +298,10 @@ class Sidecar:
             missing.append("the process is gone")
         if not self._main_stack(min(3.0, until - time.monotonic()), urgent=True):
             missing.append("no stack: " + (self._no_stack or "the process is gone"))
+        if not self._recorder_stuck:
+            silent = self._read_collectives(max(0.1, min(1.5, until - time.monotonic())))
+            if silent:
+                missing.append("no collectives: " + silent)
         unseen = self._child_stacks(_DUMP_CHILDREN, until)
         if unseen:
             missing.append(f"{unseen} child processes not reached in time")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
+from diag.detectors.hang_collectives import Collectives
 from diag.detectors.hang_words import advice_for, describe, evidence_of
+from diag.detectors.verdict import Verdict
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, StackSample
 from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
+from diag.waitgraph import Explanation
 
 __all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 
@@ -51,19 +54,6 @@ _SERVICE_SECONDS = 300.0
 _TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is a closed word within the class."""
-
-    klass: str
-    culprits: tuple[int, ...]
-    waiting: tuple[int, ...]
-    cause: str
-    since: float
-    confidence: Confidence
-    blamed_child: int | None = None  # pid of the child process that blocks the culprit
-
-
 class HangDetector:
     """Meaning: no rank of the job has made progress for longer than its phase allows.
 
@@ -77,11 +67,15 @@ class HangDetector:
 
     name = "hang"
 
+    def __init__(self) -> None:
+        self._collectives = Collectives()
+
     def observe(self, at: float, fact: Observation) -> None:
-        """All that this detector needs is in the job state."""
+        """Of all else that this detector needs the job state keeps track."""
+        self._collectives.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        verdict = judge(now, job)
+        verdict = judge(now, job, self._collectives)
         if verdict is None:
             return
         yield Finding(
@@ -110,7 +104,7 @@ class HangDetector:
             )
 
 
-def judge(now: float, job: JobState) -> Verdict | None:
+def judge(now: float, job: JobState, collectives: Collectives | None = None) -> Verdict | None:
     """None while the job moves, might still move, or is not a job yet."""
     alive = job.alive_ranks()
     if job.returncode is not None or job.interrupted_at is not None or not alive:
@@ -130,6 +124,8 @@ def judge(now: float, job: JobState) -> Verdict | None:
         return None
     standing = {rank.rank: _standing(rank) for rank in alive}
     verdict = _blame(job, alive, dead, standing, since)
+    if collectives is not None:
+        verdict = _with_collectives(verdict, collectives.explain(now, job), standing)
     if now - verdict.since < _patience(job, verdict) or _may_be_idle(job, alive, verdict):
         return None
     return verdict
@@ -250,6 +246,39 @@ def _blocked_verdict(  # noqa: PLR0917 - one caller, beside it
     if klass == "outside":
         klass = "rendezvous" if joining else ("peer_not_joined" if waiting else "unknown")
     return Verdict(klass, culprits, waiting, cause, since, confidence, child)
+
+
+def _with_collectives(verdict: Verdict, found: Explanation | None, standing: dict[int, str]) -> Verdict:
+    """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
+
+    A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that explains
+    itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
+    """
+    if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
+        return verdict
+    everyone = (*verdict.culprits, *verdict.waiting)
+    all_wait = all(standing.get(rank) in (*_WAITS, "blind") for rank in everyone)
+    if found.kind == "mismatch" and all_wait:
+        sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
+        return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
+    if found.kind == "order_cycle" and all_wait:
+        sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
+        return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
+    if found.kind == "absent_rank":
+        if all_wait:
+            return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
+        agreed = tuple(rank for rank in verdict.culprits if rank in found.culprits)
+        if agreed:
+            return replace(verdict, collectives=found)
+    return verdict
+
+
+def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:
+    everyone = tuple(sorted((*verdict.culprits, *verdict.waiting)))
+    return replace(
+        verdict, klass=klass, cause=cause, confidence=confidence, culprits=found.culprits,
+        waiting=_others(everyone, found.culprits), blamed_child=None, collectives=found,
+    )
 
 
 def _cause(rank: RankState, standing: str) -> tuple[str, int | None]:

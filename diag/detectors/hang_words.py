@@ -12,7 +12,7 @@ from diag.rankstate import RankState
 from diag.stacks import Reading, read_stack, shorten
 
 if TYPE_CHECKING:
-    from diag.detectors.hang import Verdict
+    from diag.detectors.verdict import Verdict
 
 __all__ = ["advice_for", "describe", "evidence_of"]
 
@@ -66,6 +66,10 @@ _ADVICE = {
     "end the job and start it again from the last checkpoint.",
     "not_in_collective": "Rank {ranks} is in its own code at the line shown and has not joined the call the others wait in: "
     "look for a branch only this rank takes (if rank == ..., an early continue, a wait for an event or a service).",
+    "calls_differ": "The ranks call different collectives at the same point (the evidence shows both): look for a branch that "
+    "depends on the rank, on the data, or on a shape that differs, at the lines their stacks show.",
+    "groups_in_opposite_order": "Ranks {ranks} use two process groups in opposite order, each waiting for the other: issue "
+    "the collectives of all groups in one order on all ranks.",
     "preprocess_blocked": "Data preparation on rank {ranks} does not move: check the data source and its worker processes.",
     "compiler_stalled": "The compilation on rank {ranks} has no running compiler process: look at the cache directory and its "
     "locks.",
@@ -119,6 +123,10 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         at = f", which stands{_at(child[1])}" if child else ""
         worker = f" from DataLoader worker pid {verdict.blamed_child}{at}" if verdict.blamed_child else ""
         return f"{name} waited for a batch{worker}"
+    if verdict.klass == "collective_mismatch":
+        return f"{name} called another collective than the others{_calls(verdict)}"
+    if verdict.klass == "collective_order_deadlock":
+        return f"{name} waited for each other in different process groups{_where_each(verdict)}"
     if verdict.klass == "gil_deadlock":
         return f"{name} held the GIL without running{_in(rank)}"
     if verdict.klass == "checkpoint_io":
@@ -132,6 +140,32 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     if verdict.klass == "teardown":
         return f"{name} been stuck in shutdown{_in(rank)}"
     return f"{name} not moved{_in(rank)}"
+
+
+def _calls(verdict: Verdict) -> str:
+    """": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
+    found = verdict.collectives
+    if found is None or not found.signatures:
+        return ""
+    parts = []
+    for call in found.signatures[:4]:
+        one = len(call.ranks) == 1
+        sizes = " ".join(str(list(size)) for size in call.sizes[:2])
+        parts.append(f"rank{'' if one else 's'} {format_ranks(call.ranks)} call{'s' if one else ''} {call.op} {sizes}".rstrip())
+    place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
+    return ": " + ", ".join(parts) + place
+
+
+def _where_each(verdict: Verdict) -> str:
+    found = verdict.collectives
+    if found is None:
+        return ""
+    parts = [
+        f"rank {rank} in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+        for rank, wait in sorted(found.waiting.items())
+        if rank in verdict.culprits
+    ]
+    return " (" + ", ".join(parts[:4]) + ")" if parts else ""
 
 
 def _waiting(verdict: Verdict, job: JobState) -> str:
@@ -211,6 +245,12 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
         main = rank.stack.main if rank.stack else None
         if rank.stack is not None and main is not None:
             yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
+    found = verdict.collectives
+    if found is not None:
+        waits = [f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+                 for rank, wait in sorted(found.waiting.items())[:8]]
+        late = f"; rank {format_ranks(found.culprits)} has not come to it" if found.kind == "absent_rank" else _calls(verdict)
+        yield Evidence("flight_recorder", ", ".join(waits) + late, now)
     if job.log_moved_at is not None and job.tail:
         yield Evidence("output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at)
 

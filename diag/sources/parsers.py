@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.engine import Parser
-from diag.sources import cgroup, exits, faulthandler, nvml, output, proc, pyspy, run, shm
+from diag.sources import cgroup, exits, faulthandler, flight_recorder, nvml, output, proc, pyspy, run, shm
 
 __all__ = ["PARSERS"]
 
@@ -17,4 +17,5 @@ PARSERS: dict[str, Parser] = {
     nvml.SOURCE: nvml.parse,
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
+    flight_recorder.SOURCE: flight_recorder.parse,
 }

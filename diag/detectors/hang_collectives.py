@@ -1,0 +1,55 @@
+"""What the Flight Recorders of all ranks say together: told readings, asked for who is waited for."""
+
+from __future__ import annotations
+
+from diag.jobstate import JobState
+from diag.observations import FlightRecorder, Observation
+from diag.waitgraph import Explanation, build
+
+__all__ = ["Collectives"]
+
+# A reading older than this tells nothing of now; under suspicion they come every 30 s.
+_FRESH_SECONDS = 90.0
+
+
+class Collectives:
+    """Keeps the last two readings of each rank: what stands in both of them stands still."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[float, FlightRecorder]] = {}
+        self._before: dict[int, tuple[float, FlightRecorder]] = {}
+        self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, FlightRecorder) and fact.rank is not None:
+            if fact.rank in self._last:
+                self._before[fact.rank] = self._last[fact.rank]
+            self._last[fact.rank] = (at, fact)
+
+    def explain(self, now: float, job: JobState) -> Explanation | None:
+        """None before every living rank that has a recorder was read twice, or when nothing is certain."""
+        living = {rank.rank: rank.placement.pid for rank in job.alive_ranks()}
+        last = self._of(self._last, living, now)
+        before = self._of(self._before, living, now)
+        if not last or set(last) != set(before):
+            return None
+        key = tuple((rank, at) for rank, (at, _) in sorted(last.items()))
+        if self._explained[0] != key:
+            size = max(job.world_size, len(living))
+            earlier = build({rank: fact for rank, (_, fact) in before.items()}, world_size=size)
+            graph = build({rank: fact for rank, (_, fact) in last.items()}, world_size=size).still(earlier)
+            found = graph.explain()
+            # gloo's recorder names no members: they are guessed from who called. With every rank's dump at hand the
+            # guess can only miss a rank that never called in the group; the verdict is then less sure, not wrong.
+            usable = found.certain or not graph.no_dump
+            self._explained = (key, found if usable and found.kind != "no_pending" else None)
+        return self._explained[1]
+
+    def _of(
+        self, readings: dict[int, tuple[float, FlightRecorder]], living: dict[int, int], now: float
+    ) -> dict[int, tuple[float, FlightRecorder]]:
+        return {
+            rank: (at, fact)
+            for rank, (at, fact) in readings.items()
+            if rank in living and fact.pid in (0, living[rank]) and now - at < _FRESH_SECONDS
+        }
