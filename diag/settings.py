@@ -29,6 +29,7 @@ class Settings(BaseSettings):
     http: bool = Field(True, description="serve HTTP at all")
     token: str | None = Field(None, description="bearer token; made up when the server listens beyond loopback")
     inject: bool = Field(True, description="put the in-rank hook on PYTHONPATH (ptrace permission, stacks by signal)")
+    flight_recorder: bool = Field(True, description="let torch's worker server answer for the Flight Recorder of each rank")
     nccl_debug: bool = Field(True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither")
     stack_seconds: float = Field(10.0, ge=0.5, description="time between stack samples of a healthy rank")
     close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")

@@ -184,6 +184,8 @@ class _Runner:
             return env
         if hooked:
             env.update(environment(run_dir.path, os.getpid(), env))
+            if not self.settings.flight_recorder:
+                env["DIAG_FLIGHT_RECORDER"] = "0"
             if os.isatty(1):
                 env["DIAG_LINE_BUFFERED"] = "1"
         if self.settings.nccl_debug and "NCCL_DEBUG" not in env and "NCCL_DEBUG_FILE" not in env:

@@ -115,6 +115,8 @@ def _prctl():
 
 
 def _watch_torch():
+    if os.environ.get("DIAG_FLIGHT_RECORDER") == "0":
+        return
     if _TORCH in sys.modules:  # a .pth file was quicker
         _wrap_init(sys.modules[_TORCH])
     else:
