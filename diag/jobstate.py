@@ -65,6 +65,7 @@ class JobState:
         self.iteration_at: float | None = None
         self.metrics: dict[str, float] = {}
         self.step_seconds: deque[float] = deque(maxlen=64)
+        self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
         self.saves = 0
         self.log_moved_at: float | None = None
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -254,6 +255,7 @@ class JobState:
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
             return  # a bar that was redrawn late: the metrics line was ahead of it
         if self.iteration is not None and self.iteration_at is not None and fact.iteration > self.iteration:
+            self.line_seconds.append(at - self.iteration_at)
             self.step_seconds.append((at - self.iteration_at) / (fact.iteration - self.iteration))
         if self.iteration is None or fact.iteration != self.iteration:
             self.log_moved_at = at

@@ -51,6 +51,7 @@ class RankState:
     stack_samples: int = 0  # how many samples that series has
     stack_signature: str = ""
     reading: Reading | None = None
+    grew: bool = False  # its memory, between the last two readings
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
@@ -111,8 +112,12 @@ class RankState:
             self.main_cpu_ratio = self.cpu_ratio
         if _io_rate(before.main, fact.main, seconds) > _IO_BYTES_PER_SECOND:
             self.moved["io"] = at
-        if abs(fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND:
+        # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own worker
+        # server (the Flight Recorder) takes some MB for a moment, and diag must not take its own trace for progress.
+        grows = (fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND
+        if grows and self.grew:
             self.moved["memory"] = at
+        self.grew = grows
         known = {(child.pid, child.start_ticks): child for child in before.children}
         for child in fact.children:
             old = known.get((child.pid, child.start_ticks))

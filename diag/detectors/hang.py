@@ -143,6 +143,10 @@ def wants_closer_look(now: float, job: JobState) -> bool:
     if job.returncode is not None or not job.alive_ranks():
         return False
     overdue = max(5.0, 2.0 * (job.step_p95() or 0.0))
+    # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is late.
+    reporting = job.phase == "steady" and job.line_seconds and job.log_moved_at is not None
+    if reporting and now - (job.log_moved_at or now) > max(5.0, 3.0 * max(job.line_seconds)):
+        return True
     return now - job.last_progress() > overdue or any(rank.stopped for rank in job.alive_ranks())
 
 

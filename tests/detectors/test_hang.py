@@ -322,3 +322,27 @@ def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module
     story.still(40.0, {0: ALL_REDUCE, 1: ("upload_last_metrics /app/metrics.py:9", "push /app/metrics.py:30")})
 
     assert (story.the("hang").klass, story.the("hang").ranks) == ("teardown", (1,))
+
+
+def test_memory_that_diags_own_question_takes_for_a_moment_is_no_progress():
+    """2 x H200, 2026-11-21: each answer of torch's worker server raised and lowered the rank's RSS by some MB."""
+    story = steady()
+
+    for number in range(20):
+        rss = (1 << 30) + (8 << 20) * (number % 2)
+        story.tell(tree(0, story.now, rss=rss), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, rss=rss), stack(1, story.now, SLEEP))
+        story.wait(2.0)
+
+    assert story.the("hang").ranks == (1,)
+
+
+def test_weights_that_load_by_page_faults_are_progress():
+    story = Story()
+
+    for number in range(60):
+        for rank in (0, 1):
+            story.tell(tree(rank, story.now, rss=(1 << 30) + number * (64 << 20)), stack(rank, story.now, SLEEP))
+        story.wait(2.0)
+
+    assert story.findings() == []

@@ -227,7 +227,8 @@ def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_r
 def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_path: Path) -> None:
     """All candidates on a read-only file system, in a mount namespace of the test's own."""
     inner = ["run", "--port", "0", "--run-root", "/mnt/x", "--", "sh", "-c", "echo fine; exit 5"]
-    script = 'mount -t tmpfs -o ro none /mnt && mount --bind /mnt /tmp && mount --bind /mnt /var/tmp && exec "$@"'
+    read_only = " && ".join(f"mount --bind {path} {path} && mount -o remount,bind,ro {path}" for path in ("/tmp", "/var/tmp"))
+    script = f'mount -t tmpfs -o ro none /mnt && {read_only} && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", *DIAG, *inner]
 
     answer = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +108,11 @@ def test_cwd_is_cmds_alone(tmp_path: Path) -> None:
     assert Path.cwd() == here
 
 
+def _without_glibcs_own(told: bytes) -> bytes:
+    """SigIgn less signals 32 and 33, which whoever started the tests by posix_spawn may have left ignored as well."""
+    return re.sub(rb"SigIgn:\t(\w+)", lambda found: b"SigIgn:\t%016x" % (int(found[1], 16) & ~(3 << 31)), told)
+
+
 def test_cmd_inherits_what_it_inherits_without_diag(both: Callable[..., Any]) -> None:
     # given a parent that ignores and blocks some signals, and hands down a descriptor (as make's job server does)
     read, write = os.pipe()
@@ -123,8 +129,8 @@ def test_cmd_inherits_what_it_inherits_without_diag(both: Callable[..., Any]) ->
     os.close(read)
     os.close(write)
     # then they are the same (but for 32 and 33, glibc's own: its posix_spawn leaves them ignored)
-    assert b"SigIgn:\t0000000000000003" in alone.stdout
-    assert driven.stdout.replace(b"SigIgn:\t00000001800", b"SigIgn:\t00000000000") == alone.stdout
+    assert b"SigIgn:\t0000000000000003" in _without_glibcs_own(alone.stdout)
+    assert _without_glibcs_own(driven.stdout) == _without_glibcs_own(alone.stdout)
     assert driven.stderr == alone.stderr
 
 
