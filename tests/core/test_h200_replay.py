@@ -24,7 +24,9 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
     assert all(finding.confidence.value == "high" for finding in hangs)
     assert len(engine.job.gpus) == 2
     assert engine.job.ranks_seen == 2
-    if not expected:
+    if run.name == "rank-killed":
+        assert [(finding.id, finding.ranks, finding.waiting_ranks) for finding in engine.active()] == [("rank-died", (1,), (0,))]
+    if run.name.startswith("healthy"):
         assert changes == []
         assert engine.job_word() == "finished"
         assert engine.job.iteration == 30
