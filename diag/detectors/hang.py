@@ -50,6 +50,8 @@ _BLOCKED = {
 }
 # Rollout servers and downloads answer late for good reasons.
 _SERVICE_SECONDS = 300.0
+# An fsync of many GB to a network file system moves no counter of the process until it is done.
+_DISK_SECONDS = 300.0
 # In these phases a lone process is known to train; before, an idle one may be a launcher, a server, a poller.
 _TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
 
@@ -392,6 +394,8 @@ def _patience(job: JobState, verdict: Verdict) -> float:
         return _MISSING_RANKS_SECONDS
     if verdict.cause == "external_service":
         return _SERVICE_SECONDS
+    if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
+        return _DISK_SECONDS
     if not verdict.culprits:
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)
@@ -401,6 +405,15 @@ def _patience(job: JobState, verdict: Verdict) -> float:
     if job.phase == "steady":
         return max(_STEADY_SECONDS, _STEADY_STEPS * step)
     return _PATIENCE.get(job.phase, _OTHER_PHASES_SECONDS)
+
+
+def _waits_for_disk(job: JobState, verdict: Verdict) -> bool:
+    """A culprit, or the writer below it, is in state D: in the kernel's hands, where slow and dead look the same."""
+    for number in verdict.culprits:
+        tree = job.ranks[number].tree if number in job.ranks else None
+        if tree is not None and "D" in tree.main.state + "".join(child.state for child in tree.children):
+            return True
+    return False
 
 
 def _others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:

@@ -346,3 +346,15 @@ def test_weights_that_load_by_page_faults_are_progress():
         story.wait(2.0)
 
     assert story.findings() == []
+
+
+def test_save_that_is_in_the_kernels_hands_is_given_five_minutes():
+    story = steady()
+    sync = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774", "fsync /app/storage.py:9")
+
+    story.still(200.0, {0: ALL_REDUCE, 1: sync}, trees={1: {"state": "D", "wchan": "folio_wait_writeback"}})
+    early = story.findings()
+    story.still(150.0, {0: ALL_REDUCE, 1: sync}, trees={1: {"state": "D", "wchan": "folio_wait_writeback"}})
+
+    assert early == []
+    assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
