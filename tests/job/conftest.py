@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from diag.sources import pyspy
+
 ROOT = Path(__file__).parents[2]
 RANK_0_ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
@@ -65,7 +67,7 @@ class Job:
         return self.process.wait()
 
     def stack(self) -> str:
-        words = ["py-spy", "dump", "--nonblocking", "--pid", str(self.pid)]
+        words = [pyspy.find_executable() or "py-spy", "dump", "--nonblocking", "--pid", str(self.pid)]
         try:
             return subprocess.run(words, capture_output=True, text=True, check=True).stdout
         except (FileNotFoundError, subprocess.CalledProcessError) as error:
