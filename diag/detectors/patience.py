@@ -1,0 +1,64 @@
+"""How long nothing may move before it is called a hang, by phase and by what the rank is blocked in."""
+
+from __future__ import annotations
+
+from diag.detectors.verdict import Verdict
+from diag.jobstate import JobState
+from diag.rankstate import RankState
+
+__all__ = ["STEADY_SECONDS", "may_be_idle", "patience"]
+
+# Seconds without any progress before a rank that blocks outside of a collective is called hung. Steady state: training
+# steps of seconds, so three steps or 15 s, whichever is more. Elsewhere, first batch, first
+# communicator, first kernel: twice that. A save waits for disks.
+STEADY_SECONDS = 15.0
+_STEADY_STEPS = 3.0
+_PATIENCE = {"ckpt_save": 40.0, "teardown": 60.0, "eval": 40.0}
+_OTHER_PHASES_SECONDS = 30.0
+# When every rank seen waits for its peers or its GPU, nobody is visibly to blame: a long kernel, a slow first
+# communicator and a real hang look the same for longer (SGLang, NCCLX: minutes at scale).
+_SYMMETRIC_SECONDS = 300.0
+_SYMMETRIC_STEPS = 10.0
+# Ranks that never appeared may still be scheduled: elastic's own store waits this long for a first sign.
+_MISSING_RANKS_SECONDS = 120.0
+# Rollout servers and downloads answer late for good reasons.
+_SERVICE_SECONDS = 300.0
+# An fsync of many GB to a network file system moves no counter of the process until it is done.
+_DISK_SECONDS = 300.0
+# In these phases a lone process is known to train; before, an idle one may be a launcher, a server, a poller.
+_TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
+
+
+def patience(job: JobState, verdict: Verdict) -> float:
+    step = job.step_p95() or 0.0
+    if verdict.cause == "ranks_missing":
+        return _MISSING_RANKS_SECONDS
+    if verdict.cause == "external_service":
+        return _SERVICE_SECONDS
+    if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
+        return _DISK_SECONDS
+    if not verdict.culprits:
+        if job.phase == "steady" and step:
+            return max(60.0, _SYMMETRIC_STEPS * step)
+        return _SYMMETRIC_SECONDS
+    if verdict.klass == "teardown" and len(verdict.culprits) == len(job.alive_ranks()):
+        return _PATIENCE["teardown"]  # all are leaving; one that leaves while others wait for it is another matter
+    if job.phase == "steady":
+        return max(STEADY_SECONDS, _STEADY_STEPS * step)
+    return _PATIENCE.get(job.phase, _OTHER_PHASES_SECONDS)
+
+
+def may_be_idle(job: JobState, alive: list[RankState], verdict: Verdict) -> bool:
+    """A command without ranks that stands still is hung only if it trains, or waits where nobody waits by intent."""
+    if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
+        return False
+    return verdict.klass not in ("stopped", "rendezvous", "comm_init") and verdict.cause != "stale_file_lock"
+
+
+def _waits_for_disk(job: JobState, verdict: Verdict) -> bool:
+    """A culprit, or the writer below it, is in state D: in the kernel's hands, where slow and dead look the same."""
+    for number in verdict.culprits:
+        tree = job.ranks[number].tree if number in job.ranks else None
+        if tree is not None and "D" in tree.main.state + "".join(child.state for child in tree.children):
+            return True
+    return False

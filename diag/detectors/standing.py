@@ -1,0 +1,162 @@
+"""How one living rank stands in a silent job: joined in a call, stopped, starved, or blocked, and in what."""
+
+from __future__ import annotations
+
+from diag.observations import StackSample
+from diag.rankstate import RankState
+from diag.stacks import Activity, is_idle_worker, read_stack
+
+__all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
+
+# How a rank stands that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
+WAITS = ("joined", "gpu", "rendezvous", "comm_init")
+_BLOCKED = {
+    Activity.DATA: "data_loading",
+    Activity.PREPROCESS: "preprocess_wait",
+    Activity.CHECKPOINT: "checkpoint_io",
+    Activity.COMPILE: "compile_wait",
+    Activity.FILE_LOCK: "lock_deadlock",
+    Activity.LOCK: "lock_deadlock",
+    Activity.TEARDOWN: "teardown",
+    Activity.SERVICE: "resource_wait",
+}
+
+
+def standing_of(rank: RankState) -> str:
+    """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked in."""
+    if rank.stopped:
+        return "stopped"
+    if rank.reading is None:
+        return "blind"
+    activity, context = rank.reading.activity, rank.reading.context
+    if activity is Activity.COLLECTIVE:
+        return "joined"
+    if activity is Activity.BACKWARD:
+        return "joined"
+    if activity is Activity.GPU_SYNC:
+        return "gpu"
+    if activity is Activity.RENDEZVOUS:
+        return "rendezvous"
+    if activity is Activity.COMM_INIT:
+        return "comm_init"
+    if _resource_starved(rank):
+        return "resource_wait"
+    if _holds_gil_idle(rank):
+        return "gil_deadlock"
+    if activity in (Activity.LOCK, Activity.OTHER):
+        if context is Activity.CHECKPOINT:
+            return "checkpoint_io"
+        if context is Activity.TEARDOWN:
+            return "teardown"
+        if _deadlocked_threads(rank):
+            return "lock_deadlock"
+        return "lock_deadlock" if activity is Activity.LOCK else "outside"
+    return _BLOCKED[activity]
+
+
+def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
+    """The closed word for why, and the child process that is to blame, when one is."""
+    if standing == "data_loading":
+        stopped = _stopped_child(rank)
+        if stopped is not None:
+            return "dataloader_worker_stopped", stopped
+        child = busy_child(rank)
+        if child is not None:
+            return "dataloader_worker_blocked", child.pid
+        return "dataloader_main_process", None
+    if standing == "checkpoint_io":
+        child = busy_child(rank)
+        return ("checkpoint_writer_blocked", child.pid) if child is not None else ("checkpoint_write_blocked", None)
+    if standing == "lock_deadlock":
+        if rank.activity is Activity.FILE_LOCK:
+            return "stale_file_lock", None
+        return ("threads_wait_for_each_other" if _deadlocked_threads(rank) else "lock_not_released"), None
+    return {
+        "resource_wait": _starved_of(rank) or "external_service",
+        "gil_deadlock": "gil_held",
+        "outside": "not_in_collective",
+        "preprocess_wait": "preprocess_blocked",
+        "compile_wait": "compiler_stalled",
+        "teardown": "teardown_blocked",
+    }.get(standing, "unknown"), None
+
+
+def busy_child(rank: RankState) -> StackSample | None:
+    """The child process whose stack is not that of an idle worker: the one that has something it cannot finish."""
+    best: tuple[int, int] | None = None
+    chosen: StackSample | None = None
+    alive = {child.pid for child in rank.tree.children} if rank.tree else set()
+    for pid, (_, sample) in sorted(rank.child_stacks.items()):
+        if pid not in alive or is_idle_worker(sample) or sample.main is None:
+            continue
+        inside = any(read_stack(thread).activity in (Activity.DATA, Activity.CHECKPOINT) for thread in sample.threads)
+        score = (int(inside), len(sample.main.frames))
+        if best is None or score > best:
+            best, chosen = score, sample
+    return chosen
+
+
+def _stopped_child(rank: RankState) -> int | None:
+    """A DataLoader worker in state T: its own name is pt_data_worker from torch 2.6 on, the rank's before."""
+    if rank.tree is None:
+        return None
+    for child in rank.tree.children:
+        if child.state in "Tt" and child.comm in ("pt_data_worker", rank.tree.main.comm):
+            return child.pid
+    return None
+
+
+def _holds_gil_idle(rank: RankState) -> bool:
+    """The main thread owns the GIL in every sample and burns no CPU: it sleeps in C code without giving it up."""
+    main = rank.stack.main if rank.stack else None
+    if main is None or not main.owns_gil or rank.tree is None:
+        return False
+    return (rank.main_cpu_ratio or 0.0) < 0.1
+
+
+def _deadlocked_threads(rank: RankState) -> bool:
+    """The main thread and another thread of the user's both wait on a futex, in code that is no known idle loop."""
+    if rank.stack is None or rank.tree is None or not rank.tree.main.wchan.startswith("futex"):
+        return False
+    main = rank.stack.main
+    return any(
+        thread is not main
+        and _may_hold_a_lock(thread.name)
+        and read_stack(thread).activity is Activity.OTHER
+        and len(thread.frames) > 2
+        and not _idle_loop(thread.frames[-1].function, thread.frames[-1].file)
+        for thread in rank.stack.threads
+    )
+
+
+def _may_hold_a_lock(name: str) -> bool:
+    return not name.startswith(("pt_", "gloo", "asyncio", "QueueFeederThread"))
+
+
+def _idle_loop(function: str, file: str) -> bool:
+    return (
+        "/tqdm/" in file
+        or "torch/_inductor" in file
+        or "concurrent/futures" in file
+        or "selectors.py" in file
+        or (function in ("_pin_memory_loop", "_monitor_loop", "_async_loop"))
+    )
+
+
+def _resource_starved(rank: RankState) -> bool:
+    return bool(_starved_of(rank))
+
+
+def _starved_of(rank: RankState) -> str:
+    tree = rank.tree
+    if tree is None:
+        return ""
+    # Linux 6.1 and 6.18, cgroup v2 above memory.high: state D, wchan mem_cgroup_handle_over_high
+    if tree.main.wchan == "mem_cgroup_handle_over_high":
+        return "memory_high"
+    files = rank.limits.get("Max open files") if rank.limits else None
+    if files and tree.open_files is not None and tree.open_files >= 0.98 * files:
+        return "open_files"
+    if rank.shm is not None and rank.shm.size_bytes > 0 and rank.shm.available_bytes < 64 * 1024:
+        return "dev_shm_full"
+    return ""
