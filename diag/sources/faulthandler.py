@@ -240,6 +240,9 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
     """Wait until the handler has returned: while it runs, the kernel blocks its signal in that thread."""
     size, changed = 0, time.monotonic()
     while True:
+        # The size before the mask: between taking the signal and blocking it the kernel shows neither, and only text
+        # that was there BEFORE such a look proves that the handler had begun, and so has returned since.
+        begun = os.fstat(file).st_size > 0
         try:
             status = target.status()
             alive = status.state not in "ZX"
@@ -252,7 +255,7 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
             raise _Failed("gone", "it ended while it was asked")
         if not status.pending:
             returned = watch_mask and not status.blocked
-            if size and (returned or now - changed > _QUIET_SECONDS):
+            if size and ((begun and returned) or now - changed > _QUIET_SECONDS):
                 return os.pread(file, _MAX_BYTES, 0).decode("utf-8", "replace")
             if not size and returned and now - changed > _SILENT_SECONDS:
                 raise _Failed("silent", f"signal {target.number} was taken")
