@@ -255,7 +255,7 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
             raise _Failed("gone", "it ended while it was asked")
         if not status.pending:
             returned = watch_mask and not status.blocked
-            if size and ((begun and returned) or now - changed > _QUIET_SECONDS):
+            if size and ((begun and returned) or (not watch_mask and now - changed > _QUIET_SECONDS)):
                 return os.pread(file, _MAX_BYTES, 0).decode("utf-8", "replace")
             if not size and returned and now - changed > _SILENT_SECONDS:
                 raise _Failed("silent", f"signal {target.number} was taken")
