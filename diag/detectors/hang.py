@@ -32,7 +32,8 @@ class HangDetector:
 
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
-    False alarms: a wait for a service outside of the job looks like a hang of class peer_not_joined or unknown.
+    False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given five minutes)
+    looks like peer_not_joined.
     """
 
     name = "hang"
@@ -137,7 +138,9 @@ def _blame(
     if dead:
         culprits = tuple(sorted(rank.rank for rank in dead))
         since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
-        return Verdict("peer_lost", culprits, everyone, "rank_exited", since, Confidence.HIGH)
+        # Where nobody could read an exit status the rank may as well have finished.
+        sure = Confidence.HIGH if any(rank.failed for rank in dead) else Confidence.MEDIUM
+        return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
     stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
     if stopped:
         return Verdict("stopped", stopped, _others(everyone, stopped), "sigstop", since, Confidence.HIGH)

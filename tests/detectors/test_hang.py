@@ -358,3 +358,12 @@ def test_save_that_is_in_the_kernels_hands_is_given_five_minutes():
 
     assert early == []
     assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
+
+
+def test_rank_that_ended_with_a_status_nobody_could_read_is_named_with_less_confidence():
+    story = steady()
+
+    story.tell(RankExited(1, pid_of(1), None, None, "reaped before it could be read"))
+    story.still(60.0, {0: ALL_REDUCE})
+
+    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").confidence.value) == ("peer_lost", (1,), "medium")
