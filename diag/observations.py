@@ -14,6 +14,7 @@ __all__ = [
     "CgroupMemory",
     "CollectiveEntry",
     "CollectiveGroup",
+    "CollectiveTimedOut",
     "EnvironmentSeen",
     "EpochStarted",
     "FlightRecorder",
@@ -36,13 +37,16 @@ __all__ = [
     "SaveFinished",
     "SaveStarted",
     "SharedMemory",
+    "SnapshotTaken",
     "SourceFailed",
     "SourceWorks",
     "StackSample",
     "ThreadStack",
     "Unparsed",
+    "WatchdogState",
     "WorkerFailureReported",
     "WorkerNamed",
+    "XidReported",
 ]
 
 
@@ -115,6 +119,20 @@ class EnvironmentSeen(Observation):
 
     pid: int
     variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken(Observation):
+    """The readings since `began` are one moment that somebody captured by hand; nothing later is known of the job.
+
+    `silent_seconds`: how long the evidence itself shows that nothing moved before it; None when it does not tell.
+    """
+
+    name: str
+    began: float
+    silent_seconds: float | None
+    why: str = ""  # what shows that silence, in words
+    final: bool = True  # False: captured evidence begins; the moment that the job is judged by is still to come
 
 
 # --- process, limits, memory ---------------------------------------------------------------------------------
@@ -214,6 +232,16 @@ class GpuSample(Observation):
     pids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class XidReported(Observation):
+    """NVIDIA's driver reported an error of a GPU to the kernel log; `pid` where the message names one."""
+
+    pci_bus_id: str
+    xid: int
+    pid: int | None
+    text: str
+
+
 # --- stacks --------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +336,27 @@ class FlightRecorder(Observation):
     groups: tuple[CollectiveGroup, ...]
     entries: tuple[CollectiveEntry, ...]
     pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTimedOut(Observation):
+    """PyTorch's watchdog gave up on a call in which this rank waited: a victim, or one of those that called differently."""
+
+    seq: int
+    op: str
+    numel_in: int
+    numel_out: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogState(Observation):
+    """How far a rank's own watchdog saw it get in one process group."""
+
+    group: str
+    desc: str
+    last_enqueued: int
+    last_completed: int
 
 
 # --- what the log says ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from diag.capture import JournalReader, segments
 from diag.detectors import make_detectors
 from diag.engine import Engine
 from diag.errors import DiagError
+from diag.loose import folder_records, holds_evidence
 from diag.model import Change, Record
 from diag.rundir import read_run
 from diag.sources.output import SOURCE as OUTPUT
@@ -93,11 +94,10 @@ def _directory(path: Path, notes: list[str]) -> Iterator[Record]:
     if found:
         yield from _journal(JournalReader(found), notes)
         return
-    logs = sorted(item for item in path.glob("*.log") if item.is_file())
-    if not logs:
-        raise DiagError(f"{path} holds nothing that diag can replay: no journal and no *.log",
-                        hint="give a run directory, a bundle of `diag dump`, or log files", exit_code=2)
-    yield from _records(list(logs), notes)
+    if not holds_evidence(path):
+        raise DiagError(f"{path} holds nothing that diag can replay: no journal, no logs, no stacks, no recorder files",
+                        hint="give a run directory, a bundle of `diag dump`, log files, or a folder of evidence", exit_code=2)
+    yield from folder_records(path, notes)
 
 
 def _journal(reader: JournalReader, notes: list[str]) -> Iterator[Record]:

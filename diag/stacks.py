@@ -108,6 +108,8 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("concurrent/futures/thread.py", frozenset({"_python_exit"}), Activity.TEARDOWN),
     ("threading.py", frozenset({"_shutdown"}), Activity.TEARDOWN),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), Activity.BACKWARD),
+    #   custom_backward (megatron/core/pipeline_parallel/schedules.py:211)                megatron-core 0.18, H200
+    ("megatron/core/pipeline_parallel/schedules.py", frozenset({"custom_backward"}), Activity.BACKWARD),
     ("threading.py", frozenset({"wait", "wait_for", "acquire", "join", "_wait_for_tstate_lock"}), Activity.LOCK),
     ("queue.py", frozenset({"get", "put", "join"}), Activity.LOCK),
 )

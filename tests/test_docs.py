@@ -14,6 +14,8 @@ from diag.detectors import DETECTORS
 from diag.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+HANG_FILES = sorted([*(ROOT / "diag" / "detectors").glob("hang*.py"),
+                     *(ROOT / "diag" / "detectors" / f"{name}.py" for name in ("blame", "joined", "standing", "verdict"))])
 DOCS = "\n".join((ROOT / name).read_text() for name in ("README.md", "REFERENCE.md"))
 
 # Public API: ids that scripts and alerts match. A new one is added here and in REFERENCE.md; none is ever renamed.
@@ -173,7 +175,7 @@ def test_finding_is_documented(finding: str) -> None:
 
 
 def test_every_class_of_hang_that_can_be_said_is_in_the_contract_and_documented() -> None:
-    text = (ROOT / "diag" / "detectors" / "hang.py").read_text() + (ROOT / "diag" / "detectors" / "hang_words.py").read_text()
+    text = "".join(path.read_text() for path in HANG_FILES)
     said = {name for name in HANG_CLASSES if f'"{name}"' in text}
 
     assert {"data_loading", "lock_deadlock", "stopped", "peer_lost", "resource_wait", "checkpoint_io", "unknown"} <= said
@@ -183,8 +185,8 @@ def test_every_class_of_hang_that_can_be_said_is_in_the_contract_and_documented(
 def causes_in_code() -> set[str]:
     """Words in `cause=...` of the hang detector, where they are written out."""
     found = set()
-    for name in ("hang.py", "hang_words.py"):
-        for node in ast.walk(ast.parse((ROOT / "diag" / "detectors" / name).read_text())):
+    for path in HANG_FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.keyword)
                 and node.arg == "cause"

@@ -5,30 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from diag.detectors.hang_collectives import Collectives
-from diag.detectors.hang_words import advice_for, describe, evidence_of
+from diag.detectors.blame import blame
+from diag.detectors.hang_advice import advice_for
+from diag.detectors.hang_words import describe, evidence_of
+from diag.detectors.joined import Joined, lowered, undecided
 from diag.detectors.patience import STEADY_SECONDS, may_be_idle, patience
-from diag.detectors.standing import WAITS, cause_of, standing_of
+from diag.detectors.standing import WAITS, standing_of
 from diag.detectors.verdict import Verdict
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
-from diag.observations import Observation
+from diag.observations import Observation, SnapshotTaken
 from diag.rankstate import CHANNELS, RankState
-from diag.waitgraph import Explanation
 
-__all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
+__all__ = ["HangDetector", "Verdict", "judge", "judge_snapshot", "wants_closer_look"]
 
 # Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
 _BUSY_WITHOUT_PROGRESS = {"steady": 600.0}
 _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
+_STALE_SECONDS = 60.0  # six times the usual period, thirty times that under suspicion
+_BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 _STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
+_BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
+_SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a rank standing
 
 class HangDetector:
     """Meaning: no rank of the job has made progress for longer than its phase allows.
 
     Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank and its
-    children, the job's log, process states. Two independent channels must stand still.
+    children, the job's log, process states, the Flight Recorder, GPU utilisation and power, NCCL's and the watchdog's
+    lines. Two independent channels must stand still. A folder of evidence captured by hand is one moment: what it shows of
+    the time before decides, and the confidence is lower.
 
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
@@ -39,21 +46,28 @@ class HangDetector:
     name = "hang"
 
     def __init__(self) -> None:
-        self._collectives = Collectives()
+        self._joined = Joined()
+        self._snapshot: SnapshotTaken | None = None
 
     def observe(self, at: float, fact: Observation) -> None:
         """Of all else that this detector needs the job state keeps track."""
-        self._collectives.observe(at, fact)
+        self._joined.observe(at, fact)
+        if isinstance(fact, SnapshotTaken):
+            self._snapshot = fact
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        verdict = judge(now, job, self._collectives)
+        if self._snapshot is not None:
+            verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
+        else:
+            verdict = judge(now, job, self._joined)
         if verdict is None:
             return
+        proven = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
         yield Finding(
             id="hang",
             subject=JOB,
             klass=verdict.klass,
-            severity=Severity.CRITICAL,
+            severity=Severity.CRITICAL if proven else Severity.WARNING,
             confidence=verdict.confidence,
             ranks=verdict.culprits,
             waiting_ranks=verdict.waiting,
@@ -75,7 +89,7 @@ class HangDetector:
             )
 
 
-def judge(now: float, job: JobState, collectives: Collectives | None = None) -> Verdict | None:
+def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | None:
     """None while the job moves, might still move, or is not a job yet."""
     alive = job.alive_ranks()
     if job.returncode is not None or job.interrupted_at is not None or not alive:
@@ -93,13 +107,58 @@ def judge(now: float, job: JobState, collectives: Collectives | None = None) -> 
         since = weak_since
     if not _well_seen(alive, now, quiet):
         return None
-    standing = {rank.rank: standing_of(rank) for rank in alive}
-    verdict = _blame(job, alive, dead, standing, since)
-    if collectives is not None:
-        verdict = _with_collectives(verdict, collectives.explain(now, job), standing)
-    if now - verdict.since < patience(job, verdict) or may_be_idle(job, alive, verdict):
+    standing = {rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive}
+    verdict: Verdict | None = blame(job, alive, dead, standing, since)
+    if joined is not None and verdict is not None:
+        verdict = joined.join(verdict, now, job, standing)
+    if verdict is None or now - verdict.since < patience(job, verdict) or may_be_idle(job, alive, verdict):
         return None
     return verdict
+
+
+def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: Joined) -> Verdict | None:
+    """One moment that somebody captured: no time passes in it. Hung is what the evidence shows to stand still: by its own times
+    (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names nobody needs the former."""
+    alive = job.alive_ranks()
+    if job.returncode is not None or job.interrupted_at is not None or not alive:
+        return None
+    if any(rank.moved.get("stack", 0.0) > snapshot.began for rank in alive):
+        return None  # two stacks of the moment differ: it moves
+    dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+    standing = {rank.rank: standing_of(rank) for rank in alive}
+    seen = [rank for rank in alive if standing[rank.rank] != "blind"]
+    first = blame(job, seen or alive, dead, standing, snapshot.began)
+    if not dead and seen:
+        first = replace(first, waiting=tuple(sorted({*first.waiting, *(r.rank for r in alive)} - {*first.culprits})))
+    verdict = joined.join(first, now, job, standing, once=True)
+    if verdict is None or (not verdict.waiting and not _explains_itself(verdict)):
+        return None
+    silent = snapshot.silent_seconds or 0.0
+    twice = all(rank.stack_samples >= _SNAPSHOT_SAMPLES for rank in seen) and bool(seen)
+    if undecided(verdict) and silent < STEADY_SECONDS:
+        return None
+    if silent < STEADY_SECONDS and not twice and not _tells_by_itself(verdict, standing):
+        return None
+    confidence = verdict.confidence
+    if silent < STEADY_SECONDS and verdict.klass != "peer_lost":
+        confidence = lowered(confidence) if twice else Confidence.LOW
+    if len(seen) + len(dead) < max(job.world_size, len(job.ranks)):
+        confidence = lowered(confidence)
+    return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
+
+
+def _tells_by_itself(verdict: Verdict, standing: dict[int, str]) -> bool:
+    """One stack of each rank, and no times: only where the recorder has a call that some did not come to, or where one is
+    blocked in what training does not pass through in a moment while all others seen wait for it."""
+    if verdict.collectives is not None or verdict.klass in ("peer_lost", "stopped"):
+        return True
+    waiting = [standing[rank] for rank in verdict.waiting if standing.get(rank, "blind") != "blind"]
+    return verdict.klass in _BLOCKED_FOR_LONG and bool(waiting) and all(word in WAITS for word in waiting)
+
+
+def _explains_itself(verdict: Verdict) -> bool:
+    """Blocked in something that is no state of a training that goes on, whoever else waits."""
+    return verdict.klass not in ("unknown", "peer_not_joined")
 
 
 def wants_closer_look(now: float, job: JobState) -> bool:
@@ -114,6 +173,11 @@ def wants_closer_look(now: float, job: JobState) -> bool:
     return now - job.last_progress() > overdue or any(rank.stopped for rank in job.alive_ranks())
 
 
+def _blind(rank: RankState, now: float) -> bool:
+    """Its stack was never read, or cannot be read any more: what it was is no evidence of what it is."""
+    return rank.stack is None or now - rank.stack_at > _STALE_SECONDS
+
+
 def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
     """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
     for rank in alive:
@@ -121,103 +185,9 @@ def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
             return False  # /proc itself was not read lately: diag is starved, not the job
         if rank.stopped:
             continue
-        if rank.stack is None:
-            if quiet < 120.0:
+        if _blind(rank, now):
+            if quiet < _BLIND_SECONDS:
                 return False
         elif rank.stack_samples < _SAMPLES or now - rank.stack_at > 30.0:
             return False
     return True
-
-
-def _blame(
-    job: JobState, alive: list[RankState], dead: list[RankState], standing: dict[int, str], since: float
-) -> Verdict:
-    """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet initialised."""
-    everyone = tuple(rank.rank for rank in alive)
-    seen_all = job.ranks_seen >= job.world_size
-    if dead:
-        culprits = tuple(sorted(rank.rank for rank in dead))
-        since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
-        # Where nobody could read an exit status the rank may as well have finished.
-        sure = Confidence.HIGH if any(rank.failed for rank in dead) else Confidence.MEDIUM
-        return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
-    stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
-    if stopped:
-        return Verdict("stopped", stopped, _others(everyone, stopped), "sigstop", since, Confidence.HIGH)
-    blocked = [rank for rank in everyone if standing[rank] not in (*WAITS, "blind")]
-    joining = [rank for rank in everyone if standing[rank] in ("rendezvous", "comm_init")]
-    if blocked:
-        return _blocked_verdict(job, blocked, everyone, joining, standing, since)
-    if joining:
-        klass = "rendezvous" if any(standing[rank] == "rendezvous" for rank in joining) else "comm_init"
-        late = _others(everyone, tuple(joining))
-        missing = tuple(rank for rank in range(job.world_size) if rank not in job.ranks)
-        if missing and len(missing) <= 4096:
-            return Verdict(klass, missing, everyone, "ranks_missing", since, Confidence.MEDIUM)
-        return Verdict(klass, late, tuple(joining), "not_all_joined", since,
-                       Confidence.MEDIUM if late else Confidence.LOW)
-    blind = tuple(rank for rank in everyone if standing[rank] == "blind")
-    if blind and len(blind) < len(everyone):
-        return Verdict("unknown", blind, _others(everyone, blind), "no_stack", since, Confidence.LOW)
-    gone = tuple(sorted(rank.rank for rank in job.ranks.values() if not rank.alive))
-    if gone:
-        return Verdict("peer_lost", gone, everyone, "rank_left_early", since, Confidence.MEDIUM)
-    cause = "all_ranks_wait" if seen_all else "culprit_not_seen"
-    return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
-
-
-def _blocked_verdict(  # noqa: PLR0917 - one caller, beside it
-    job: JobState, blocked: list[int], everyone: tuple[int, ...], joining: list[int], standing: dict[int, str],
-    since: float,
-) -> Verdict:
-    # Ranks blocked in several ways at once: a class that explains itself outranks "outside of any known wait".
-    order = ("resource_wait", "gil_deadlock", "lock_deadlock", "data_loading", "checkpoint_io", "preprocess_wait",
-             "compile_wait", "outside", "teardown")
-    klass = min((standing[rank] for rank in blocked), key=order.index)
-    culprits = tuple(rank for rank in blocked if standing[rank] == klass)
-    waiting = _others(everyone, culprits)
-    cause, child = cause_of(job.ranks[culprits[0]], klass)
-    certain = bool(waiting) and all(standing[rank] in WAITS for rank in waiting)
-    confidence = Confidence.HIGH if certain and job.ranks_seen >= job.world_size else Confidence.MEDIUM
-    if klass == "resource_wait" and cause == "external_service":
-        confidence = Confidence.MEDIUM
-    if klass == "outside":
-        klass = "rendezvous" if joining else ("peer_not_joined" if waiting else "unknown")
-    return Verdict(klass, culprits, waiting, cause, since, confidence, child)
-
-
-def _with_collectives(verdict: Verdict, found: Explanation | None, standing: dict[int, str]) -> Verdict:
-    """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
-
-    A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that explains
-    itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
-    """
-    if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
-        return verdict
-    everyone = (*verdict.culprits, *verdict.waiting)
-    all_wait = all(standing.get(rank) in (*WAITS, "blind") for rank in everyone)
-    if found.kind == "mismatch" and all_wait:
-        sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
-        return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
-    if found.kind == "order_cycle" and all_wait:
-        sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
-        return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
-    if found.kind == "absent_rank":
-        if all_wait:
-            return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
-        agreed = tuple(rank for rank in verdict.culprits if rank in found.culprits)
-        if agreed:
-            return replace(verdict, collectives=found)
-    return verdict
-
-
-def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:
-    everyone = tuple(sorted((*verdict.culprits, *verdict.waiting)))
-    return replace(
-        verdict, klass=klass, cause=cause, confidence=confidence, culprits=found.culprits,
-        waiting=_others(everyone, found.culprits), blamed_child=None, collectives=found,
-    )
-
-
-def _others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(rank for rank in everyone if rank not in culprits)

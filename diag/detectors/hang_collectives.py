@@ -26,11 +26,12 @@ class Collectives:
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)
 
-    def explain(self, now: float, job: JobState) -> Explanation | None:
-        """None before every living rank that has a recorder was read twice, or when nothing is certain."""
+    def explain(self, now: float, job: JobState, *, once: bool = False) -> Explanation | None:
+        """None before every living rank that has a recorder was read twice, or when nothing is certain. `once`: evidence that
+        is one moment has one reading."""
         living = {rank.rank: rank.placement.pid for rank in job.alive_ranks()}
         last = self._of(self._last, living, now)
-        before = self._of(self._before, living, now)
+        before = last if once else self._of(self._before, living, now)
         if not last or set(last) != set(before):
             return None
         key = tuple((rank, at) for rank, (at, _) in sorted(last.items()))

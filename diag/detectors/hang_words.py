@@ -1,4 +1,4 @@
-"""The sentence, the evidence and the advice of a hang verdict. Words only: `hang` decides."""
+"""The sentence and the evidence of a hang verdict. Words only: `hang` decides; what to do is in `hang_advice`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diag.stacks import Reading, read_stack, shorten
 if TYPE_CHECKING:
     from diag.detectors.verdict import Verdict
 
-__all__ = ["advice_for", "describe", "evidence_of"]
+__all__ = ["describe", "evidence_of"]
 
 _PHASES = {
     "launch": "while starting",
@@ -30,69 +30,12 @@ _PHASES = {
     "teardown": "while shutting down",
 }
 
-_ADVICE = {
-    "dataloader_worker_blocked": "Look at what the worker reads (file, network file system, URL, lock) at the line shown; "
-    "`ls -l /proc/{child}/fd` names the open file. To go on without it: --dataloader_num_workers 0 shows the error in "
-    "the rank itself, a DataLoader timeout= turns the wait into an error.",
-    "dataloader_worker_stopped": "DataLoader worker {child} is stopped by a signal (state T): `kill -CONT {child}` lets the job "
-    "go on; find who sent SIGSTOP (a debugger, a cgroup freezer, job control).",
-    "dataloader_main_process": "The rank itself waits for its batch at the line shown: check the data source there, and whether "
-    "its DataLoader workers still live (`diag dump --all-ranks` lists them).",
-    "checkpoint_writer_blocked": "The writer process {child} cannot finish its write: check the file system of the output "
-    "directory (`df`, `stat -f`, server messages in dmesg), or save to a local disk.",
-    "checkpoint_write_blocked": "The write of the checkpoint does not go on: check the file system of the output directory "
-    "(`df`, `stat -f`, server messages in dmesg), or save to a local disk.",
-    "threads_wait_for_each_other": "Two threads of this rank wait for locks at the lines shown: take the locks in one order, or "
-    "do not hold one while taking the other.",
-    "lock_not_released": "The main thread waits for a lock, queue or thread at the line shown, and nothing in this process "
-    "moves: find the thread that should release it (`diag dump --all-ranks` shows all threads).",
-    "stale_file_lock": "A lock file of a killed job is left over: no compiler runs, yet the rank waits for one. Delete the lock "
-    "in the extension or cache directory shown (torch_extensions, triton cache) and start again.",
-    "gil_held": "The main thread sleeps in a C extension without releasing the GIL: the line shown calls it. Update or patch the "
-    "extension; other threads of the rank (watchdog, data, log) cannot run meanwhile.",
-    "memory_high": "The memory cgroup of this rank is above memory.high: the kernel throttles it to a crawl. Raise the memory "
-    "limit of the pod or container, or lower host memory use (fewer DataLoader workers, no optimizer offload).",
-    "open_files": "The rank is at its limit of open files: raise it (`ulimit -n 65536`, or LimitNOFILE / the container's "
-    "ulimits).",
-    "dev_shm_full": "/dev/shm is full: give the container more (docker --shm-size=16g, Kubernetes: emptyDir medium Memory on "
-    "/dev/shm), or use fewer DataLoader workers.",
-    "external_service": "Rank {ranks} waits for an answer over HTTP at the line shown (a rollout server, a download, a "
-    "tracker): see whether that service lives and answers.",
-    "rank_left_early": "Rank {ranks} finished and left while the others still wait for it: look for a loop that is one step "
-    "shorter there (uneven data, drop_last, an early break).",
-    "sigstop": "Rank {ranks} is stopped by a signal (state T): `kill -CONT {pids}` lets the job go on; find who sent SIGSTOP "
-    "(a debugger, a cgroup freezer, job control).",
-    "rank_exited": "Find why rank {ranks} ended: its last lines are in the rank-died finding. The others wait for it for ever: "
-    "end the job and start it again from the last checkpoint.",
-    "not_in_collective": "Rank {ranks} is in its own code at the line shown and has not joined the call the others wait in: "
-    "look for a branch only this rank takes (if rank == ..., an early continue, a wait for an event or a service).",
-    "calls_differ": "The ranks call different collectives at the same point (the evidence shows both): look for a branch that "
-    "depends on the rank, on the data, or on a shape that differs, at the lines their stacks show.",
-    "groups_in_opposite_order": "Ranks {ranks} use two process groups in opposite order, each waiting for the other: issue "
-    "the collectives of all groups in one order on all ranks.",
-    "preprocess_blocked": "Data preparation on rank {ranks} does not move: check the data source and its worker processes.",
-    "compiler_stalled": "The compilation on rank {ranks} has no running compiler process: look at the cache directory and its "
-    "locks.",
-    "teardown_blocked": "Rank {ranks} is ending and cannot: read its last lines for an exception that was hidden by the "
-    "shutdown.",
-    "ranks_missing": "Ranks {ranks} never appeared: check that every node was started with the same world size, MASTER_ADDR and "
-    "MASTER_PORT, and that the address is reachable from all (`diag doctor` on the missing node).",
-    "not_all_joined": "Not all ranks came to the process group's initialisation: see which one is late and why in "
-    "`diag dump --all-ranks`.",
-    "no_stack": "Let diag read the stacks of these ranks (see `not checked`), then look again.",
-    "all_ranks_wait": "All ranks wait in the call shown and none stands apart: suspect the network or a GPU. Run "
-    "`diag dump --all-ranks`; look for port errors, Xid messages and a GPU with no power draw.",
-    "culprit_not_seen": "Every rank seen here waits; the one they wait for is on a node that this diag does not see. Run "
-    "`diag dump --all-ranks` on the other nodes.",
-}
-
-
 def describe(verdict: Verdict, job: JobState, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     where = _PHASES.get(job.phase)
     if job.phase == "steady" and job.iteration is not None:
         where = f"after iteration {job.iteration}" + (f"/{job.total_iterations}" if job.total_iterations else "")
-    parts = [f"{_subject(verdict, job)} for {now - verdict.since:.0f} s"]
+    parts = [_subject(verdict, job), _for_how_long(verdict, now)]
     if where:
         parts.append(f" {where}")
     waiting = _waiting(verdict, job)
@@ -102,13 +45,20 @@ def describe(verdict: Verdict, job: JobState, now: float) -> str:
     return "".join(parts)
 
 
+def _for_how_long(verdict: Verdict, now: float) -> str:
+    if verdict.seconds is None:
+        return f" for {now - verdict.since:.0f} s"
+    return f" for at least {verdict.seconds:.0f} s" if verdict.seconds >= 1 else ", in the one moment captured,"
+
+
 def _subject(verdict: Verdict, job: JobState) -> str:
     ranks = verdict.culprits
     if not ranks:
-        first = job.ranks[verdict.waiting[0]]
-        if not first.distributed:
-            return f"the process {first.placement.pid} has waited{_in(first)}"
-        return f"all {len(verdict.waiting)} ranks seen have waited{_in(first)}"
+        seen = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+        if len(seen) == 1 and not seen[0].distributed:
+            return f"the process {seen[0].placement.pid} has waited{_in(seen[0])}"
+        first = next((rank for rank in seen if rank.reading is not None), None)
+        return f"all {len(verdict.waiting)} ranks seen have waited{_in(first) if first else ''}{_joined_call(verdict)}"
     one = len(ranks) == 1
     name = f"rank{'' if one else 's'} {format_ranks(ranks)} {'has' if one else 'have'}"
     rank = job.ranks.get(ranks[0])
@@ -116,6 +66,14 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         return f"{name} not appeared"
     if verdict.klass == "peer_lost":
         return f"{name} been gone ({_how_exited(rank)})"
+    if verdict.klass == "gpu_side" and verdict.cause.startswith("xid_"):
+        return f"{name} waited for a GPU that the driver reported broken (Xid {verdict.cause.removeprefix('xid_')})"
+    if verdict.klass == "gpu_side":
+        return f"{name} waited{_in(rank)} with an idle GPU while the others' GPUs spin in a collective"
+    if verdict.klass == "network_transport":
+        return f"{name} reported an error of the network and not moved"
+    if verdict.cause == "rank_says_nothing":
+        return f"{name} said nothing while the others' collective timed out"
     if verdict.klass == "stopped":
         return f"{name} been stopped by a signal (state T, pid {rank.placement.pid})"
     if verdict.klass == "data_loading":
@@ -140,6 +98,15 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     if verdict.klass == "teardown":
         return f"{name} been stuck in shutdown{_in(rank)}"
     return f"{name} not moved{_in(rank)}"
+
+
+def _joined_call(verdict: Verdict) -> str:
+    """Of a symmetric hang: ", all in all_reduce 26 of default_pg"."""
+    found = verdict.collectives
+    if found is None or found.front is None or found.kind != "all_joined":
+        return ""
+    front = found.front
+    return f", {len(front.waiting)} of them joined in {front.op} {front.seq} of {front.desc or front.group}"
 
 
 def _calls(verdict: Verdict) -> str:
@@ -173,7 +140,7 @@ def _waiting(verdict: Verdict, job: JobState) -> str:
         return ""
     calls: dict[str, list[int]] = {}
     for number in verdict.waiting:
-        reading = job.ranks[number].reading
+        reading = job.ranks[number].reading if number in job.ranks else None
         calls.setdefault(_call(reading), []).append(number)
     parts = []
     for call, ranks in sorted(calls.items(), key=lambda item: -len(item[1])):
@@ -214,16 +181,6 @@ def _how_exited(rank: RankState) -> str:
     return f"exit code {rank.exit.exit_code}" if rank.exit.exit_code is not None else "exit code unknown"
 
 
-def advice_for(verdict: Verdict, job: JobState) -> str:
-    text = _ADVICE.get(verdict.cause, "Run `diag dump --all-ranks` and look at the ranks that stand apart.")
-    pids = [job.ranks[rank].placement.pid for rank in verdict.culprits if rank in job.ranks]
-    return text.format(
-        child=verdict.blamed_child or "PID",
-        ranks=format_ranks(verdict.culprits),
-        pids=" ".join(map(str, pids)),
-    )
-
-
 def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidence]:
     """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
     for number in verdict.culprits[:3]:
@@ -240,7 +197,7 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
             yield Evidence(child[1].how, text, child[0], number)
         if rank.tree is not None:
             yield Evidence("proc", _process_words(rank), rank.tree_at, number)
-    for number in verdict.waiting[:1]:
+    for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
         rank = job.ranks[number]
         main = rank.stack.main if rank.stack else None
         if rank.stack is not None and main is not None:
@@ -251,7 +208,9 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
                  for rank, wait in sorted(found.waiting.items())[:8]]
         late = f"; rank {format_ranks(found.culprits)} has not come to it" if found.kind == "absent_rank" else _calls(verdict)
         yield Evidence("flight_recorder", ", ".join(waits) + late, now)
-    if job.log_moved_at is not None and job.tail:
+    for note in verdict.notes[:8]:
+        yield Evidence(note.kind, note.text, now, note.rank)
+    if verdict.seconds is None and job.log_moved_at is not None and job.tail:
         yield Evidence("output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at)
 
 

@@ -154,7 +154,10 @@ class FdLimitDetector:
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        closed = [rank.rank for rank in job.alive_ranks() if rank.tree is not None and rank.tree.open_files is None]
+        closed = [
+            rank.rank for rank in job.alive_ranks()
+            if rank.tree is not None and rank.tree.open_files is None and rank.placement.launcher != "captured"
+        ]
         if closed:
             yield NotChecked(
                 "open files of ranks " + ",".join(map(str, closed)), "/proc/PID/fd may not be read",

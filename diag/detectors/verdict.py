@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from diag.model import Confidence
 from diag.waitgraph import Explanation
 
-__all__ = ["Verdict"]
+__all__ = ["Note", "Verdict", "others"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What one more kind of evidence says to a verdict, as it is shown: `kind` is the source's name."""
+
+    kind: str
+    text: str
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is a closed word within the class.
 
-    `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides.
+    `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides; `notes` what other
+    evidence adds. `seconds` is set for a snapshot: how long its evidence shows the silence, 0 when it does not tell.
     """
 
     klass: str
@@ -25,3 +35,10 @@ class Verdict:
     confidence: Confidence
     blamed_child: int | None = None  # pid of the child process that blocks the culprit
     collectives: Explanation | None = None
+    notes: tuple[Note, ...] = ()
+    seconds: float | None = None
+
+
+def others(everyone: tuple[int, ...], culprits: tuple[int, ...]) -> tuple[int, ...]:
+    blamed = set(culprits)
+    return tuple(rank for rank in everyone if rank not in blamed)

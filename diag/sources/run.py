@@ -13,12 +13,13 @@ from diag.observations import (
     RankFound,
     RunEnded,
     RunStarted,
+    SnapshotTaken,
     SourceFailed,
     SourceWorks,
     Unparsed,
 )
 
-__all__ = ["SOURCE", "ended", "failed", "interrupted", "parse", "rank_found", "started", "works"]
+__all__ = ["SOURCE", "ended", "failed", "interrupted", "parse", "rank_found", "snapshot", "started", "works"]
 
 SOURCE = "run"
 
@@ -50,6 +51,12 @@ def rank_found(
     return Record(SOURCE, payload, rank=place.rank, host=place.host)
 
 
+def snapshot(name: str, began: float, silent_seconds: float | None, why: str, *, final: bool = True) -> Record:
+    """The records since told time `began` are one moment that was captured by hand."""
+    payload = {"event": "snapshot", "name": name, "began": began, "silent": silent_seconds, "why": why, "final": final}
+    return Record(SOURCE, payload)
+
+
 def failed(source: str, reason: str, remedy: str = "", *, rank: int | None = None, host: str = "") -> Record:
     return Record(SOURCE, {"event": "failed", "source": source, "reason": reason, "remedy": remedy}, rank, host)
 
@@ -73,6 +80,11 @@ def parse(record: Record) -> Iterator[Observation]:
             yield RankFound(place.rank, place, str(payload["command"]), bool(payload["distributed"]))
             variables = payload["env"]
             yield EnvironmentSeen(place.rank, place.pid, tuple((str(k), str(v)) for k, v in variables.items()))
+        elif event == "snapshot":
+            silent = payload["silent"]
+            yield SnapshotTaken(None, str(payload["name"]), float(payload["began"]),
+                                None if silent is None else float(silent), str(payload["why"]),
+                                bool(payload.get("final", True)))
         elif event == "failed":
             yield SourceFailed(record.rank, str(payload["source"]), str(payload["reason"]), str(payload["remedy"]))
         elif event == "works":

@@ -132,7 +132,7 @@ def test_path_that_is_nothing_is_said(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="does not exist") as error:
         replay([tmp_path / "gone"])
     assert error.value.exit_code == 2
-    with pytest.raises(DiagError, match="no journal and no"):
+    with pytest.raises(DiagError, match="no journal, no logs"):
         replay([tmp_path])
 
 

@@ -1,0 +1,75 @@
+"""Who holds up a silent job, as far as its processes and stacks tell. Other evidence is joined to it in `joined`."""
+
+from __future__ import annotations
+
+from diag.detectors.standing import WAITS, cause_of
+from diag.detectors.verdict import Verdict, others
+from diag.jobstate import JobState
+from diag.model import Confidence
+from diag.rankstate import RankState
+
+__all__ = ["blame"]
+
+# Ranks blocked in several ways at once: a class that explains itself outranks "outside of any known wait".
+_ORDER = ("resource_wait", "gil_deadlock", "lock_deadlock", "data_loading", "checkpoint_io", "preprocess_wait",
+          "compile_wait", "outside", "teardown")
+
+
+def blame(
+    job: JobState, alive: list[RankState], dead: list[RankState], standing: dict[int, str], since: float
+) -> Verdict:
+    """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet initialised."""
+    everyone = tuple(rank.rank for rank in alive)
+    seen_all = job.ranks_seen >= job.world_size
+    if dead:
+        culprits = tuple(sorted(rank.rank for rank in dead))
+        since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
+        # Where nobody could read an exit status the rank may as well have finished.
+        sure = Confidence.HIGH if any(rank.failed for rank in dead) else Confidence.MEDIUM
+        return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
+    stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
+    if stopped:
+        return Verdict("stopped", stopped, others(everyone, stopped), "sigstop", since, Confidence.HIGH)
+    blocked = [rank for rank in everyone if standing[rank] not in (*WAITS, "blind")]
+    joining = [rank for rank in everyone if standing[rank] in ("rendezvous", "comm_init")]
+    if blocked:
+        return _blocked(job, blocked, everyone, joining, standing, since)
+    if joining:
+        return _joining(job, joining, everyone, standing, since)
+    blind = tuple(rank for rank in everyone if standing[rank] == "blind")
+    if blind and len(blind) < len(everyone):
+        return Verdict("unknown", blind, others(everyone, blind), "no_stack", since, Confidence.LOW)
+    gone = tuple(sorted(rank.rank for rank in job.ranks.values() if not rank.alive))
+    if gone:
+        return Verdict("peer_lost", gone, everyone, "rank_left_early", since, Confidence.MEDIUM)
+    cause = "all_ranks_wait" if seen_all else "culprit_not_seen"
+    return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
+
+
+def _joining(
+    job: JobState, joining: list[int], everyone: tuple[int, ...], standing: dict[int, str], since: float
+) -> Verdict:
+    klass = "rendezvous" if any(standing[rank] == "rendezvous" for rank in joining) else "comm_init"
+    late = others(everyone, tuple(joining))
+    missing = tuple(rank for rank in range(job.world_size) if rank not in job.ranks)
+    if missing and len(missing) <= 4096:
+        return Verdict(klass, missing, everyone, "ranks_missing", since, Confidence.MEDIUM)
+    return Verdict(klass, late, tuple(joining), "not_all_joined", since,
+                   Confidence.MEDIUM if late else Confidence.LOW)
+
+
+def _blocked(  # noqa: PLR0917 - one caller, beside it
+    job: JobState, blocked: list[int], everyone: tuple[int, ...], joining: list[int], standing: dict[int, str],
+    since: float,
+) -> Verdict:
+    klass = min((standing[rank] for rank in blocked), key=_ORDER.index)
+    culprits = tuple(rank for rank in blocked if standing[rank] == klass)
+    waiting = others(everyone, culprits)
+    cause, child = cause_of(job.ranks[culprits[0]], klass)
+    certain = bool(waiting) and all(standing[rank] in WAITS for rank in waiting)
+    confidence = Confidence.HIGH if certain and job.ranks_seen >= job.world_size else Confidence.MEDIUM
+    if klass == "resource_wait" and cause == "external_service":
+        confidence = Confidence.MEDIUM
+    if klass == "outside":
+        klass = "rendezvous" if joining else ("peer_not_joined" if waiting else "unknown")
+    return Verdict(klass, culprits, waiting, cause, since, confidence, child)

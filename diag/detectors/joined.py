@@ -1,0 +1,179 @@
+"""Other evidence joined to what the stacks say: Flight Recorder, watchdog lines, GPUs, the driver, the network.
+
+Each kind may decide where the stacks see everybody wait, or agree, which makes the verdict surer; none overrules a rank that
+died, stopped, or whose own stack explains why it is not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from diag.detectors.hang_collectives import Collectives
+from diag.detectors.hang_gpu import GpuReading, Gpus
+from diag.detectors.hang_network import Network
+from diag.detectors.hang_watchdog import Watchdog, WatchdogSays
+from diag.detectors.standing import WAITS
+from diag.detectors.verdict import Note, Verdict, others
+from diag.jobstate import JobState
+from diag.model import Confidence
+from diag.observations import Observation
+from diag.waitgraph import Explanation
+
+__all__ = ["Joined", "lowered", "undecided"]
+
+_LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+# Classes in which the culprit might compute: its GPU decides whether it does.
+_MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
+
+
+def undecided(verdict: Verdict) -> bool:
+    """Everybody seen waits: the stacks blame nobody."""
+    return not verdict.culprits and verdict.klass == "unknown"
+
+
+def lowered(confidence: Confidence) -> Confidence:
+    return _LEVELS[max(0, _LEVELS.index(confidence) - 1)]
+
+
+def _raised(confidence: Confidence) -> Confidence:
+    return _LEVELS[min(len(_LEVELS) - 1, _LEVELS.index(confidence) + 1)]
+
+
+class Joined:
+    """Keeps what each kind of evidence was told, and joins it when a verdict is at hand."""
+
+    def __init__(self) -> None:
+        self.collectives = Collectives()
+        self.watchdog = Watchdog()
+        self.gpus = Gpus()
+        self.network = Network()
+
+    def observe(self, at: float, fact: Observation) -> None:
+        for kind in (self.collectives, self.watchdog, self.gpus, self.network):
+            kind.observe(at, fact)
+
+    def join(
+        self, verdict: Verdict, now: float, job: JobState, standing: dict[int, str], *, once: bool = False
+    ) -> Verdict | None:
+        """The verdict that all evidence gives together; None where a GPU shows that the job computes.
+
+        `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
+        """
+        verdict = _with_collectives(verdict, self.collectives.explain(now, job, once=once), standing)
+        verdict = _with_watchdog(verdict, self.watchdog.explain(job), standing)
+        readings = self.gpus.read(now, job, 0.0 if once else verdict.since)
+        if _computes(verdict, readings):
+            return None
+        verdict = self._with_driver(verdict, job, standing)
+        verdict = _with_gpus(verdict, readings)
+        return self._with_network(verdict, job)
+
+    def _with_driver(self, verdict: Verdict, job: JobState, standing: dict[int, str]) -> Verdict:
+        may = (*WAITS, "blind", "outside")
+        faults = {rank: fault for rank, fault in self.gpus.faults(job).items() if standing.get(rank) in may}
+        if not faults or not (undecided(verdict) or set(verdict.culprits) & set(faults)):
+            return verdict
+        ranks = tuple(sorted(faults))
+        first = faults[ranks[0]]
+        notes = tuple(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3])
+        everyone = tuple(sorted((*verdict.culprits, *verdict.waiting)))
+        return replace(verdict, klass="gpu_side", culprits=ranks, waiting=others(everyone, ranks), cause=f"xid_{first.xid}",
+                       confidence=Confidence.HIGH, blamed_child=None, notes=(*verdict.notes, *notes))
+
+    def _with_network(self, verdict: Verdict, job: JobState) -> Verdict:
+        if not undecided(verdict):
+            return verdict
+        errors = self.network.errors(job)
+        if not errors:
+            return verdict
+        ranks = tuple(sorted(errors))
+        notes = tuple(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3])
+        return replace(verdict, klass="network_transport", culprits=ranks, waiting=others(verdict.waiting, ranks),
+                       cause="transport_error", confidence=Confidence.MEDIUM, notes=(*verdict.notes, *notes))
+
+
+def _with_collectives(verdict: Verdict, found: Explanation | None, standing: dict[int, str]) -> Verdict:
+    """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
+
+    A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that explains
+    itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
+    """
+    if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
+        return verdict
+    everyone = (*verdict.culprits, *verdict.waiting)
+    all_wait = all(standing.get(rank) in (*WAITS, "blind") for rank in everyone)
+    if found.kind == "mismatch" and all_wait:
+        sure = Confidence.HIGH if 2 * len(found.culprits) < len(everyone) else Confidence.MEDIUM
+        return _decided(verdict, found, "collective_mismatch", "calls_differ", sure)
+    if found.kind == "order_cycle" and all_wait:
+        sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
+        return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
+    if found.kind == "absent_rank":
+        if all_wait:
+            return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
+        agreed = set(verdict.culprits).intersection(found.culprits)
+        if agreed:
+            return replace(verdict, collectives=found)
+    if found.kind == "all_joined" and undecided(verdict) and found.certain:
+        return replace(verdict, collectives=found)
+    return verdict
+
+
+def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:
+    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting, *found.culprits}))
+    return replace(
+        verdict, klass=klass, cause=cause, confidence=confidence, culprits=found.culprits,
+        waiting=others(everyone, found.culprits), blamed_child=None, collectives=found,
+    )
+
+
+def _with_watchdog(verdict: Verdict, says: WatchdogSays | None, standing: dict[int, str]) -> Verdict:
+    if says is None:
+        return verdict
+    noted = replace(verdict, notes=(*verdict.notes, Note("output", says.text)))
+    if not undecided(verdict):
+        agrees = bool(verdict.culprits) and set(verdict.culprits) == set(says.culprits)
+        return replace(noted, confidence=_raised(verdict.confidence)) if agrees else noted
+    everyone = tuple(sorted({*verdict.waiting, *says.culprits, *says.waiting}))
+    if says.kind == "mismatch":
+        return replace(noted, klass="collective_mismatch", cause="calls_differ", culprits=says.culprits,
+                       waiting=others(everyone, says.culprits), confidence=Confidence.MEDIUM)
+    joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
+    if says.kind == "absent" and not joined_elsewhere:
+        return replace(noted, klass="peer_not_joined", cause="not_in_collective", culprits=says.culprits,
+                       waiting=others(everyone, says.culprits), confidence=Confidence.MEDIUM)
+    if says.kind == "silent" and not joined_elsewhere:
+        return replace(noted, cause="rank_says_nothing", culprits=says.culprits,
+                       waiting=others(everyone, says.culprits), confidence=Confidence.LOW)
+    return noted
+
+
+def _computes(verdict: Verdict, readings: dict[int, GpuReading]) -> bool:
+    """A long kernel moves no counter of the process, but its GPU's power: that job is slow, not hung."""
+    if undecided(verdict):
+        return any(reading.state == "works" for reading in readings.values())
+    return verdict.klass in _MAY_COMPUTE and any(
+        rank in readings and readings[rank].state == "works" for rank in verdict.culprits
+    )
+
+
+def _with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
+    """Idle among GPUs that spin in a collective: that rank's kernel never came."""
+    idle = tuple(sorted(rank for rank, reading in readings.items() if reading.state == "idle"))
+    spins = tuple(sorted(rank for rank, reading in readings.items() if reading.state == "spins"))
+    if undecided(verdict):
+        notes = tuple(Note("nvml", str(readings[rank]), rank) for rank in (*idle[:2], *spins[:1]))
+        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        if idle and spins and len(idle) <= len(spins) and set(verdict.waiting) == set(readings):
+            everyone = tuple(sorted({*verdict.waiting, *idle}))
+            return replace(verdict, klass="gpu_side", culprits=idle, waiting=others(everyone, idle),
+                           cause="gpu_idle_among_waiting", confidence=Confidence.MEDIUM)
+        return verdict
+    culprits = [rank for rank in verdict.culprits if rank in idle]
+    waiting = [rank for rank in verdict.waiting if rank in spins]
+    if culprits and waiting and len(culprits) == len(verdict.culprits) and len(waiting) == len(verdict.waiting):
+        notes = (Note("nvml", str(readings[culprits[0]]), culprits[0]), Note("nvml", str(readings[waiting[0]]), waiting[0]))
+        return replace(verdict, confidence=_raised(verdict.confidence), notes=(*verdict.notes, *notes))
+    return verdict
+
+

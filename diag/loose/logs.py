@@ -1,0 +1,114 @@
+"""The logs of a folder: their records, and what they tell of ranks, pids, the world's size, the end, and the last progress."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from diag.loose.files import LooseFile
+from diag.loose.still import LogClock
+from diag.model import Record
+from diag.observations import (
+    EpochStarted,
+    Iteration,
+    NcclLine,
+    Observation,
+    SaveStarted,
+    WorkerFailureReported,
+    WorkerNamed,
+)
+from diag.sources.output import SOURCE as OUTPUT
+from diag.sources.output import LineAssembler, read_text
+
+__all__ = ["LooseLogs"]
+
+_CHUNK = 1 << 20
+# NCCL 2.28.9, two H200, 2026-11-20; the largest communicator is the world's:
+#   gpu-node-0:751:751 [0] NCCL INFO ncclCommInitRankConfig comm 0x37ccd510 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 ...
+#   gpu-node-0:1626:1626 [0] NCCL INFO comm 0x9feb050 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE
+_COMMUNICATOR = re.compile(
+    r":(\d{1,10}):\d{1,10} \[-?\d+\] NCCL INFO (?:ncclCommInit\w* )?comm 0x\w+ rank (\d{1,6}) nranks (\d{1,6}) "
+)
+# torch 2.11.0, the same run: somebody, or something, asked for the Flight Recorder's dump
+#   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] [PG ID 0 ...] ProcessGroupNCCL preparing to dump debug info. ...
+_ASKED = "ProcessGroupNCCL preparing to dump debug info"
+_TRACEBACK = re.compile(r"^(?:\[rank(\d{1,6})\]: ?)?Traceback \(most recent call last\):")
+_NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
+_MOST_RANKS = 1 << 17
+
+
+class LooseLogs:
+    """Reads every log once at its making, and once more for `records`."""
+
+    def __init__(self, files: list[LooseFile]) -> None:
+        self._files = files
+        self.clock = LogClock()
+        self.ranks: set[int] = set()
+        self.pids: dict[int, int] = {}
+        self.world_size = 0
+        self.raised: set[int] = set()  # ranks whose own log ends with an uncaught exception
+        self.failed: dict[int, int] = {}  # as torchelastic's table says: exit codes, negative for signals
+        self._named: int | None = None
+        self.finished = False
+        self.asked_recorder = False
+        self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
+        self._destroyed: set[int] = set()
+        for item in files:
+            self._learn(item)
+        self.finished = bool(self._made) and self._made <= self._destroyed and not self.raised
+
+    def records(self) -> Iterator[Record]:
+        for item in self._files:
+            for payload in _payloads(item):
+                yield Record(OUTPUT, payload, rank=item.rank)
+
+    def _learn(self, item: LooseFile) -> None:
+        before = ""
+        for payload in _payloads(item):
+            for text, bar in payload["lines"]:
+                facts = list(read_text(text, item.path.name, item.rank, bar=bar))
+                self.clock.see(text, facts)
+                self._see_line(text, item.rank, before, facts)
+                before = text
+
+    def _see_line(self, text: str, rank: int | None, before: str, facts: list[Observation]) -> None:
+        named = facts[0].rank if facts else rank
+        for fact in facts:
+            if isinstance(fact, WorkerNamed):
+                self._named = fact.rank
+            elif isinstance(fact, WorkerFailureReported) and self._named is not None and self._named < _MOST_RANKS:
+                self.failed[self._named] = fact.exit_code
+                self.pids[self._named] = fact.pid
+            elif isinstance(fact, NcclLine) and rank is not None:
+                self.pids.setdefault(rank, fact.pid)
+        if named is not None and named < _MOST_RANKS:
+            self.ranks.add(named)
+        self.asked_recorder |= _ASKED in text
+        if "Traceback" in text:
+            match = _TRACEBACK.match(text)
+            who = int(match[1]) if match and match[1] else rank
+            if match and who is not None and not _NOT_ITS_END.search(before):
+                self.raised.add(who)
+        elif any(isinstance(fact, (Iteration, EpochStarted, SaveStarted)) for fact in facts):
+            self.raised.discard(named if named is not None else -1)
+        if " nranks " in text:
+            match = _COMMUNICATOR.search(text)
+            if match:
+                pid, local, size = int(match[1]), int(match[2]), int(match[3])
+                if size >= self.world_size and size < _MOST_RANKS:
+                    self.world_size = size
+                    self.pids[rank if rank is not None else local] = pid
+                (self._destroyed if "Destroy COMPLETE" in text else self._made).add(pid)
+
+
+def _payloads(item: LooseFile) -> Iterator[dict[str, Any]]:
+    lines = LineAssembler(item.path.name)
+    with item.path.open("rb") as file:
+        while True:
+            data = file.read(_CHUNK)
+            payload = lines.feed(data, final=not data)
+            if payload is not None:
+                yield payload
+            if not data:
+                return

@@ -1,0 +1,239 @@
+"""Folders of evidence as people have them: recorded on H200 GPUs, judged whole and with parts of it missing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from diag.errors import DiagError
+from diag.model import Finding
+from diag.replay import replay
+
+LOOSE = Path(__file__).parents[1] / "captures" / "loose"
+
+
+def judged(folder: Path) -> dict[str, Finding]:
+    """Findings by id; none where the folder is refused because it holds no evidence at all."""
+    try:
+        engine, _, _ = replay([folder])
+    except DiagError as error:
+        assert error.exit_code == 2
+        return {}
+    return {finding.id: finding for finding in [*engine.active(), *engine.resolved()] if finding.severity.counts}
+
+
+def part_of(scenario: str, into: Path, wanted: Callable[[str], bool]) -> Path:
+    """A copy of the scenario with only those files, by name."""
+    for path in sorted((LOOSE / scenario).iterdir()):
+        if wanted(path.name):
+            shutil.copy(path, into / path.name)
+    return into
+
+
+# --- all of it -------------------------------------------------------------------------------------------------
+
+HANGS = [
+    ("data_hang", "data_loading", (1,), (0,)),
+    ("skip_collective", "peer_not_joined", (1,), (0,)),
+    ("mismatch_op", "collective_mismatch", (0, 1), ()),
+    ("rank_killed", "peer_lost", (1,), (0,)),
+    ("megatron_data_hang", "data_loading", (1,), (0,)),
+    ("mega4_data_hang", "data_loading", (2,), (0, 1, 3)),
+]
+
+
+@pytest.mark.parametrize(("scenario", "klass", "culprits", "waiting"), HANGS, ids=[row[0] for row in HANGS])
+def test_recorded_hang_is_named_from_the_folder_as_it_is(
+    scenario: str, klass: str, culprits: tuple[int, ...], waiting: tuple[int, ...]
+) -> None:
+    hang = judged(LOOSE / scenario)["hang"]
+
+    assert (hang.klass, hang.ranks, hang.waiting_ranks) == (klass, culprits, waiting)
+    assert hang.confidence.value == "high"
+    assert hang.severity.value == "critical"
+
+
+def test_missions_hang_names_the_stuck_worker_and_the_call_that_the_other_waits_in() -> None:
+    hang = judged(LOOSE / "megatron_data_hang")["hang"]
+
+    assert "DataLoader worker pid 2458" in hang.summary
+    assert "rank 0 waits in reduce_scatter_tensor" in hang.summary
+    assert "2 of 2 ranks seen" in hang.summary
+
+
+def test_mismatch_shows_both_calls() -> None:
+    hang = judged(LOOSE / "mismatch_op")["hang"]
+
+    assert "rank 0 calls all_reduce [1024], rank 1 calls broadcast [1024]" in hang.summary
+
+
+@pytest.mark.parametrize("scenario", ["healthy", "healthy__twohosts", "megatron_healthy"])
+def test_healthy_run_gives_nothing(scenario: str) -> None:
+    assert judged(LOOSE / scenario) == {}
+
+
+def test_slow_rank_is_no_hang() -> None:
+    assert "hang" not in judged(LOOSE / "straggler")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rank", "words"),
+    [
+        ("rank_killed", 1, "killed by signal 9"),
+        ("cuda_oom", 1, "CUDA out of memory"),
+        ("device_assert", 1, "device-side assert triggered"),
+        ("healthy__smallshm", 0, "ended with exit code 1"),
+        ("cudnn_mismatch", 0, "cuDNN Error"),
+        ("healthy__iffail", 0, "NCCL error"),
+    ],
+)
+def test_rank_that_failed_is_the_root_and_its_peers_timeout_is_not(scenario: str, rank: int, words: str) -> None:
+    found = judged(LOOSE / scenario)
+
+    assert found["rank-died"].ranks == (rank,)
+    assert words in found["rank-died"].summary
+    assert found["hang"].ranks == (rank,) if "hang" in found else True
+
+
+# --- parts of it -----------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[str], bool]] = {
+    "logs only": lambda name: name.endswith(".log"),
+    "stacks only": lambda name: "pyspy" in name,
+    "json stacks only": lambda name: "pyspy" in name and name.endswith(".json"),
+    "text stacks only": lambda name: "pyspy" in name and name.endswith(".txt") and "native" not in name,
+    "recorder only": lambda name: name.startswith("fr_"),
+    "gpus only": lambda name: name == "nvml.jsonl",
+    "ras only": lambda name: "ras" in name,
+    "no stacks": lambda name: "pyspy" not in name,
+    "no logs": lambda name: not name.endswith(".log"),
+    "no manifest": lambda name: name != "meta.json",
+    "rank 0 only": lambda name: "rank1" not in name and name not in {"fr_trace_1", "meta.json"},
+    "rank 1 only": lambda name: "rank0" not in name and name not in {"fr_trace_0", "meta.json"},
+}
+# (what may be named, or nothing at all): a wrong culprit never.
+TRUTH = {
+    "data_hang": (1,), "skip_collective": (1,), "mismatch_op": (0, 1), "rank_killed": (1,), "straggler": None, "healthy": None,
+    "healthy__twohosts": None, "megatron_healthy": None, "megatron_data_hang": (1,), "mega4_data_hang": (2,), "cuda_oom": (1,),
+    "device_assert": (1,), "healthy__smallshm": (0,), "cudnn_mismatch": None,
+}
+CLASSES = {
+    "data_hang": {"data_loading", "peer_not_joined"}, "skip_collective": {"peer_not_joined"},
+    "mismatch_op": {"collective_mismatch"}, "rank_killed": {"peer_lost", "peer_not_joined"},
+    "megatron_data_hang": {"data_loading"}, "mega4_data_hang": {"data_loading"},
+    "cuda_oom": {"peer_lost", "peer_not_joined"}, "device_assert": {"peer_lost", "peer_not_joined"},
+    "healthy__smallshm": {"peer_lost", "peer_not_joined"},
+}
+
+
+def has_part(scenario: str, part: str) -> bool:
+    return any(PARTS[part](path.name) for path in (LOOSE / scenario).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("scenario", "part"), [(scenario, part) for scenario in TRUTH for part in PARTS if has_part(scenario, part)]
+)
+def test_part_of_the_evidence_never_names_a_wrong_rank(scenario: str, part: str, tmp_path: Path) -> None:
+    found = judged(part_of(scenario, tmp_path, PARTS[part]))
+
+    hang, truth = found.get("hang"), TRUTH[scenario]
+    if truth is None:
+        assert hang is None
+    elif hang is not None:
+        assert set(hang.ranks) <= set(truth), hang.summary
+        assert hang.klass in {"unknown"} | CLASSES[scenario], hang.summary
+        if scenario != "mismatch_op":
+            whole = judged(LOOSE / scenario)["hang"]
+            assert _level(hang) <= _level(whole)
+
+
+def _level(finding: Finding) -> int:
+    return ("low", "medium", "high").index(finding.confidence.value)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "part", "klass", "culprits"),
+    [
+        ("data_hang", "stacks only", "data_loading", (1,)),
+        ("data_hang", "text stacks only", "data_loading", (1,)),
+        ("data_hang", "recorder only", "peer_not_joined", (1,)),
+        ("data_hang", "rank 1 only", "data_loading", (1,)),
+        ("data_hang", "logs only", "unknown", ()),
+        ("skip_collective", "logs only", "peer_not_joined", (1,)),
+        ("skip_collective", "stacks only", "peer_not_joined", (1,)),
+        ("skip_collective", "no stacks", "peer_not_joined", (1,)),
+        ("mismatch_op", "logs only", "collective_mismatch", (0, 1)),
+        ("mismatch_op", "recorder only", "collective_mismatch", (0, 1)),
+        ("mismatch_op", "no stacks", "collective_mismatch", (0, 1)),
+        ("rank_killed", "logs only", "unknown", (1,)),
+        ("megatron_data_hang", "stacks only", "data_loading", (1,)),
+        ("megatron_data_hang", "no logs", "data_loading", (1,)),
+        ("mega4_data_hang", "stacks only", "data_loading", (2,)),
+        ("mega4_data_hang", "text stacks only", "data_loading", (2,)),
+        ("cuda_oom", "logs only", "peer_lost", (1,)),
+    ],
+)
+def test_part_of_the_evidence_that_suffices_is_used(
+    scenario: str, part: str, klass: str, culprits: tuple[int, ...], tmp_path: Path
+) -> None:
+    hang = judged(part_of(scenario, tmp_path, PARTS[part]))["hang"]
+
+    assert (hang.klass, hang.ranks) == (klass, culprits), hang.summary
+
+
+# --- hostile and damaged -----------------------------------------------------------------------------------------
+
+
+def test_damaged_files_are_told_and_the_rest_is_used(tmp_path: Path) -> None:
+    folder = part_of("data_hang", tmp_path, lambda name: True)
+    for name in ("pyspy_rank0.json", "pyspy_rank0_child846.json", "fr_trace_0", "nvml.jsonl", "ras_json.txt", "rank0.log"):
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: len(data) // 2] + b"\xff\x00\xfe")
+    (folder / "meta.json").write_text('{"codes": [null, "x", {}], "events": [1, ["a"], [0, "b", "looked"], [1e99, "looked"]]')
+    (folder / "pyspy_rank7.txt").write_bytes(b"Process 1: \n" + b"Thread 5 (idle)\n" + b"    f (a.py:1)\n" * 100_000)
+    (folder / "proc_status_rank1").write_bytes(b"\x00" * 4096)
+
+    engine, _, notes = replay([folder])
+
+    hang = next(finding for finding in engine.active() if finding.id == "hang")
+    assert hang.ranks == (1,)
+    assert any("pyspy_rank0.json" in note for note in notes)
+
+
+NONSENSE = [b"", b"[", b"{", b"[[[[" * 50_000, b"\x80\x04.", b"Process 12: x", b'{"gpu": {}}', b"\xef\xbf\xbd\x02}"]
+NAMES = ["pyspy_rank0.json", "fr_trace_0", "nvml.jsonl", "meta.json", "ras.json", "rank0.log", "proc_stat_rank0"]
+
+
+@pytest.mark.parametrize("content", NONSENSE)
+@pytest.mark.parametrize("name", NAMES)
+def test_nonsense_in_any_file_is_no_finding_and_no_error(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    assert judged(tmp_path) == {}
+
+
+def test_moments_are_put_in_order_by_the_cpu_that_the_ranks_used(tmp_path: Path) -> None:
+    part_of("megatron_data_hang", tmp_path, lambda name: name.startswith("hang_") or name == "job.log")
+    for path in list(tmp_path.glob("hang_pyspy_rank?.json")):  # an earlier moment, whose name comes later in the alphabet
+        rank = path.name.split("rank")[1][0]
+        earlier = (LOOSE / "megatron_healthy" / f"steps_pyspy_rank{rank}.json").read_text()
+        pid = 2237 + int(rank)
+        (tmp_path / f"warmup_pyspy_rank{rank}.json").write_text(earlier.replace(f'"pid": {911 + 1 + int(rank)}', f'"pid": {pid}'))
+        stat = (tmp_path / f"hang_proc_stat_rank{rank}").read_text().split()
+        stat[13] = "100"
+        (tmp_path / f"warmup_proc_stat_rank{rank}").write_text(" ".join(stat))
+
+    hang = judged(tmp_path)["hang"]
+
+    assert (hang.klass, hang.ranks) == ("data_loading", (1,))
+
+
+def test_log_that_just_ends_is_no_hang(tmp_path: Path) -> None:
+    log = (LOOSE / "data_hang" / "rank0.log").read_text().splitlines()
+    kept = [line for line in log if "ProcessGroupNCCL" not in line and "debug" not in line]
+    (tmp_path / "rank0.log").write_text("\n".join(kept) + "\n")
+
+    assert judged(tmp_path) == {}
