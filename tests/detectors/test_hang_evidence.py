@@ -21,7 +21,9 @@ def gpu(rank: int, used: float, watts: float) -> GpuSample:
                      (pid_of(rank),))
 
 
-def quiet(story: Story, stacks: dict[int, Sequence[str]], gpus: Callable[[int], Sequence[GpuSample]], seconds: float = LONG) -> None:
+def quiet(
+    story: Story, stacks: dict[int, Sequence[str]], gpus: Callable[[int], Sequence[GpuSample]], seconds: float = LONG
+) -> None:
     for number in range(int(seconds / 2)):
         for rank, lines in stacks.items():
             story.tell(tree(rank, story.now), stack(rank, story.now, lines))
