@@ -21,7 +21,7 @@ from .runs import Diag, NotReady, alone, processes, shell_loop, under_diag, unti
 from .stats import Step, judge, ratios
 from .table import Row, percent, times
 
-__all__ = ["rows", "switched"]
+__all__ = ["rows", "switch", "switched", "within"]
 
 Say = Callable[[str], None]
 Block = tuple[float, float]  # its begin and end, wall clock
@@ -84,9 +84,9 @@ def switched(pairs: int, say: Say) -> list[Row]:
             diag = processes(run)
             if len(diag.sidecars) != _RANKS:
                 raise NotReady("a rank has no sidecar")
-            blocks = _switch(diag, pairs)
+            blocks = switch(diag, pairs, _BLOCK_SECONDS)
             steps = [step for rank in range(_RANKS) for step in target.read_steps(folder, rank)]
-    on, off = ([_within(steps, block) for block in side] for side in zip(*blocks, strict=True))
+    on, off = ([within(steps, block) for block in side] for side in zip(*blocks, strict=True))
     found = []
     for what, of in (("median", statistics.median), ("mean", statistics.fmean)):
         slower = ratios([of(block) for block in on], [of(block) for block in off]).scaled(1.0, -1.0)
@@ -97,7 +97,7 @@ def switched(pairs: int, say: Say) -> list[Row]:
     return found
 
 
-def _switch(diag: Diag, pairs: int) -> list[tuple[Block, Block]]:
+def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
     """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the next on."""
     found = []
     try:
@@ -107,8 +107,8 @@ def _switch(diag: Diag, pairs: int) -> list[tuple[Block, Block]]:
                 for pid in (diag.hub, *diag.sidecars):
                     os.kill(pid, signal.SIGCONT if is_on else signal.SIGSTOP)
                 began = time.time()
-                time.sleep(_BLOCK_SECONDS)
-                block[is_on] = (began, began + _BLOCK_SECONDS)
+                time.sleep(seconds)
+                block[is_on] = (began, began + seconds)
             found.append((block[True], block[False]))
     finally:
         for pid in (diag.hub, *diag.sidecars):
@@ -116,5 +116,5 @@ def _switch(diag: Diag, pairs: int) -> list[tuple[Block, Block]]:
     return found
 
 
-def _within(steps: Sequence[Step], block: Block) -> list[float]:
+def within(steps: Sequence[Step], block: Block) -> list[float]:
     return [step.wall for step in steps if block[0] <= step.start < block[1]]
