@@ -176,6 +176,7 @@ class _Runner:
     def _environment(self, run_dir: RunDir | None) -> dict[str, str]:
         from diag.command import terminal_env
         from diag.inject import environment
+        from diag.sources import fr_pipe
 
         env = dict(os.environ)
         hooked = run_dir is not None and self.settings.inject
@@ -188,6 +189,8 @@ class _Runner:
                 env["DIAG_FLIGHT_RECORDER"] = "0"
             if os.isatty(1):
                 env["DIAG_LINE_BUFFERED"] = "1"
+        elif self.settings.flight_recorder and fr_pipe.PIPE not in env:
+            env.update({name: value for name, value in fr_pipe.variables(run_dir.path).items() if name not in env})
         if self.settings.nccl_debug and "NCCL_DEBUG" not in env and "NCCL_DEBUG_FILE" not in env:
             # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
             env["NCCL_DEBUG"] = "INFO"

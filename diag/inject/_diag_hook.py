@@ -179,6 +179,7 @@ def _wrap_init(module):
     import functools
 
     init = module.init_process_group
+    _switch_recorder_on()
 
     @functools.wraps(init)
     def init_process_group(*args, **kwargs):
@@ -193,6 +194,17 @@ def _wrap_init(module):
         return result
 
     module.init_process_group = init_process_group
+
+
+def _switch_recorder_on():
+    """Up to torch 2.10 the recorder keeps nothing by default, from 2.11 on 2,000 calls: the same here, before the first group."""
+    names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
+    version = getattr(sys.modules.get("torch"), "__version__", "")
+    parts = str(version).split(".")[:2]
+    if not all(part.isdigit() for part in parts) or any(name in os.environ for name in names):
+        return
+    if (2, 4) <= tuple(map(int, parts)) < (2, 11):
+        os.environ[names[0]] = "2000"
 
 
 def _open_worker_server():

@@ -1,4 +1,5 @@
-"""Collectives of a rank, from torch's Flight Recorder: over the worker server that the in-rank hook opens, or from a dump file.
+"""Collectives of a rank, from torch's Flight Recorder: over the worker server that the in-rank hook opens, else through torch's
+dump pipe, or from a dump file.
 
 `read` asks and cuts to what verdicts need, `parse` makes one `FlightRecorder` of it, `waitgraph` joins those of all ranks.
 Stacks are never asked for: those need the rank's GIL, which a hung rank may not give, and py-spy has them anyway.
@@ -25,6 +26,7 @@ from diag.observations import (
     Unparsed,
 )
 from diag.sources import plain_pickle
+from diag.sources.fr_pipe import ask_pipe
 from diag.sources.fr_trace import MAX_TENSORS, count, integer, mapping, members_of, sequence, settle, shapes, status_of, word
 from diag.sources.worker_server import MAX_BYTES, NoAnswer, ask
 
@@ -70,7 +72,12 @@ def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0) -> Payload:
     "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its server answers."""
     end = time.monotonic() + deadline
     try:
-        return {"pid": pid, **_ask_all(run_dir / f"w.{rank}.{pid}.sock", end)}
+        try:
+            return {"pid": pid, **_ask_all(run_dir / f"w.{rank}.{pid}.sock", end)}
+        except NoAnswer as failure:
+            if failure.word not in ("no_socket", "no_handler"):
+                raise
+            return {"pid": pid, "answered": ["nccl"], "traces": [_trim(_decode(ask_pipe(rank, pid, end)))], "how": "pipe"}
     except NoAnswer as failure:
         return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
 

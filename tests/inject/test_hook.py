@@ -272,6 +272,25 @@ def test_worker_server_opens_after_init_process_group_and_not_before(users: Path
     assert done.stderr == "not ours\n"
 
 
+@pytest.mark.parametrize(
+    ("version", "given", "then"),
+    [("2.7.1+cu126", None, "2000"), ("2.10.0", None, "2000"), ("2.7.1", "0", "0"), ("2.11.0", None, None), ("2.3.1", None, None),
+     ("nightly", None, None), ("", None, None)],
+)
+def test_recorder_of_older_torch_is_switched_on_unless_the_user_said(
+    users: Path, version: str, given: str | None, then: str | None
+) -> None:
+    fake_torch(users)
+    (users / "torch" / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    env = hooked_env(users.parent / "run", 0, users)
+    if given is not None:
+        env["TORCH_NCCL_TRACE_BUFFER_SIZE"] = given
+
+    done = run_python("import os, torch.distributed; print(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'))", env)
+
+    assert (done.stdout.strip(), done.stderr) == (str(then), "")
+
+
 def test_server_that_cannot_open_is_noted_and_the_job_goes_on(users: Path) -> None:
     # given a torch without a worker server, and a run directory too long for a socket
     fake_torch(users)
