@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.engine import Parser
-from diag.sources import cgroup, exits, faulthandler, flight_recorder, nvml, output, proc, pyspy, run, shm
+from diag.sources import cgroup, exits, faulthandler, flight_recorder, nccl_ras, nvml, output, proc, pyspy, run, shm
 
 __all__ = ["PARSERS"]
 
@@ -18,4 +18,5 @@ PARSERS: dict[str, Parser] = {
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
     flight_recorder.SOURCE: flight_recorder.parse,
+    nccl_ras.SOURCE: nccl_ras.parse,
 }
