@@ -34,7 +34,7 @@ class RasExplanation:
     failed: tuple[int, ...] = ()  # a communicator of theirs has an error
     initialising: bool = False  # some communicator is being made
     initialising_ranks: tuple[int, ...] = ()
-    stands: bool = False  # two readings, and no count moved between them; what follows is said only then
+    stands: bool = False  # two readings, and no count that both tell moved between them; what follows is said only then
     moving: bool = False  # two readings, and counts moved between them
     lagging: tuple[int, ...] = ()  # launched fewer collectives than their peers and are ahead of nobody
     waiting: tuple[int, ...] = ()  # their peers, which are ahead
@@ -109,8 +109,8 @@ def ranks_of(reading: RasReading, job: JobState) -> dict[Process, int]:
 def _processes(reading: RasReading) -> Iterator[Process]:
     yield from reading.dead
     for communicator in reading.communicators:
-        for member in (*communicator.ranks, *communicator.missing):
-            yield member.host, member.pid
+        yield from ((rank.host, rank.pid) for rank in communicator.ranks)
+        yield from ((one.host, one.pid) for one in communicator.missing)
 
 
 # --- judging ---------------------------------------------------------------------------------------------------
@@ -127,11 +127,18 @@ class _Judge:
         reading = self.reading
         dead = _dead(reading)
         silent = _silent(reading)
-        stands = self.before is not None and reading.detailed == self.before.detailed and _counts(reading) == _counts(self.before)
         unresponsive = silent & _silent(self.before) - dead if self.before is not None else set()
-        if stands:
-            for communicator in reading.communicators:
-                self._compare(communicator)
+        stands = moving = False
+        if self.before is not None:
+            earlier, later = _counts(self.before), _counts(reading)
+            both = earlier.keys() & later.keys()
+            changed = any(earlier[key] != later[key] for key in both)
+            if reading.detailed and self.before.detailed and reading.whole and self.before.whole:
+                changed = changed or earlier.keys() != later.keys()  # a communicator was made or destroyed
+            stands, moving = bool(both) and not changed, changed
+            for communicator in reading.communicators if stands else ():
+                if communicator.hash in both:
+                    self._compare(communicator)
         lagging = self.behind - self.ahead - self.differ
         crossed = self.behind & self.ahead - self.differ if not lagging else set()
         creating = {process for process, rank in _members(reading) if rank.init_state == _IN_PROGRESS}
@@ -144,12 +151,12 @@ class _Judge:
             initialising=bool(creating) or any(item.status == "INIT" for item in reading.communicators),
             initialising_ranks=self._known(creating),
             stands=stands,
-            moving=self.before is not None and not stands,
+            moving=moving,
             lagging=self._known(lagging),
             waiting=self._known(self.ahead - lagging - crossed - self.differ),
             calls_differ=self._known(self.differ),
             crossed=self._known(crossed),
-            all_joined=stands and _all_joined(reading),
+            all_joined=not moving and all(one is not None and _all_joined(one) for one in (reading, self.before)),
             elsewhere=tuple(f"process {pid} on node {host}" for host, pid in sorted(culprits) if (host, pid) not in self.ranks),
             words=tuple(_words(reading)),
         )
@@ -169,9 +176,10 @@ class _Judge:
             usual = most if others and of_most > others[0][1] else None
             self.differ |= {process for process, row in rows if process is not None and row != usual}
             return
-        least = min((row for _, row in rows), key=sum)
-        self.behind |= {process for process, row in rows if process is not None and row == least}
-        self.ahead |= {process for process, row in rows if process is not None and row != least}
+        kinds = {row for _, row in rows}
+        least = {row for row in kinds if not any(other != row and all(map(int.__le__, other, row)) for other in kinds)}
+        self.behind |= {process for process, row in rows if process is not None and row in least}
+        self.ahead |= {process for process, row in rows if process is not None and row not in least}
 
 
 def _rows(communicator: RasCommunicator) -> list[tuple[Process | None, tuple[int, ...]]]:
@@ -179,7 +187,8 @@ def _rows(communicator: RasCommunicator) -> list[tuple[Process | None, tuple[int
 
     Of an operation that the text does not tell of a member, it has launched what most others have.
     """
-    names = sorted({name for rank in communicator.ranks for name, _ in rank.counts} | {name for name, _, _ in communicator.unnamed})
+    told = {name for rank in communicator.ranks for name, _ in rank.counts}
+    names = sorted(told | {name for name, _, _ in communicator.unnamed})
     crowd: dict[str, tuple[int, int]] = {}
     for name, count, ranks in communicator.unnamed:
         crowd[name] = max(crowd.get(name, (0, 0)), (ranks, count))
@@ -218,12 +227,13 @@ def _silent(reading: RasReading) -> set[Process]:
     return {(one.host, one.pid) for one in missing if one.unresponsive}
 
 
-def _counts(reading: RasReading) -> frozenset[tuple[object, ...]]:
-    return frozenset(
-        (communicator.hash, communicator.size, communicator.unnamed,
-         frozenset((rank.rank, rank.host, rank.pid, rank.counts) for rank in communicator.ranks))
-        for communicator in reading.communicators
-    )
+def _counts(reading: RasReading) -> dict[str, tuple[object, ...]]:
+    """What each communicator's ranks have launched, as far as it is told: the text does so only where they differ."""
+    return {
+        item.hash: (item.unnamed, frozenset((rank.rank, rank.host, rank.pid, rank.counts) for rank in item.ranks))
+        for item in reading.communicators
+        if item.unnamed or any(rank.counts for rank in item.ranks)
+    }
 
 
 def _all_joined(reading: RasReading) -> bool:
