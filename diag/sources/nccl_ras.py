@@ -203,12 +203,12 @@ class _Connection:
 # The server's answers to the commands before the report, as `nc` saves them in front of it:
 #   SERVER PROTOCOL 2
 #   OK
-_BEFORE = re.compile(r"(?:[ \t]*(?:SERVER PROTOCOL \d{1,4}|OK|ERROR: [^\n]{0,300})?\r?\n)*")
+_BEFORE = re.compile(r"\ufeff?(?:[ \t]*(?:SERVER PROTOCOL \d{1,4}|OK|ERROR: [^\n]{0,300})?\r?\n)*")
 
 
 def is_answer(text: str) -> bool:
     """Whether a file's beginning (1,000 characters do) looks like a saved answer of RAS, text or JSON."""
-    body = text[_match_end(text):].lstrip("\ufeff \t")
+    body = text[_match_end(text):].lstrip(" \t")
     return body.startswith("NCCL version ") or (body.startswith("{") and '"nccl_version"' in body[:200])
 
 
@@ -227,7 +227,7 @@ def parse(record: Record) -> Iterator[Observation]:
         raw = payload["json"] if "json" in payload else payload["text"]
         if not isinstance(raw, str):
             raise TypeError("the answer is no text")
-        body = raw[_match_end(raw):].lstrip("\ufeff")
+        body = raw[_match_end(raw):]
         emitted = record.at if record.emitted is None else record.emitted
         addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
         found = _from_json(body, emitted) if body.lstrip().startswith("{") else _from_text(body, emitted)
