@@ -20,12 +20,9 @@ def free_port(proc: Path = Path("/proc")) -> int | None:
     Outside of the range that the kernel gives to outgoing connections, which are many before NCCL takes the port.
     """
     low, high = _ephemeral(proc)
-    numbers = random.SystemRandom()
-    for _ in range(_TRIES):
-        port = numbers.randint(_FIRST, _LAST)
-        if not low <= port <= high and port not in _KNOWN and _is_free(port):
-            return port
-    return None
+    wanted = [port for port in range(_FIRST, _LAST + 1) if not low <= port <= high and port not in _KNOWN]
+    tries = random.SystemRandom().sample(wanted, min(_TRIES, len(wanted)))
+    return next((port for port in tries if _is_free(port)), None)
 
 
 def _ephemeral(proc: Path) -> tuple[int, int]:

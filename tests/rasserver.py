@@ -26,12 +26,12 @@ class RasServer:
     "http", "endless line", "endless report"; "torn" ends in the middle of the report.
     """
 
-    def __init__(self, text: str = "", json: str | None = None, mode: str = "") -> None:
+    def __init__(self, text: str = "", json: str | None = None, mode: str = "", port: int = 0) -> None:
         self.text, self.json, self.mode = text, json, mode
         self.commands: list[str] = []
         self.connections = 0
         self.reports = 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self._over = threading.Event()

@@ -195,7 +195,7 @@ class _Runner:
             # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
             env["NCCL_DEBUG"] = "INFO"
             env["NCCL_DEBUG_FILE"] = str(run_dir.path / "nccl" / "%h.%p.log")
-        if self.settings.ras != "off" and "NCCL_RAS_ADDR" not in env and env.get("NCCL_RAS_ENABLE") != "0":
+        if self.settings.ras != "off" and not env.get("NCCL_RAS_ADDR") and env.get("NCCL_RAS_ENABLE") != "0":
             port = free_port()  # at NCCL's own all jobs of a host would answer for each other
             if port is not None:
                 env["NCCL_RAS_ADDR"] = f"localhost:{port}"
