@@ -261,7 +261,7 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "stacks.py": {"diag.observations"},
         "rankstate.py": {"diag.model", "diag.observations", "diag.stacks"},
         "ncclstate.py": {"diag.observations"},
-            "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate", "diag.ncclstate"},
+        "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate", "diag.ncclstate"},
         "engine.py": {"diag.model", "diag.observations", "diag.jobstate"},
         "capture.py": {"diag.model", "diag.errors"},
     }
