@@ -238,6 +238,9 @@ def creating(job: JobState) -> Refusal | None:
     """Whether communicators may be under way, as phase, stacks and NCCL's own lines tell."""
     if job.phase in _EARLY_PHASES:
         return Refusal(f"not asked while communicators may be made: the job is in its {job.phase} phase")
+    if job.phase == "first_step" and not job.nccl.lines:  # those of pipeline and tensor groups are made when first used
+        return Refusal("not asked before the first step: without lines of NCCL it cannot be told whether communicators are made",
+                       "set NCCL_DEBUG=INFO (`diag run` does, into a file of its own)")
     for rank in job.alive_ranks():
         reading = rank.reading
         stands = reading is not None and (reading.activity in _CREATING or reading.context in _CREATING)

@@ -18,6 +18,7 @@ from diag.observations import Observation, RasCommunicator, RasRank, RasReading
 __all__ = ["Ras", "RasExplanation", "ranks_of"]
 
 _APART_SECONDS = 4.5  # they are asked 5 s apart
+_TOGETHER_SECONDS = 60.0  # further apart they are of two suspicions, and the job may have moved between
 _IN_PROGRESS = 7  # ncclInProgress
 _MOST_WORDS = 12
 
@@ -51,6 +52,7 @@ class Ras:
     def __init__(self) -> None:
         self._last: tuple[float, RasReading] | None = None
         self._before: tuple[float, RasReading] | None = None
+        self._explained: tuple[tuple[object, ...], RasExplanation | None] = ((), None)
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, RasReading):
@@ -62,11 +64,19 @@ class Ras:
         """None without a reading of this job since it last moved."""
         if self._last is None or self._last[0] > now or _moved_since(self._last[0], job):
             return None
-        at, reading = self._last
+        places = tuple((rank.rank, rank.placement.host, rank.placement.pid) for rank in job.ranks.values())
+        key = (self._last[0], places)
+        if self._explained[0] != key:  # asked each second of a hang that may last for hours
+            self._explained = (key, self._explain(*self._last, job))
+        return self._explained[1]
+
+    def _explain(self, at: float, reading: RasReading, job: JobState) -> RasExplanation | None:
         ranks = ranks_of(reading, job)
         if not ranks:
             return None  # another job's answer, or pids of another namespace
-        before = self._before[1] if self._before is not None and at - self._before[0] >= _APART_SECONDS else None
+        before = None
+        if self._before is not None and _APART_SECONDS <= at - self._before[0] <= _TOGETHER_SECONDS:
+            before = self._before[1]
         return _Judge(at, reading, before, ranks).explanation()
 
 

@@ -12,7 +12,7 @@ __all__ = ["library_of", "version_of"]
 # torch 2.11.0+cu130 from its wheel, H200, 2026-11-20:
 #   7f..-7f.. r--p 00000000 00:2e 1234 /usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2
 # Debian's package has /usr/lib/x86_64-linux-gnu/libnccl.so.2.28.9.
-_LIBRARY = re.compile(rb"\s(/[^\n]*/libnccl\.so(?:\.\d{1,4})*)$", re.MULTILINE)
+_LIBRARY = re.compile(rb"\s(/[^\n]*/libnccl\.so(?:\.\d{1,4})*)(?: \(deleted\))?$", re.MULTILINE)
 _NAME = re.compile(r"libnccl\.so\.(\d{1,4}\.\d{1,4}\.\d{1,6})$")
 _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(\d{1,4}\.\d{1,4}\.\d{1,6})[\w.+]*\.dist-info$")
 #   $ strings libnccl.so.2 | grep '^NCCL version'

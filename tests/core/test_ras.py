@@ -164,6 +164,15 @@ def test_early_phase_forbids_asking(phase: str) -> None:
     assert refused is not None and phase in refused.reason
 
 
+def test_first_step_of_a_job_whose_nccl_says_nothing_forbids_asking() -> None:
+    job = job_of(566, 567)
+    job.observe(40.0, PhaseMarked(None, "first_step", "a line"))
+    assert creating(job) is not None
+
+    say(job, "gpu-node-0:566:566 [0] NCCL INFO NCCL version 2.28.9+cuda13.0")
+    assert creating(job) is None
+
+
 def test_other_nodes_leave_it_to_the_node_of_rank_0() -> None:
     assert creating(job_of(1, 2, node_rank=1, first=2)) is not None
     assert creating(job_of(1, 2, node_rank=0)) is None
@@ -394,6 +403,12 @@ def test_library_is_found_in_the_map_of_a_real_process_and_its_version_in_the_fi
         library = library_of(pid)
         assert library == str(tmp_path / "libnccl.so.2")
         assert version_of(pid, library) == "2.28.9"
+
+
+def test_library_that_was_replaced_on_disk_is_still_seen(tmp_path: Path) -> None:
+    with with_nccl(tmp_path, "2.28.9") as pid:
+        (tmp_path / "libnccl.so.2").unlink()
+        assert library_of(pid) == str(tmp_path / "libnccl.so.2")
 
 
 def test_process_without_it_has_none_and_one_that_is_gone_cannot_be_seen() -> None:

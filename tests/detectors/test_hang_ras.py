@@ -154,6 +154,27 @@ def test_healthy_job_at_rest_all_joined() -> None:
     assert found is not None and accused(found) == {} and found.all_joined
 
 
+def test_readings_of_two_suspicions_are_not_compared() -> None:
+    reading = read(captured("skip_collective/ras_json.txt"))
+    moved = read(captured("skip_collective/ras_json.txt").replace('"AllReduce": 2', '"AllReduce": 12'))
+    found = told(job_of(*PIDS["skip_collective"]), moved, reading, apart=300.0)
+    assert found is not None and not found.moving and not found.stands and accused(found) == {}
+
+
+def test_restarted_rank_has_no_part_in_what_was_told_of_the_old_process() -> None:
+    reading = read(captured("skip_collective/ras_json.txt"))
+    job = job_of(*PIDS["skip_collective"])
+    ras = Ras()
+    for at in (AT, AT + 5.0):
+        ras.observe(at, reading)
+    before = ras.explain(AT + 6.0, job)
+    assert before is not None and before.lagging == (1,)
+
+    for rank in (0, 1):
+        job.observe(AT - 1.0, RankFound(rank, Placement(rank, rank, 2, "gpu-node-0", 3000 + rank, 78, 0, 2, "torchrun"), ""))
+    assert ras.explain(AT + 7.0, job) is None
+
+
 def test_communicator_made_between_two_readings_is_movement() -> None:
     reading = read(captured("mega4_data_hang/hang_ras.json"))
     before = dataclasses.replace(reading, communicators=reading.communicators[1:])
