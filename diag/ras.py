@@ -83,9 +83,9 @@ class Budget:
 
     def note(self, now: float, suspicious: bool) -> None:
         if not suspicious:
-            self.since, self.asked, self.closed = None, 0, False
-        elif self.since is None:
-            self.since = now
+            self.since = None
+        elif self.since is None:  # an answer may have come between the two
+            self.since, self.asked, self.closed = now, 0, False
 
     def due(self, now: float) -> bool:
         if self.since is None or self.closed or self.asked >= MOST_QUESTIONS or now - self.since < PATIENCE_SECONDS:
@@ -184,6 +184,16 @@ class RasWatch:
     # -- on the asking thread -----------------------------------------------------------------------------
 
     def _work(self, case: _Case, being_made: Refusal | None) -> None:
+        done = False
+        try:
+            self._decide(case, being_made)
+            done = True
+        finally:
+            if not done:  # a fault of ours: not again each second
+                self.budget.closed = True
+                self._erred(SOURCE, "error")
+
+    def _decide(self, case: _Case, being_made: Refusal | None) -> None:
         version = case.version or self._version(case.pids)
         if version is None:
             self.budget.closed = True  # no NCCL in these processes: nothing to ask, nothing to say

@@ -365,6 +365,22 @@ def test_default_address_is_that_of_nccl() -> None:
     assert watched.errors == [("nccl_ras", "refused")] and "nothing listens" in watched.reasons()[0]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_fault_of_the_client_is_counted_and_not_repeated_each_second() -> None:
+    job = job_of(1005, 1006)
+    job.nccl.version = "2.28.9"
+    asked: list[str] = []
+
+    def ask(address: str, **kwargs: object) -> None:
+        asked.append(address)
+        raise ValueError("a bug")
+
+    watched = Watched(job, "localhost:5")
+    watched.watch._ask = ask
+    watched.seconds(60)
+    assert len(asked) == 1 and watched.errors == [("nccl_ras", "error")]
+
+
 def test_another_jobs_answer_is_refused_and_not_kept() -> None:
     job = job_of(41, 42)
     job.nccl.version = "2.28.9"
