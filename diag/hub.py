@@ -28,6 +28,7 @@ from diag.finder import Found, RankFinder
 from diag.launchers import redacted
 from diag.model import Change, Record
 from diag.outputs.view import AgentProcess, Counters
+from diag.ras import RasWatch
 from diag.rundir import RunDir
 from diag.settings import Settings
 from diag.sidecars import SidecarPool
@@ -74,6 +75,7 @@ class Hub:
         on_change: Callable[[Change], None] = lambda change: None,
         talk: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] | None = None,
+        ras_address: str | None = None,
     ) -> None:
         self.settings = settings
         self.run_dir = run_dir
@@ -96,6 +98,7 @@ class Hub:
         self._pool = SidecarPool(
             settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
         )
+        self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
         self._assemblers: dict[str, LineAssembler] = {}
@@ -272,6 +275,7 @@ class Hub:
     def add_rank(self, found: Found) -> None:
         """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
         self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
+        self.ras.rank_found(found.placement, found.variables)
         self._pool.watch(found.placement)
         if self._finder is not None:
             for stream, path, appended in self._finder.output_files(found.placement.pid):
@@ -312,6 +316,7 @@ class Hub:
     def _choose_mode(self) -> None:
         with self.lock:
             closer = wants_closer_look(self._clock(), self.engine.job)
+            self.ras.tend(closer, self.engine.job)
         mode = "closer" if closer else "normal"
         self._mode = mode
         self._pool.set_mode(mode)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diag.model import NotChecked
+from diag.ncclstate import NcclState
 from diag.observations import (
     CgroupMemory,
     EpochStarted,
@@ -21,6 +22,7 @@ from diag.observations import (
     Iteration,
     LimitsSeen,
     LogLine,
+    NcclLine,
     Observation,
     PhaseMarked,
     ProcessTree,
@@ -72,6 +74,7 @@ class JobState:
         self.log_lines = 0
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
+        self.nccl = NcclState()
         self.interrupted_at: float | None = None
         self._named_worker: int | None = None
         self.worker_failures: list[tuple[float, WorkerFailureReported]] = []
@@ -242,6 +245,9 @@ class JobState:
             if rank is not None:
                 rank.tail.append(fact.text)
 
+    def _nccl_line(self, at: float, fact: NcclLine) -> None:
+        self.nccl.observe(at, fact)
+
     def _phase_marked(self, at: float, fact: PhaseMarked) -> None:
         self.log_moved_at = at
         self._mark(at, fact.phase)
@@ -329,6 +335,7 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     ProcessTree: JobState._process_tree,
     StackSample: JobState._stack,
     LogLine: JobState._log_line,
+    NcclLine: JobState._nccl_line,
     PhaseMarked: JobState._phase_marked,
     EpochStarted: JobState._epoch,
     Iteration: JobState._iteration,

@@ -32,6 +32,10 @@ __all__ = [
     "ProcessTree",
     "RankExited",
     "RankFound",
+    "RasCommunicator",
+    "RasMissing",
+    "RasRank",
+    "RasReading",
     "RunEnded",
     "RunStarted",
     "SaveFinished",
@@ -357,6 +361,77 @@ class WatchdogState(Observation):
     desc: str
     last_enqueued: int
     last_completed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RasRank:
+    """One member of a communicator as NCCL RAS tells it. `rank` is the communicator's own number, not the job's.
+
+    `host` is an address of NCCL's bootstrap interface. `init_state` and `async_error` are ncclResult_t (0 is fine, 7 in
+    progress), None where the text report does not say; `counts` are calls launched, not completed, by operation.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    cuda_dev: int | None = None
+    nvml_dev: int | None = None
+    init_state: int | None = None
+    async_error: int | None = None
+    finalize_called: bool = False
+    destroy_flag: bool = False
+    abort_flag: bool = False
+    counts: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RasMissing:
+    """A member that RAS has no data of: its process gave no answer, or it answered and is in no such communicator (any more)."""
+
+    rank: int
+    host: str
+    pid: int
+    cuda_dev: int | None = None
+    nvml_dev: int | None = None
+    unresponsive: bool = False
+    considered_dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RasCommunicator:
+    """`status` is INIT, RUNNING, FINALIZE, ABORT or NOCOMM; `errors` any of MISMATCH, ERROR, INCOMPLETE: NCCL's own words.
+
+    `hash` is hexadecimal, empty where the text report only counts it. `unnamed` are (operation, count, ranks): of so many
+    members the text tells the count and not who they are.
+    """
+
+    hash: str
+    size: int
+    ranks: tuple[RasRank, ...] = ()
+    missing: tuple[RasMissing, ...] = ()
+    status: str = ""
+    errors: tuple[str, ...] = ()
+    unnamed: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RasReading(Observation):
+    """NCCL RAS's answer about all communicators of the whole job, from whichever of its processes answered.
+
+    `whole` is False where the answer was cut off; `detailed` where every member of every communicator is in it (JSON).
+    `addresses` are those of the host that was asked; `timeouts` how often RAS itself had no answer in time.
+    """
+
+    nccl_version: str
+    communicators: tuple[RasCommunicator, ...]
+    timeouts: int
+    emitted: float
+    whole: bool = True
+    detailed: bool = True
+    dead: tuple[tuple[str, int], ...] = ()  # (host, pid) of processes that the text report calls dead, members or not
+    host: str = ""
+    addresses: tuple[str, ...] = ()
+    excerpts: tuple[str, ...] = ()  # the report's own paragraphs on what is wrong; of JSON none
 
 
 # --- what the log says ---------------------------------------------------------------------------------------

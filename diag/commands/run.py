@@ -47,6 +47,8 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N", help="HTTP port (default 9095; 0: any free one)")
     parser.add_argument("--no-http", action="store_const", const=False, dest="http", default=None, help="serve no HTTP")
     parser.add_argument("--stack-seconds", type=float, metavar="S", help="time between stack samples (default 10)")
+    parser.add_argument("--ras", choices=("auto", "force", "off"), help="ask NCCL RAS under suspicion (default auto: NCCL 2.28.7 "
+                        "and later; force: earlier ones too, which may crash the job)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         from diag.settings import load
 
         settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, inject=args.inject,
-                        nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds)
+                        nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds, ras=args.ras)
         return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
     finally:
         prepared.witness.close()
@@ -176,6 +178,7 @@ class _Runner:
     def _environment(self, run_dir: RunDir | None) -> dict[str, str]:
         from diag.command import terminal_env
         from diag.inject import environment
+        from diag.ports import free_port
         from diag.sources import fr_pipe
 
         env = dict(os.environ)
@@ -195,6 +198,10 @@ class _Runner:
             # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
             env["NCCL_DEBUG"] = "INFO"
             env["NCCL_DEBUG_FILE"] = str(run_dir.path / "nccl" / "%h.%p.log")
+        if self.settings.ras != "off" and not env.get("NCCL_RAS_ADDR") and env.get("NCCL_RAS_ENABLE") != "0":
+            port = free_port()  # at NCCL's own all jobs of a host would answer for each other
+            if port is not None:
+                env["NCCL_RAS_ADDR"] = f"localhost:{port}"
         return env
 
     # -- beside CMD ---------------------------------------------------------------------------------------
@@ -214,7 +221,8 @@ class _Runner:
             self.say(panel(change, colour=colour, width=_width()))
 
         signal_number = int(env.get("DIAG_STACK_SIGNAL", "0"))
-        return Hub(self.settings, run_dir, stack_signal=signal_number, on_change=on_change, talk=self.say)
+        return Hub(self.settings, run_dir, stack_signal=signal_number, on_change=on_change, talk=self.say,
+                   ras_address=env.get("NCCL_RAS_ADDR"))
 
     def _watch(self, hub: Hub, run_dir: RunDir | None, command: Command, outlets: Sequence[Outlet]) -> None:
         """Until CMD ends."""
@@ -319,6 +327,7 @@ def publish(
     run_dir.publish({
         "diag_version": hub.version, "argv": redacted(words), "pid": pid, "hub_start_ticks": int(stat[19]),
         "url": server.url if server else None, "token": hub.token, "started_at": hub.started_at,
+        "nccl_ras_addr": hub.ras.address,
         "ended": ended is not None, "returncode": ended,
     })
 

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from diag.settings import load
     from diag.sources.exits import ExitWatch
 
-    settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, stack_seconds=args.stack_seconds)
+    settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, stack_seconds=args.stack_seconds,
+                    ras=args.ras)
     pid, stack_signal = _target(args)
     words = _command_line(pid)
     run_dir = None

@@ -42,6 +42,8 @@ _ADVICE = {
     "(a debugger, a cgroup freezer, job control).",
     "rank_exited": "Find why rank {ranks} ended: its last lines are in the rank-died finding. The others wait for it for ever: "
     "end the job and start it again from the last checkpoint.",
+    "ras_dead": "NCCL's own RAS network cannot reach the process of rank {ranks} any more: see whether it, or its node, lives. "
+    "The others wait for it for ever: end the job and start it again from the last checkpoint.",
     "not_in_collective": "Rank {ranks} is in its own code at the line shown and has not joined the call the others wait in: "
     "look for a branch only this rank takes (if rank == ..., an early continue, a wait for an event or a service).",
     "calls_differ": "The ranks call different collectives at the same point (the evidence shows both): look for a branch that "

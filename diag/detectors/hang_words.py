@@ -64,6 +64,8 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     rank = job.ranks.get(ranks[0])
     if rank is None:
         return f"{name} not appeared"
+    if verdict.cause == "ras_dead":
+        return f"{name} been out of reach of NCCL's RAS network"
     if verdict.klass == "peer_lost":
         return f"{name} been gone ({_how_exited(rank)})"
     if verdict.klass == "gpu_side" and verdict.cause.startswith("xid_"):

@@ -1,4 +1,4 @@
-"""Other evidence joined to what the stacks say: Flight Recorder, watchdog lines, GPUs, the driver, the network.
+"""Other evidence joined to what the stacks say: Flight Recorder, NCCL RAS, watchdog lines, GPUs, the driver, the network.
 
 Each kind may decide where the stacks see everybody wait, or agree, which makes the verdict surer; none overrules a rank that
 died, stopped, or whose own stack explains why it is not there.
@@ -11,6 +11,7 @@ from dataclasses import replace
 from diag.detectors.hang_collectives import Collectives
 from diag.detectors.hang_gpu import GpuReading, Gpus
 from diag.detectors.hang_network import Network
+from diag.detectors.hang_ras import Ras, RasExplanation
 from diag.detectors.hang_watchdog import Watchdog, WatchdogSays
 from diag.detectors.standing import WAITS
 from diag.detectors.verdict import Note, Verdict, others
@@ -44,12 +45,13 @@ class Joined:
 
     def __init__(self) -> None:
         self.collectives = Collectives()
+        self.ras = Ras()
         self.watchdog = Watchdog()
         self.gpus = Gpus()
         self.network = Network()
 
     def observe(self, at: float, fact: Observation) -> None:
-        for kind in (self.collectives, self.watchdog, self.gpus, self.network):
+        for kind in (self.collectives, self.ras, self.watchdog, self.gpus, self.network):
             kind.observe(at, fact)
 
     def join(
@@ -60,6 +62,10 @@ class Joined:
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
         verdict = _with_collectives(verdict, self.collectives.explain(now, job, once=once), standing)
+        says = self.ras.explain(now, job)
+        if says is not None and says.moving and undecided(verdict):
+            return None  # ranks launch collectives: whatever stands, the job does not
+        verdict = _with_ras(verdict, says, standing)
         verdict = _with_watchdog(verdict, self.watchdog.explain(job), standing)
         readings = self.gpus.read(now, job, 0.0 if once else verdict.since)
         if _computes(verdict, readings):
@@ -125,6 +131,36 @@ def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confi
         verdict, klass=klass, cause=cause, confidence=confidence, culprits=found.culprits,
         waiting=others(everyone, found.culprits), blamed_child=None, collectives=found,
     )
+
+
+def _with_ras(verdict: Verdict, says: RasExplanation | None, standing: dict[int, str]) -> Verdict:
+    """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts the same calls as
+    the recorder: where that has spoken, RAS only adds its words."""
+    if says is None:
+        return verdict
+    noted = replace(verdict, notes=(*verdict.notes, *(Note("nccl_ras", text) for text in says.words[:3])))
+    suspects = tuple(sorted({*says.dead, *says.lagging}))
+    if not undecided(verdict):
+        agrees = bool(suspects) and set(verdict.culprits) == set(suspects) and verdict.collectives is None
+        return replace(noted, confidence=_raised(verdict.confidence)) if agrees else noted
+    everyone = tuple(sorted({*verdict.waiting, *suspects}))
+    if says.dead:
+        alive = any(standing.get(rank, "blind") != "blind" for rank in says.dead)
+        return replace(noted, klass="peer_lost", cause="ras_dead", culprits=says.dead, waiting=others(everyone, says.dead),
+                       confidence=Confidence.MEDIUM if alive else Confidence.HIGH)
+    if verdict.collectives is not None:
+        return noted
+    for klass, cause, culprits in (
+        ("collective_mismatch", "calls_differ", says.calls_differ),
+        ("peer_not_joined", "not_in_collective", says.lagging),
+        ("collective_order_deadlock", "groups_in_opposite_order", says.crossed),
+    ):
+        if culprits:
+            return replace(noted, klass=klass, cause=cause, culprits=culprits, waiting=others(everyone, culprits),
+                           confidence=Confidence.MEDIUM)
+    if says.elsewhere:
+        return replace(noted, cause="culprit_not_seen", notes=(*noted.notes, Note("nccl_ras", ", ".join(says.elsewhere[:4]))))
+    return noted
 
 
 def _with_watchdog(verdict: Verdict, says: WatchdogSays | None, standing: dict[int, str]) -> Verdict:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.sources import nccl_ras
+
 __all__ = ["LooseFile", "classify", "read_some"]
 
 LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
@@ -76,7 +78,7 @@ def _kind(path: Path) -> str | None:
         found = _json_kind(text)
         if found:
             return found
-    if re.match(r"(?:SERVER PROTOCOL \d+\s+)?(?:OK\s+)*(?:\{\s*\"nccl_version\"|NCCL version [\d.]+ compiled)", text):
+    if nccl_ras.is_answer(text[:1000]):
         return "ras"
     if "(most recent call first):" in text and text.startswith(("Thread ", "Current thread ", "Fatal ", "Timeout ")):
         return "faulthandler"

@@ -10,7 +10,7 @@ from typing import Any
 from diag.loose.files import LooseFile, read_some
 from diag.loose.pyspy_text import threads_of_text, with_names_of
 from diag.model import Record
-from diag.sources import faulthandler, proc, pyspy
+from diag.sources import faulthandler, nccl_ras, proc, pyspy
 
 __all__ = ["Moment", "moments_of"]
 
@@ -58,7 +58,7 @@ def _moment(name: str, files: list[LooseFile], notes: list[str]) -> Moment:
             moment.first.append(Record(faulthandler.SOURCE, {"pid": 0, "text": text}, rank=item.rank))
             moment.pids.setdefault(item.rank, 0)
         elif item.kind == "ras":
-            moment.rest.append(Record("nccl_ras", {"text": read_some(item.path).decode("utf-8", "replace")}))
+            moment.rest.append(Record(nccl_ras.SOURCE, {"text": read_some(item.path).decode("utf-8", "replace")}))
     for taken in samples.values():
         whole = next((threads for _, threads in taken if _is_json(threads)), None)
         for _, threads in taken:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from diag.engine import Parser
-from diag.sources import cgroup, exits, faulthandler, flight_recorder, kmsg, nvml, output, proc, pyspy, run, shm
+from diag.sources import (
+    cgroup,
+    exits,
+    faulthandler,
+    flight_recorder,
+    kmsg,
+    nccl_ras,
+    nvml,
+    output,
+    proc,
+    pyspy,
+    run,
+    shm,
+)
 
 __all__ = ["PARSERS"]
 
@@ -19,4 +32,5 @@ PARSERS: dict[str, Parser] = {
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
     flight_recorder.SOURCE: flight_recorder.parse,
+    nccl_ras.SOURCE: nccl_ras.parse,
 }

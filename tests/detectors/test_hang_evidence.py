@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from diag.model import Record
-from diag.observations import GpuSample, NcclLine
+from diag.observations import GpuSample, NcclLine, RasCommunicator, RasMissing, RasRank, RasReading
 from diag.sources import kmsg, output
 from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, stack, tree
@@ -225,3 +225,60 @@ def test_timeout_lines_do_not_hang_a_job_that_moves() -> None:
         story.wait(2.0)
 
     assert story.findings() == []
+
+
+# --- NCCL RAS ----------------------------------------------------------------------------------------------------
+
+
+def ras(counts: Sequence[int], *, dead: Sequence[int] = (), at: float = 0.0) -> RasReading:
+    living = tuple(RasRank(rank, "node-0", pid_of(rank), rank, rank, 0, 0, counts=(("AllReduce", count),))
+                   for rank, count in enumerate(counts) if rank not in dead)
+    missing = tuple(RasMissing(rank, "node-0", pid_of(rank), considered_dead=True) for rank in dead)
+    world = RasCommunicator("0x1", len(counts), living, missing, "RUNNING", ("INCOMPLETE",) if dead else ())
+    return RasReading(None, "2.28.9", (world,), 0, at)
+
+
+def asked_twice(story: Story, stacks: dict[int, Sequence[str]], first: RasReading, second: RasReading) -> None:
+    quiet(story, stacks, lambda _: [], 20.0)
+    story.tell(first)
+    quiet(story, stacks, lambda _: [], 6.0)
+    story.tell(second)
+    quiet(story, stacks, lambda _: [], LONG)
+
+
+def test_rank_that_launched_fewer_collectives_is_named_where_all_stacks_wait_for_the_gpu() -> None:
+    story = steady(3)
+    asked_twice(story, dict.fromkeys(range(3), GPU_WAIT), ras((26, 25, 26)), ras((26, 25, 26)))
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == ("peer_not_joined", (1,), (0, 2), "medium")
+    assert hang.cause == "not_in_collective"
+
+
+def test_counts_that_move_between_two_questions_are_a_job_that_moves() -> None:
+    story = steady(3)
+    asked_twice(story, dict.fromkeys(range(3), GPU_WAIT), ras((26, 25, 26)), ras((27, 27, 26)))
+
+    assert story.findings() == []
+
+
+def test_process_that_ras_gave_up_is_lost() -> None:
+    story = steady(3)
+    asked_twice(story, {0: GPU_WAIT, 1: GPU_WAIT, 2: GPU_WAIT}, ras((26, 26, 26), dead=[2]), ras((26, 26, 26), dead=[2]))
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.ranks, hang.cause, hang.confidence.value) == ("peer_lost", (2,), "ras_dead", "medium")
+
+
+def test_equal_counts_blame_nobody() -> None:
+    story = steady(2)
+    asked_twice(story, dict.fromkeys(range(2), GPU_WAIT), ras((26, 26)), ras((26, 26)))
+
+    assert story.the("hang").ranks == ()
+
+
+def test_ras_does_not_overrule_what_a_stack_explains() -> None:
+    story = steady(2)
+    asked_twice(story, {0: GPU_WAIT, 1: SLEEP}, ras((25, 26)), ras((25, 26)))
+
+    assert story.the("hang").ranks == (1,)
