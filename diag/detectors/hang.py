@@ -79,6 +79,9 @@ class HangDetector:
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        if self._snapshot is not None:
+            yield from _unproven(self._snapshot, job)
+            return
         blind = [rank.rank for rank in job.alive_ranks() if rank.stack is None and rank.tree is not None
                  and job.started_at is not None and rank.tree_at - rank.found_at > 30.0]
         if blind and not job.failed_sources:
@@ -145,6 +148,17 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     if len(seen) + len(dead) < max(job.world_size, len(job.ranks)):
         confidence = lowered(confidence)
     return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
+
+
+def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:
+    seen = [rank for rank in job.alive_ranks() if rank.stack is not None]
+    once = any(rank.stack_samples < _SNAPSHOT_SAMPLES for rank in seen)
+    if snapshot.final and once and (snapshot.silent_seconds or 0.0) < STEADY_SECONDS and job.returncode is None:
+        yield NotChecked(
+            "whether the job stands still",
+            "there is one stack of a rank, and nothing with times",
+            "take `py-spy dump` of each rank a second time some seconds later, and put it beside the first",
+        )
 
 
 def _tells_by_itself(verdict: Verdict, standing: dict[int, str]) -> bool:

@@ -58,7 +58,7 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         if len(seen) == 1 and not seen[0].distributed:
             return f"the process {seen[0].placement.pid} has waited{_in(seen[0])}"
         first = next((rank for rank in seen if rank.reading is not None), None)
-        return f"all {len(verdict.waiting)} ranks seen have waited{_in(first) if first else ''}{_joined_call(verdict)}"
+        return f"all {len(verdict.waiting)} ranks seen have waited{_in(first) if first else ''}{_joined_call(verdict, job)}"
     one = len(ranks) == 1
     name = f"rank{'' if one else 's'} {format_ranks(ranks)} {'has' if one else 'have'}"
     rank = job.ranks.get(ranks[0])
@@ -102,13 +102,15 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     return f"{name} not moved{_in(rank)}"
 
 
-def _joined_call(verdict: Verdict) -> str:
+def _joined_call(verdict: Verdict, job: JobState) -> str:
     """Of a symmetric hang: ", all in all_reduce 26 of default_pg"."""
     found = verdict.collectives
     if found is None or found.front is None or found.kind != "all_joined":
         return ""
     front = found.front
-    return f", {len(front.waiting)} of them joined in {front.op} {front.seq} of {front.desc or front.group}"
+    hosts = sorted({job.ranks[rank].placement.host for rank in front.waiting if rank in job.ranks} - {""})
+    where = f" (hosts {', '.join(hosts[:8])}{' ...' if len(hosts) > 8 else ''})" if len(hosts) > 1 else ""
+    return f", {len(front.waiting)} of them joined in {front.op} {front.seq} of {front.desc or front.group}{where}"
 
 
 def _calls(verdict: Verdict) -> str:

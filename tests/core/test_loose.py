@@ -231,6 +231,16 @@ def test_moments_are_put_in_order_by_the_cpu_that_the_ranks_used(tmp_path: Path)
     assert (hang.klass, hang.ranks) == ("data_loading", (1,))
 
 
+def test_one_stack_of_each_rank_is_said_to_prove_no_standstill(tmp_path: Path) -> None:
+    for rank in range(2):
+        shutil.copy(LOOSE / "straggler" / f"pyspy_rank{rank}.txt", tmp_path)
+
+    engine, _, _ = replay([tmp_path])
+
+    assert engine.active() == []
+    assert [line.what for line in engine.not_checked()] == ["whether the job stands still"]
+
+
 def test_log_that_just_ends_is_no_hang(tmp_path: Path) -> None:
     log = (LOOSE / "data_hang" / "rank0.log").read_text().splitlines()
     kept = [line for line in log if "ProcessGroupNCCL" not in line and "debug" not in line]
