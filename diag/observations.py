@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from diag.model import Placement
 
 __all__ = [
+    "BarMoved",
     "CgroupMemory",
     "CollectiveEntry",
     "CollectiveGroup",
@@ -24,6 +25,7 @@ __all__ = [
     "Iteration",
     "LimitsSeen",
     "LogLine",
+    "MetricsLogged",
     "NcclLine",
     "Observation",
     "PhaseMarked",
@@ -39,6 +41,7 @@ __all__ = [
     "SourceFailed",
     "SourceWorks",
     "StackSample",
+    "StepsPlanned",
     "ThreadStack",
     "Unparsed",
     "WorkerFailureReported",
@@ -344,6 +347,31 @@ class Iteration(Observation):
     total: int
     text: str
     metrics: tuple[tuple[str, float], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPlanned(Observation):
+    """How many steps the training will have: tells its bar from others."""
+
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarMoved(Observation):
+    """A progress bar without a name was drawn: training, evaluation or anything else."""
+
+    done: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLogged(Observation):
+    """Numbers that a trainer printed without saying at which step: training (`loss`), evaluation (`eval_...`) or the end."""
+
+    metrics: tuple[tuple[str, float], ...]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
