@@ -21,8 +21,9 @@ _FALSE_ALARM = 1e-6
 _STACK_SHARE = 0.25
 _GPU_SHARE = 0.5
 # How often the slow rank itself may be found waiting: more, and it waits for somebody as well.
-_MOST_OWN_WAITS = 0.25
-# The slow ones are few: when half of the ranks wait for the other half, nobody is the straggler.
+_MOST_OWN_WAITS = 0.35
+# Samples of a GPU from which it may be asked whether it bears out what the stacks say.
+_GPU_SAMPLES = 8
 _FINDING_HOLDS_SECONDS = 120.0
 # Steps come later than this many of the longest gaps between them: that is a hang's matter, not a straggler's.
 _OVERDUE = 2.0
@@ -40,8 +41,8 @@ _CAUSES = {
     Activity.CHECKPOINT: "checkpoint",
 }
 _ADVICE = {
-    "data_loading": "Its batches come late: compare its shard of the data, its storage and the CPU load of its host with those of "
-    "the others; more --dataloader_num_workers or a longer prefetch hides it.",
+    "data_loading": "Its batches come late: compare its shard of the data, its storage and the CPU load of its host with "
+    "those of the others; more --dataloader_num_workers or a longer prefetch hides it.",
     "compiling": "It compiles again and again while the others do not: look for shapes that only this rank gets "
     "(TORCH_LOGS=recompiles).",
     "external_service": "It asks a service over the network in each step: move that out of the training loop, or to all ranks.",
@@ -49,8 +50,8 @@ _ADVICE = {
     "checkpoint": "It writes to disk while it trains: write from another process, or less often.",
     "gpu_slow": "Its GPU runs at lower clocks than the others: see `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on that GPU "
     "(cooling, power cap, a neighbour on the same GPU), and take the GPU out if it stays slow.",
-    "own_code": "Look at the line shown: work that only this rank does (logging, evaluation, a larger shard), a busy CPU or a slower "
-    "host. `diag dump --all-ranks` shows all ranks beside each other.",
+    "own_code": "Look at the line shown: work that only this rank does (logging, evaluation, a larger shard), a busy CPU or a "
+    "slower host. `diag dump --all-ranks` shows all ranks beside each other.",
 }
 
 
@@ -123,6 +124,8 @@ class StragglerDetector:
         for stage in stages:
             stacks = split(_of(by_stack, stage), _FALSE_ALARM, _STACK_SHARE, _MOST_OWN_WAITS)
             gpu = split(_of(by_gpu, stage), _FALSE_ALARM, _GPU_SHARE, _MOST_OWN_WAITS)
+            if stacks is not None and self._is_refuted(stacks, by_gpu):
+                stacks = None
             if stacks is None and gpu is not None and self._contradicts(gpu):
                 gpu = None
             found = stacks or gpu
@@ -176,6 +179,17 @@ class StragglerDetector:
         """The rank that the GPUs point at stands in a wait itself: it is its GPU that is not used, by intent."""
         looks = [look.waits for rank in gpu.slow for look in self._looks.stacks.get(rank, ())]
         return bool(looks) and statistics.fmean(looks) > _MOST_OWN_WAITS
+
+    def _is_refuted(self, stacks: Split, by_gpu: dict[int, list[bool]]) -> bool:
+        """Only some ranks wait for their GPU by a call that the stack shows (a timer on rank 0): then the GPUs are all alike."""
+        for_peers = sum(look.activity is not Activity.GPU_SYNC for rank in stacks.waiting for look in self._looks.stacks[rank]
+                        if look.waits)
+        waits = sum(look.waits for rank in stacks.waiting for look in self._looks.stacks[rank])
+        if 2 * for_peers >= waits:
+            return False
+        slow, others = ([sum(by_gpu[rank]) / len(by_gpu[rank]) for rank in ranks if len(by_gpu.get(rank, ())) >= _GPU_SAMPLES]
+                        for ranks in (stacks.slow, stacks.waiting))
+        return bool(slow and others) and statistics.fmean(others) - statistics.fmean(slow) < stacks.share / 3
 
     # -- words --------------------------------------------------------------------------------------------
 
