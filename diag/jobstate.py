@@ -297,7 +297,7 @@ class JobState:
         self._mark(at, phase, fact.text)
 
     def _bar_moved(self, at: float, fact: BarMoved) -> None:
-        """The training's bar counts as steps. Any other that runs while steps are made is an evaluation's."""
+        """The training's bar counts as steps. Beside such a bar, another that has no name either is an evaluation's."""
         moved, self._bar = self._bar != (fact.done, fact.total), (fact.done, fact.total)
         if self._planned_steps and fact.total == self._planned_steps:
             if fact.done:
@@ -307,7 +307,7 @@ class JobState:
             return
         if moved:
             self.log_moved_at = at
-        if self.phase in ("steady", "eval") and fact.done < fact.total:
+        if self._planned_steps and self.phase in ("steady", "eval") and fact.done < fact.total:
             self._mark(at, "eval", fact.text)
 
     def _steps_planned(self, at: float, fact: StepsPlanned) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from diag.detectors.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.jobstate import JobState
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
 from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankFound, StackSample
 from diag.stacks import Activity, read_stack
 
@@ -24,10 +25,12 @@ _GPU_SHARE = 0.5
 _MOST_OWN_WAITS = 0.35
 # Samples of a GPU from which it may be asked whether it bears out what the stacks say.
 _GPU_SAMPLES = 8
-_FINDING_HOLDS_SECONDS = 120.0
-# Steps come later than this many of the longest gaps between them: that is a hang's matter, not a straggler's.
-_OVERDUE = 2.0
-_OVERDUE_SECONDS = 10.0
+# Samples near a threshold cross it to and fro.
+_VERDICT_STANDS_SECONDS = 120.0
+# After so long a silence nothing is said, and so long after that what was said is withdrawn: together no more than the least
+# patience before a silence is called a hang.
+_QUIET_SECONDS, _QUIET_SILENCES = 8.0, 1.2
+_HOLDS_SECONDS = 6.0
 
 _PIPELINE = re.compile(r"--(?:pipeline[-_]model[-_]parallel[-_]size|pp)[= ](\d{1,5})\b")
 _STAGE_CALLS = ("megatron/core/pipeline_parallel/p2p_communication.py", "deepspeed/runtime/pipe/p2p.py")
@@ -38,7 +41,6 @@ _CAUSES = {
     Activity.SERVICE: "external_service",
     Activity.FILE_LOCK: "lock",
     Activity.LOCK: "lock",
-    Activity.CHECKPOINT: "checkpoint",
 }
 _ADVICE = {
     "data_loading": "Its batches come late: compare its shard of the data, its storage and the CPU load of its host with "
@@ -47,12 +49,18 @@ _ADVICE = {
     "(TORCH_LOGS=recompiles).",
     "external_service": "It asks a service over the network in each step: move that out of the training loop, or to all ranks.",
     "lock": "It waits for a lock or a thread of its own at the line shown.",
-    "checkpoint": "It writes to disk while it trains: write from another process, or less often.",
     "gpu_slow": "Its GPU runs at lower clocks than the others: see `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on that GPU "
     "(cooling, power cap, a neighbour on the same GPU), and take the GPU out if it stays slow.",
     "own_code": "Look at the line shown: work that only this rank does (logging, evaluation, a larger shard), a busy CPU or a "
     "slower host. `diag dump --all-ranks` shows all ranks beside each other.",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    found: Split
+    by_stacks: bool
+    agreed: bool  # stacks and GPUs tell the same
 
 
 class StragglerDetector:
@@ -78,9 +86,12 @@ class StragglerDetector:
 
     def __init__(self) -> None:
         self._looks = Looks()
+        self._places: dict[int, Placement] = {}
         self._pipeline: int | None = None  # stages, as the command line says
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, tuple[int, ...]] = {}  # rank -> CUDA_VISIBLE_DEVICES, where they are numbers
+        self._verdict: _Verdict | None = None
+        self._verdict_at = 0.0  # when it held last
 
     # -- being told ---------------------------------------------------------------------------------------
 
@@ -90,18 +101,24 @@ class StragglerDetector:
         elif isinstance(fact, GpuSample):
             self._looks.see_gpu(fact.index, GpuLook.of(at, fact))
         elif isinstance(fact, Iteration):
-            self._looks.step_reported(at, fact.iteration, bool(fact.metrics))
+            if self._looks.step_reported(at, fact.iteration, bool(fact.metrics)):
+                self._judge(at)
         elif isinstance(fact, RankFound):
-            match = _PIPELINE.search(fact.command)
-            self._pipeline = int(match[1]) if match else self._pipeline
-            if self._looks.restarted(fact.placement.rank, fact.placement.pid):
-                self._has_stages = False
+            self._see_rank(fact)
         elif isinstance(fact, EnvironmentSeen) and fact.rank is not None:
             numbers = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "").split(",")
             if all(number.strip().isdigit() for number in numbers):
                 self._visible[fact.rank] = tuple(int(number) for number in numbers)
         else:
             self._looks.observe(at, fact)
+
+    def _see_rank(self, fact: RankFound) -> None:
+        match = _PIPELINE.search(fact.command)
+        self._pipeline = int(match[1]) if match else self._pipeline
+        known, self._places[fact.placement.rank] = self._places.get(fact.placement.rank), fact.placement
+        if known is not None and known.pid != fact.placement.pid:  # another attempt: what was seen is of the one before
+            self._looks.start_over()
+            self._verdict, self._has_stages = None, False
 
     def _see_stack(self, at: float, fact: StackSample) -> None:
         if fact.rank is None or fact.parent_pid is not None or fact.main is None or not fact.main.frames:
@@ -110,17 +127,20 @@ class StragglerDetector:
             self._has_stages = True
         self._looks.see_stack(fact.rank, Look.of(at, fact.main, read_stack(fact.main)))
 
-    # -- judging ------------------------------------------------------------------------------------------
+    def _judge(self, at: float) -> None:
+        """A step was made: do the samples so far tell a slow rank? What they told stands for a while when they just miss it."""
+        found = self._find()
+        if found is not None:
+            self._verdict, self._verdict_at = found, at
+        elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
+            self._verdict = None
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        if not self._may_judge(now, job):
-            return
-        stages = self._stages(job)
+    def _find(self) -> _Verdict | None:
+        stages = self._stages()
         if stages is None:
-            return
-        by_stack = {rank: [look.waits for look in looks] for rank, looks in self._looks.stacks.items() if rank in job.ranks}
-        gpus = self._gpus(job)
-        by_gpu = {rank: [look.waits for look in looks] for rank, looks in gpus.items()}
+            return None
+        by_stack = {rank: [look.waits for look in looks] for rank, looks in self._looks.stacks.items() if rank in self._places}
+        by_gpu = {rank: [look.waits for look in looks] for rank, looks in self._gpus().items()}
         for stage in stages:
             stacks = split(_of(by_stack, stage), _FALSE_ALARM, _STACK_SHARE, _MOST_OWN_WAITS)
             gpu = split(_of(by_gpu, stage), _FALSE_ALARM, _GPU_SHARE, _MOST_OWN_WAITS)
@@ -129,36 +149,28 @@ class StragglerDetector:
             if stacks is None and gpu is not None and self._contradicts(gpu):
                 gpu = None
             found = stacks or gpu
-            if found is None:
-                continue
-            yield self._finding(found, stacks, gpu, job, now, gpus)
-            return
+            if found is not None:
+                return _Verdict(found, stacks is not None, stacks is not None and gpu is not None and stacks.slow == gpu.slow)
+        return None
 
-    def _may_judge(self, now: float, job: JobState) -> bool:
-        alive = job.alive_ranks()
-        if len(alive) < 2 or len(alive) != len(job.ranks) or job.broken or any(rank.stopped for rank in alive):
-            return False
-        if job.phase != "steady" or job.iteration_at is None or not job.line_seconds:
-            return False
-        return now - job.iteration_at <= max(_OVERDUE_SECONDS, _OVERDUE * max(job.line_seconds))
-
-    def _stages(self, job: JobState) -> list[tuple[int, ...]] | None:
+    def _stages(self) -> list[tuple[int, ...]] | None:
         """Ranks that do the same work, as Megatron numbers them (the pipeline varies slowest); None when it cannot be known."""
-        ranks = tuple(sorted(job.ranks))
+        ranks = tuple(sorted(self._places))
         if self._pipeline is None and self._has_stages:
             return None
         count = self._pipeline or 1
         if count == 1:
             return [ranks]
-        size = job.world_size // count
-        if size < 2 or job.world_size % count:
+        world = max((place.world_size for place in self._places.values()), default=0)
+        size = world // count
+        if size < 2 or world % count:
             return None
         stages = [tuple(rank for rank in ranks if rank // size == stage) for stage in range(count)]
         return [stage for stage in stages if len(stage) > 1]
 
-    def _gpus(self, job: JobState) -> dict[int, list[GpuLook]]:
+    def _gpus(self) -> dict[int, list[GpuLook]]:
         """Each rank's GPU: by its pid where the driver tells pids of our namespace, else by its local rank."""
-        pids = {rank.placement.pid: number for number, rank in job.ranks.items()}
+        pids = {place.pid: rank for rank, place in self._places.items()}
         found: dict[int, list[GpuLook]] = {}
         for looks in self._looks.gpus.values():
             owner = next((pids[pid] for look in reversed(looks) for pid in look.pids if pid in pids), None)
@@ -166,13 +178,11 @@ class StragglerDetector:
                 found[owner] = list(looks)
         if found:
             return found
-        for number, rank in job.ranks.items():
-            local = rank.placement.local_rank
-            visible = self._visible.get(number)
-            if visible is not None and local < len(visible):
-                local = visible[local]
-            if local in self._looks.gpus:
-                found[number] = list(self._looks.gpus[local])
+        for rank, place in self._places.items():
+            visible = self._visible.get(rank, ())
+            index = visible[place.local_rank] if place.local_rank < len(visible) else place.local_rank
+            if index in self._looks.gpus:
+                found[rank] = list(self._looks.gpus[index])
         return found
 
     def _contradicts(self, gpu: Split) -> bool:
@@ -182,32 +192,42 @@ class StragglerDetector:
 
     def _is_refuted(self, stacks: Split, by_gpu: dict[int, list[bool]]) -> bool:
         """Only some ranks wait for their GPU by a call that the stack shows (a timer on rank 0): then the GPUs are all alike."""
-        for_peers = sum(look.activity is not Activity.GPU_SYNC for rank in stacks.waiting for look in self._looks.stacks[rank]
-                        if look.waits)
-        waits = sum(look.waits for rank in stacks.waiting for look in self._looks.stacks[rank])
-        if 2 * for_peers >= waits:
-            return False
+        waits = [look for rank in stacks.waiting for look in self._looks.stacks[rank] if look.waits]
+        if 2 * sum(look.activity is not Activity.GPU_SYNC for look in waits) >= len(waits):
+            return False  # most wait in a collective, which needs no second opinion
         slow, others = ([sum(by_gpu[rank]) / len(by_gpu[rank]) for rank in ranks if len(by_gpu.get(rank, ())) >= _GPU_SAMPLES]
                         for ranks in (stacks.slow, stacks.waiting))
         return bool(slow and others) and statistics.fmean(others) - statistics.fmean(slow) < stacks.share / 3
 
+    # -- saying -------------------------------------------------------------------------------------------
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        if self._verdict is not None and self._may_say(now, job):
+            yield self._finding(self._verdict, job, now)
+
+    def _may_say(self, now: float, job: JobState) -> bool:
+        """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or a death's."""
+        alive = job.alive_ranks()
+        if job.broken or any(rank.stopped for rank in alive) or (alive and len(alive) != len(job.ranks)):
+            return False
+        quiet = max(_QUIET_SECONDS, _QUIET_SILENCES * job.silences.longest("steady", job.iteration))
+        return not alive or now - job.last_progress() <= quiet
+
     # -- words --------------------------------------------------------------------------------------------
 
-    def _finding(  # noqa: PLR0917 - one caller, above
-        self, found: Split, stacks: Split | None, gpu: Split | None, job: JobState, now: float, gpus: dict[int, list[GpuLook]]
-    ) -> Finding:
-        agreed = stacks is not None and gpu is not None and stacks.slow == gpu.slow
+    def _finding(self, verdict: _Verdict, job: JobState, now: float) -> Finding:
+        found, gpus = verdict.found, self._gpus()
         place = self._looks.excess(found.slow, found.waiting)
         cause = self._cause(found, place.activity if place else None, gpus)
-        if agreed:
+        if verdict.agreed:
             confidence = Confidence.HIGH
-        elif stacks is not None or (place is not None and place.others == 0):
+        elif verdict.by_stacks or (place is not None and place.others == 0):
             confidence = Confidence.MEDIUM
         else:
             confidence = Confidence.LOW
         one = len(found.slow) == 1
         who = f"rank{'' if one else 's'} {format_ranks(found.slow)}"
-        eyes = "samples" if stacks is not None else "samples of their GPUs"
+        eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
         parts = [
             f"{who} hold{'s' if one else ''} up the others: they are found waiting in {found.waiting_ratio:.0%} of {eyes}, "
             f"{'it' if one else 'these'} in {found.slow_ratio:.0%}"
@@ -226,7 +246,7 @@ class StragglerDetector:
             id="straggler", subject=f"rank {found.slow[0]}" if one else "job", severity=Severity.WARNING,
             confidence=confidence, ranks=found.slow, waiting_ranks=found.waiting, since=self._looks.since(found.slow, now),
             cause=cause, summary="".join(parts), advice=_ADVICE[cause],
-            evidence=tuple(self._evidence(found, gpus, now)), holds_seconds=_FINDING_HOLDS_SECONDS,
+            evidence=tuple(self._evidence(found, gpus)), holds_seconds=_HOLDS_SECONDS,
         )
 
     def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuLook]]) -> str:
@@ -240,7 +260,7 @@ class StragglerDetector:
             return "gpu_slow"
         return "own_code"
 
-    def _evidence(self, found: Split, gpus: dict[int, list[GpuLook]], now: float) -> Iterator[Evidence]:
+    def _evidence(self, found: Split, gpus: dict[int, list[GpuLook]]) -> Iterator[Evidence]:
         for rank in (*found.slow[:2], *found.waiting[:2]):
             looks = self._looks.stacks.get(rank)
             if looks:
@@ -257,7 +277,7 @@ class StragglerDetector:
                 yield Evidence("nvml", f"GPU busy {busy:.0%}{watts}{limit} (median of {len(seen)} samples)", seen[-1].at, rank)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        if job.phase == "steady" and len(job.ranks) > 1 and self._stages(job) is None:
+        if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
             yield NotChecked(
                 "straggler", "the ranks are stages of a pipeline, and none has a peer here that does the same work",
                 "with more than one rank a stage and --pipeline_model_parallel_size on the command line they are compared",

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.observations import GpuSample, Observation, PhaseMarked, RankExited, SaveFinished, SaveStarted, ThreadStack
+from diag.observations import GpuSample, MetricsLogged, Observation, PhaseMarked, SaveFinished, SaveStarted, ThreadStack
 from diag.stacks import Activity, Reading, shorten
 
 __all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "split"]
@@ -29,6 +29,7 @@ class Look:
     activity: Activity
     places: tuple[str, ...]  # its frames, outermost first
     text: str
+    saves: bool = False  # it writes a checkpoint, or waits in one
 
     @classmethod
     def of(cls, at: float, main: ThreadStack, reading: Reading) -> Look:
@@ -36,7 +37,8 @@ class Look:
         deepest = main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST  # not into the wait itself
         places = tuple(f"{frame.function} ({shorten(frame.file)}:{frame.line})" for frame in main.frames[:min(deepest, _DEEPEST)])
         text = f"{where.function} ({shorten(where.file)}:{where.line})"
-        return cls(at, reading.activity in _WAITS, reading.activity, places, text)
+        saves = Activity.CHECKPOINT in (reading.activity, reading.context)
+        return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,10 @@ class Looks:
     _pending_gpus: dict[int, list[GpuLook]] = field(default_factory=dict)
     _iteration: int | None = None
     _other_work: bool = False  # an evaluation or a save since the last step was reported
-    _pids: dict[int, int] = field(default_factory=dict)
 
     def see_stack(self, rank: int, look: Look) -> None:
+        if look.saves:
+            self._other_work = True
         pending = self._pending_stacks.setdefault(rank, [])
         if len(pending) < 2 * _WINDOW:
             pending.append(look)
@@ -96,35 +99,30 @@ class Looks:
             pending.append(look)
 
     def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, (SaveStarted, SaveFinished)) or (isinstance(fact, PhaseMarked) and fact.phase != "steady"):
-            self._other_work = True
-        elif isinstance(fact, RankExited):
-            self._drop()
+        match fact:
+            case SaveStarted() | SaveFinished():
+                self._other_work = True
+            case PhaseMarked(_, phase, _):
+                self._other_work |= phase != "steady"
+            case MetricsLogged(_, metrics, _):
+                self._other_work |= any(name.startswith("eval_") for name, _ in metrics)
 
-    def step_reported(self, at: float, iteration: int, certain: bool) -> None:
+    def step_reported(self, at: float, iteration: int, certain: bool) -> bool:
         """What was seen since the last report belongs to the steps made since. A bar (not `certain`) may lag behind."""
         before = self._iteration
         if before is not None and (iteration == before or (iteration < before and not certain)):
-            return
+            return False
         self._iteration = iteration
         steps = 0 if before is None or iteration < before or self._other_work else iteration - before
         _keep(self._pending_stacks, self.stacks, steps, at)
         _keep(self._pending_gpus, self.gpus, steps, at)
         self._other_work = False
-
-    def restarted(self, rank: int, pid: int) -> bool:
-        """A rank has another process than before: what was seen of the job belongs to an earlier attempt."""
-        known = self._pids.get(rank)
-        self._pids[rank] = pid
-        if known in (None, pid):
-            return False
-        self._drop()
-        self._iteration = None
         return True
 
-    def _drop(self) -> None:
+    def start_over(self) -> None:
         for store in (self.stacks, self.gpus, self._pending_stacks, self._pending_gpus):
             store.clear()
+        self._iteration = None
 
     def since(self, ranks: Sequence[int], now: float) -> float:
         """When the oldest of the samples was taken that the verdict on these ranks rests on."""
