@@ -175,7 +175,10 @@ class Split:
 
 
 def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float, most_own: float) -> Split | None:
-    """The ranks that stand apart, when the most waiting of them and the least waiting of the others differ beyond chance."""
+    """The ranks that stand apart, when the most waiting of them and the least waiting of the others differ beyond chance.
+
+    `share`: by how much of all samples at least; `most_own`: how often the slow may wait, as a part of how often the others do.
+    """
     if len(waits) < 2 or any(not seen for seen in waits.values()):
         return None
     ratios = {rank: sum(seen) / len(seen) for rank, seen in waits.items()}
@@ -191,9 +194,9 @@ def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float,
         for one in slow for other in others
     )  # fmt: skip
     slow_ratio = sum(ratios[rank] for rank in slow) / len(slow)
-    if chance * len(waits) > false_alarm or slow_ratio > most_own:
-        return None
     waiting_ratio = sum(ratios[rank] for rank in others) / len(others)
+    if chance * len(waits) > false_alarm or slow_ratio > most_own * waiting_ratio:
+        return None
     return Split(tuple(sorted(slow)), tuple(sorted(others)), slow_ratio, waiting_ratio, chance)
 
 

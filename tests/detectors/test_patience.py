@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diag.model import Record
 from diag.observations import EpochStarted, Iteration, PhaseMarked, SaveFinished, SaveStarted
@@ -137,6 +139,23 @@ def test_every_tenth_step_that_takes_a_minute_is_waited_for_the_next_time_and_al
     assert seen_the_first_time  # nothing had told that it was to be expected
     steady(story, 50, 55)
     assert 60 < found_after(story) <= 200  # a real one is found still
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    period=st.integers(2, 20), seconds=st.floats(10.0, 110.0), ratios=st.lists(st.floats(0.7, 1.4), min_size=3, max_size=5),
+)  # fmt: skip
+def test_silence_that_comes_back_every_so_many_steps_is_no_hang_from_its_second_time_on(
+    period: int, seconds: float, ratios: list[float]
+) -> None:
+    story = Story()
+    number = 1
+    for turn, ratio in enumerate([1.0, *ratios]):
+        steady(story, number, number + period - 1)
+        number += period
+        opened = story.engine.opened_total.total()
+        story.still(seconds * ratio, {0: ALL_REDUCE, 1: SLEEP})
+        assert turn == 0 or story.engine.opened_total.total() == opened
 
 
 def test_single_long_step_that_did_not_come_back_is_forgotten() -> None:
