@@ -76,9 +76,6 @@ class JobState:
         self._saved_path = ""
         self._bar: tuple[int, int] | None = None
         self._planned_steps = 0
-        self._progress_at: float | None = None  # when anything moved last, and whether what followed is no rhythm of the job
-        self._seen_at: float | None = None
-        self._disturbed = False
         self.log_moved_at: float | None = None
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
@@ -172,18 +169,10 @@ class JobState:
             self._learn(at, fact, phase)
 
     def _learn(self, at: float, fact: Observation, phase: str) -> None:
-        """Keep the silence that this fact ended, if it was one of the job's own: nobody stopped a rank or diag itself."""
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
-        if self._seen_at is not None and at - self._seen_at > _BLIND_SECONDS:
-            self._disturbed = True
-        self._seen_at = at
-        if rank is not None and rank.stopped:
-            self._disturbed = True
-        if self.log_moved_at != at and (rank is None or not rank.alive or rank.last_moved() != at):
-            return
-        if self._progress_at is not None and not self._disturbed:
-            self.silences.ended(phase, at - self._progress_at, self.iteration)
-        self._progress_at, self._disturbed = at, False
+        moved = self.log_moved_at == at or (rank is not None and rank.alive and rank.last_moved() == at)
+        stopped = rank is not None and rank.stopped
+        self.silences.told(at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration)
 
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
@@ -214,7 +203,8 @@ class JobState:
     def _start_over(self, at: float) -> None:
         """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
         self.iteration = self.iteration_at = None
-        self._bar, self._disturbed = None, True
+        self._bar = None
+        self.silences.start_over()
         self._mark(at, "rendezvous")
 
     def _rank_exited(self, at: float, fact: RankExited) -> None:
@@ -414,8 +404,6 @@ _MOVES = frozenset({
     ProcessTree, StackSample, PhaseMarked, EpochStarted, Iteration, BarMoved, MetricsLogged, StepsPlanned, SaveStarted,
     SaveFinished,
 })
-# Readings come every second or two; after a gap like this diag itself was not looking.
-_BLIND_SECONDS = 15.0
 
 
 _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {

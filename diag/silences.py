@@ -14,6 +14,8 @@ _MOST_KEPT = 64
 _LONE_SECONDS = 120.0
 # Ours: work that comes back every N steps was seen first within N steps, and comes again within N.
 _LONE_STEPS_RATIO, _LONE_STEPS = 2, 10
+# Readings come every second or two; after a gap like this diag itself was not looking.
+_BLIND_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,24 @@ class Silences:
         self._kept: dict[str, deque[_Silence]] = {}
         self._phase_seconds: dict[str, float] = {}
         self._first_iteration: int | None = None
+        self._moved_at: float | None = None
+        self._told_at: float | None = None
+        self._disturbed = False
+
+    def told(self, at: float, *, moved: bool, stopped: bool, phase: str, iteration: int | None) -> None:
+        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked all the while."""
+        if stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
+            self._disturbed = True
+        self._told_at = at
+        if not moved:
+            return
+        if self._moved_at is not None and not self._disturbed:
+            self.ended(phase, at - self._moved_at, iteration)
+        self._moved_at, self._disturbed = at, False
+
+    def start_over(self) -> None:
+        """Another attempt of the job begins: the time between the two is nobody's rhythm."""
+        self._disturbed = True
 
     def ended(self, phase: str, seconds: float, iteration: int | None) -> None:
         """The job moves again after so long."""

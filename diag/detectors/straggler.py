@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.detectors.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.jobstate import JobState
-from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
 from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankFound, StackSample
 from diag.stacks import Activity, read_stack
 
@@ -62,6 +62,7 @@ class _Verdict:
     found: Split
     by_stacks: bool
     agreed: bool  # stacks and GPUs tell the same
+    elsewhere: tuple[int, ...] = ()  # ranks of other stages that are found waiting too
 
 
 class StragglerDetector:
@@ -132,7 +133,9 @@ class StragglerDetector:
         """A step was made: do the samples so far tell a slow rank? What they told stands for a while when they just miss it."""
         found = self._find()
         if found is not None:
-            self._verdict, self._verdict_at = found, at
+            known = self._verdict.elsewhere if self._verdict is not None and self._verdict.found.slow == found.found.slow else ()
+            elsewhere = tuple(sorted({*known, *self._waiting_elsewhere(found.found)}))
+            self._verdict, self._verdict_at = replace(found, elsewhere=elsewhere), at
         elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
             self._verdict = None
 
@@ -153,6 +156,14 @@ class StragglerDetector:
             if found is not None:
                 return _Verdict(found, stacks is not None, stacks is not None and gpu is not None and stacks.slow == gpu.slow)
         return None
+
+    def _waiting_elsewhere(self, found: Split) -> Iterator[int]:
+        for rank in self._places:
+            looks = self._looks.stacks.get(rank)
+            if not looks or rank in (*found.slow, *found.waiting):
+                continue
+            if statistics.fmean(look.waits for look in looks) - found.slow_ratio >= _STACK_SHARE:
+                yield rank
 
     def _stages(self) -> list[tuple[int, ...]] | None:
         """Ranks that do the same work, as Megatron numbers them (the pipeline varies slowest); None when it cannot be known."""
@@ -244,9 +255,9 @@ class StragglerDetector:
             parts.append(f"; its GPU runs at {clocks[found.slow[0]] / 1e6:.0f} MHz, the others at "
                          f"{statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6:.0f} MHz")
         return Finding(
-            id="straggler", subject=f"rank {found.slow[0]}" if one else "job", severity=Severity.WARNING,
-            confidence=confidence, ranks=found.slow, waiting_ranks=found.waiting, since=self._looks.since(found.slow, now),
-            cause=cause, summary="".join(parts), advice=_ADVICE[cause],
+            id="straggler", subject=f"rank {found.slow[0]}" if one else JOB, severity=Severity.WARNING, confidence=confidence,
+            ranks=found.slow, waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
+            since=self._looks.since(found.slow, now), cause=cause, summary="".join(parts), advice=_ADVICE[cause],
             evidence=tuple(self._evidence(found, gpus)), holds_seconds=_HOLDS_SECONDS,
         )
 
