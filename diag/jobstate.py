@@ -14,6 +14,7 @@ from typing import Any
 from diag.model import NotChecked
 from diag.ncclstate import NcclState
 from diag.observations import (
+    BarMoved,
     CgroupMemory,
     EpochStarted,
     GpuSample,
@@ -22,6 +23,7 @@ from diag.observations import (
     Iteration,
     LimitsSeen,
     LogLine,
+    MetricsLogged,
     NcclLine,
     Observation,
     PhaseMarked,
@@ -36,11 +38,13 @@ from diag.observations import (
     SourceFailed,
     SourceWorks,
     StackSample,
+    StepsPlanned,
     Unparsed,
     WorkerFailureReported,
     WorkerNamed,
 )
 from diag.rankstate import TAIL_LINES, RankState
+from diag.silences import Silences
 from diag.stacks import Activity
 
 __all__ = ["JobState"]
@@ -62,13 +66,18 @@ class JobState:
         self.phase = "launch"
         self.phase_at: float | None = None
         self.marked_phase = "launch"
+        self.phase_line = ""  # the line that marked it; "" when stacks or processes told
         self.iteration: int | None = None
         self.total_iterations = 0
         self.iteration_at: float | None = None
         self.metrics: dict[str, float] = {}
         self.step_seconds: deque[float] = deque(maxlen=64)
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
+        self.silences = Silences()
         self.saves = 0
+        self._saved_path = ""
+        self._bar: tuple[int, int] | None = None
+        self._planned_steps = 0
         self.log_moved_at: float | None = None
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
@@ -101,10 +110,16 @@ class JobState:
         return [rank for _, rank in sorted(self.ranks.items()) if rank.alive]
 
     def step_p95(self) -> float | None:
-        """Seconds a training step takes, 95th percentile of those seen; None before two steps were reported."""
-        if len(self.step_seconds) < 2:
-            return self.step_seconds[0] if self.step_seconds else None
-        return statistics.quantiles(self.step_seconds, n=20)[-1]
+        """Seconds a training step takes, 95th percentile of those seen, one freak left out; None before the second step.
+
+        One step far longer than all others was no step's length but something that happened in it: `silences` keeps that.
+        """
+        steps = sorted(self.step_seconds)
+        if len(steps) > 2 and steps[-1] > 2 * steps[-2]:
+            steps.pop()
+        if len(steps) < 2:
+            return steps[0] if steps else None
+        return statistics.quantiles(steps, n=20, method="inclusive")[-1]
 
     def last_progress(self) -> float:
         """When the job or any of its ranks last moved on any channel; the run's start when nothing ever did."""
@@ -149,8 +164,18 @@ class JobState:
 
     def observe(self, at: float, fact: Observation) -> None:
         handler = _HANDLERS.get(type(fact))
-        if handler is not None:
-            handler(self, at, fact)
+        if handler is None:
+            return
+        phase = self.phase
+        handler(self, at, fact)
+        if type(fact) in _MOVES:
+            self._learn(at, fact, phase)
+
+    def _learn(self, at: float, fact: Observation, phase: str) -> None:
+        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        moved = self.log_moved_at == at or (rank is not None and rank.alive and rank.last_moved() == at)
+        stopped = rank is not None and rank.stopped
+        self.silences.told(at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration)
 
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
@@ -170,12 +195,20 @@ class JobState:
             return
         if old is not None:  # elastic restart: a new process has this rank
             self.past_ranks.append(old)
+            self._start_over(at)
         if self.started_at is None:
             self.started_at = at
         self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
         self.world_size = max(self.world_size, place.world_size)
         if self.phase == "launch":
             self._set_phase(at, "rendezvous" if fact.distributed and place.world_size > 1 else "model_load")
+
+    def _start_over(self, at: float) -> None:
+        """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
+        self.iteration = self.iteration_at = None
+        self._bar = None
+        self.silences.start_over()
+        self._mark(at, "rendezvous")
 
     def _rank_exited(self, at: float, fact: RankExited) -> None:
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
@@ -250,12 +283,52 @@ class JobState:
 
     def _phase_marked(self, at: float, fact: PhaseMarked) -> None:
         self.log_moved_at = at
-        self._mark(at, fact.phase)
+        phase = fact.phase
+        if self.iteration is not None and phase in _STARTING_PHASES:
+            return  # a worker that imports DeepSpeed, a model that is loaded for an evaluation: the job has long begun
+        if phase == "first_step" and self.phase == "teardown":
+            self.iteration = self.iteration_at = None  # one training is over and another begins in the same processes
+        if phase == "steady" and self.iteration is None:
+            phase = "first_step"  # an evaluation before the first step
+        self._mark(at, phase, fact.text)
+
+    def _bar_moved(self, at: float, fact: BarMoved) -> None:
+        """The training's bar counts as steps. Beside such a bar, another that has no name either is an evaluation's."""
+        moved, self._bar = self._bar != (fact.done, fact.total), (fact.done, fact.total)
+        if self._planned_steps and fact.total == self._planned_steps:
+            if fact.done:
+                self._iteration(at, Iteration(fact.rank, fact.done, fact.total, fact.text))
+            elif moved:
+                self._phase_marked(at, PhaseMarked(fact.rank, "first_step", fact.text))
+            return
+        if moved:
+            self.log_moved_at = at
+        if self._planned_steps and self.phase in ("steady", "eval") and fact.done < fact.total:
+            self._mark(at, "eval", fact.text)
+
+    def _steps_planned(self, at: float, fact: StepsPlanned) -> None:
+        self.log_moved_at = at
+        self._planned_steps = fact.total
+
+    def _metrics_logged(self, at: float, fact: MetricsLogged) -> None:
+        """Trainer prints its numbers over the training's bar: of which total that is, need not have been announced."""
+        numbers = dict(fact.metrics)
+        self.metrics.update(numbers)
+        self.log_moved_at = at
+        if "train_runtime" in numbers:
+            self._mark(at, "teardown", fact.text)
+        elif "loss" in numbers:
+            if self._bar is not None and not self._planned_steps and self._bar[1] > 0:
+                self._planned_steps = self._bar[1]
+            if self.iteration is None:
+                self._mark(at, "training", fact.text)  # steps are made, of a length that is not told yet
+        elif self.phase == "eval":
+            self._mark(at, "steady" if self.iteration is not None else "first_step")
 
     def _epoch(self, at: float, fact: EpochStarted) -> None:
         self.log_moved_at = at
         if self.iteration is None:
-            self._mark(at, "first_step")
+            self._mark(at, "first_step", fact.text)
 
     def _iteration(self, at: float, fact: Iteration) -> None:
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
@@ -268,24 +341,31 @@ class JobState:
             self.iteration_at = at
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
         self.metrics.update(dict(fact.metrics))
-        self._mark(at, "steady")
+        # A bar is drawn again whenever a line is printed: the step that was made last says nothing of the work after it.
+        if self.iteration_at == at or self.phase not in ("eval", "ckpt_save", "teardown"):
+            self._mark(at, "steady")
 
     def _save_started(self, at: float, fact: SaveStarted) -> None:
         self.log_moved_at = at
-        self._mark(at, "ckpt_save")
+        self._mark(at, "ckpt_save", fact.text)
 
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
-        self.saves += 1
+        if not fact.path or fact.path != self._saved_path:  # weights and state of one checkpoint, or one line a rank
+            self.saves += 1
+        self._saved_path = fact.path
         self.log_moved_at = at
         self._mark(at, "steady" if self.iteration is not None else self.phase)
 
-    def _mark(self, at: float, phase: str) -> None:
+    def _mark(self, at: float, phase: str, line: str = "") -> None:
         self.marked_phase = phase
         self._set_phase(at, phase)
+        self.phase_line = line
 
     def _set_phase(self, at: float, phase: str) -> None:
         if phase != self.phase:
-            self.phase, self.phase_at = phase, at
+            if self.phase_at is not None:
+                self.silences.phase_ended(self.phase, at - self.phase_at)
+            self.phase, self.phase_at, self.phase_line = phase, at, ""
 
     def _limits(self, at: float, fact: LimitsSeen) -> None:
         if fact.rank in self.ranks:
@@ -323,6 +403,14 @@ class JobState:
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 
+# Marks of the start-up that other processes of the job may print again at any time.
+_STARTING_PHASES = ("launch", "rendezvous", "model_load")
+# Observations that can show that something moved: the channels that a silence is told by.
+_MOVES = frozenset({
+    ProcessTree, StackSample, PhaseMarked, EpochStarted, Iteration, BarMoved, MetricsLogged, StepsPlanned, SaveStarted,
+    SaveFinished,
+})
+
 
 _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     RunStarted: JobState._run_started,
@@ -339,6 +427,9 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     PhaseMarked: JobState._phase_marked,
     EpochStarted: JobState._epoch,
     Iteration: JobState._iteration,
+    BarMoved: JobState._bar_moved,
+    MetricsLogged: JobState._metrics_logged,
+    StepsPlanned: JobState._steps_planned,
     SaveStarted: JobState._save_started,
     SaveFinished: JobState._save_finished,
     LimitsSeen: JobState._limits,

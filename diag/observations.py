@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from diag.model import Placement
 
 __all__ = [
+    "BarMoved",
     "CgroupMemory",
     "CollectiveEntry",
     "CollectiveGroup",
@@ -25,6 +26,7 @@ __all__ = [
     "Iteration",
     "LimitsSeen",
     "LogLine",
+    "MetricsLogged",
     "NcclLine",
     "Observation",
     "PhaseMarked",
@@ -45,6 +47,7 @@ __all__ = [
     "SourceFailed",
     "SourceWorks",
     "StackSample",
+    "StepsPlanned",
     "ThreadStack",
     "Unparsed",
     "WatchdogState",
@@ -468,6 +471,31 @@ class Iteration(Observation):
     total: int
     text: str
     metrics: tuple[tuple[str, float], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPlanned(Observation):
+    """How many steps the training will have: tells its bar from others."""
+
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarMoved(Observation):
+    """A progress bar without a name was drawn: training, evaluation or anything else."""
+
+    done: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLogged(Observation):
+    """Numbers that a trainer printed without saying at which step: training (`loss`), evaluation (`eval_...`) or the end."""
+
+    metrics: tuple[tuple[str, float], ...]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,9 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("megatron/core/pipeline_parallel/p2p_communication.py", None, Activity.COLLECTIVE),
     ("megatron/core/distributed/param_and_grad_buffer.py", frozenset({"finish_grad_sync", "start_grad_sync"}),
      Activity.COLLECTIVE),
+    #   init_distributed (deepspeed/comm/comm.py:910)                                     deepspeed 0.19.8, gloo
+    ("deepspeed/comm/comm.py", frozenset({"init_distributed", "mpi_discovery", "init_deepspeed_backend"}), Activity.RENDEZVOUS),
+    ("deepspeed/comm/torch.py", frozenset({"__init__", "init_process_group"}), Activity.RENDEZVOUS),
     ("deepspeed/comm/", None, Activity.COLLECTIVE),
     ("torch/distributed/elastic/rendezvous/", None, Activity.RENDEZVOUS),
     ("torch/distributed/rendezvous.py", None, Activity.RENDEZVOUS),

@@ -6,6 +6,7 @@ from diag.detectors.hang import HangDetector
 from diag.detectors.host_oom import HostOomDetector
 from diag.detectors.limits import FdLimitDetector, MemlockDetector, ShmDetector
 from diag.detectors.rank_died import RankDiedDetector
+from diag.detectors.straggler import StragglerDetector
 from diag.engine import Detector
 
 __all__ = ["DETECTORS", "make_detectors"]
@@ -17,6 +18,7 @@ DETECTORS: tuple[type[Detector], ...] = (
     ShmDetector,
     FdLimitDetector,
     MemlockDetector,
+    StragglerDetector,
 )
 
 

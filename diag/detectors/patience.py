@@ -29,7 +29,28 @@ _DISK_SECONDS = 300.0
 _TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
 
 
+# What the job itself has shown, of phases that come again: so many times the longest silence that it came through, or as
+# long as such a phase took at most, if that is less than NVRx's factor of 5 times the silences in it.
+_SILENCES = 2.0
+_SILENCES_OF_WHOLE_PHASE = 5.0
+_REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
+
+
 def patience(job: JobState, verdict: Verdict) -> float:
+    """Seconds of silence before the verdict is said. The defaults grow from what this job has shown, and never shrink."""
+    return max(_default(job, verdict), _learned(job))
+
+
+def _learned(job: JobState) -> float:
+    """A job whose every tenth step is silent for a minute has told so the first time; a save, by the one before."""
+    if job.phase not in _REPEATED_PHASES:
+        return 0.0
+    silence = job.silences.longest(job.phase, job.iteration)
+    whole = job.silences.longest_phase(job.phase) if job.phase in ("eval", "ckpt_save") else 0.0
+    return max(_SILENCES * silence, min(whole, _SILENCES_OF_WHOLE_PHASE * silence))
+
+
+def _default(job: JobState, verdict: Verdict) -> float:
     step = job.step_p95() or 0.0
     if verdict.cause == "ranks_missing":
         return _MISSING_RANKS_SECONDS

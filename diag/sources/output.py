@@ -11,7 +11,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.observations import LogLine, Observation, Unparsed
-from diag.sources import nccl_log, swift_log, torch_log, watchdog_log
+from diag.sources import nccl_log, swift_log, torch_log, trainer_log, watchdog_log
 
 __all__ = ["SOURCE", "FileFollower", "LineAssembler", "parse"]
 
@@ -166,10 +166,12 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
     yield LogLine(rank, stream, text, bar)
     if bar:
         yield from swift_log.read_bar(text, rank)
+        yield from trainer_log.read_bar(text, rank)
         return
     if " NCCL " in text and "ProcessGroupNCCL" not in text:
         yield from nccl_log.read_line(text, rank)
         return
     yield from swift_log.read_line(text, rank)
+    yield from trainer_log.read_line(text, rank)
     yield from torch_log.read_line(text, rank)
     yield from watchdog_log.read_line(text, rank)

@@ -1,4 +1,4 @@
-"""Lines of ms-swift, Megatron-LM, HF Trainer and DeepSpeed that tell the phase, a step or a save."""
+"""Lines of ms-swift and Megatron-LM that tell the phase, a step or a save."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ _PHASES: tuple[tuple[str, str], ...] = (
     ("Dataset Token Length:", "model_load"),
     #   [INFO:swift] End time of running main: 2026-11-20 23:29:22.296012
     ("End time of running main:", "teardown"),
+    # Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0:
+    #   > initializing torch distributed ...
+    ("> initializing torch distributed", "rendezvous"),
     # Megatron-LM core_r0.13-0.15, megatron/training/{initialize,training}.py:
     #   > compiling dataset index builder ...
     ("> compiling dataset index builder", "compile"),
@@ -61,11 +64,15 @@ _PHASES: tuple[tuple[str, str], ...] = (
     ("> building train, validation, and test datasets", "data_prep"),
     #   [before the start of training step] datetime: ...
     ("[before the start of training step]", "first_step"),
+    # Megatron-LM core_r0.8-0.15, megatron/training/training.py (source), stdout; ms-swift 3.8-3.12 print the same:
+    #   Evaluating on 160 samples
+    ("Evaluating on ", "eval"),
+    #   Evaluating iter 1/10
+    ("Evaluating iter ", "eval"),
+    #    validation loss at iteration 100 | lm loss value: 2.724416E+00 | lm loss PPL: ... |
+    ("validation loss at iteration ", "steady"),
     #   [after training is done] datetime: ...
     ("[after training is done]", "teardown"),
-    # DeepSpeed 0.14-0.19, accelerator/real_accelerator.py:
-    #   [2026-11-20 23:50:12,101] [INFO] [real_accelerator.py:260:get_accelerator] Setting ds_accelerator to cuda (auto detect)
-    ("Setting ds_accelerator to", "rendezvous"),
     # ms-swift 3.7-4.6: Training of 1 epochs has been completed, the training has finished.
     ("epochs has been completed, the training has finished", "teardown"),
 )
@@ -74,6 +81,15 @@ _PHASES: tuple[tuple[str, str], ...] = (
 #   Train:   8%|8         | 1/12 [00:00<00:07,  1.55it/s]
 #   Map (num_proc=2): 100%|##########| 512/512 [00:00<00:00, 1505.51 examples/s]
 _BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
+
+_OTHER_BARS = {
+    # ms-swift 3.8-4.6, swift/megatron (desc='Evaluate: '): Evaluate:  10%|#    | 1/10 [00:01<00:09,  1.00s/it]
+    "Evaluate": "eval",
+    # ms-swift 3.10-4.6, the safetensors export: Saving:   0%|          | 0/4 [00:00<?, ?it/s]
+    "Saving": "ckpt_save",
+    # transformers 4.57, modeling_utils.py: Loading checkpoint shards:  50%|#####     | 2/4 [00:10<00:10,  5.2s/it]
+    "Loading checkpoint shards": "model_load",
+}
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
@@ -135,3 +151,5 @@ def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
         yield Iteration(rank, done, total, text.strip()[:300]) if done else PhaseMarked(rank, "first_step", text.strip()[:300])
     elif name.startswith(("Map", "Filter", "Tokenizing", "Packing", "Generating")):
         yield PhaseMarked(rank, "data_prep", text.strip())
+    elif name in _OTHER_BARS and done < total:  # a full bar may be drawn again when what it showed is long over
+        yield PhaseMarked(rank, _OTHER_BARS[name], text.strip()[:300])

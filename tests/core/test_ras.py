@@ -96,12 +96,13 @@ def test_who_does_not_answer_is_not_asked_again_in_that_suspicion() -> None:
 # --- while communicators are made ------------------------------------------------------------------------------
 
 
-def job_of(*pids: int, node_rank: int = 0, first: int = 0) -> JobState:
+def job_of(*pids: int, node_rank: int = 0, first: int = 0, steps: int = 5) -> JobState:
     job = JobState()
     for number, pid in enumerate(pids):
         place = Placement(first + number, number, first + len(pids), "node-0", pid, 7, node_rank, len(pids), "torchrun")
         job.observe(10.0, RankFound(first + number, place, "python train.py"))
-    job.observe(20.0, Iteration(None, 5, 100, "iteration 5"))
+    if steps:
+        job.observe(20.0, Iteration(None, steps, 100, f"iteration {steps}"))
     return job
 
 
@@ -158,7 +159,7 @@ def test_stack_in_a_rendezvous_or_in_the_making_of_a_communicator_forbids_asking
 
 @pytest.mark.parametrize("phase", ["rendezvous", "comm_init"])
 def test_early_phase_forbids_asking(phase: str) -> None:
-    job = job_of(1, 2)
+    job = job_of(1, 2, steps=0)
     job.observe(40.0, PhaseMarked(None, phase, "a line"))
     refused = creating(job)
     assert refused is not None and phase in refused.reason

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.matrix, pytest.mark.timeout(420)]
 
 @dataclass(frozen=True)
 class Case:
-    """`finding` None: the run must end by itself with exit code 0 and nothing of level warning found."""
+    """`finding` None: the run must end by itself with exit code 0 and nothing of level warning found but `may` (of `ranks`)."""
 
     name: str
     fault: str
@@ -32,7 +32,7 @@ class Case:
     ranks: tuple[int, ...] = (1,)
     within: float = 60.0
     arguments: tuple[str, ...] = ()
-    quiet_ids: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
 
 
 FOUND = (
@@ -58,7 +58,8 @@ SILENT = (
     Case("healthy 1", "", None),
     Case("healthy 2, saves", "", None, arguments=("--save-steps", "10")),
     Case("healthy 3, TP2 PP2 EP2", "", None, arguments=("--nproc", "4", "--tp", "2", "--pp", "2", "--ep", "2", "--iters", "20")),
-    Case("slow-rank", "slow-rank:step=5,factor=6", None),
+    # a true finding, which needs 12 samples of each rank: more than such a short run has where they are sparse
+    Case("slow-rank", "slow-rank:step=5,factor=6", None, may=("straggler",)),
     Case("preprocess-on-rank-0", "preprocess-on-rank-0:seconds=75", None),
     Case("long-compile", "long-compile:seconds=75", None),
     Case("slow-save", "slow-save:step=5,seconds=75", None, arguments=("--save-steps", "6")),
@@ -117,7 +118,8 @@ def test_benign_run_raises_nothing(case: Case, tmp_path: Path):
     began = time.monotonic()
     with start(case, tmp_path) as run:
         code = run.wait(360)
-        said = [c["finding"] for c in run.changes() if c["finding"]["severity"] != "info"]
+        said = [f for c in run.changes() if (f := c["finding"])["severity"] != "info"
+                and not (f["id"] in case.may and tuple(f["ranks"]) == case.ranks)]
         struck = run.struck_at() is not None or not case.fault
         note(case, found=str([(f["id"], f["class"]) for f in said]) if said else "nothing", ranks=[], delay=None,
              ok=not said and code == 0 and struck, seconds=round(time.monotonic() - began))

@@ -1,0 +1,208 @@
+"""Samples of ranks in steady state, at most one a step, and the exact test that tells few slow ranks from many that wait."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diag.observations import GpuSample, MetricsLogged, Observation, PhaseMarked, SaveFinished, SaveStarted, ThreadStack
+from diag.stacks import Activity, Reading, shorten
+
+__all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "split"]
+
+_WINDOW = 128  # samples of a rank that are looked at together
+_OLDEST_SECONDS = 1800.0
+_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
+_DEEPEST = 64
+# A GPU that spins in an NCCL kernel: 100 % busy (77 % and more as NVML's windows fall), 123-132 W of 700 W on an H200.
+_NCCL_BUSY, _NCCL_POWER = 0.7, 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One sample of a rank's main thread."""
+
+    at: float
+    waits: bool
+    activity: Activity
+    places: tuple[str, ...]  # its frames, outermost first
+    text: str
+    saves: bool = False  # it writes a checkpoint, or waits in one
+
+    @classmethod
+    def of(cls, at: float, main: ThreadStack, reading: Reading) -> Look:
+        where = reading.where or main.frames[-1]
+        deepest = main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST  # not into the wait itself
+        places = tuple(f"{frame.function} ({shorten(frame.file)}:{frame.line})" for frame in main.frames[:min(deepest, _DEEPEST)])
+        text = f"{where.function} ({shorten(where.file)}:{where.line})"
+        saves = Activity.CHECKPOINT in (reading.activity, reading.context)
+        return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLook:
+    """One sample of a rank's GPU. `waits`: busy at low power, as in a collective whose peers have not come."""
+
+    at: float
+    waits: bool
+    utilization: float
+    power_watts: float | None
+    power_limit_watts: float | None
+    sm_clock_hertz: int | None
+    pids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, at: float, sample: GpuSample) -> GpuLook | None:
+        if sample.utilization_ratio is None:
+            return None
+        power, limit = sample.power_watts, sample.power_limit_watts
+        low = power is not None and bool(limit) and power <= _NCCL_POWER * (limit or 0.0)
+        waits = sample.utilization_ratio >= _NCCL_BUSY and low
+        return cls(at, waits, sample.utilization_ratio, power, limit, sample.sm_clock_hertz, sample.pids)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The place in which the slow ranks are found more often than the others."""
+
+    where: str
+    slow: int
+    slow_of: int
+    others: int
+    others_of: int
+    activity: Activity
+
+
+@dataclass(slots=True)
+class Looks:
+    """Samples count when the step that they were taken in was reported as done, as many a rank as steps were made."""
+
+    stacks: dict[int, deque[Look]] = field(default_factory=dict)
+    gpus: dict[int, deque[GpuLook]] = field(default_factory=dict)
+    _pending_stacks: dict[int, list[Look]] = field(default_factory=dict)
+    _pending_gpus: dict[int, list[GpuLook]] = field(default_factory=dict)
+    _iteration: int | None = None
+    _other_work: bool = False  # an evaluation or a save since the last step was reported
+
+    def see_stack(self, rank: int, look: Look) -> None:
+        if look.saves:
+            self._other_work = True
+        pending = self._pending_stacks.setdefault(rank, [])
+        if len(pending) < 2 * _WINDOW:
+            pending.append(look)
+
+    def see_gpu(self, index: int, look: GpuLook | None) -> None:
+        pending = self._pending_gpus.setdefault(index, [])
+        if look is not None and len(pending) < 2 * _WINDOW:
+            pending.append(look)
+
+    def observe(self, at: float, fact: Observation) -> None:
+        match fact:
+            case SaveStarted() | SaveFinished():
+                self._other_work = True
+            case PhaseMarked(_, phase, _):
+                self._other_work |= phase != "steady"
+            case MetricsLogged(_, metrics, _):
+                self._other_work |= any(name.startswith("eval_") for name, _ in metrics)
+
+    def step_reported(self, at: float, iteration: int, certain: bool) -> bool:
+        """What was seen since the last report belongs to the steps made since. A bar (not `certain`) may lag behind."""
+        before = self._iteration
+        if before is not None and (iteration == before or (iteration < before and not certain)):
+            return False
+        self._iteration = iteration
+        steps = 0 if before is None or iteration < before or self._other_work else iteration - before
+        _keep(self._pending_stacks, self.stacks, steps, at)
+        _keep(self._pending_gpus, self.gpus, steps, at)
+        self._other_work = False
+        return True
+
+    def start_over(self) -> None:
+        for store in (self.stacks, self.gpus, self._pending_stacks, self._pending_gpus):
+            store.clear()
+        self._iteration = None
+
+    def since(self, ranks: Sequence[int], now: float) -> float:
+        """When the oldest of the samples was taken that the verdict on these ranks rests on."""
+        times = [self.stacks[rank][0].at for rank in ranks if self.stacks.get(rank)]
+        return min(times or [looks[0].at for looks in self.gpus.values() if looks], default=now)
+
+    def excess(self, slow: Sequence[int], others: Sequence[int]) -> Excess | None:
+        """The innermost frame that accounts for nearly all of the difference in where the two kinds of ranks stand."""
+        mine = [look for rank in slow for look in self.stacks.get(rank, ())]
+        theirs = [look for rank in others for look in self.stacks.get(rank, ())]
+        if not mine or not theirs:
+            return None
+        here = Counter(place for look in mine for place in set(look.places))
+        there = Counter(place for look in theirs for place in set(look.places))
+        more = {place: count / len(mine) - there[place] / len(theirs) for place, count in here.items()}
+        most = max(more.values(), default=0.0)
+        if most < 0.1:
+            return None
+        depth = {place: index for look in mine for index, place in enumerate(look.places)}
+        where = max((place for place, excess in more.items() if excess >= 0.8 * most), key=lambda place: (depth[place], place))
+        kinds = Counter(look.activity for look in mine if where in look.places)
+        return Excess(where, here[where], len(mine), there[where], len(theirs), kinds.most_common(1)[0][0])
+
+
+def _keep(pending: dict[int, list[Look]] | dict[int, list[GpuLook]], kept: object, steps: int, at: float) -> None:
+    for key, looks in pending.items():
+        store = kept.setdefault(key, deque(maxlen=_WINDOW))  # type: ignore[attr-defined]
+        if steps >= len(looks):
+            store.extend(looks)
+        elif steps > 0:  # of one step's many samples as many as there were steps, spread evenly
+            store.extend(looks[int((place + 0.5) * len(looks) / steps)] for place in range(steps))
+        looks.clear()
+        while store and at - store[0].at > _OLDEST_SECONDS:
+            store.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Few ranks that hardly wait, and the others that do. `share`: of their time, what the others wait more."""
+
+    slow: tuple[int, ...]
+    waiting: tuple[int, ...]
+    slow_ratio: float
+    waiting_ratio: float
+    chance: float
+
+    @property
+    def share(self) -> float:
+        return self.waiting_ratio - self.slow_ratio
+
+
+def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float, most_own: float) -> Split | None:
+    """The ranks that stand apart, when the most waiting of them and the least waiting of the others differ beyond chance.
+
+    `share`: by how much of all samples at least; `most_own`: how often the slow may wait, as a part of how often the others do.
+    """
+    if len(waits) < 2 or any(not seen for seen in waits.values()):
+        return None
+    ratios = {rank: sum(seen) / len(seen) for rank, seen in waits.items()}
+    order = sorted(ratios, key=lambda rank: (ratios[rank], rank))
+    most_slow = max(1, (len(order) - 1) // 3)  # one of up to six, two of seven ...
+    gaps = [(ratios[order[count]] - ratios[order[count - 1]], count) for count in range(1, most_slow + 1)]
+    gap, count = max(gaps)
+    if gap < share:
+        return None
+    slow, others = order[:count], order[count:]
+    chance = max(
+        fisher(sum(waits[one]), len(waits[one]), sum(waits[other]), len(waits[other]))
+        for one in slow for other in others
+    )  # fmt: skip
+    slow_ratio = sum(ratios[rank] for rank in slow) / len(slow)
+    waiting_ratio = sum(ratios[rank] for rank in others) / len(others)
+    if chance * len(waits) > false_alarm or slow_ratio > most_own * waiting_ratio:
+        return None
+    return Split(tuple(sorted(slow)), tuple(sorted(others)), slow_ratio, waiting_ratio, chance)
+
+
+def fisher(few: int, of_few: int, many: int, of_many: int) -> float:
+    """Fisher's exact test, one-sided: the chance of `few` or fewer among the first, were both drawn alike."""
+    total, hits = of_few + of_many, few + many
+    ways = math.comb(total, hits)
+    lowest = max(0, hits - of_many)
+    return sum(math.comb(of_few, k) * math.comb(of_many, hits - k) for k in range(lowest, few + 1)) / ways

@@ -1,0 +1,82 @@
+"""How long this job stood still, phase by phase, and then went on by itself: what its next silence is measured by."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["Silences"]
+
+# Ours: shorter ones are below every patience and would only fill the history.
+_SHORTEST_SECONDS = 5.0
+_MOST_KEPT = 64
+# Ours: one silence without its like may have been a fault that healed; it must not buy a later hang many minutes.
+_LONE_SECONDS = 120.0
+# Ours: work that comes back every N steps was seen first within N steps, and comes again within N.
+_LONE_STEPS_RATIO, _LONE_STEPS = 2, 10
+# Readings come every second or two; after a gap like this diag itself was not looking.
+_BLIND_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    seconds: float
+    iteration: int | None
+
+
+class Silences:
+    """Silences by phase. A silence is the time in which no channel of any rank and no line of the log moved."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, deque[_Silence]] = {}
+        self._phase_seconds: dict[str, float] = {}
+        self._first_iteration: int | None = None
+        self._moved_at: float | None = None
+        self._told_at: float | None = None
+        self._disturbed = False
+
+    def told(self, at: float, *, moved: bool, stopped: bool, phase: str, iteration: int | None) -> None:
+        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked all the while."""
+        if stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
+            self._disturbed = True
+        self._told_at = at
+        if not moved:
+            return
+        if self._moved_at is not None and not self._disturbed:
+            self.ended(phase, at - self._moved_at, iteration)
+        self._moved_at, self._disturbed = at, False
+
+    def start_over(self) -> None:
+        """Another attempt of the job begins: the time between the two is nobody's rhythm."""
+        self._disturbed = True
+
+    def ended(self, phase: str, seconds: float, iteration: int | None) -> None:
+        """The job moves again after so long."""
+        if self._first_iteration is None:
+            self._first_iteration = iteration
+        if seconds >= _SHORTEST_SECONDS:
+            self._kept.setdefault(phase, deque(maxlen=_MOST_KEPT)).append(_Silence(seconds, iteration))
+
+    def phase_ended(self, phase: str, seconds: float) -> None:
+        self._phase_seconds[phase] = max(self._phase_seconds.get(phase, 0.0), seconds)
+
+    def longest_phase(self, phase: str) -> float:
+        """Seconds of the longest such phase that came to its end; 0 before the first."""
+        return self._phase_seconds.get(phase, 0.0)
+
+    def longest(self, phase: str, iteration: int | None) -> float:
+        """The longest silence of that phase that is no freak: one with its like, or one whose return is still to be seen."""
+        seconds = sorted(self._kept.get(phase, ()), key=lambda silence: -silence.seconds)
+        for place, silence in enumerate(seconds):
+            if place + 1 < len(seconds) and seconds[place + 1].seconds >= silence.seconds / 2:
+                return silence.seconds
+            if not self._is_forgotten(silence, iteration):
+                return min(silence.seconds, _LONE_SECONDS)
+        return 0.0
+
+    def _is_forgotten(self, silence: _Silence, iteration: int | None) -> bool:
+        """It did not come back in twice the steps in which it was seen first."""
+        if silence.iteration is None or iteration is None or self._first_iteration is None:
+            return False
+        before = max(1, silence.iteration - self._first_iteration)
+        return iteration - silence.iteration > _LONE_STEPS_RATIO * before + _LONE_STEPS
