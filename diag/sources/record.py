@@ -90,7 +90,8 @@ def _recorded(spy: PySpy, pid: int, wanted: Recording, folder: Path, ending: Cal
     data = path.read_bytes()
     if empty or not data.strip() or b'"profiles":[]' in data[:1000]:
         raise DiagError(f"py-spy saw no Python frame in pid {pid}", hint="it may run native code only: try --native")
-    return data
+    # py-spy 0.4.3 writes null, where the published schema has a number or nothing.
+    return data.replace(b'"activeProfileIndex":null', b'"activeProfileIndex":0', 1) if wanted.form == "speedscope" else data
 
 
 def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Path) -> str | None:
