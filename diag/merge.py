@@ -46,7 +46,7 @@ _MOST_STEPS = 200  # of one path; deeper ones lose their middle
 _LONGEST_STEP = 500
 _ROLES = ("main", "thread", "child", "idle")
 _DIGITS = re.compile(r"\d+")
-_RANGE = re.compile(r"\d{1,7}(?:-\d{1,7})?", re.ASCII)
+_RANGES = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*", re.ASCII)
 
 
 # --- ranks as ranges -------------------------------------------------------------------------------------------
@@ -60,15 +60,13 @@ def parse_spans(text: str) -> Spans:
     """
     if len(text) > _MOST_TEXT:
         raise ValueError("too many ranks for one job")
-    found: list[tuple[int, int]] = []
-    for part in text.split(",") if text else ():
-        if not _RANGE.fullmatch(part):
-            raise ValueError(f"no range of ranks: {part[:40]!r}")
-        first, _, last = part.partition("-")
-        span = (int(first), int(last or first))
-        if not span[0] <= span[1] < MOST_RANKS:
-            raise ValueError(f"no range of ranks: {part[:40]!r}")
-        found.append(span)
+    if not text:
+        return ()
+    if not _RANGES.fullmatch(text):
+        raise ValueError(f"no ranges of ranks: {text[:40]!r}")
+    found = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in text.split(","))]
+    if any(not first <= last < MOST_RANKS for first, last in found):
+        raise ValueError(f"no ranges of ranks: {text[:40]!r}")
     return _joined(found)
 
 
