@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 from diag.outputs.classes import StackClass, frame_words, rank_words
 from diag.outputs.text import _cut, _duration, _wrap, clean
+from diag.stacks import Activity
 
 __all__ = ["class_lines"]
 
 # Of a kind; a healthy job of thousands of ranks has some hundred, and nobody reads them.
 _RAREST = 30
 _LARGEST = 10
+_WAITS_FOR_PEERS = frozenset(activity.value for activity in Activity if activity.waits_for_peers)
 _MOST_LEVELS = 12  # of indentation; what parts below that is listed side by side
 _SHARED_FRAMES = 3  # innermost of those that a branch has in common; the rest is launcher and trainer
 
@@ -34,10 +36,16 @@ def class_lines(classes: Iterable[StackClass], room: int, frames: int) -> list[s
 
 def _chosen(classes: list[StackClass]) -> tuple[list[StackClass], list[StackClass]]:
     """Those to show, rarest first, and the rest."""
-    ordered = sorted(classes, key=lambda one: (one.count, one.ranks[:1]))
+    ordered = sorted(classes, key=lambda one: _apart([one]))
     if len(ordered) <= _RAREST + _LARGEST:
         return ordered, []
     return ordered[:_RAREST] + ordered[-_LARGEST:], ordered[_RAREST:-_LARGEST]
+
+
+def _apart(classes: Sequence[StackClass]) -> tuple[int, bool, tuple[int, ...]]:
+    """What comes first: the few; of as many, those that do not wait for their peers."""
+    waits = all(one.activity in _WAITS_FOR_PEERS for one in classes)
+    return (sum(one.count for one in classes), waits, classes[0].ranks[:1])
 
 
 @dataclass(slots=True)
@@ -87,7 +95,7 @@ def _parts(branch: _Branch, depth: int, level: int) -> Iterator[_Branch]:
         else:
             ends.append(_Branch(depth, [one], level, branch.shown))
     found = ends + [_Branch(depth, group, level, branch.shown) for group in groups.values()]
-    return iter(sorted(found, key=lambda part: (sum(one.count for one in part.classes), part.classes[0].ranks[:1])))
+    return iter(sorted(found, key=lambda part: _apart(part.classes)))
 
 
 def _head(branch: _Branch, depth: int, room: int) -> Iterator[str]:

@@ -111,6 +111,9 @@ def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Pat
         process.send_signal(signal.SIGINT)  # in blocking mode it lets the process go on before it ends
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2.0)
+        if ending():
+            raise _NotInTime("the run ended before the flame graph was done",
+                             hint="its recorded stacks: diag flame RANK --from RUN_DIR")
         raise _NotInTime("py-spy did not finish in time", hint="the machine may be overloaded: fewer --seconds, a lower --rate")
     finally:
         if process.poll() is None:

@@ -261,6 +261,7 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "stacks.py": {"diag.observations"},
         "rankstate.py": {"diag.model", "diag.observations", "diag.stacks"},
         "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate"},
+        "merge.py": {"diag.observations", "diag.rankstate", "diag.stacks"},
         "engine.py": {"diag.model", "diag.observations", "diag.jobstate"},
         "capture.py": {"diag.model", "diag.errors"},
     }

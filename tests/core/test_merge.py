@@ -239,6 +239,12 @@ def test_text_of_sixteen_thousand_ranks_fits_a_screen_and_names_the_outlier_firs
     assert "(8192 of them)" in titles[1] + titles[2]
 
 
+def test_of_two_ranks_the_one_that_does_not_wait_for_its_peer_comes_first() -> None:
+    lines = classes_text(stack_classes(job(2, {1: DATA}).engine), 100).splitlines()
+
+    assert [line.split(":")[0] for line in lines if line.startswith("  rank")] == ["  rank 1", "  rank 0"]
+
+
 def test_text_of_ranks_in_places_of_their_own_shows_the_rarest_and_the_largest() -> None:
     own = {rank: (*SLEEP[:3], f"step{rank % 100} /app/train.py:{rank % 100}") for rank in range(5000)}
 

@@ -68,6 +68,30 @@ def test_native_recording_leaves_the_process_running(busy: psutil.Popen) -> None
     assert busy.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
 
 
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=sys.stdout)
+def waits_for_its_child():
+    child.wait()
+waits_for_its_child()
+"""
+
+
+def test_children_are_drawn_when_they_are_asked_for() -> None:
+    parent = psutil.Popen([sys.executable, "-c", PARENT, BUSY], stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout.readline() == b"ready\n"
+        alone = record(parent.pid, SHORT).decode()
+        family = record(parent.pid, Recording(2.0, 20, "collapsed", children=True)).decode()
+    finally:
+        for process in [*parent.children(), parent]:
+            process.kill()
+        parent.wait()
+
+    assert "waits_for_its_child" in alone and "busy_function" not in alone
+    assert "waits_for_its_child" in family and "busy_function" in family
+
+
 def test_process_that_has_ended_is_told_apart_from_one_that_took_its_pid(busy: psutil.Popen) -> None:
     with pytest.raises(DiagError, match="has ended"):
         record(busy.pid, SHORT, start_ticks=1)
@@ -97,11 +121,25 @@ def test_process_without_python_is_named_as_such() -> None:
 def test_recording_ends_with_the_hub(busy: psutil.Popen) -> None:
     began = time.monotonic()
 
-    with pytest.raises(DiagError):
+    with pytest.raises(DiagError, match="the run ended"):
         record(busy.pid, Recording(60.0, 20, "collapsed"), ending=lambda: time.monotonic() - began > 1.0)
 
     assert time.monotonic() - began < 10
     assert not [child for child in psutil.Process().children() if "py-spy" in child.name()]
+
+
+def test_pyspy_that_hangs_is_ended_and_the_process_goes_on(busy: psutil.Popen, tmp_path: Path, monkeypatch) -> None:
+    # given a py-spy that stops its target, as a killed one may leave it, and never ends
+    spy = tmp_path / "py-spy"
+    spy.write_text(f"#!/bin/sh\ntrap '' INT\nkill -STOP {busy.pid}\nwhile :; do sleep 1; done\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr("diag.sources.record._GRACE_SECONDS", 1.0)
+
+    with pytest.raises(DiagError, match="not finish in time"):
+        record(busy.pid, Recording(1.0, 10, "collapsed", native=True), executable=str(spy))
+
+    assert busy.status() != psutil.STATUS_STOPPED
+    assert not [child for child in psutil.Process().children() if "py-spy" in " ".join(child.cmdline())]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
