@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("diag.commands.run", "run CMD unchanged and watch its ranks"),
     "watch": ("diag.commands.watch", "watch a job that already runs"),
     "dump": ("diag.commands.dump", "evidence and stacks of every rank, now"),
+    "flame": ("diag.commands.flame", "flame graph of a rank, or of all ranks merged"),
     "replay": ("diag.commands.replay", "the same checks over evidence on disk"),
     "doctor": ("diag.commands.doctor", "check machine, limits and environment before the run"),
     "explain": ("diag.commands.explain", "the manual page of a finding"),

@@ -25,9 +25,10 @@ from diag.detectors.hang import wants_closer_look
 from diag.dump import dump_document, write_bundle
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
+from diag.flame import FlameRecorder
 from diag.launchers import redacted
-from diag.model import Change, Record
-from diag.outputs.view import AgentProcess, Counters
+from diag.model import Change, Placement, Record
+from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.ras import RasWatch
 from diag.rundir import RunDir
 from diag.settings import Settings
@@ -99,6 +100,7 @@ class Hub:
             settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
         )
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
+        self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
         self._assemblers: dict[str, LineAssembler] = {}
@@ -212,6 +214,7 @@ class Hub:
             changes = self.engine.finish()
         for change in changes:
             self._on_change(change)
+        self._flames.close()
         self._pool.close()
         if self._nvml is not None:
             self._nvml.close()
@@ -351,7 +354,11 @@ class Hub:
             for gone in [key for key in self.counters.processes if key not in processes]:
                 del self.counters.processes[gone]
 
-    # -- dump ---------------------------------------------------------------------------------------------
+    # -- flame graphs and dumps ---------------------------------------------------------------------------
+
+    async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
+        """See HubView. py-spy is started from here, because the ranks' hook allows this process and its descendants."""
+        return await self._flames.record(place, wanted)
 
     async def dump(self, deadline: float) -> dict[str, Any]:
         """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""

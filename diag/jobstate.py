@@ -85,6 +85,8 @@ class JobState:
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
         self.nccl = NcclState()
         self.interrupted_at: float | None = None
+        self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
+        self._saving: set[int] = set()  # and those whose stacks show a save
         self._named_worker: int | None = None
         self.worker_failures: list[tuple[float, WorkerFailureReported]] = []
         self.failed_sources: dict[tuple[str, int | None], SourceFailed] = {}
@@ -199,6 +201,7 @@ class JobState:
         if self.started_at is None:
             self.started_at = at
         self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
+        self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)
         if self.phase == "launch":
             self._set_phase(at, "rendezvous" if fact.distributed and place.world_size > 1 else "model_load")
@@ -218,6 +221,7 @@ class JobState:
             rank.exited_at = at
         if rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None):
             rank.exit = fact
+        self._note_activity(rank)
 
     def _worker_failure(self, at: float, fact: WorkerFailureReported) -> None:
         self.worker_failures.append((at, fact))
@@ -247,6 +251,7 @@ class JobState:
             return
         if fact.pid == rank.placement.pid:
             rank.see_stack(at, fact)
+            self._note_activity(rank)
             self._phase_from_stacks(at)
         else:
             rank.see_child_stack(at, fact)
@@ -254,17 +259,22 @@ class JobState:
     def _told_of(self, fact: Observation) -> RankState | None:
         return self.ranks.get(fact.rank) if fact.rank is not None else None
 
+    def _note_activity(self, rank: RankState) -> None:
+        """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic in them."""
+        reading = rank.reading if rank.alive else None
+        trains = reading is not None and reading.activity in _TRAINING_ACTIVITIES
+        saves = reading is not None and Activity.CHECKPOINT in (reading.activity, reading.context)
+        for ranks, is_one in ((self._training, trains), (self._saving, saves)):
+            if is_one:
+                ranks.add(rank.rank)
+            else:
+                ranks.discard(rank.rank)
+
     def _phase_from_stacks(self, at: float) -> None:
         """ms-swift 4.x prints nothing when a save starts: only the stacks tell."""
-        if self.phase == "rendezvous" and any(
-            rank.alive and rank.activity in _TRAINING_ACTIVITIES for rank in self.ranks.values()
-        ):
+        if self.phase == "rendezvous" and self._training:
             self._set_phase(at, "training")  # a log that we do not understand, or joined late: no phase is marked
-        saving = any(
-            rank.alive and rank.reading is not None
-            and Activity.CHECKPOINT in (rank.reading.activity, rank.reading.context)
-            for rank in self.ranks.values()
-        )
+        saving = bool(self._saving)
         if saving and self.phase in ("steady", "first_step", "training", "eval"):
             self._set_phase(at, "ckpt_save")
         elif not saving and self.phase == "ckpt_save" and self.marked_phase != "ckpt_save":

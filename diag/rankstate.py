@@ -17,7 +17,7 @@ from diag.observations import (
     StackSample,
     ThreadStack,
 )
-from diag.stacks import Activity, Reading, read_stack, signature
+from diag.stacks import Activity, Reading, read_stack, steps
 
 __all__ = ["CHANNELS", "TAIL_LINES", "RankState"]
 
@@ -31,6 +31,7 @@ _IO_BYTES_PER_SECOND = 64 * 1024
 # Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
 _RSS_BYTES_PER_SECOND = 1024 * 1024
 TAIL_LINES = 200
+_SERIES = 4  # samples over which a stack is said to stand or to move: 8 s under suspicion, 40 s otherwise
 _MOST_CHILD_STACKS = 256
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
 _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
@@ -50,6 +51,7 @@ class RankState:
     stack_since: float = 0.0  # first sample of the unbroken series with this signature
     stack_samples: int = 0  # how many samples that series has
     stack_signature: str = ""
+    series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # the last main paths
     reading: Reading | None = None
     grew: bool = False  # its memory, between the last two readings
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
@@ -152,13 +154,15 @@ class RankState:
     def see_stack(self, at: float, fact: StackSample) -> None:
         """A sample of the rank's own threads: whether its main thread stands where it stood."""
         main = fact.main
-        mark = signature(main) if main else ""
+        path = steps(main) if main else ()
+        mark = "|".join(path)
         if mark == self.stack_signature and self.stack is not None:
             self.stack_samples += 1
         else:
             if self.stack is not None:
                 self.moved["stack"] = at
             self.stack_signature, self.stack_samples, self.stack_since = mark, 1, at
+        self.series.append(self.series[-1] if self.series and self.series[-1] == path else path)
         self.stack, self.stack_at = fact, at
         self.reading = self._read(main) if main else None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from diag.observations import Frame, StackSample, ThreadStack
 
-__all__ = ["Activity", "Reading", "is_idle_worker", "read_stack", "shorten", "signature"]
+__all__ = ["Activity", "Reading", "child_role", "is_idle_worker", "read_stack", "shorten", "signature", "steps"]
 
 
 class Activity(str, enum.Enum):
@@ -216,20 +216,26 @@ def _caller(frames: tuple[Frame, ...], index: int) -> Frame | None:
     return next((frame for frame in reversed(frames[:index]) if not frame.file.endswith(_WRAPPERS)), None)
 
 
-def signature(thread: ThreadStack) -> str:
-    """The path to where the thread stands, cut at its wait: a poll loop below that point is not progress.
-
-    Two samples with the same signature say that the thread did not get anywhere between them (or came back to
-    the very same place).
-    """
+def steps(thread: ThreadStack) -> tuple[str, ...]:
+    """The normalised path to where the thread stands, outermost first, cut at its wait: what goes on below that point (a
+    poll loop) is not progress, and lines inside the wait may alternate, so its last step has none."""
     reading = read_stack(thread)
     parts: list[str] = []
     for frame in thread.frames:
         if frame is reading.where and reading.activity is not Activity.OTHER:
-            parts.append(f"{frame.function}@{shorten(frame.file)}")  # lines inside the wait may alternate
+            parts.append(f"{frame.function} ({shorten(frame.file)})")
             break
-        parts.append(f"{frame.function}@{shorten(frame.file)}:{frame.line}")
-    return "|".join(parts)
+        parts.append(f"{frame.function} ({shorten(frame.file)}:{frame.line})")
+    return tuple(parts)
+
+
+def signature(thread: ThreadStack) -> str:
+    """`steps` as one string.
+
+    Two samples with the same signature say that the thread did not get anywhere between them (or came back to
+    the very same place).
+    """
+    return "|".join(steps(thread))
 
 
 _PACKAGES = ("/megatron/", "/torch/", "/swift/", "/transformer_engine/", "/deepspeed/", "/transformers/", "/mcore_bridge/")
@@ -272,3 +278,26 @@ def is_idle_worker(sample: StackSample) -> bool:
 
 def _any(frames: Iterable[Frame], part: str) -> bool:
     return any(part in frame.file for frame in frames)
+
+
+# What a child of a rank is for, by a file in its main stack; the first row that names one decides.
+_ROLES: tuple[tuple[str, str], ...] = (
+    #   _worker_loop (torch/utils/data/_utils/worker.py:293)                              torch 2.11, H200
+    ("torch/utils/data/_utils/worker.py", "DataLoader worker"),
+    ("torch/_inductor/compile_worker/", "compile worker"),
+    ("torch/_inductor/", "compile worker"),
+    ("multiprocessing/resource_tracker.py", "resource tracker"),
+    ("torch/distributed/checkpoint/_async_process_executor.py", "checkpoint writer"),
+    ("megatron/core/dist_checkpointing/", "checkpoint writer"),
+    ("multiprocessing/managers.py", "manager"),
+    ("multiprocess/pool.py", "pool worker"),  # of Hugging Face's datasets, which brings its own multiprocessing
+    ("multiprocessing/pool.py", "pool worker"),
+    ("concurrent/futures/process.py", "pool worker"),
+)
+
+
+def child_role(sample: StackSample) -> str:
+    """What a rank's child is for, as far as its main stack tells; "child process" where it does not."""
+    main = sample.main
+    files = [frame.file for frame in main.frames] if main else []
+    return next((role for part, role in _ROLES if any(part in file for file in files)), "child process")

@@ -20,6 +20,8 @@ _SIDE = {"broadcast": "input", "reduce": "input", "gather": "input", "scatter": 
 # Sizes differ between ranks by intent: v-collectives, the parts of uneven ones (_oop), barriers (a dummy tensor).
 _ANY_SIZE = re.compile(r"all_?to_?all|_v$|allv|_oop|barrier|coalesced")
 _ALL_TO_ALL = re.compile(r"all_?to_?all")
+# Of one group. Ranks of one group are a few calls apart; each front has up to all members in it, so many are quadratic.
+_MOST_FRONTS = 64
 # torch, ProcessGroupNCCL::pointToPoint; captured on H200, torch 2.11:
 #   nccl:send 0->1
 #   nccl:recv 1<-0
@@ -123,8 +125,10 @@ class WaitGraph:
         waits: dict[int, Wait] = {}
         for front in sorted(self.fronts, key=lambda front: (not front.signatures, not (front.missing or front.no_dump))):
             wait = Wait(front.group, front.desc, front.seq, front.op)
+            inside = set(front.waiting) if front.signatures else ()
             for item in front.signatures:
-                waits.update({rank: replace(wait, op=item.op) for rank in item.ranks if rank in front.waiting})
+                called = replace(wait, op=item.op)
+                waits.update({rank: called for rank in item.ranks if rank in inside})
             for rank in front.waiting:
                 waits.setdefault(rank, wait)
         return waits
@@ -153,7 +157,6 @@ class _Group:
         self.highest: dict[int, int] = {}
         self.first: dict[int, CollectiveEntry] = {}  # of each rank, the oldest call that is pending
         self.p2p: dict[int, list[CollectiveEntry]] = {}  # pending ones
-        self.seen: list[tuple[int, CollectiveEntry]] = []
         self.calls: dict[int, dict[int, list[CollectiveEntry]]] = {}  # at the fronts: seq, rank
 
     def blind(self, rank: int, dumps: Mapping[int, FlightRecorder]) -> bool:
@@ -169,9 +172,13 @@ class _Group:
         by_seq: dict[int, list[int]] = {}
         for rank, entry in self.first.items():
             by_seq.setdefault(entry.seq, []).append(rank)
-        for seq, waiting in sorted(by_seq.items()):
+        ordered = sorted(by_seq.items())
+        if len(ordered) > _MOST_FRONTS:  # the last one then stands for all further on: they too wait for who is missing there
+            further = [rank for _, ranks in ordered[_MOST_FRONTS - 1 :] for rank in ranks]
+            ordered[_MOST_FRONTS - 1 :] = [(ordered[_MOST_FRONTS - 1][0], further)]
+        for seq, waiting in ordered:
             missing = tuple(rank for rank in members if self.highest.get(rank, 0) < seq and rank not in silent)
-            entry = self.first[min(waiting)]
+            entry = self.first[min(rank for rank in waiting if self.first[rank].seq == seq)]
             found.append(Front(
                 self.backend, self.name, self.desc, seq, entry.op, False, tuple(sorted(waiting)), missing, no_dump,
                 self._signatures(seq), self.known,
@@ -277,6 +284,7 @@ def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[
             found[key] = _Group(backend, name, desc, ranks)
         return found[key]
 
+    joined: dict[int, dict[tuple[str, str], _Group]] = {}
     for rank, dump in dumps.items():
         mine: dict[tuple[str, str], _Group] = {}
         for known in dump.groups:
@@ -285,25 +293,48 @@ def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[
                 ranks = everybody
             group = mine[known.backend, known.name] = group_of(known.backend, known.name, known.desc, ranks)
             group.highest[rank] = known.last_enqueued or 0
-        for entry in dump.entries:
-            at = mine.get((entry.backend, entry.group))
-            if at is None:
-                at = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
-                mine[entry.backend, entry.group] = at
-            if entry.is_p2p:
-                if entry.pending:
-                    at.p2p.setdefault(rank, []).append(entry)
+        latest: dict[tuple[str, str], CollectiveEntry] = {}
+        for entry in dump.entries:  # 1.5 million for 16,384 ranks: what most of them need comes first
+            place = (entry.backend, entry.group)
+            last = latest.get(place)
+            if last is None or (entry.seq > last.seq and not entry.is_p2p) or last.is_p2p:
+                latest[place] = entry
+            if not entry.pending:
                 continue
-            at.highest[rank] = max(at.highest.get(rank, 0), entry.seq)
-            if entry.pending and (rank not in at.first or entry.seq < at.first[rank].seq):
+            at = mine.get(place)
+            if at is None:
+                at = mine[place] = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
+            if entry.is_p2p:
+                at.p2p.setdefault(rank, []).append(entry)
+            elif rank not in at.first or entry.seq < at.first[rank].seq:
                 at.first[rank] = entry
-            at.seen.append((rank, entry))
-    for group in found.values():
-        wanted = {entry.seq for entry in group.first.values()}
-        for rank, entry in group.seen:
-            if entry.seq in wanted:
-                group.calls.setdefault(entry.seq, {}).setdefault(rank, []).append(entry)
+        for place, entry in latest.items():
+            at = mine.get(place)
+            if at is None:
+                at = mine[place] = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
+            if not entry.is_p2p:
+                at.highest[rank] = max(at.highest.get(rank, 0), entry.seq)
+        joined[rank] = mine
+    _note_calls(dumps, joined)
     return list(found.values())
+
+
+def _note_calls(dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]]) -> None:
+    """What each rank called at the fronts of its groups, whether it still waits there or not."""
+    fronts: dict[int, frozenset[int]] = {}
+    for mine in joined.values():
+        for group in mine.values():
+            if id(group) not in fronts:
+                fronts[id(group)] = frozenset(entry.seq for entry in group.first.values())
+    anywhere = frozenset().union(*fronts.values()) if fronts else frozenset()
+    for rank, dump in dumps.items():
+        mine = joined[rank]
+        for entry in dump.entries:
+            if entry.seq not in anywhere or entry.is_p2p:
+                continue
+            group = mine[entry.backend, entry.group]
+            if entry.seq in fronts[id(group)]:
+                group.calls.setdefault(entry.seq, {}).setdefault(rank, []).append(entry)
 
 
 # --- the graph -------------------------------------------------------------------------------------------------

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diag.engine import Engine
+from diag.merge import living_children, standing_steps
 from diag.model import format_ranks
 from diag.observations import Frame, StackSample
 from diag.rankstate import RankState
-from diag.stacks import is_idle_worker, read_stack, shorten, signature
+from diag.stacks import child_role, is_idle_worker, read_stack, shorten, steps
 
-__all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
+__all__ = ["StackClass", "exit_words", "frame_words", "living_children", "rank_words", "stack_classes", "why_no_stack"]
 
 _STACK_SOURCES = ("pyspy", "faulthandler", "stacks")
 
@@ -24,6 +25,9 @@ class StackClass:
 
     `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
+    `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how long all of
+    them were seen to stand here (None where one was seen only once); `moving` are the ranks that came here in the last
+    samples, and `standing_steps` how many outer steps of the path even they kept.
     """
 
     kind: str
@@ -34,6 +38,11 @@ class StackClass:
     frames: tuple[Frame, ...] = ()
     at: float = 0.0  # the oldest of the samples
     reason: str = ""
+    role: str = ""
+    path: tuple[str, ...] = ()
+    stands_seconds: float | None = None
+    moving: tuple[int, ...] = ()
+    standing_steps: int = 0
 
     @property
     def count(self) -> int:
@@ -50,6 +59,11 @@ class StackClass:
             "frames": [frame_words(frame) for frame in self.frames],
             "at": self.at,
             "reason": self.reason,
+            "role": self.role,
+            "path": list(self.path),
+            "stands_seconds": self.stands_seconds,
+            "moving_ranks": list(self.moving),
+            "standing_steps": self.standing_steps,
         }
 
     def title(self) -> str:
@@ -57,23 +71,27 @@ class StackClass:
         >>> StackClass("missing", (5,), (812,), reason="killed by signal 9 (SIGKILL)").title()
         'rank 5: no stack: killed by signal 9 (SIGKILL)'
         """
-        who = ("rank " if len(self.ranks) == 1 else "ranks ") + format_ranks(self.ranks)
+        who = rank_words(self.ranks)
         if self.kind == "missing":
             return f"{who}: no stack: {self.reason}"
         if self.kind == "idle":
-            return f"{who}: {self.count} child process{'es' if self.count > 1 else ''} waiting for work"
+            return f"{who}: {self._children()} waiting for work"
         if self.kind == "child":
             pids = ", ".join(map(str, self.pids[:8])) + (", ..." if self.count > 8 else "")
-            who += f", {self.count} child process{'es' if self.count > 1 else ''} (pid {pids})"
+            who += f", {self._children()} (pid {pids})"
         standing = f"{self.activity} in {frame_words(self.where)}" if self.where else self.activity
         return f"{who}: {standing}" + (f" [{self.reason}]" if self.reason else "")
+
+    def _children(self) -> str:
+        role = self.role or "child process"
+        return f"{self.count} {role}" + ("" if self.count == 1 else "es" if role.endswith("s") else "s")
 
 
 def stack_classes(engine: Engine) -> list[StackClass]:
     """Merged stacks: ranks by their main thread first, then children, idle children, ranks without a stack."""
     standing: dict[tuple[str, str], list[tuple[int, float, StackSample]]] = {}
-    children: dict[str, list[tuple[int, float, StackSample]]] = {}
-    idle: list[tuple[int, float, StackSample]] = []
+    children: dict[tuple[str, tuple[str, ...]], list[tuple[int, float, StackSample]]] = {}
+    idle: dict[str, list[tuple[int, float, StackSample]]] = {}
     missing: dict[str, list[RankState]] = {}
     for number, rank in sorted(engine.job.ranks.items()):
         reason = why_no_stack(engine, rank)
@@ -83,13 +101,13 @@ def stack_classes(engine: Engine) -> list[StackClass]:
             standing.setdefault((rank.stack_signature, reason), []).append((number, rank.stack_at, rank.stack))
         for at, sample in living_children(rank):
             if is_idle_worker(sample):
-                idle.append((number, at, sample))
+                idle.setdefault(child_role(sample), []).append((number, at, sample))
             else:
-                mark = signature(sample.main) if sample.main else ""
-                children.setdefault(mark, []).append((number, at, sample))
-    classes = [_class_of("rank", members, reason) for (_, reason), members in standing.items()]
-    classes += [_class_of("child", members) for members in children.values()]
-    classes += [_class_of("idle", idle)] if idle else []
+                path = steps(sample.main) if sample.main else ()
+                children.setdefault((child_role(sample), path), []).append((number, at, sample))
+    classes = [_of_ranks(engine, members, reason) for (_, reason), members in standing.items()]
+    classes += [_class_of("child", members, role=role) for (role, _), members in children.items()]
+    classes += [_class_of("idle", members, role=role) for role, members in idle.items()]
     classes += [
         StackClass("missing", _ranks(r.rank for r in ranks), tuple(r.placement.pid for r in ranks), reason=reason)
         for reason, ranks in missing.items()
@@ -97,7 +115,22 @@ def stack_classes(engine: Engine) -> list[StackClass]:
     return classes
 
 
-def _class_of(kind: str, members: list[tuple[int, float, StackSample]], reason: str = "") -> StackClass:
+def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], reason: str) -> StackClass:
+    """Ranks in one place, and which of them came here in the last samples."""
+    found = _class_of("rank", members, reason)
+    ranks = [engine.job.ranks[number] for number, _, _ in members]
+    kept = [(rank.rank, shared) for rank in ranks if (shared := standing_steps(rank.series)) is not None]
+    moving = [(number, shared) for number, shared in kept if shared < len(found.path)]
+    all_stand = len(kept) == len(ranks) and not moving
+    return replace(
+        found,
+        stands_seconds=min(rank.stack_at - rank.stack_since for rank in ranks) if all_stand else None,
+        moving=tuple(number for number, _ in moving),
+        standing_steps=min((shared for _, shared in moving), default=len(found.path)),
+    )
+
+
+def _class_of(kind: str, members: list[tuple[int, float, StackSample]], reason: str = "", role: str = "") -> StackClass:
     main = members[0][2].main
     reading = read_stack(main) if main else None
     return StackClass(
@@ -109,6 +142,8 @@ def _class_of(kind: str, members: list[tuple[int, float, StackSample]], reason: 
         frames=main.frames if main and kind != "idle" else (),
         at=min(at for _, at, _ in members),
         reason=reason,
+        role=role,
+        path=steps(main) if main and kind != "idle" else (),
     )
 
 
@@ -116,15 +151,19 @@ def _ranks(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(numbers)))
 
 
-def living_children(rank: RankState) -> list[tuple[float, StackSample]]:
-    """A child that the last look at the process tree did not show has ended; its stack is history."""
-    if not rank.alive:
-        return []
-    kept = [stack for _, stack in sorted(rank.child_stacks.items())]
-    if rank.tree is None:
-        return kept
-    alive = {child.pid for child in rank.tree.children if child.state not in "ZX"}
-    return [(at, sample) for at, sample in kept if sample.pid in alive or at > rank.tree_at]
+_LONGEST_RANKS = 60  # characters: half of a line
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """Ranks for one line: where they are scattered, the first ones and how many there are.
+
+    >>> rank_words([3]), rank_words(range(0, 16384, 2))
+    ('rank 3', 'ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,... (8192 of them)')
+    """
+    words = format_ranks(ranks)
+    if len(words) > _LONGEST_RANKS:
+        words = words[: words.rindex(",", 0, _LONGEST_RANKS)] + f",... ({len(ranks)} of them)"
+    return ("rank " if len(ranks) == 1 else "ranks ") + words
 
 
 def why_no_stack(engine: Engine, rank: RankState) -> str:

@@ -14,11 +14,13 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from diag.engine import report
+from diag.errors import DiagError
+from diag.model import format_ranks
 from diag.outputs.text import classes_text
-from diag.outputs.view import HubView, json_bytes, ranks_json, stack_classes, stacks_json
+from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, stack_classes, stacks_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -56,7 +58,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     from starlette.exceptions import HTTPException as AnyHTTPException
     from starlette.responses import HTMLResponse, Response
 
-    from diag.outputs import page, schema
+    from diag.outputs import flame, page, schema
     from diag.outputs.prometheus import exposition, families
 
     app = FastAPI(
@@ -126,6 +128,46 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         except KeyError:
             seen = await reading(lambda: sorted(view.engine.job.ranks))
             raise HTTPException(404, f"rank {rank} was not seen on this node; seen: {seen}") from None
+
+    def drawing(body: bytes | str, form: str) -> Response:
+        # py-spy's SVG brings its own script (zoom, search): in a sandbox it reaches nothing of ours.
+        policy = "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+        return Response(body, media_type=flame.FORMATS[form], headers={"Content-Security-Policy": policy})
+
+    @app.get(
+        "/ranks/{rank}/flame",
+        responses={404: {"model": schema.Error}, 409: {"model": schema.Error}},
+        response_class=Response,
+    )
+    async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
+        rank: Annotated[int, Path(description="global rank")],
+        seconds: Annotated[float, Query(ge=1, le=300, description="how long to look")] = 10.0,
+        rate: Annotated[int, Query(ge=1, le=200, description="samples a second")] = 50,
+        form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
+        children: Annotated[bool, Query(description="its child processes too")] = False,
+        native: Annotated[bool, Query(description="C and C++ frames too: stops the rank at each sample")] = False,
+    ) -> Response:
+        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too."""
+        state = await reading(lambda: view.engine.job.ranks.get(rank))
+        if state is None:
+            seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
+            return answer({"detail": f"rank {rank} was not seen on this node", "hint": f"seen: ranks {seen or 'none'}"}, 404)
+        if not state.alive:
+            said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
+            return answer(said, 409)
+        try:
+            return drawing(await view.flame(state.placement, FlameWanted(seconds, rate, form, children, native)), form)
+        except DiagError as error:
+            return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
+
+    @app.get("/flame", response_class=Response)
+    async def flame_of_all(
+        form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
+        children: Annotated[bool, Query(description="child processes too")] = False,
+    ) -> Response:
+        """One flame graph of all ranks, from their last stacks, with the ranks on each frame."""
+        profile = await reading(lambda: flame.merged_profile(view.engine, children=children))
+        return drawing(flame.write(profile, form), form)
 
     @app.get("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
     async def dump(
@@ -238,8 +280,8 @@ class _Guard:
         """Browsers say where a request comes from (Fetch metadata; Origin with each POST); other clients do not."""
         site = headers.get("sec-fetch-site", "none")
         if site not in ("none", "same-origin"):
-            # Following a link to a page is fine; a link to /dump would make us work.
-            return headers.get("sec-fetch-mode") != "navigate" or method != "GET" or path == "/dump"
+            # Following a link to a page is fine; a link to /dump or a flame graph would make us work.
+            return headers.get("sec-fetch-mode") != "navigate" or method != "GET" or path.endswith(("/dump", "/flame"))
         origin = headers.get("origin")
         return method not in ("GET", "HEAD") and origin is not None and origin.partition("//")[2] != headers.get("host")
 

@@ -153,3 +153,4 @@ class Health(BaseModel):
 
 class Error(BaseModel):
     detail: str
+    hint: str | None = Field(None, description="what to do, where there is something")

@@ -212,18 +212,10 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
 
 
 def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
-    """Merged stacks: a title for each class of processes, under it the frames of one, outermost first."""
-    from diag.outputs.classes import frame_words
+    """Merged stacks as a tree of where the ranks part: outliers first; under each class the frames of one, outermost first."""
+    from diag.outputs.tree_text import class_lines
 
-    room = max(width, _NARROWEST)
-    lines: list[str] = []
-    for one in classes:
-        lines += _wrap(clean(one.title()), room, "", "    ")
-        hidden = len(one.frames) - frames
-        if hidden > 0:
-            lines.append(_cut(f"    ... {hidden} outer frame{'s' if hidden > 1 else ''}", room))
-        lines += [_cut("    " + clean(frame_words(frame)), room) for frame in one.frames[max(0, hidden) :]]
-    return "\n".join(lines)
+    return "\n".join(class_lines(classes, max(width, _NARROWEST), frames))
 
 
 # --- a whole report ------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from diag.engine import Engine
+from diag.model import Placement
 from diag.observations import Frame, LimitsSeen, StackSample, ThreadStack
 from diag.outputs.classes import (
     StackClass,
@@ -31,6 +32,7 @@ __all__ = [
     "RANK_STATES",
     "AgentProcess",
     "Counters",
+    "FlameWanted",
     "HubView",
     "SamplerTime",
     "StackClass",
@@ -89,6 +91,17 @@ class Counters:
         taken.seconds += seconds
 
 
+@dataclass(frozen=True, slots=True)
+class FlameWanted:
+    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample."""
+
+    seconds: float = 10.0
+    rate: int = 50
+    form: str = "svg"
+    children: bool = False
+    native: bool = False
+
+
 class HubView(Protocol):
     """What the outputs need of whoever owns an engine. `lock` is held while the engine is read or fed."""
 
@@ -115,6 +128,10 @@ class HubView(Protocol):
 
     @property
     def bound_beyond_loopback(self) -> bool: ...
+
+    async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
+        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held."""
+        ...
 
     async def dump(self, deadline: float) -> dict[str, Any]:
         """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own loop

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECTIONS = ("commands", "slowdown", "events", "steady", "gpu")
+SECTIONS = ("commands", "slowdown", "events", "steady", "scale", "gpu")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
-    from . import commands, events, gpu, slowdown, steady
+    from . import commands, events, gpu, scale, slowdown, steady
 
     count = 15 if quick else 40
     parts: dict[str, Parts] = {
@@ -72,6 +72,9 @@ def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
         "events": [lambda: events.rows(15.0 if quick else 50.0, say)],
         "steady": [lambda: steady.rows(8, 15.0, say, torch=False, dumps=4)] if quick else [
             lambda: steady.rows(2, 60.0, say, torch=True), lambda: steady.rows(8, 60.0, say, torch=False, dumps=12)],
+        "scale": [
+            lambda: scale.merge_rows({10_000: 0.1} if quick else {10_000: 0.1, 100_000: 1.0}, say),
+            lambda: scale.verdict_rows(4096 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say)],
         "gpu": [lambda: gpu.rows(15 if quick else 40, say)],
     }
     return parts[name]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.bench import stats, table, target
+from diag.merge import merge, spans_of
+from tests.bench import scale, stats, table, target
 from tests.bench.stats import Interval, Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +116,27 @@ def test_steps_are_read_back_without_a_line_that_is_still_written(tmp_path: Path
     steps = target.read_steps(tmp_path)
 
     assert len(steps) == 2 and all(step.wall > 0 for step in steps)
+
+
+def test_hashes_and_whole_stacks_come_to_the_same_classes() -> None:
+    places = scale.table_of(random.Random(7))
+    keys = {place: place.key for each in places.values() for place in each}
+
+    merged = merge(map(json.loads, scale.pictures(200, places, keys)), {key: place for place, key in keys.items()})
+    whole, _ = scale.naive(scale.whole_stacks(200, places))
+
+    by_path = {(place.role, place.name, *place.path): merged.ranks[key] for key, place in merged.classes.items()}
+    assert by_path == {path: spans_of(ranks) for path, ranks in whole.items()}
+
+
+def test_verdict_over_many_ranks_names_the_one() -> None:
+    command = [sys.executable, "-m", "tests.bench.scale_job", "512", "absent"]
+
+    answer = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=240)
+
+    told = json.loads(answer.stdout)
+    assert (told["class"], told["ranks"], told["culprits"]) == ("data_loading", [170], 1), answer.stderr
+    assert told["seconds"] > 0 and told["peak_bytes"] > 1 << 20 and told["lines"] < 40
 
 
 def test_command_starts() -> None:

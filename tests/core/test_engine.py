@@ -263,6 +263,7 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "ncclstate.py": {"diag.observations"},
         "silences.py": set(),
         "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate", "diag.ncclstate", "diag.silences"},
+        "merge.py": {"diag.observations", "diag.rankstate", "diag.stacks"},
         "engine.py": {"diag.model", "diag.observations", "diag.jobstate"},
         "capture.py": {"diag.model", "diag.errors"},
     }

@@ -187,7 +187,7 @@ def test_signature_of_a_real_stack_ends_at_its_wait(name: str) -> None:
     where = read_stack(stack).where
 
     assert where is not None
-    assert signature(stack).rpartition("|")[2] == f"{where.function}@{shorten(where.file)}"
+    assert signature(stack).rpartition("|")[2] == f"{where.function} ({shorten(where.file)})"
 
 
 @pytest.mark.parametrize(

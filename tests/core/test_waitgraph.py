@@ -233,3 +233,27 @@ def test_sixteen_thousand_ranks_in_three_groups(capsys: pytest.CaptureFixture[st
         print(f"\n16,384 ranks, {31 * size} entries: {took:.2f} s, process peak {peak} MiB, {len(graph.fronts)} fronts")
     assert (found.kind, found.culprits, len(found.waiting)) == ("absent_rank", (culprit,), size - 1)
     assert took < 60
+
+
+def test_ranks_each_at_a_call_of_its_own_stay_few_fronts_and_all_wait() -> None:
+    # given a group in which everybody stands somewhere else, but rank 9 that has not come to anything
+    size = 5000
+    world = {"0": tuple(range(size))}
+    dumps = {rank: recorder(rank, [] if rank == 9 else [call("0", rank + 1)], world) for rank in range(size)}
+
+    graph = build(dumps)
+    found = graph.explain()
+
+    assert len(graph.fronts) == 64
+    assert (found.kind, found.culprits, len(found.waiting)) == ("absent_rank", (9,), size - 1)
+
+
+def test_half_of_sixteen_thousand_that_call_another_collective_are_both_told() -> None:
+    size = 16384
+    world = {"0": tuple(range(size))}
+    dumps = {rank: recorder(rank, [call("0", 1, "broadcast" if rank % 2 else "all_reduce")], world) for rank in range(size)}
+
+    found = build(dumps).explain()
+
+    assert (found.kind, len(found.culprits)) == ("mismatch", size)
+    assert (found.waiting[0].op, found.waiting[1].op) == ("all_reduce", "broadcast")

@@ -31,7 +31,7 @@ from diag.observations import (
     StackSample,
     ThreadStack,
 )
-from diag.outputs.view import AgentProcess, Counters
+from diag.outputs.view import AgentProcess, Counters, FlameWanted
 
 PACKAGES = "/usr/local/lib/python3.12/site-packages/"
 MAIN = (Frame("<module>", "/app/train.py", 83),)
@@ -116,6 +116,7 @@ class FakeHub:
     token: str | None = None
     bound_beyond_loopback: bool = False
     on_dump: Callable[[float], Any] | None = None
+    flame_error: Exception | None = None
 
     def __post_init__(self) -> None:
         def parse(record: Record) -> Iterator[Observation]:
@@ -134,6 +135,11 @@ class FakeHub:
         if self.on_dump is not None:
             return await self.on_dump(deadline)  # type: ignore[no-any-return]
         return {"schema": "diag.dump/1", "deadline": deadline, "report": self.report()}
+
+    async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
+        if self.flame_error is not None:
+            raise self.flame_error
+        return f"{place.pid} {wanted}".encode()
 
 
 def process(pid: int, cpu: float, **changed: Any) -> ProcessSample:

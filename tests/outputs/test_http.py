@@ -20,7 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.errors import DiagError
 from diag.model import Evidence
+from diag.observations import RankExited
 from diag.outputs.http import create_app, is_loopback
 from diag.outputs.page import first_page
 from diag.outputs.schema import Ranks, Report, Stacks
@@ -376,3 +378,71 @@ def test_any_token_is_compared_without_failing(kit: Any, token: str) -> None:
     hub = kit.FakeHub(token=token, bound_beyond_loopback=True)
 
     assert ask(hub, "/findings", host="0.0.0.0", Authorization="Bearer wrong!").status_code == 401
+
+
+# --- flame graphs --------------------------------------------------------------------------------------------
+
+
+def test_flame_graph_of_a_rank_is_asked_of_the_hub_with_what_was_wanted(hung: Any) -> None:
+    answer = ask(hung, "/ranks/3/flame?seconds=2&rate=20&format=speedscope&children=true")
+
+    assert answer.text == "753 FlameWanted(seconds=2.0, rate=20, form='speedscope', children=True, native=False)"
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_flame_graph_reaches_nothing_of_ours_when_a_browser_opens_it(hung: Any) -> None:
+    for path in ("/ranks/3/flame", "/flame"):
+        answer = ask(hung, path)
+
+        assert answer.headers["content-type"].startswith("image/svg+xml")
+        assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
+
+
+def test_flame_graph_of_all_ranks_has_their_ranges(hung: Any) -> None:
+    text = ask(hung, "/flame?format=collapsed").text
+
+    assert "all_reduce (torch/distributed/distributed_c10d.py:3173) [0-2] 3\n" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/ranks/9/flame", 404, "seen: ranks 0-3"),
+        ("/ranks/3/flame?format=exe", 422, "format"),
+        ("/ranks/3/flame?seconds=0", 422, "seconds"),
+        ("/ranks/3/flame?rate=100000", 422, "rate"),
+        ("/ranks/x/flame", 422, "rank"),
+    ],
+)
+def test_flame_graph_that_cannot_be_made_is_refused_with_the_reason(hung: Any, path: str, status: int, said: str) -> None:
+    answer = ask(hung, path)
+
+    assert answer.status_code == status and said in answer.text
+
+
+def test_flame_graph_of_an_ended_rank_points_to_what_was_recorded(hung: Any) -> None:
+    hung.tell(1041.0, RankExited(3, 753, None, 9, "pidfd"))
+
+    answer = ask(hung, "/ranks/3/flame")
+
+    assert answer.status_code == 409
+    assert answer.json() == {"detail": "rank 3 has ended", "hint": "its recorded stacks: diag flame 3 --from RUN_DIR"}
+
+
+def test_flame_graph_that_fails_says_why_and_what_to_do(hung: Any) -> None:
+    hung.flame_error = DiagError("ptrace is not permitted", hint="give SYS_PTRACE")
+
+    answer = ask(hung, "/ranks/3/flame")
+
+    assert (answer.status_code, answer.json()["hint"]) == (503, "give SYS_PTRACE")
+
+
+@pytest.mark.parametrize("path", ["/flame", "/ranks/3/flame"])
+def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site(hung: Any, path: str) -> None:
+    hung.token = TOKEN
+    hung.bound_beyond_loopback = True
+    assert ask(hung, path).status_code == 401
+    assert ask(hung, path, authorization=f"Bearer {TOKEN}").status_code == 200
+
+    hung.bound_beyond_loopback = False
+    assert ask(hung, path, sec_fetch_site="cross-site", sec_fetch_mode="navigate").status_code == 403

@@ -73,8 +73,8 @@ def test_ranks_with_equal_stacks_are_one_class(hung: Any) -> None:
     assert titles == [
         "ranks 0-2: collective in all_reduce (torch/distributed/distributed_c10d.py:3173)",
         "rank 3: data in __next__ (torch/utils/data/dataloader.py:741)",
-        "rank 3, 1 child process (pid 10030): data in _worker_loop (torch/utils/data/_utils/worker.py:358)",
-        "ranks 0-3: 7 child processes waiting for work",
+        "rank 3, 1 DataLoader worker (pid 10030): data in _worker_loop (torch/utils/data/_utils/worker.py:358)",
+        "ranks 0-3: 7 DataLoader workers waiting for work",
     ]
 
 

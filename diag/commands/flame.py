@@ -1,0 +1,192 @@
+"""`diag flame RANK`: what a rank spends its time on, recorded now through the run's hub, or drawn from recorded evidence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diag.commands.dump import _endpoint
+from diag.errors import DiagError
+
+if TYPE_CHECKING:
+    from diag.outputs.flame import Profile
+
+__all__ = ["add", "run"]
+
+_ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
+_GRACE_SECONDS = 30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rank", metavar="RANK", help="a global rank; all: one graph of all ranks, from their last stacks")
+    parser.add_argument("--seconds", type=_between(1, 300), default=10.0, metavar="S", help="how long to look (default 10)")
+    parser.add_argument("--rate", type=_between(1, 200), default=50, metavar="N", help="samples a second (default 50)")
+    parser.add_argument("--format", choices=list(_ENDINGS), default="svg", help="svg (default), speedscope or collapsed lines")
+    parser.add_argument("--children", action="store_true", help="child processes too (DataLoader workers ...)")
+    parser.add_argument("--native", action="store_true",
+                        help="C and C++ frames too; stops the rank for some milliseconds at each sample")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default flame-rankN.svg; - is stdout)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--run-dir", type=Path, metavar="DIR", help="the run directory of the run to ask")
+    where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
+    where.add_argument("--from", dest="source", type=Path, metavar="PATH",
+                       help="draw what was recorded: a run directory or a bundle; no process is looked at")
+    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback")
+
+
+def _between(low: int, high: int) -> Any:
+    def number(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
+        return value
+
+    number.__name__ = "number"  # as argparse says it: invalid number value
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    rank = _rank(args.rank)
+    data = _recorded(args, rank) if args.source is not None else _live(args, rank)
+    name = "all" if rank is None else f"rank{rank}"
+    _write(data, args.output or f"flame-{name}.{_ENDINGS[args.format]}")
+    return 0
+
+
+def _rank(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 8):
+        raise DiagError(f"{text!r} is no rank", hint="diag flame 3, or diag flame all", exit_code=2)
+    return int(text)
+
+
+def _write(data: bytes, target: str) -> None:
+    if target == "-":
+        if sys.stdout is not None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        return
+    path = Path(target)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")  # whole or not at all
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a FIFO
+            path.write_bytes(data)
+        else:
+            temporary.write_bytes(data)
+            temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DiagError(f"the flame graph cannot be written to {path}: {error.strerror}", hint="choose a place with -o") from None
+    print(path)
+
+
+# --- live ------------------------------------------------------------------------------------------------------
+
+
+def _live(args: argparse.Namespace, rank: int | None) -> bytes:
+    import http.client
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
+    url, token, _ = _endpoint(args)
+    if not url.startswith(("http://", "https://")):
+        raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
+    wanted: dict[str, str] = {"format": args.format, "children": str(args.children).lower()}
+    path = "/flame"
+    if rank is not None:
+        path = f"/ranks/{rank}/flame"
+        wanted |= {"seconds": f"{args.seconds:g}", "rate": f"{args.rate:.0f}", "native": str(args.native).lower()}
+        about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
+        print(f"diag: looking at rank {rank} for {args.seconds:g} s{about}", file=sys.stderr, flush=True)
+    request = urllib.request.Request(f"{url}{path}?{urllib.parse.urlencode(wanted)}")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy must not see this, nor be waited for
+    try:
+        with opener.open(request, timeout=args.seconds + _GRACE_SECONDS) as answer:
+            data: bytes = answer.read()
+            return data
+    except urllib.error.HTTPError as error:
+        raise _refusal(url, error.code, error.read(65536)) from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise DiagError(f"the hub at {url} does not answer: {error}",
+                        hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+
+
+def _refusal(url: str, code: int, body: bytes) -> DiagError:
+    from diag.outputs.text import clean
+
+    try:
+        said = json.loads(body)
+        detail, hint = clean(str(said["detail"])), clean(str(said.get("hint") or ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return DiagError(f"{url} answers {code} and is no hub of diag")
+    if code == 401:
+        hint = "give --token (run.json has it)"
+    return DiagError(detail, hint=hint)
+
+
+# --- recorded --------------------------------------------------------------------------------------------------
+
+
+def _recorded(args: argparse.Namespace, rank: int | None) -> bytes:
+    from diag.outputs.flame import write
+
+    if args.native:
+        raise DiagError("recorded stacks have no native frames", hint="leave out --native, or --from", exit_code=2)
+    profile = _merged(args) if rank is None else _of_rank(args, rank)
+    return write(profile, args.format).encode("utf-8", "backslashreplace")
+
+
+def _of_rank(args: argparse.Namespace, rank: int) -> Profile:
+    from diag.model import format_ranks
+    from diag.observations import StackSample
+    from diag.outputs.flame import SeriesBuilder
+
+    builder = SeriesBuilder(rank, children=args.children)
+    seen: set[int] = set()
+    for at, fact in _facts(args.source):
+        if isinstance(fact, StackSample) and fact.rank is not None:
+            seen.add(fact.rank)
+            builder.add(at, fact)
+    if not builder.seen:
+        hint = f"it has stacks of ranks {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
+        raise DiagError(f"{args.source} has no stack of rank {rank}", hint=hint)
+    return builder.profile()
+
+
+def _merged(args: argparse.Namespace) -> Profile:
+    from diag.engine import Engine
+    from diag.observations import RankExited, RunEnded
+    from diag.outputs.flame import merged_profile
+    from diag.sources.parsers import PARSERS
+
+    engine = Engine(PARSERS, [])
+    for at, fact in _facts(args.source):
+        if not isinstance(fact, (RankExited, RunEnded)):  # where they were last, though all have ended since
+            engine.job.observe(at, fact)
+    profile = merged_profile(engine, children=args.children)
+    if not profile.samples:
+        raise DiagError(f"{args.source} has no stack of any rank")
+    return profile
+
+
+def _facts(source: Path) -> Iterator[tuple[float, Any]]:
+    """What was recorded, in order, with its told time."""
+    from diag.replay import _records
+    from diag.sources.parsers import PARSERS
+
+    notes: list[str] = []
+    for record in _records([source], notes):
+        parser = PARSERS.get(record.source)
+        for fact in parser(record) if parser is not None else ():
+            yield record.at, fact
+    for note in notes:
+        print(f"diag: {note}", file=sys.stderr)
