@@ -26,6 +26,11 @@ CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
 # Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
 _CHILD_CPU_RATIO = 0.2
 _MAIN_CPU_RATIO = 0.3
+# A compiler does nothing but compile: on a crowded machine (18 runnable on 2 cores: 0.1 each) it works on far less.
+_COMPILER_CPU_RATIO = 0.02
+_COMPILERS = frozenset({
+    "cc1plus", "cc1", "cicc", "ptxas", "cudafe++", "nvcc", "nvlink", "fatbinary", "clang", "clang++", "ld", "as",
+})
 # Above this a process reads or writes for its work; heartbeats and log lines stay below it.
 _IO_BYTES_PER_SECOND = 64 * 1024
 # Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
@@ -124,7 +129,7 @@ class RankState:
         for child in fact.children:
             old = known.get((child.pid, child.start_ticks))
             spent = child.cpu_seconds - (old.cpu_seconds if old else 0.0)
-            if spent / seconds > _CHILD_CPU_RATIO:
+            if spent / seconds > (_COMPILER_CPU_RATIO if child.comm in _COMPILERS else _CHILD_CPU_RATIO):
                 self.moved["child_cpu"] = at
         if self._children_moved_bytes(fact):
             self.moved["child_io"] = at

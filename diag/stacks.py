@@ -74,7 +74,9 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     #   init_distributed (deepspeed/comm/comm.py:910)                                     deepspeed 0.19.8, gloo
     ("deepspeed/comm/comm.py", frozenset({"init_distributed", "mpi_discovery", "init_deepspeed_backend"}), Activity.RENDEZVOUS),
     ("deepspeed/comm/torch.py", frozenset({"__init__", "init_process_group"}), Activity.RENDEZVOUS),
-    ("deepspeed/comm/", None, Activity.COLLECTIVE),
+    #   OpBuilder.jit_load (op_builder/builder.py:587) < build_shm_op (deepspeed/comm/torch.py:33)   deepspeed 0.16.9
+    ("op_builder/", frozenset({"load", "jit_load"}), Activity.COMPILE),
+    ("deepspeed/comm/", _COLLECTIVES | {"inference_all_reduce", "reduce_scatter_fn", "allgather_fn"}, Activity.COLLECTIVE),
     ("torch/distributed/elastic/rendezvous/", None, Activity.RENDEZVOUS),
     ("torch/distributed/rendezvous.py", None, Activity.RENDEZVOUS),
     ("torch/distributed/elastic/utils/store.py", None, Activity.RENDEZVOUS),

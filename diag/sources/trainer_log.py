@@ -57,7 +57,9 @@ _PHASES: tuple[tuple[str, str], ...] = (
     (":init_distributed] cdb=", "rendezvous"),
     #   [2026-11-21 13:17:51,570] [INFO] [comm.py:700:init_distributed] Initializing TorchBackend in DeepSpeed with backend gloo
     ("Initializing TorchBackend in DeepSpeed", "rendezvous"),
-    #   Time to load deepspeed_shm_comm op: 30.72140598297119 seconds
+    #   Time to load deepspeed_shm_comm op: 30.72140598297119 seconds       (init_process_group follows)
+    ("Time to load deepspeed_shm_comm op: ", "rendezvous"),
+    #   Time to load cpu_adam op: 2.3 seconds                               (source; deepspeed.initialize goes on)
     (" op: ", "model_load"),
     #   [2026-11-21 13:18:22,504] [INFO] [logging.py:107:log_dist] [Rank 0] DeepSpeed info: version=0.16.9 , git-hash=unknown, ...
     ("DeepSpeed info: version=", "model_load"),

@@ -12,7 +12,7 @@ from diag.model import Record
 from diag.observations import EpochStarted, Iteration, PhaseMarked, SaveFinished, SaveStarted
 from diag.silences import Silences
 from diag.sources import output
-from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, Story, stack, tree
+from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, Story, pid_of, process, stack, tree
 
 INIT = (
     "<module> /app/train.py:2",
@@ -103,6 +103,31 @@ def test_deepspeed_stuck_at_the_accelerator_line_by_a_stale_build_lock_is_told_a
     seconds_to_hang(story, {0: BATON, 1: BATON})
 
     assert (story.the("hang").klass, story.the("hang").cause) == ("lock_deadlock", "stale_file_lock")
+
+
+def test_operator_that_is_built_in_init_distributed_on_a_crowded_machine_is_no_hang() -> None:
+    """Recorded with 18 runnable processes on 2 cores: each cc1plus had 10 % of one."""
+    story = Story()
+    log(story, ACCELERATOR, CDB)
+    build = (*INIT[:3], "build_shm_op deepspeed/comm/torch.py:33", "OpBuilder.jit_load op_builder/builder.py:587",
+             "_run_ninja_build torch/utils/cpp_extension.py:2893", "run subprocess.py:550")  # fmt: skip
+
+    for second in range(0, 300, 2):
+        compiler = process(6001, comm="cc1plus", ppid=pid_of(0), cpu=second * 0.1)
+        story.tell(tree(0, story.now, compiler), stack(0, story.now, build))
+        story.tell(tree(1, story.now), stack(1, story.now, BATON))
+        story.wait(2.0)
+
+    assert story.findings() == []
+    assert story.engine.job.phase == "rendezvous"
+
+
+def test_import_of_deepspeed_is_no_collective() -> None:
+    importing = ("<module> /app/train.py:1", "<module> deepspeed/__init__.py:26", "<module> deepspeed/comm/comm.py:31")
+    story = Story()
+    story.tell(stack(0, story.now, importing), stack(0, story.now, (*INIT[:3], "build_shm_op deepspeed/comm/torch.py:33")))
+
+    assert story.engine.job.phase == "rendezvous"
 
 
 def test_import_of_deepspeed_by_a_worker_in_steady_state_does_not_bring_back_the_start() -> None:

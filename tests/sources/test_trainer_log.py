@@ -53,8 +53,8 @@ def test_deepspeed_launcher_and_engine_tell_rendezvous_build_steps_and_save() ->
     told, engine = phases("deepspeed_0.16.9.log")
 
     assert told == [
-        "launch", "rendezvous", "launch", "rendezvous", "compile", "model_load", "first_step", "steady", "ckpt_save",
-        "steady", "ckpt_save", "steady", "teardown",
+        "launch", "rendezvous", "launch", "rendezvous", "compile", "rendezvous", "model_load", "first_step", "steady",
+        "ckpt_save", "steady", "ckpt_save", "steady", "teardown",
     ]  # fmt: skip
     assert [fact.iteration for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, Iteration)] == [2, 4, 6, 8]
     assert {fact.path for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, SaveFinished)} == {"global_step4"}
