@@ -26,6 +26,8 @@ from diag.sources import run as run_source
 __all__ = ["folder_records", "holds_evidence"]
 
 _BEFORE_SECONDS = 60.0  # between two moments, and between the logs and the first: only the order matters
+_SETTLE_SECONDS = 5.0  # a death is judged some seconds after it
+_CLOCKS_APART_SECONDS = 3600.0  # further away a log's times are another day's, or another time zone's
 _EPOCH = 1e9  # where nothing tells a time
 _MOST_ROWS = 200_000
 
@@ -72,21 +74,26 @@ class _Folder:
         yield ticks.stamp(run_source.snapshot("", start, None, "", final=False))
         for rank in sorted(ranks):
             yield ticks.stamp(run_source.rank_found(self._placement(rank, ranks), "", {}))
-        for record in self._logs.records():
-            yield ticks.stamp(record)
-        yield from self._over(start, end, ticks)
+        yield from self._over(end, ticks)
         yield from self._final(end, ranks)
 
-    def _over(self, start: float, end: float, ticks: _Ticks) -> Iterator[Record]:
-        """What lies between the logs and the last moment: the GPUs, moments before, and who had died."""
-        timed: list[tuple[float, Record]] = [(at, _gpu_record([row], self._caps())) for at, row in self._rows if at < end]
+    def _over(self, end: float, ticks: _Ticks) -> Iterator[Record]:
+        """What lies before the last moment: the logs and the GPUs, moments before, and who had died.
+
+        Log lines with times of the GPUs' series stand among its rows; all others before everything.
+        """
+        caps, first = self._caps(), self._rows[0][0] if self._rows else end
+        timed: list[tuple[float, Record]] = [(at, _gpu_record([row], caps)) for at, row in self._rows if at < end]
+        for told, record in self._logs.records():
+            fits = told is not None and first - _CLOCKS_APART_SECONDS <= told <= end + _CLOCKS_APART_SECONDS
+            timed.append((min(told, end - _SETTLE_SECONDS) if fits and told is not None else ticks.at, record))
         for index, moment in enumerate(self._moments[:-1]):
             at = end - _BEFORE_SECONDS * (len(self._moments) - 1 - index)
             timed += [(at, record) for record in (*moment.first, *moment.rest)]
         for rank, status in sorted(self._deaths().items()):
             pid = self._pids().get(rank, 0)
             how = "the manifest" if rank in self._exit_codes() else "the traceback that its log ends with"
-            timed.append((end - 5.0, Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank)))
+            timed.append((end - _SETTLE_SECONDS, Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank)))
         for at, record in sorted(timed, key=lambda pair: pair[0]):
             ticks.at = max(ticks.at, at)
             yield ticks.stamp(record)

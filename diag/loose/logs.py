@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from diag.loose.files import LooseFile
-from diag.loose.still import LogClock
+from diag.loose.still import LogClock, epoch_of
 from diag.model import Record
 from diag.observations import (
     EpochStarted,
@@ -58,10 +58,20 @@ class LooseLogs:
             self._learn(item)
         self.finished = bool(self._made) and self._made <= self._destroyed and not self.raised
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[tuple[float | None, Record]]:
+        """With the time that the lines of a record tell: None before the first that does. Others stand with those before."""
         for item in self._files:
+            at: float | None = None
             for payload in _payloads(item):
-                yield Record(OUTPUT, payload, rank=item.rank)
+                lines: list[list[object]] = []
+                for line in payload["lines"]:
+                    told = epoch_of(line[0])
+                    if told is not None and told != at:
+                        if lines:
+                            yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
+                        at, lines = told, []
+                    lines.append(line)
+                yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
 
     def _learn(self, item: LooseFile) -> None:
         before = ""

@@ -18,7 +18,7 @@ from diag.observations import (
     SaveStarted,
 )
 
-__all__ = ["LogClock", "flat_seconds", "recorder_seconds"]
+__all__ = ["LogClock", "epoch_of", "flat_seconds", "recorder_seconds"]
 
 _PROGRESS = (Iteration, EpochStarted, PhaseMarked, SaveStarted, SaveFinished)
 # Ours; H200 job, and torch 2.11's C++ log (no year in it):
@@ -63,6 +63,18 @@ class LogClock:
         silent = self._last - self._progress
         usual = max(_SHORTEST_SECONDS, _TIMES_LONGER * self._longest)
         return silent if usual <= silent < _LONGEST_SECONDS else None
+
+
+def epoch_of(text: str) -> float | None:
+    """Seconds since the epoch that a line with a whole date stands for, taken as UTC: training machines keep that."""
+    match = _STAMP.search(text[:_MOST_CHARS])
+    if match is None or match[1] is None:
+        return None
+    try:
+        found = datetime.datetime.strptime(match[0][:19].replace("T", " "), "%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return None
+    return found.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
 def _stamp(text: str) -> float | None:
