@@ -14,8 +14,7 @@ from diag.detectors import DETECTORS
 from diag.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-HANG_FILES = sorted([*(ROOT / "diag" / "detectors").glob("hang*.py"),
-                     *(ROOT / "diag" / "detectors" / f"{name}.py" for name in ("blame", "joined", "standing", "verdict"))])
+HANG_FILES = sorted((ROOT / "diag" / "detectors" / "hang").glob("*.py"))
 DOCS = "\n".join((ROOT / name).read_text() for name in ("README.md", "REFERENCE.md"))
 
 # Public API: ids that scripts and alerts match. A new one is added here and in REFERENCE.md; none is ever renamed.
@@ -149,7 +148,7 @@ def test_no_option_is_documented_that_there_is_not() -> None:
 def ids_in_code() -> set[str]:
     """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's lines."""
     found = {kind.name for kind in DETECTORS}
-    for path in [*(ROOT / "diag" / "detectors").glob("*.py"), *(ROOT / "diag" / "preflight").glob("*.py")]:
+    for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

@@ -242,7 +242,7 @@ def test_replay_of_the_journal_gives_what_was_said_live(tmp_path_factory, schedu
 
 
 def test_detectors_import_neither_sources_nor_outputs() -> None:
-    for path in Path(__file__).parents[2].joinpath("diag", "detectors").glob("*.py"):
+    for path in Path(__file__).parents[2].joinpath("diag", "detectors").rglob("*.py"):
         text = path.read_text()
         assert "diag.sources" not in text and "diag.outputs" not in text, path.name
 

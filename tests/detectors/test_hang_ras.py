@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from diag.detectors.hang_ras import Ras, RasExplanation, ranks_of
+from diag.detectors.hang.ras import Ras, RasExplanation, ranks_of
 from diag.jobstate import JobState
 from diag.model import Placement, Record
 from diag.observations import Iteration, RankExited, RankFound, RasCommunicator, RasRank, RasReading, StackSample, ThreadStack

@@ -12,7 +12,7 @@ from diag.rankstate import RankState
 from diag.stacks import Reading, read_stack, shorten
 
 if TYPE_CHECKING:
-    from diag.detectors.verdict import Verdict
+    from diag.detectors.hang.verdict import Verdict
 
 __all__ = ["describe", "evidence_of"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diag.detectors.hang_collectives import Collectives
-from diag.detectors.hang_gpu import GpuReading, Gpus
-from diag.detectors.hang_network import Network
-from diag.detectors.hang_ras import Ras, RasExplanation
-from diag.detectors.hang_watchdog import Watchdog, WatchdogSays
-from diag.detectors.standing import WAITS
-from diag.detectors.verdict import Note, Verdict, others
+from diag.detectors.hang.collectives import Collectives
+from diag.detectors.hang.gpus import GpuReading, Gpus
+from diag.detectors.hang.network import Network
+from diag.detectors.hang.ras import Ras, RasExplanation
+from diag.detectors.hang.standing import WAITS
+from diag.detectors.hang.verdict import Note, Verdict, others
+from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
 from diag.jobstate import JobState
 from diag.model import Confidence
 from diag.observations import Observation

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diag.detectors.standing import WAITS, cause_of
-from diag.detectors.verdict import Verdict, others
+from diag.detectors.hang.standing import WAITS, cause_of
+from diag.detectors.hang.verdict import Verdict, others
 from diag.jobstate import JobState
 from diag.model import Confidence
 from diag.rankstate import RankState

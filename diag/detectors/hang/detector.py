@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from diag.detectors.blame import blame
-from diag.detectors.hang_advice import advice_for
-from diag.detectors.hang_words import describe, evidence_of
-from diag.detectors.joined import Joined, lowered, undecided
-from diag.detectors.patience import STEADY_SECONDS, may_be_idle, patience
-from diag.detectors.standing import WAITS, standing_of
-from diag.detectors.verdict import Verdict
+from diag.detectors.hang.advice import advice_for
+from diag.detectors.hang.blame import blame
+from diag.detectors.hang.joined import Joined, lowered, undecided
+from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
+from diag.detectors.hang.standing import WAITS, standing_of
+from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.words import describe, evidence_of
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, SnapshotTaken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.detectors.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict
 from diag.jobstate import JobState
 from diag.rankstate import RankState
 
