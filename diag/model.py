@@ -24,9 +24,11 @@ __all__ = [
     "Severity",
     "format_ranks",
     "found",
+    "rank_words",
 ]
 
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
+_LONGEST_RANKS = 60  # characters: half of a line
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
 
 JOB = "job"  # the subject of a finding about the whole job
@@ -245,6 +247,18 @@ def format_ranks(ranks: Sequence[int]) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
         start = previous = rank
     return ",".join(parts)
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """Ranks for one line: where they are scattered, the first ones and how many there are.
+
+    >>> rank_words([3]), rank_words(range(0, 16384, 2))
+    ('rank 3', 'ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,40,... (8192 of them)')
+    """
+    words = format_ranks(ranks)
+    if len(words) > _LONGEST_RANKS:
+        words = words[: words.rindex(",", 0, _LONGEST_RANKS)] + f",... ({len(ranks)} of them)"
+    return ("rank " if len(ranks) == 1 else "ranks ") + words
 
 
 def found(document: Mapping[str, Any]) -> bool:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from diag.engine import Engine
 from diag.merge import living_children, standing_steps
-from diag.model import format_ranks
+from diag.model import rank_words
 from diag.observations import Frame, StackSample
 from diag.rankstate import RankState
 from diag.stacks import child_role, is_idle_worker, read_stack, shorten, steps
 
-__all__ = ["StackClass", "exit_words", "frame_words", "living_children", "rank_words", "stack_classes", "why_no_stack"]
+__all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 
 _STACK_SOURCES = ("pyspy", "faulthandler", "stacks")
 
@@ -151,19 +151,6 @@ def _ranks(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(numbers)))
 
 
-_LONGEST_RANKS = 60  # characters: half of a line
-
-
-def rank_words(ranks: Sequence[int]) -> str:
-    """Ranks for one line: where they are scattered, the first ones and how many there are.
-
-    >>> rank_words([3]), rank_words(range(0, 16384, 2))
-    ('rank 3', 'ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38,... (8192 of them)')
-    """
-    words = format_ranks(ranks)
-    if len(words) > _LONGEST_RANKS:
-        words = words[: words.rindex(",", 0, _LONGEST_RANKS)] + f",... ({len(ranks)} of them)"
-    return ("rank " if len(ranks) == 1 else "ranks ") + words
 
 
 def why_no_stack(engine: Engine, rank: RankState) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from diag.outputs.classes import StackClass, frame_words, rank_words
+from diag.model import rank_words
+from diag.outputs.classes import StackClass, frame_words
 from diag.outputs.text import _cut, _duration, _wrap, clean
 from diag.stacks import Activity
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diag.jobstate import JobState
-from diag.model import Evidence, format_ranks
+from diag.model import Evidence, rank_words
 from diag.observations import StackSample, ThreadStack
 from diag.rankstate import RankState
 from diag.stacks import Reading, read_stack, shorten
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "evidence_of"]
 
+# Phases of which people know the line that the log stopped at, not the name.
+_QUOTED_PHASES = ("launch", "rendezvous", "model_load", "comm_init")
 _PHASES = {
     "launch": "while starting",
     "rendezvous": "before the process group was up",
@@ -38,6 +40,8 @@ def describe(verdict: Verdict, job: JobState, now: float) -> str:
     parts = [_subject(verdict, job), _for_how_long(verdict, now)]
     if where:
         parts.append(f" {where}")
+    if job.phase in _QUOTED_PHASES and job.phase_line:
+        parts.append(f', its last word on that "{job.phase_line.strip()[:120]}"')
     waiting = _waiting(verdict, job)
     if waiting:
         parts.append(f"; {waiting}")
@@ -60,7 +64,7 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         first = next((rank for rank in seen if rank.reading is not None), None)
         return f"all {len(verdict.waiting)} ranks seen have waited{_in(first) if first else ''}{_joined_call(verdict, job)}"
     one = len(ranks) == 1
-    name = f"rank{'' if one else 's'} {format_ranks(ranks)} {'has' if one else 'have'}"
+    name = f"{rank_words(ranks)} {'has' if one else 'have'}"
     rank = job.ranks.get(ranks[0])
     if rank is None:
         return f"{name} not appeared"
@@ -122,7 +126,7 @@ def _calls(verdict: Verdict) -> str:
     for call in found.signatures[:4]:
         one = len(call.ranks) == 1
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
-        parts.append(f"rank{'' if one else 's'} {format_ranks(call.ranks)} call{'s' if one else ''} {call.op} {sizes}".rstrip())
+        parts.append(f"{rank_words(call.ranks)} call{'s' if one else ''} {call.op} {sizes}".rstrip())
     place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
     return ": " + ", ".join(parts) + place
 
@@ -131,10 +135,11 @@ def _where_each(verdict: Verdict) -> str:
     found = verdict.collectives
     if found is None:
         return ""
+    culprits = set(verdict.culprits)
     parts = [
         f"rank {rank} in {wait.op} {wait.seq} of {wait.desc or wait.group}"
         for rank, wait in sorted(found.waiting.items())
-        if rank in verdict.culprits
+        if rank in culprits
     ]
     return " (" + ", ".join(parts[:4]) + ")" if parts else ""
 
@@ -149,7 +154,7 @@ def _waiting(verdict: Verdict, job: JobState) -> str:
     parts = []
     for call, ranks in sorted(calls.items(), key=lambda item: -len(item[1])):
         verb = "waits" if len(ranks) == 1 else "wait"
-        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} {verb}{' in ' + call if call else ''}")
+        parts.append(f"{rank_words(ranks)} {verb}{' in ' + call if call else ''}")
     return ", ".join(parts[:3])
 
 
@@ -210,7 +215,7 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
     if found is not None:
         waits = [f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
                  for rank, wait in sorted(found.waiting.items())[:8]]
-        late = f"; rank {format_ranks(found.culprits)} has not come to it" if found.kind == "absent_rank" else _calls(verdict)
+        late = f"; {rank_words(found.culprits)} has not come to it" if found.kind == "absent_rank" else _calls(verdict)
         yield Evidence("flight_recorder", ", ".join(waits) + late, now)
     for note in verdict.notes[:8]:
         yield Evidence(note.kind, note.text, now, note.rank)
