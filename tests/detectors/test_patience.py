@@ -94,6 +94,7 @@ def test_deepspeed_ranks_that_meet_at_different_addresses_are_called_stuck_in_re
 
     assert story.the("hang").klass == "rendezvous"
     assert "Setting ds_accelerator to cuda" in story.engine.job.phase_line
+    assert "Setting ds_accelerator to cuda" in story.the("hang").summary
 
 
 def test_deepspeed_stuck_at_the_accelerator_line_by_a_stale_build_lock_is_told_as_that() -> None:
