@@ -96,6 +96,12 @@ class WaitGraph:
         before = {front.place for front in earlier.fronts}
         return _graph([front for front in self.fronts if front.place in before], self.no_dump)
 
+    def joined_by(self, fronts: Sequence[Front]) -> WaitGraph:
+        """With waits that no recorder keeps and something else told, of ranks that wait in nothing recorded."""
+        recorded = {rank for front in self.fronts for rank in front.waiting}
+        new = [front for front in fronts if not recorded.intersection(front.waiting)]
+        return _graph([*self.fronts, *new], self.no_dump) if new else self
+
     def explain(self) -> Explanation:
         """A mismatch outranks absence (it is what the others then wait behind), absence outranks a cycle."""
         waiting = self._waiting()
@@ -115,10 +121,24 @@ class WaitGraph:
                 bool(wanted.intersection(front.missing or front.no_dump)), -len(front.missing), len(front.waiting)))
             return Explanation("absent_rank", culprits, waiting, (), told, certain and bool(known))
         if self.cycles:
-            ranks = tuple(sorted({rank for cycle in self.cycles for rank in cycle}))
+            ranks = _most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
             inside = next((front for front in self.fronts if ranks[0] in front.waiting), None)
             return Explanation("order_cycle", ranks, waiting, (), inside, certain)
+        guessed = self._as_if_members_were_missing()
+        if guessed is not None:
+            return replace(guessed, certain=False)
         return Explanation("all_joined", (), waiting, (), max(self.fronts, key=lambda front: len(front.waiting)), certain)
+
+    def _as_if_members_were_missing(self) -> Explanation | None:
+        """gloo's recorder names no members of a group, so a group looks complete with those who have called in it. A call that
+        all have joined would end there: with two such groups, each lacks somebody who waits in another."""
+        guessed = [front for front in self.fronts if not (front.whole or front.is_p2p or front.signatures or front.no_dump)]
+        if len(guessed) < 2 or any(front.missing for front in self.fronts):
+            return None
+        everybody = {rank for front in guessed for rank in front.waiting}
+        filled = [replace(front, missing=tuple(sorted(everybody - set(front.waiting)))) for front in guessed]
+        graph = _graph(filled, self.no_dump)
+        return graph.explain() if graph.cycles and not graph.sinks else None
 
     def _waiting(self) -> dict[int, Wait]:
         """Each rank once: where it waits for somebody, before where all have come."""
@@ -134,6 +154,21 @@ class WaitGraph:
         return waits
 
 
+def _most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ...]:
+    """Of ranks that wait for each other, whom most wait for: a call that many have not come to blames each of them little. All
+    of them where none stands out."""
+    weight = dict.fromkeys(sorted(inside), 0.0)
+    for front in fronts:
+        absent = [rank for rank in front.missing if rank in weight]
+        for rank in absent:
+            weight[rank] += len(front.waiting) / len(front.missing)
+    most = max(weight.values())
+    top = tuple(rank for rank, value in weight.items() if value == most)
+    rest = [value for value in weight.values() if value != most]
+    stands_out = bool(rest) and most >= _STANDS_OUT * max(rest) and 2 * len(top) < len(weight)
+    return top if stands_out else tuple(weight)
+
+
 def build(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[int]] | None = None,
           world_size: int = 0) -> WaitGraph:
     """`members` and `world_size` help where the recorder does not tell who is in a group (gloo)."""
@@ -146,6 +181,8 @@ def build(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[in
     unknown.update(rank for rank in range(world_size) if rank not in dumps)
     return _graph(fronts, tuple(sorted(unknown)))
 
+
+_STANDS_OUT = 1.5  # times as much waited for as the next
 
 # --- fronts ----------------------------------------------------------------------------------------------------
 

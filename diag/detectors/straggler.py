@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.detectors.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.jobstate import JobState
+from diag.layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
 from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankFound, StackSample
 from diag.stacks import Activity, read_stack
@@ -33,7 +33,6 @@ _VERDICT_STANDS_SECONDS = 120.0
 _QUIET_SECONDS, _QUIET_SILENCES = 8.0, 1.2
 _HOLDS_SECONDS = 6.0
 
-_PIPELINE = re.compile(r"--(?:pipeline[-_]model[-_]parallel[-_]size|pp)[= ](\d{1,5})\b")
 _STAGE_CALLS = ("megatron/core/pipeline_parallel/p2p_communication.py", "deepspeed/runtime/pipe/p2p.py")
 _CAUSES = {
     Activity.DATA: "data_loading",
@@ -115,8 +114,7 @@ class StragglerDetector:
             self._looks.observe(at, fact)
 
     def _see_rank(self, fact: RankFound) -> None:
-        match = _PIPELINE.search(fact.command)
-        self._pipeline = int(match[1]) if match else self._pipeline
+        self._pipeline = pipeline_parallel_size(fact.command) or self._pipeline
         known, self._places[fact.placement.rank] = self._places.get(fact.placement.rank), fact.placement
         if known is not None and known.pid != fact.placement.pid:  # another attempt: what was seen is of the one before
             self._looks.start_over()

@@ -48,6 +48,8 @@ _ADVICE = {
     "look for a branch only this rank takes (if rank == ..., an early continue, a wait for an event or a service).",
     "calls_differ": "The ranks call different collectives at the same point (the evidence shows both): look for a branch that "
     "depends on the rank, on the data, or on a shape that differs, at the lines their stacks show.",
+    "call_unanswered": "Rank {ranks} is in a send, receive or collective at the line shown that no other rank has come to: look "
+    "for a call that only this rank makes, or a peer number that is wrong.",
     "groups_in_opposite_order": "Ranks {ranks} use two process groups in opposite order, each waiting for the other: issue "
     "the collectives of all groups in one order on all ranks.",
     "preprocess_blocked": "Data preparation on rank {ranks} does not move: check the data source and its worker processes.",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.jobstate import JobState
-from diag.observations import FlightRecorder, Observation
-from diag.waitgraph import Explanation, build
+from diag.layout import pipeline_parallel_size
+from diag.observations import FlightRecorder, Observation, RankFound
+from diag.stacks import Activity
+from diag.waitgraph import Explanation, Front, build
 
 __all__ = ["Collectives"]
 
 # A reading older than this tells nothing of now; under suspicion they come every 30 s.
 _FRESH_SECONDS = 90.0
+_WAITING = (Activity.COLLECTIVE, Activity.GPU_SYNC)
 
 
 class Collectives:
@@ -18,10 +22,13 @@ class Collectives:
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, FlightRecorder]] = {}
         self._before: dict[int, tuple[float, FlightRecorder]] = {}
+        self._stages: int | None = None  # of the pipeline, as the command line says
         self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
 
     def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, FlightRecorder) and fact.rank is not None:
+        if isinstance(fact, RankFound):
+            self._stages = pipeline_parallel_size(fact.command) or self._stages
+        elif isinstance(fact, FlightRecorder) and fact.rank is not None:
             if fact.rank in self._last:
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)
@@ -34,17 +41,24 @@ class Collectives:
         before = last if once else self._of(self._before, living, now)
         if not last or set(last) != set(before):
             return None
-        key = tuple((rank, at) for rank, (at, _) in sorted(last.items()))
+        key = tuple((rank, at, job.ranks[rank].stack_signature) for rank, (at, _) in sorted(last.items()))
         if self._explained[0] != key:
             size = max(job.world_size, len(living))
             earlier = build({rank: fact for rank, (_, fact) in before.items()}, world_size=size)
             graph = build({rank: fact for rank, (_, fact) in last.items()}, world_size=size).still(earlier)
+            graph = graph.joined_by(self._between_stages(job, size))
             found = graph.explain()
             # gloo's recorder names no members: they are guessed from who called. With every rank's dump at hand the
             # guess can only miss a rank that never called in the group; the verdict is then less sure, not wrong.
             usable = found.certain or not graph.no_dump
             self._explained = (key, found if usable and found.kind != "no_pending" else None)
         return self._explained[1]
+
+    def _between_stages(self, job: JobState, world_size: int) -> list[Front]:
+        if self._stages is None or self._stages < 2:
+            return []
+        waiting = [rank for rank in job.alive_ranks() if rank.reading is not None and rank.reading.activity in _WAITING]
+        return pipeline_fronts(waiting, world_size, self._stages)
 
     def _of(
         self, readings: dict[int, tuple[float, FlightRecorder]], living: dict[int, int], now: float

@@ -11,6 +11,7 @@ from dataclasses import replace
 from diag.detectors.hang.collectives import Collectives
 from diag.detectors.hang.gpus import GpuReading, Gpus
 from diag.detectors.hang.network import Network
+from diag.detectors.hang.pipeline import is_between_stages
 from diag.detectors.hang.ras import Ras, RasExplanation
 from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, others
@@ -61,7 +62,7 @@ class Joined:
 
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
-        verdict = _with_collectives(verdict, self.collectives.explain(now, job, once=once), standing)
+        verdict = _with_collectives(verdict, self.collectives.explain(now, job, once=once), standing, job)
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
@@ -98,7 +99,9 @@ class Joined:
                        cause="transport_error", confidence=Confidence.MEDIUM, notes=(*verdict.notes, *notes))
 
 
-def _with_collectives(verdict: Verdict, found: Explanation | None, standing: dict[int, str]) -> Verdict:
+def _with_collectives(
+    verdict: Verdict, found: Explanation | None, standing: dict[int, str], job: JobState
+) -> Verdict:
     """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
 
     A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that explains
@@ -115,6 +118,9 @@ def _with_collectives(verdict: Verdict, found: Explanation | None, standing: dic
         sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
     if found.kind == "absent_rank":
+        unrecorded = tuple(rank for rank in found.culprits if standing.get(rank) == "joined")
+        if all_wait and unrecorded:
+            return _unanswered(verdict, found, unrecorded, job)
         if all_wait:
             return _decided(verdict, found, "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
         agreed = set(verdict.culprits).intersection(found.culprits)
@@ -123,6 +129,17 @@ def _with_collectives(verdict: Verdict, found: Explanation | None, standing: dic
     if found.kind == "all_joined" and undecided(verdict) and found.certain:
         return replace(verdict, collectives=found)
     return verdict
+
+
+def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobState) -> Verdict:
+    """Missing in the recorder, yet their stacks stand in a call: a send or receive, which gloo's recorder does not keep. Between
+    pipeline stages of an unknown layout the peer is not known either; elsewhere, nobody answers this call."""
+    absent = tuple(rank for rank in found.culprits if rank not in ranks)
+    if absent:
+        return _decided(verdict, replace(found, culprits=absent), "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
+    if any(is_between_stages(job.ranks[rank]) for rank in ranks if rank in job.ranks):
+        return verdict
+    return _decided(verdict, found, "collective_mismatch", "call_unanswered", Confidence.MEDIUM)
 
 
 def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:

@@ -87,6 +87,8 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         at = f", which stands{_at(child[1])}" if child else ""
         worker = f" from DataLoader worker pid {verdict.blamed_child}{at}" if verdict.blamed_child else ""
         return f"{name} waited for a batch{worker}"
+    if verdict.cause == "call_unanswered":
+        return f"{name} waited{_in(rank)}, a call that nobody answers"
     if verdict.klass == "collective_mismatch":
         return f"{name} called another collective than the others{_calls(verdict)}"
     if verdict.klass == "collective_order_deadlock":
