@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.sources import cgroup, exits, faulthandler, flight_recorder, proc, pyspy, shm
+from diag.probes import Probe, Probes
+from diag.sources import cgroup, exits, faulthandler, flight_recorder, proc, pyspy, remote_stack, shm
 
 __all__ = ["Sidecar", "main"]
 
@@ -31,6 +32,8 @@ _COLLECTIVES_SECONDS = 30.0
 _MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 _MOST_CHILDREN = 16
 _DUMP_CHILDREN = 64
+_RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
+_MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind
 
 
 class Sidecar:
@@ -50,12 +53,13 @@ class Sidecar:
         self._host = socket.gethostname()
         self._wake = threading.Condition()
         self._closer = False
-        self._dumps: list[dict[str, Any]] = []
+        self._dumps = 0
         self._gone = threading.Event()
+        self._memory = remote_stack.RemoteStacks()
         self._pyspy = pyspy.PySpy()
+        self._no_python: dict[int, int] = {}  # children: how often py-spy found no Python in them
         self._failing: dict[str, str] = {}
         self._misses = 0
-        self._no_stack = ""
         self._signalled_at = -1e9
         self._recorder_stuck = False
         self._reader: proc.ProcessReader | None = None
@@ -63,7 +67,6 @@ class Sidecar:
         self._cgroup: cgroup.CgroupReader | None = None
         self._cgroup_lock = threading.Lock()
         self._children: list[tuple[int, str]] = []
-        self._children_at = 0.0
 
     # -- threads ------------------------------------------------------------------------------------------
 
@@ -72,16 +75,16 @@ class Sidecar:
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
 
     def command(self, order: dict[str, Any]) -> None:
-        """Raises KeyError, TypeError or ValueError for what is no order. A dump's deadline runs from here: the stack
-        thread may be busy for seconds when it comes."""
-        if "dump" in order:
-            order = {**order, "until": time.monotonic() + float(order["deadline"])}
-        with self._wake:
-            if "mode" in order:
+        """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the others
+        may be held up when one comes."""
+        if "mode" in order:
+            with self._wake:
                 self._closer = order["mode"] == "closer"
-            if "dump" in order:
-                self._dumps.append(order)
-            self._wake.notify_all()
+                self._wake.notify_all()
+        for name, work in (("dump", self._dump), ("native", self._native)):
+            if name in order:
+                until = time.monotonic() + float(order["deadline"])
+                threading.Thread(target=work, args=(str(order[name]), until), name=name, daemon=True).start()
 
     def _guard(self, work: Callable[[], None]) -> None:
         """A bug in one source must not silence the others: it is told, and that source is over."""
@@ -157,27 +160,32 @@ class Sidecar:
         self._children = _child_names(payload)
         self.record(proc.SOURCE, payload, time.monotonic() - began)
 
-    def _read_cgroup(self) -> None:
+    def _read_cgroup(self) -> str:
+        """Returns why it could not be read, empty when it was."""
         if not self._cgroup_lock.acquire(timeout=1.0):
-            return  # another of our threads is at it, and the kernel holds it up
+            return "an earlier reading has not come back from the kernel"
         try:
             if self._cgroup is None:
                 self._cgroup = cgroup.CgroupReader(self.pid)
             self.record(cgroup.SOURCE, self._cgroup.sample())
             self.works("cgroup")
+            return ""
         except OSError as error:
             if not self._gone.is_set():
                 self.failed("cgroup", str(error), getattr(error, "remedy", ""))
+            return str(error)
         finally:
             self._cgroup_lock.release()
 
-    def _read_shm(self) -> None:
+    def _read_shm(self) -> str:
         try:
             self.record(shm.SOURCE, shm.read(self.pid))
             self.works("shm")
+            return ""
         except (OSError, shm.SharedMemoryUnavailable) as error:
             if not self._gone.is_set():
                 self.failed("shm", str(error), getattr(error, "remedy", ""))
+            return str(error)
 
     # -- stacks -------------------------------------------------------------------------------------------
 
@@ -185,12 +193,7 @@ class Sidecar:
         last_children = -1e9
         while not self._gone.is_set():
             began = time.monotonic()
-            with self._wake:
-                dump = self._dumps.pop(0) if self._dumps else None
-                closer = self._closer
-            if dump is not None:
-                self._dump(dump)
-                continue
+            closer = self._closer
             self._main_stack(deadline=2.0, urgent=closer)
             if closer and began - last_children >= _CHILD_STACK_SECONDS:
                 last_children = time.monotonic()
@@ -198,32 +201,45 @@ class Sidecar:
             period = self.close_stack_seconds if self._closer else self.stack_seconds
             with self._wake:
                 until = began + period
-                while not self._dumps and not self._gone.is_set() and (left := until - time.monotonic()) > 0:
+                while not self._gone.is_set() and (left := until - time.monotonic()) > 0:
                     self._wake.wait(left)
                     if self._closer and not closer:  # suspicion begins now, not after the slow period
                         until = min(until, began + self.close_stack_seconds)
 
-    def _main_stack(self, deadline: float, *, urgent: bool) -> bool:
-        """py-spy, or the rank's own faulthandler where py-spy may not look. False when neither gave a stack."""
+    def _main_stack(self, deadline: float, *, urgent: bool) -> tuple[str, str]:
+        """From the process's memory; by py-spy, where that fails; by the rank's own faulthandler, where neither may look.
+        Returns which of them gave a stack, and, where none did, why."""
         began = time.monotonic()
-        payload = self._pyspy.dump(self.pid, deadline)
+        payload = self._memory.dump(self.pid, deadline / 2)
+        if "failed" not in payload:
+            self._misses = 0
+            self.record(remote_stack.SOURCE, payload, time.monotonic() - began)
+            return remote_stack.SOURCE, ""
+        self._send({"error": [remote_stack.SOURCE, payload["failed"]]})
+        if payload["failed"] == "timed_out":  # py-spy would hang in the same lock of the kernel
+            self._misses += 1
+            if self._misses >= _MISSES_TOLD:
+                self.record(remote_stack.SOURCE, payload)
+            return "", ": ".join(filter(None, remote_stack.explain(payload)))
+        again = time.monotonic()
+        payload = self._pyspy.dump(self.pid, max(0.05, began + deadline - again))
         why = payload.get("failed")
         if why is None:
             self._misses = 0
-            self.record(pyspy.SOURCE, payload, time.monotonic() - began)
-            return True
+            self.record(pyspy.SOURCE, payload, time.monotonic() - again)
+            return pyspy.SOURCE, ""
         self._send({"error": [pyspy.SOURCE, why]})
         self._misses += 1
-        self._no_stack = ": ".join(filter(None, pyspy.explain(payload)))
+        reason = ": ".join(filter(None, pyspy.explain(payload)))
         if why == "gone" or self._gone.is_set():
-            return False
+            return "", "the process is gone"
         if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
-            return False  # torn, or the machine is busy: the next sample is soon
+            return "", reason  # torn, or the machine is busy: the next sample is soon
         self.record(pyspy.SOURCE, payload)
         if not urgent and began - self._signalled_at < _SIGNAL_SECONDS:
-            return False
+            return "", reason
         self._signalled_at = began
-        return self._by_signal(self.pid, None, deadline)
+        return (faulthandler.SOURCE, "") if self._by_signal(self.pid, None, deadline) else ("", reason)
 
     def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
         """The in-rank hook's faulthandler, where ptrace is denied."""
@@ -244,12 +260,30 @@ class Sidecar:
             now = time.monotonic()
             if now >= until or self._gone.is_set():
                 return len(wanted) - index
-            payload = self._pyspy.dump(pid, min(1.0, until - now), parent_pid=self.pid)
-            if "failed" not in payload:
-                self.record(pyspy.SOURCE, payload, time.monotonic() - now)
-            elif payload["failed"] in ("denied", "not_found"):
-                self._by_signal(pid, self.pid, min(1.0, until - now))
+            self._child_stack(pid, min(1.0, until - now))
+        alive = {pid for pid, _ in wanted}
+        self._memory.keep_only({self.pid, *alive})
+        self._no_python = {pid: count for pid, count in self._no_python.items() if pid in alive}
         return max(0, len(wanted) - most)
+
+    def _child_stack(self, pid: int, deadline: float) -> None:
+        if self._no_python.get(pid, 0) >= _MISSES_TOLD:
+            return  # a compiler: not a py-spy process for it each time
+        began = time.monotonic()
+        payload = self._memory.dump(pid, deadline, parent_pid=self.pid)
+        if "failed" not in payload:
+            self.record(remote_stack.SOURCE, payload, time.monotonic() - began)
+            return
+        if payload["failed"] in ("gone", "timed_out"):
+            return
+        again = time.monotonic()
+        payload = self._pyspy.dump(pid, max(0.05, began + deadline - again), parent_pid=self.pid)
+        if "failed" not in payload:
+            self.record(pyspy.SOURCE, payload, time.monotonic() - again)
+        elif payload["failed"] in ("denied", "not_found"):
+            self._by_signal(pid, self.pid, deadline)
+        elif payload["failed"] == "not_python":
+            self._no_python[pid] = self._no_python.get(pid, 0) + 1
 
     # -- collectives --------------------------------------------------------------------------------------
 
@@ -285,30 +319,90 @@ class Sidecar:
         self._recorder_stuck = why == "timed_out"
         return "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
 
-    def _dump(self, order: dict[str, Any]) -> None:
-        """Everything about this rank now, within the deadline. Each part that is missing is said with its reason."""
+    # -- dump ---------------------------------------------------------------------------------------------
+
+    def _dump(self, name: str, until: float) -> None:
+        """Everything about this rank now, each part in time or missing with its reason; none waits for another but the
+        children's stacks for their list."""
         began = time.monotonic()
-        until = float(order["until"])
-        missing: list[str] = []
-        try:
-            if self._reader is not None:
-                self._read_proc(detail=True)
-                self.record(proc.SOURCE, self._reader.limits())
-        except proc.ProcessGone:
-            missing.append("the process is gone")
-        if not self._main_stack(min(3.0, until - time.monotonic()), urgent=True):
-            missing.append("no stack: " + (self._no_stack or "the process is gone"))
-        if not self._recorder_stuck:
-            silent = self._read_collectives(max(0.1, min(1.5, until - time.monotonic())))
-            if silent:
-                missing.append("no collectives: " + silent)
-        unseen = self._child_stacks(_DUMP_CHILDREN, until)
-        if unseen:
-            missing.append(f"{unseen} child processes not reached in time")
-        self._read_cgroup()
-        self._read_shm()
-        self._send({"dumped": order["dump"], "rank": self.rank, "missing": missing,
+        with self._wake:
+            crowded = self._dumps >= _MOST_DUMPS
+            self._dumps += not crowded
+        if crowded:
+            self._dumped(name, began, ["earlier dumps of it have not come back from the kernel"], [])
+            return
+        probes = Probes(until)
+        listed, stack, children = Probe("proc"), Probe("stack"), Probe("child_stacks")
+        probes.start((listed, self._probe_proc))
+        probes.start((stack, lambda probe: self._probe_stack(probe, probes)),
+                     (children, lambda probe: self._probe_children(probe, listed, probes)))
+        recorder = Probe("flight_recorder")
+        if self._asks_recorder():
+            probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
+        probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm))
+        rows, late = probes.wait()
+        missing = [f"{what}{probe.reason}" for probe, what in
+                   ((stack, "no stack: "), (recorder, "no collectives: "), (children, "")) if probe.reason]
+        missing += [f"{probe} not finished in time" for probe in late]
+        if listed.reason and "the process is gone" not in stack.reason:
+            missing.append(listed.reason)
+        self._dumped(name, began, missing, rows)
+        for probe in probes.all:  # daemon threads; nobody waits for this one
+            probe.done.wait()
+        with self._wake:
+            self._dumps -= 1
+
+    def _dumped(self, name: str, began: float, missing: list[str], probes: list[dict[str, Any]]) -> None:
+        self._send({"dumped": name, "rank": self.rank, "missing": missing, "probes": probes,
                     "seconds": round(time.monotonic() - began, 4)})
+
+    def _probe_proc(self, probe: Probe) -> None:
+        try:
+            if self._reader is None:  # its thread has only just started
+                self._reader = proc.ProcessReader(self.pid, start_ticks=self.start_ticks)
+            self._read_proc(detail=True)
+            self.record(proc.SOURCE, self._reader.limits())
+        except proc.ProcessGone:
+            probe.reason = "the process is gone"
+
+    def _probe_stack(self, probe: Probe, probes: Probes) -> None:
+        probe.reader, probe.reason = self._main_stack(min(3.0, probes.left), urgent=True)
+
+    def _probe_children(self, probe: Probe, listed: Probe, probes: Probes) -> None:
+        listed.done.wait(probes.left / 2)
+        unseen = self._child_stacks(_DUMP_CHILDREN, probes.until)
+        if unseen:
+            probe.reason = f"{unseen} child processes not reached in time"
+
+    def _asks_recorder(self) -> bool:
+        return self.run_dir is not None and not self._recorder_stuck
+
+    def _probe_recorder(self, probe: Probe, probes: Probes) -> None:
+        assert self.run_dir is not None
+        if _is_stopped(self.pid):  # its answer would come when it goes on, to nobody
+            if flight_recorder.socket_path(self.rank, self.pid, self.run_dir).exists():
+                probe.reason = "the process is stopped (state T) and cannot answer"
+            return
+        probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left))
+
+    def _probe_cgroup(self, probe: Probe) -> None:
+        probe.reason = self._read_cgroup()
+
+    def _probe_shm(self, probe: Probe) -> None:
+        probe.reason = self._read_shm()
+
+    def _native(self, name: str, until: float) -> None:
+        """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
+        began = time.monotonic()
+        payload = self._pyspy.dump(self.pid, max(0.05, until - began), native=True)
+        self._send({"dumped": name, "rank": self.rank, "native": payload, "seconds": round(time.monotonic() - began, 4)})
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
 
 
 def _child_names(payload: Any) -> list[tuple[int, str]]:

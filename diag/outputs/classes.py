@@ -15,7 +15,7 @@ from diag.stacks import is_idle_worker, read_stack, shorten, signature
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 
-_STACK_SOURCES = ("pyspy", "faulthandler", "stacks")
+_STACK_SOURCES = ("remote_stack", "pyspy", "faulthandler", "stacks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.engine import Parser
-from diag.sources import cgroup, exits, faulthandler, flight_recorder, nvml, output, proc, pyspy, run, shm
+from diag.sources import cgroup, exits, faulthandler, flight_recorder, nvml, output, proc, pyspy, remote_stack, run, shm
 
 __all__ = ["PARSERS"]
 
@@ -15,6 +15,7 @@ PARSERS: dict[str, Parser] = {
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
     nvml.SOURCE: nvml.parse,
+    remote_stack.SOURCE: remote_stack.parse,
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
     flight_recorder.SOURCE: flight_recorder.parse,
