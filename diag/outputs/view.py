@@ -116,9 +116,9 @@ class HubView(Protocol):
     @property
     def bound_beyond_loopback(self) -> bool: ...
 
-    async def dump(self, deadline: float) -> dict[str, Any]:
+    async def dump(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
         """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own loop
-        without the lock held, never twice at a time."""
+        without the lock held."""
         ...
 
 

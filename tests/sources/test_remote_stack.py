@@ -420,8 +420,9 @@ def test_lines_are_those_that_the_interpreter_itself_tells() -> None:
             code = todo.pop()
             todo += [const for const in code.co_consts if isinstance(const, type(code))]
             for start, end, line in code.co_lines():
+                told = code.co_firstlineno if line is None else line
                 for at in range(start, end, 2):
-                    assert line_of(code.co_linetable, code.co_firstlineno, at // 2) == (code.co_firstlineno if line is None else line)
+                    assert line_of(code.co_linetable, code.co_firstlineno, at // 2) == told
                     checked += 1
     assert checked > 5000
 
