@@ -19,6 +19,7 @@ from diag.model import found
 from diag.outputs.next_step import next_command
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
+from diag.rankstate import RankState
 
 if TYPE_CHECKING:
     from diag.hub import Hub
@@ -105,12 +106,19 @@ def finish_document(document: dict[str, Any], timer: Timer) -> None:
 
 
 def native_ranks(engine: Engine) -> list[int]:
-    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most others."""
+    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most others. None
+    that is stopped: what a ptrace stop within a stop leaves behind is the kernel's secret, and it runs no C code now."""
+    ranks = engine.job.ranks
     classes = [item for item in stack_classes(engine) if item.kind == "rank"]
     classes.sort(key=lambda item: item.count)
     if len(classes) > _MOST_NATIVE:  # and one of the crowd, to compare with
         classes = [*classes[: _MOST_NATIVE - 1], classes[-1]]
-    return sorted(item.ranks[0] for item in classes)
+    running = [[rank for rank in item.ranks if not _is_stopped(ranks[rank])] for item in classes]
+    return sorted(members[0] for members in running if members)
+
+
+def _is_stopped(rank: RankState) -> bool:
+    return rank.tree is not None and rank.tree.main.state in "Tt"
 
 
 def add_native(document: dict[str, Any], ranks: list[int], answers: dict[int, dict[str, Any]]) -> None:

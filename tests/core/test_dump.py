@@ -126,6 +126,12 @@ def test_native_frames_are_asked_of_one_rank_of_each_class(story: Story) -> None
     assert native_ranks(story.engine) == [0, 2]
 
 
+def test_stopped_rank_is_not_stopped_once_more_for_native_frames(story: Story) -> None:
+    story.tell(tree(0, story.now, state="T"))
+
+    assert native_ranks(story.engine) == [1, 2]
+
+
 def test_native_frames_of_many_classes_are_asked_of_the_odd_ones_and_one_of_the_crowd() -> None:
     job = Story(world=32)
     for rank in range(32):
