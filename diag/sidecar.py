@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from diag.probes import Probe, Probes
-from diag.sources import cgroup, exits, faulthandler, flight_recorder, proc, pyspy, remote_stack, shm
+from diag.rank_stacks import RankStacks
+from diag.sources import cgroup, exits, flight_recorder, proc, shm
+from diag.sources.versions import versions
 
 __all__ = ["Sidecar", "main"]
 
 _LIMITS_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
-# A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
-_SIGNAL_SECONDS = 60.0
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
 _COLLECTIVES_AGAIN_SECONDS = 5.0
 _COLLECTIVES_SECONDS = 30.0
-_MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 _MOST_CHILDREN = 16
 _DUMP_CHILDREN = 64
 _RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
@@ -55,18 +54,15 @@ class Sidecar:
         self._closer = False
         self._dumps = 0
         self._gone = threading.Event()
-        self._memory = remote_stack.RemoteStacks()
-        self._pyspy = pyspy.PySpy()
-        self._no_python: dict[int, int] = {}  # children: how often py-spy found no Python in them
+        self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone)
         self._failing: dict[str, str] = {}
-        self._misses = 0
-        self._signalled_at = -1e9
         self._recorder_stuck = False
         self._reader: proc.ProcessReader | None = None
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
         self._cgroup_lock = threading.Lock()
         self._children: list[tuple[int, str]] = []
+        self._versions: dict[str, str] = {}
 
     # -- threads ------------------------------------------------------------------------------------------
 
@@ -102,6 +98,9 @@ class Sidecar:
         if seconds is not None:
             message["took"] = round(seconds, 6)
         self._send(message)
+
+    def _erred(self, source: str, word: str) -> None:
+        self._send({"error": [source, word]})
 
     def failed(self, source: str, reason: str, remedy: str = "") -> None:
         """Say that a source cannot look, once for each reason."""
@@ -194,10 +193,10 @@ class Sidecar:
         while not self._gone.is_set():
             began = time.monotonic()
             closer = self._closer
-            self._main_stack(deadline=2.0, urgent=closer)
+            self.stacks.main(2.0, urgent=closer)
             if closer and began - last_children >= _CHILD_STACK_SECONDS:
                 last_children = time.monotonic()
-                self._child_stacks(_MOST_CHILDREN, began + 3.0)
+                self.stacks.children(self._children, _MOST_CHILDREN, began + 3.0)
             period = self.close_stack_seconds if self._closer else self.stack_seconds
             with self._wake:
                 until = began + period
@@ -205,85 +204,6 @@ class Sidecar:
                     self._wake.wait(left)
                     if self._closer and not closer:  # suspicion begins now, not after the slow period
                         until = min(until, began + self.close_stack_seconds)
-
-    def _main_stack(self, deadline: float, *, urgent: bool) -> tuple[str, str]:
-        """From the process's memory; by py-spy, where that fails; by the rank's own faulthandler, where neither may look.
-        Returns which of them gave a stack, and, where none did, why."""
-        began = time.monotonic()
-        payload = self._memory.dump(self.pid, deadline / 2)
-        if "failed" not in payload:
-            self._misses = 0
-            self.record(remote_stack.SOURCE, payload, time.monotonic() - began)
-            return remote_stack.SOURCE, ""
-        self._send({"error": [remote_stack.SOURCE, payload["failed"]]})
-        if payload["failed"] == "timed_out":  # py-spy would hang in the same lock of the kernel
-            self._misses += 1
-            if self._misses >= _MISSES_TOLD:
-                self.record(remote_stack.SOURCE, payload)
-            return "", ": ".join(filter(None, remote_stack.explain(payload)))
-        again = time.monotonic()
-        payload = self._pyspy.dump(self.pid, max(0.05, began + deadline - again))
-        why = payload.get("failed")
-        if why is None:
-            self._misses = 0
-            self.record(pyspy.SOURCE, payload, time.monotonic() - again)
-            return pyspy.SOURCE, ""
-        self._send({"error": [pyspy.SOURCE, why]})
-        self._misses += 1
-        reason = ": ".join(filter(None, pyspy.explain(payload)))
-        if why == "gone" or self._gone.is_set():
-            return "", "the process is gone"
-        if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
-            return "", reason  # torn, or the machine is busy: the next sample is soon
-        self.record(pyspy.SOURCE, payload)
-        if not urgent and began - self._signalled_at < _SIGNAL_SECONDS:
-            return "", reason
-        self._signalled_at = began
-        return (faulthandler.SOURCE, "") if self._by_signal(self.pid, None, deadline) else ("", reason)
-
-    def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
-        """The in-rank hook's faulthandler, where ptrace is denied."""
-        if self.run_dir is None or not self.signal:
-            return False
-        began = time.monotonic()
-        payload = faulthandler.dump(pid, self.run_dir, self.signal, min(deadline, 1.0), parent_pid=parent)
-        self.record(faulthandler.SOURCE, payload, time.monotonic() - began)
-        if "failed" in payload:
-            self._send({"error": [faulthandler.SOURCE, payload["failed"]]})
-            return False
-        return True
-
-    def _child_stacks(self, most: int, until: float) -> int:
-        """Stacks of Python children, DataLoader workers first. Returns how many were not reached in time."""
-        wanted = sorted(self._children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
-        for index, (pid, _) in enumerate(wanted[:most]):
-            now = time.monotonic()
-            if now >= until or self._gone.is_set():
-                return len(wanted) - index
-            self._child_stack(pid, min(1.0, until - now))
-        alive = {pid for pid, _ in wanted}
-        self._memory.keep_only({self.pid, *alive})
-        self._no_python = {pid: count for pid, count in self._no_python.items() if pid in alive}
-        return max(0, len(wanted) - most)
-
-    def _child_stack(self, pid: int, deadline: float) -> None:
-        if self._no_python.get(pid, 0) >= _MISSES_TOLD:
-            return  # a compiler: not a py-spy process for it each time
-        began = time.monotonic()
-        payload = self._memory.dump(pid, deadline, parent_pid=self.pid)
-        if "failed" not in payload:
-            self.record(remote_stack.SOURCE, payload, time.monotonic() - began)
-            return
-        if payload["failed"] in ("gone", "timed_out"):
-            return
-        again = time.monotonic()
-        payload = self._pyspy.dump(pid, max(0.05, began + deadline - again), parent_pid=self.pid)
-        if "failed" not in payload:
-            self.record(pyspy.SOURCE, payload, time.monotonic() - again)
-        elif payload["failed"] in ("denied", "not_found"):
-            self._by_signal(pid, self.pid, deadline)
-        elif payload["failed"] == "not_python":
-            self._no_python[pid] = self._no_python.get(pid, 0) + 1
 
     # -- collectives --------------------------------------------------------------------------------------
 
@@ -339,7 +259,8 @@ class Sidecar:
         recorder = Probe("flight_recorder")
         if self._asks_recorder():
             probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
-        probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm))
+        probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm),
+                     (Probe("versions"), self._probe_versions))
         rows, late = probes.wait()
         missing = [f"{what}{probe.reason}" for probe, what in
                    ((stack, "no stack: "), (recorder, "no collectives: "), (children, "")) if probe.reason]
@@ -354,7 +275,7 @@ class Sidecar:
 
     def _dumped(self, name: str, began: float, missing: list[str], probes: list[dict[str, Any]]) -> None:
         self._send({"dumped": name, "rank": self.rank, "missing": missing, "probes": probes,
-                    "seconds": round(time.monotonic() - began, 4)})
+                    "versions": self._versions, "seconds": round(time.monotonic() - began, 4)})
 
     def _probe_proc(self, probe: Probe) -> None:
         try:
@@ -366,11 +287,11 @@ class Sidecar:
             probe.reason = "the process is gone"
 
     def _probe_stack(self, probe: Probe, probes: Probes) -> None:
-        probe.reader, probe.reason = self._main_stack(min(3.0, probes.left), urgent=True)
+        probe.reader, probe.reason = self.stacks.main(min(3.0, probes.left), urgent=True)
 
     def _probe_children(self, probe: Probe, listed: Probe, probes: Probes) -> None:
         listed.done.wait(probes.left / 2)
-        unseen = self._child_stacks(_DUMP_CHILDREN, probes.until)
+        unseen = self.stacks.children(self._children, _DUMP_CHILDREN, probes.until)
         if unseen:
             probe.reason = f"{unseen} child processes not reached in time"
 
@@ -391,10 +312,18 @@ class Sidecar:
     def _probe_shm(self, probe: Probe) -> None:
         probe.reason = self._read_shm()
 
+    def _probe_versions(self, probe: Probe) -> None:
+        if self._versions.get("torch"):
+            return  # what is loaded stays loaded
+        try:
+            self._versions = versions(self.pid)
+        except OSError as error:
+            probe.reason = f"its memory map cannot be read: {error.strerror}"
+
     def _native(self, name: str, until: float) -> None:
         """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
         began = time.monotonic()
-        payload = self._pyspy.dump(self.pid, max(0.05, until - began), native=True)
+        payload = self.stacks.pyspy.dump(self.pid, max(0.05, until - began), native=True)
         self._send({"dumped": name, "rank": self.rank, "native": payload, "seconds": round(time.monotonic() - began, 4)})
 
 

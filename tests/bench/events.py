@@ -36,7 +36,8 @@ _PROC_WINDOW = (-0.015, 0.015)
 _OFTEN, _PROC_OFTEN = 0.5, 0.7
 _WARM_UP_SECONDS = 3.0
 _THREADS = 20
-_CALLS = 20  # collectives a step
+_SELDOM = 1.5  # a question takes longer than a stack, and between two there must be quiet windows as wide
+_CALLS = 2000  # collectives in the record: as many as torch keeps by default
 
 
 def rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
@@ -70,12 +71,12 @@ def recorder_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
         raise NotReady("one question to the Flight Recorder: torch is not installed")
     with pinned() as core:
         spins = target.calibrate(0.01)
-        say(f"events: the Flight Recorder is asked each {_OFTEN} s for {seconds:.0f} s")
+        say(f"events: the Flight Recorder is asked each {_SELDOM} s for {seconds:.0f} s")
         steps, asked, took = _asked(seconds, spins, core)
     loss = _loss(steps, asked, asked)
     return [
         Row(f"loss by one question to the Flight Recorder, event method ({len(asked)} questions; steps of "
-            f"{1000 * statistics.median(step.held for step in steps):.0f} ms with {_CALLS} collectives)",
+            f"{1000 * statistics.median(step.held for step in steps):.0f} ms, {_CALLS} collectives kept)",
             f"{1000 * loss.mid:.2f} ms [{1000 * loss.low:.2f}, {1000 * loss.high:.2f}]; answered in {1000 * took:.1f} ms",
             values={"diag_ms": 1000 * loss.mid, "answer_ms": 1000 * took})
     ]
@@ -93,7 +94,7 @@ def _asked(seconds: float, spins: int, core: int) -> tuple[list[Step], Windows, 
             windows, took, end = [], [], time.monotonic() + seconds
             time.sleep(_WARM_UP_SECONDS)
             while time.monotonic() < end:
-                time.sleep(_OFTEN)
+                time.sleep(_SELDOM)
                 began = time.time()
                 payload = flight_recorder.read(0, pid, home, 2.0)
                 if "failed" not in payload:
@@ -101,7 +102,7 @@ def _asked(seconds: float, spins: int, core: int) -> tuple[list[Step], Windows, 
                     took.append(windows[-1][1] - began)
             if not windows:
                 raise NotReady("the Flight Recorder did not answer")
-            widest = max(statistics.median(took) * 2, 0.01)  # all of one width, as the control has
+            widest = max(statistics.median(took) * 1.5, 0.01)  # all of one width, as the control has
             return _warm(target.read_steps(folder)), [(a, a + widest) for a, _ in windows], statistics.median(took)
 
 

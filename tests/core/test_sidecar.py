@@ -218,7 +218,7 @@ def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.
 
         probes = probes_of(sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0))
 
-    assert set(probes) == {"proc", "stack", "child_stacks", "cgroup", "shm"}  # no run directory: no recorder to ask
+    assert set(probes) == {"proc", "stack", "child_stacks", "cgroup", "shm", "versions"}  # no run directory: no recorder to ask
     assert probes["stack"]["reader"] == STACKS
     assert all(0 < row["seconds"] < 6 and row["ok"] and not row["paused_target"] for row in probes.values()), probes
 
@@ -228,9 +228,9 @@ def test_part_that_hangs_is_missing_and_takes_nothing_from_the_others(rank: subp
     # given a sidecar whose reading of the stacks does not come back, as the kernel does it over a sick process
     sent: list[dict[str, Any]] = []
     inner = Inner(task_of(rank), sent.append)
-    assert "threads" in inner._memory.dump(rank.pid)
-    lock = inner._memory._known[rank.pid].lock
-    inner._pyspy = pyspy.PySpy("/no/such/py-spy")
+    assert "threads" in inner.stacks.memory.dump(rank.pid)
+    lock = inner.stacks.memory._known[rank.pid].lock
+    inner.stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
 
     # when a dump is made meanwhile
     with lock:
@@ -252,7 +252,7 @@ def test_dump_of_what_nobody_can_read_says_why_there_is_no_stack() -> None:
     sent: list[dict[str, Any]] = []
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         inner = Inner(task_of(process), sent.append)
-        inner._pyspy = pyspy.PySpy("/no/such/py-spy")
+        inner.stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
 
         inner.command({"dump": "d", "deadline": 3.0})
         wait_for(lambda: "dumped" in sent[-1] if sent else False, "an answer")
