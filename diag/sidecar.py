@@ -257,8 +257,7 @@ class Sidecar:
         probes.start((stack, lambda probe: self._probe_stack(probe, probes)),
                      (children, lambda probe: self._probe_children(probe, listed, probes)))
         recorder = Probe("flight_recorder")
-        if self._asks_recorder():
-            probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
+        probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
         probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm),
                      (Probe("versions"), self._probe_versions))
         rows, late = probes.wait()
@@ -295,16 +294,15 @@ class Sidecar:
         if unseen:
             probe.reason = f"{unseen} child processes not reached in time"
 
-    def _asks_recorder(self) -> bool:
-        return self.run_dir is not None and not self._recorder_stuck
-
     def _probe_recorder(self, probe: Probe, probes: Probes) -> None:
-        assert self.run_dir is not None
+        if self.run_dir is None or not flight_recorder.socket_path(self.rank, self.pid, self.run_dir).exists():
+            return  # no torch, or not initialised yet: nothing is missing
         if _is_stopped(self.pid):  # its answer would come when it goes on, to nobody
-            if flight_recorder.socket_path(self.rank, self.pid, self.run_dir).exists():
-                probe.reason = "the process is stopped (state T) and cannot answer"
-            return
-        probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left))
+            probe.reason = "the process is stopped (state T) and cannot answer"
+        elif self._recorder_stuck:
+            probe.reason = "its worker server did not answer an earlier question, and is not asked again for now"
+        else:
+            probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left))
 
     def _probe_cgroup(self, probe: Probe) -> None:
         probe.reason = self._read_cgroup()

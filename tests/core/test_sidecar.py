@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -218,9 +219,46 @@ def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.
 
         probes = probes_of(sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0))
 
-    assert set(probes) == {"proc", "stack", "child_stacks", "cgroup", "shm", "versions"}  # no run directory: no recorder to ask
+    assert set(probes) == {"proc", "stack", "child_stacks", "flight_recorder", "cgroup", "shm", "versions"}
     assert probes["stack"]["reader"] == STACKS
     assert all(0 < row["seconds"] < 6 and row["ok"] and not row["paused_target"] for row in probes.values()), probes
+
+
+@needs_pyspy
+def test_native_frames_come_when_ordered_and_the_rank_goes_on(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank) as sidecar:
+        sidecar.order({"native": "native-1", "deadline": 20.0})
+
+        done = sidecar.until(lambda message: message.get("dumped") == "native-1", timeout=30.0)
+
+    assert done["rank"] == 3 and done["seconds"] > 0
+    threads = done["native"].get("stdout")
+    assert threads, done
+    names = [frame["name"] for thread in threads for frame in thread["frames"]]
+    assert "waits_for_a_batch" in names and len(names) > 2  # C frames below the Python ones
+    assert Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] in "SR"
+
+
+def test_recorder_of_a_stopped_rank_is_not_asked_and_said_to_be_missing(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    # given a stopped rank whose worker server listens
+    os.kill(rank.pid, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / f"w.3.{rank.pid}.sock"))
+        server.listen()
+        server.setblocking(False)
+
+        # when it is dumped
+        with beside(rank, run_dir=str(tmp_path)) as sidecar:
+            began = time.monotonic()
+            sidecar.order({"dump": "dump-1", "deadline": 6.0})
+            done = sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0)
+
+        # then nobody has waited for it, and nothing is left there to be answered later
+        assert time.monotonic() - began < 3.0
+        assert done["missing"] == ["no collectives: the process is stopped (state T) and cannot answer"]
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 @pytest.mark.skipif(STACKS != "remote_stack", reason="this Python is not read from its memory")

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,6 +276,24 @@ def test_samples_of_a_busy_loop_are_rarely_torn_and_never_for_long(python: str) 
     # then hardly any is wrong (0.1 % were, measured; py-spy 2.7 %), and all places were seen
     assert sum(count for stack, count in found.items() if stack not in BUSY_STACKS) <= 10, found
     assert {"<module>", "<module> gen"} <= set(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1)")
+@pytest.mark.skipif(sys.version_info[:2] not in KNOWN, reason="this Python is not read from its memory")
+def test_main_thread_of_a_rank_in_a_container_is_known_by_the_pid_outside() -> None:
+    # given a process that is pid 1 of its own world
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", WAIT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        if process.stdout.readline() != b"ready\n":
+            pytest.skip(f"no namespaces here: {process.stderr.read()!r}")
+        [rank] = _children(process.pid)
+        # when it is read from outside
+        found = sample(remote_stack.RemoteStacks().dump(rank))
+        process.kill()
+    # then
+    assert [thread.thread_id for thread in found.threads] == [rank]
+    assert found.main is not None and found.main.frames[-1].function == "wait_here"
 
 
 @each_python
