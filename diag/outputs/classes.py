@@ -15,7 +15,8 @@ from diag.stacks import is_idle_worker, read_stack, shorten, signature
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 
-_STACK_SOURCES: tuple[str, ...] = ("remote_stack", "faulthandler", "stacks")
+_BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")  # the second is asked where the first fails, and says why
+_STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,7 @@ def why_no_stack(engine: Engine, rank: RankState) -> str:
         return exit_words(rank.exit.exit_code, rank.exit.signal)
     failed = engine.job.failed_sources
     # Where one source is denied and another reads the stacks, nothing is missing.
-    sources: tuple[str, ...] = (rank.stack.how,) if rank.stack else _STACK_SOURCES
-    if "remote_stack" in sources:
-        sources = (*sources, "pyspy")  # which is asked when that fails, and says why
+    sources = _STACK_SOURCES if rank.stack is None else _BY_MEMORY if rank.stack.how in _BY_MEMORY else (rank.stack.how,)
     reasons = [
         f"{source}: {failed[(source, number)].reason}"
         for source in sources
