@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
+import os
+import platform
 import tarfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from diag.capture import segments
-from diag.engine import report
+from diag.engine import Engine, report
+from diag.model import found
+from diag.outputs.next_step import next_command
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
+from diag.rankstate import RankState
 
 if TYPE_CHECKING:
     from diag.hub import Hub
 
-__all__ = ["dump_document", "dump_text", "write_bundle"]
+__all__ = [
+    "Timer",
+    "add_native",
+    "dump_document",
+    "dump_text",
+    "finish_document",
+    "manifest_facts",
+    "native_ranks",
+    "write_bundle",
+]
 
 SCHEMA = "diag.dump/1"
 _BUNDLE_SCHEMA = "diag.bundle/1"
+_MOST_NATIVE = 8  # ranks; each is stopped for up to two seconds
+_MOST_NATIVE_FRAMES = 300
 
 
-def dump_document(hub: Hub, answers: dict[int, dict[str, Any]], seconds: float) -> dict[str, Any]:
+class Timer:
+    """What the hub's own part of a dump cost, step by step."""
+
+    def __init__(self) -> None:
+        self.began = self._last = time.monotonic()
+        self.steps: list[dict[str, Any]] = []
+
+    def took(self, step: str) -> None:
+        now = time.monotonic()
+        self.steps.append({"rank": None, "probe": f"hub_{step}", "seconds": round(now - self._last, 6), "paused_target": False,
+                           "ok": True, "reason": ""})
+        self._last = now
+
+
+def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Everything a person needs at once. Every rank is either in `classes` with a stack or in `missing` with a reason.
 
     The hub's lock is held by the caller.
@@ -43,41 +74,127 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]], seconds: float) 
     for number in range(min(engine.job.world_size, 16384)):
         if number not in engine.job.ranks:
             missing[str(number)] = ["not on this node, or not started"]
+    classes, said = stack_classes(engine), report(engine)
+    command, reason = next_command(engine, classes, [])
     return {
         "schema": SCHEMA,
         "run_id": hub.run_id,
         "diag_version": hub.version,
         "host": hub.host,
         "at": time.time(),
-        "seconds": round(seconds, 3),
-        "report": report(engine),
+        "seconds": 0.0,
+        "found": found(said),
+        "next_command": command,
+        "next_reason": reason,
+        "report": said,
         "ranks": ranks_json(engine),
-        "classes": [item.to_json() for item in stack_classes(engine)],
+        "classes": [item.to_json() for item in classes],
         "missing": missing,
-        "probes": [
-            {"rank": rank, "probe": "sidecar", "seconds": answer.get("seconds", 0.0), "paused_target": False}
-            for rank, answer in sorted(answers.items())
-        ],
-        "text": classes_text(stack_classes(engine), 100),
+        "versions": {str(rank): answer["versions"] for rank, answer in sorted(answers.items()) if answer.get("versions")},
+        "probes": [{"rank": rank, **row} for rank, answer in sorted(answers.items()) for row in answer.get("probes", ())],
+        "text": classes_text(classes, 100),
     }
 
 
-def write_bundle(document: dict[str, Any], run_dir: Path, path: Path) -> None:
+def finish_document(document: dict[str, Any], timer: Timer) -> None:
+    """Say what it all cost."""
+    document["seconds"] = round(time.monotonic() - timer.began, 3)
+    document["probes"] = [row for row in document["probes"] if row["rank"] is not None] + timer.steps
+
+
+# --- native frames ---------------------------------------------------------------------------------------------
+
+
+def native_ranks(engine: Engine) -> list[int]:
+    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most others. None
+    that is stopped: what a ptrace stop within a stop leaves behind is the kernel's secret, and it runs no C code now."""
+    ranks = engine.job.ranks
+    classes = [item for item in stack_classes(engine) if item.kind == "rank"]
+    classes.sort(key=lambda item: item.count)
+    if len(classes) > _MOST_NATIVE:  # and one of the crowd, to compare with
+        classes = [*classes[: _MOST_NATIVE - 1], classes[-1]]
+    running = [[rank for rank in item.ranks if not _is_stopped(ranks[rank])] for item in classes]
+    return sorted(members[0] for members in running if members)
+
+
+def _is_stopped(rank: RankState) -> bool:
+    return rank.tree is not None and rank.tree.main.state in "Tt"
+
+
+def add_native(document: dict[str, Any], ranks: list[int], answers: dict[int, dict[str, Any]]) -> None:
+    """C and Python frames as py-spy gives them, innermost first, with what it cost the rank."""
+    document["native"] = []
+    for rank in ranks:
+        answer = answers.get(rank) or {"seconds": None, "missing": ["its sidecar did not answer in time"]}
+        payload = answer.get("native") or {}
+        reasons = [*answer.get("missing", ()), *([payload.get("stderr") or payload["failed"]] if "failed" in payload else [])]
+        threads = sorted(payload.get("stdout", ()), key=lambda thread: thread.get("os_thread_id") != payload["pid"])
+        document["native"].append({
+            "rank": rank, "pid": payload.get("pid"), "seconds": answer["seconds"], "reason": "; ".join(reasons),
+            "threads": [_native_thread(thread) for thread in threads],
+        })
+        document["probes"].append({
+            "rank": rank, "probe": "native_stack", "seconds": answer["seconds"], "paused_target": True, "ok": not reasons,
+            "reason": "; ".join(reasons), "reader": "pyspy",
+        })
+
+
+def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
+    frames = [f"{frame['name']} ({frame.get('filename') or '?'}:{frame.get('line') or 0})" for frame in thread["frames"]]
+    return {"name": thread.get("thread_name"), "id": thread.get("os_thread_id"), "frames": frames[:_MOST_NATIVE_FRAMES]}
+
+
+# --- the bundle ------------------------------------------------------------------------------------------------
+
+
+def manifest_facts(hub: Hub) -> dict[str, Any]:
+    """What a person elsewhere must know to read the bundle. Of environments only the allow-list; of CMD no secrets.
+
+    The hub's lock is held by the caller.
+    """
+    job = hub.engine.job
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "python_version": platform.python_version(),
+        "argv": list(job.argv),
+        "world_size": job.world_size,
+        "ranks_seen": job.ranks_seen,
+        "processes": [
+            {"rank": number, "pid": rank.placement.pid, "host": rank.placement.host, "alive": rank.alive,
+             "environment": hub.environment.get(number, {})}
+            for number, rank in sorted(job.ranks.items())
+        ],
+    }
+
+
+def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path, path: Path) -> None:
     """Write journal, report and merged stacks into one file. A full disk leaves no half bundle and is noted."""
     temporary = path.with_suffix(".part")
     try:
-        # The journal is packed already: packing 256 MiB of it again takes 8 s, storing it 0.5 s (2 busy cores).
-        with tarfile.open(temporary, "w:gz", compresslevel=0) as tar:
+        with contextlib.ExitStack() as stack:
+            files: list[tuple[str, IO[bytes], int, str]] = []
+            for name, data in (
+                ("dump.json", json.dumps(document, indent=1).encode("utf-8", "backslashreplace")),
+                ("stacks.txt", dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace")),
+            ):
+                files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))
+            for segment in segments(run_dir):
+                with contextlib.suppress(FileNotFoundError):  # the journal dropped it meanwhile, to keep its size
+                    file = stack.enter_context(open(segment, "rb"))
+                    files.append((segment.name, file, *_digest(file)))
             manifest = {
                 "schema": _BUNDLE_SCHEMA, "run_id": document["run_id"], "diag_version": document["diag_version"],
                 "host": document["host"], "at": document["at"], "ranks": len(document["ranks"]),
+                "missing": document["missing"], **facts, "versions": document["versions"],
+                "files": [{"name": name, "bytes": size, "sha256": digest} for name, _, size, digest in files],
             }
-            _add(tar, "manifest.json", json.dumps(manifest, indent=1).encode())
-            _add(tar, "dump.json", json.dumps(document, indent=1).encode("utf-8", "backslashreplace"))
-            _add(tar, "stacks.txt", dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace"))
-            for segment in segments(run_dir):
-                with contextlib.suppress(FileNotFoundError):  # the journal dropped it meanwhile, to keep its size
-                    _add(tar, segment.name, segment.read_bytes())
+            data = json.dumps(manifest, indent=1).encode("utf-8", "backslashreplace")
+            # The journal is packed already: packing 256 MiB of it again takes 8 s, storing it 0.5 s (2 busy cores).
+            with tarfile.open(temporary, "w:gz", compresslevel=0) as tar:
+                _add(tar, "manifest.json", io.BytesIO(data), len(data))
+                for name, content, size, _ in files:
+                    _add(tar, name, content, size)
         temporary.replace(path)
         document["bundle"] = str(path)
     except OSError as error:
@@ -86,9 +203,22 @@ def write_bundle(document: dict[str, Any], run_dir: Path, path: Path) -> None:
             temporary.unlink()
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def _digest(file: IO[bytes]) -> tuple[int, str]:
+    """Size and sha256 of what is there now: the newest segment grows on, and what is added later stays out."""
+    left = size = os.fstat(file.fileno()).st_size
+    digest = hashlib.sha256()
+    while left and (chunk := file.read(min(left, 1 << 20))):
+        digest.update(chunk)
+        left -= len(chunk)
+    file.seek(0)
+    return size - left, digest.hexdigest()
+
+
+def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size = len(data)
+    entry.size = size
     entry.mtime = int(time.time())
     entry.mode = 0o600
-    tar.addfile(entry, io.BytesIO(data))
+    tar.addfile(entry, file)
+
+

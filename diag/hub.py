@@ -22,7 +22,7 @@ import diag
 from diag.capture import JournalWriter
 from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
-from diag.dump import dump_document, write_bundle
+from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
@@ -47,6 +47,7 @@ _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan c
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
+_NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
@@ -86,6 +87,7 @@ class Hub:
         self.version = diag.__version__
         self.started_at = time.time()
         self.counters = Counters()
+        self.environment: dict[int, dict[str, str]] = {}  # of each rank, the allow-listed part
         self.token: str | None = settings.token
         self.bound_beyond_loopback = False
         self.host = socket.gethostname()
@@ -277,6 +279,7 @@ class Hub:
 
     def add_rank(self, found: Found) -> None:
         """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
+        self.environment[found.placement.rank] = found.variables
         self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
         self.ras.rank_found(found.placement, found.variables)
         self._pool.watch(found.placement)
@@ -360,7 +363,7 @@ class Hub:
         """See HubView. py-spy is started from here, because the ranks' hook allows this process and its descendants."""
         return await self._flames.record(place, wanted)
 
-    async def dump(self, deadline: float) -> dict[str, Any]:
+    async def dump(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
         """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
         import asyncio
 
@@ -377,29 +380,64 @@ class Hub:
 
         def work() -> None:
             try:
-                loop.call_soon_threadsafe(tell, self.dump_now(deadline), None)
+                loop.call_soon_threadsafe(tell, self.dump_now(deadline, native=native), None)
             except Exception as error:  # handed to whoever asked
                 loop.call_soon_threadsafe(tell, None, error)
 
         threading.Thread(target=work, name="dump", daemon=True).start()
         return await answer
 
-    def dump_now(self, deadline: float) -> dict[str, Any]:
+    def dump_now(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
         """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory."""
-        with self._dump_lock:
-            began = time.monotonic()
-            name = time.strftime("dump-%Y%m%d-%H%M%S")
-            wait = self._pool.dump(name, max(0.5, deadline - 1.0))
-            wait.done.wait(deadline)
-            self._pool.forget_dump(name)
-            self._await_drained(0.5)
+        until = time.monotonic() + deadline
+        if not self._dump_lock.acquire(timeout=deadline):
+            raise TimeoutError("another dump has not ended yet")
+        try:
+            return self._dump(until, native)
+        finally:
+            self._dump_lock.release()
+
+    def _dump(self, until: float, native: bool) -> dict[str, Any]:
+        timer = Timer()
+        name, path = self._dump_name()
+        # The sidecars end before us, so that what they have is there when we must answer.
+        wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
+        wait.done.wait(until - time.monotonic())
+        self._pool.forget_dump(name)
+        timer.took("sidecars")
+        self._await_drained(0.5)
+        timer.took("intake")
+        with self.lock:
+            document = dump_document(self, wait.answers)
+            chosen = native_ranks(self.engine) if native else []
+        timer.took("document")
+        if chosen:
+            asked = self._pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
+            asked.done.wait(until - time.monotonic())
+            self._pool.forget_dump(f"{name}-native")
+            add_native(document, chosen, asked.answers)
+            timer.took("native")
+        finish_document(document, timer)
+        if self._journal is not None and path is not None:
             with self.lock:
-                document = dump_document(self, wait.answers, time.monotonic() - began)
-            if self._journal is not None and self.run_dir is not None:
-                with self.lock:
-                    self._note_journal(self._journal.flush())
-                write_bundle(document, self.run_dir.path, self.run_dir.path / "dumps" / f"{name}.tar.gz")
-            return document
+                self._note_journal(self._journal.flush())
+                facts = manifest_facts(self)
+            write_bundle(document, facts, path.parent.parent, path)
+            timer.took("bundle")
+            finish_document(document, timer)
+        return document
+
+    def _dump_name(self) -> tuple[str, Path | None]:
+        """Two dumps of one second are two bundles."""
+        name = stem = time.strftime("dump-%Y%m%d-%H%M%S")
+        if self.run_dir is None:
+            return name, None
+        for number in range(2, 100):
+            path = self.run_dir.path / "dumps" / f"{name}.tar.gz"
+            if not path.exists():
+                break
+            name = f"{stem}-{number}"
+        return name, path
 
     def _await_drained(self, seconds: float) -> None:
         """The sidecars' last records come through the loop's thread: let it take them."""

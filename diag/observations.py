@@ -281,7 +281,7 @@ class StackSample(Observation):
 
     pid: int
     threads: tuple[ThreadStack, ...]
-    how: str  # "pyspy" or "faulthandler"
+    how: str  # the source: "remote_stack", "pyspy" or "faulthandler"
     emitted: float
     parent_pid: int | None = None
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diag import runs
 from diag.errors import DiagError
+from diag.runs import SCHEMA
 
 __all__ = ["MIN_FREE_BYTES", "RunDir", "live_runs", "roots"]
 
-SCHEMA = "diag.run/1"
 # A run directory on a disk with less than this is no help: the next candidate is tried.
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
@@ -26,14 +27,7 @@ _KEEP_RUNS = 20
 
 def roots(configured: Path | None) -> list[Path]:
     """Where run directories may be made, best first. A configured place comes alone at the front."""
-    user = os.getuid()
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - see below
-    # Not tempfile.gettempdir(): it ends in the working directory, which is the user's.
-    temporary = dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp"])
-    places = [Path(state) / "diag" / "runs", *(Path(folder) / f"diag-{user}" / "runs" for folder in temporary)]
-    places = [place for place in places if place.is_absolute()]  # a user without a home: os.path leaves the tilde, Path raises
-    # Ranks get it in their environment, and their working directory may be another.
-    return ([Path(os.path.expanduser(configured)).absolute()] if configured else []) + places  # noqa: PTH111 - the same
+    return [Path(place) for place in runs.places(str(configured) if configured else None)]
 
 
 @dataclass(slots=True)
@@ -87,52 +81,22 @@ class RunDir:
 
 def read_run(path: Path) -> dict[str, Any]:
     """run.json of a run directory. Raises DiagError that says what the directory is instead."""
-    try:
-        data = json.loads((path / "run.json").read_text())
-    except FileNotFoundError:
-        raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DiagError(f"{path / 'run.json'} cannot be read: {error}") from None
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise DiagError(f"{path} was written by another diag (schema {found!r}, this one reads {SCHEMA})",
-                        hint="use the diag version that wrote it")
-    return data
+    return runs.read_run(str(path))
 
 
 def live_runs(configured: Path | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Runs of this user whose hub still lives on this machine, newest first."""
-    paths = {path.parent for root in roots(configured) for path in root.glob("*/run.json")}
-    for path in sorted(paths, key=lambda path: path.name, reverse=True):
-        with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
-            if (path / "run.json").stat().st_uid != os.getuid():
-                continue  # in a shared place: who asks it would talk to another user's program
-            run = read_run(path)
-            if not run.get("ended") and _is_ours(run) and _alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
-                yield path, run
-
-
-def _is_ours(run: dict[str, Any]) -> bool:
-    """Written on this host. A home directory is often shared by all nodes of a cluster, and pids are not."""
-    return bool(run.get("host") == socket.gethostname())
-
-
-def _alive(pid: int, start_ticks: int | None) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    fields = stat.rpartition(")")[2].split()
-    return fields[0] != "Z" and (not start_ticks or int(fields[19]) == start_ticks)
+    for path, run in runs.live_in(map(str, roots(configured))):
+        yield Path(path), run
 
 
 def _forget_old(root: Path) -> None:
     """Keep the newest runs of this user. Runs that live are never touched, nor those of another host that may."""
-    runs = sorted((path.parent for path in root.glob("*/run.json")), reverse=True)
-    for path in runs[_KEEP_RUNS:]:
+    found = sorted((path.parent for path in root.glob("*/run.json")), reverse=True)
+    for path in found[_KEEP_RUNS:]:
         with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
             run = read_run(path)
             # The job goes on when its hub was killed, and writes into this directory.
-            hub = _alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
-            if run.get("ended") or (_is_ours(run) and not hub and not _alive(int(run["pid"]), None)):
+            hub = runs.is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
+            if run.get("ended") or (runs.is_ours(run) and not hub and not runs.is_alive(int(run["pid"]), None)):
                 shutil.rmtree(path)

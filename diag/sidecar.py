@@ -17,20 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.sources import cgroup, exits, faulthandler, flight_recorder, proc, pyspy, shm
+from diag.probes import Probe, Probes
+from diag.rank_stacks import RankStacks
+from diag.sources import cgroup, exits, flight_recorder, proc, shm
+from diag.sources.versions import versions
 
 __all__ = ["Sidecar", "main"]
 
 _LIMITS_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
-# A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
-_SIGNAL_SECONDS = 60.0
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
 _COLLECTIVES_AGAIN_SECONDS = 5.0
 _COLLECTIVES_SECONDS = 30.0
-_MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 _MOST_CHILDREN = 16
 _DUMP_CHILDREN = 64
+_RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
+_MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind
 
 
 class Sidecar:
@@ -50,20 +52,17 @@ class Sidecar:
         self._host = socket.gethostname()
         self._wake = threading.Condition()
         self._closer = False
-        self._dumps: list[dict[str, Any]] = []
+        self._dumps = 0
         self._gone = threading.Event()
-        self._pyspy = pyspy.PySpy()
+        self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone)
         self._failing: dict[str, str] = {}
-        self._misses = 0
-        self._no_stack = ""
-        self._signalled_at = -1e9
         self._recorder_stuck = False
         self._reader: proc.ProcessReader | None = None
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
         self._cgroup_lock = threading.Lock()
         self._children: list[tuple[int, str]] = []
-        self._children_at = 0.0
+        self._versions: dict[str, str] = {}
 
     # -- threads ------------------------------------------------------------------------------------------
 
@@ -72,16 +71,16 @@ class Sidecar:
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
 
     def command(self, order: dict[str, Any]) -> None:
-        """Raises KeyError, TypeError or ValueError for what is no order. A dump's deadline runs from here: the stack
-        thread may be busy for seconds when it comes."""
-        if "dump" in order:
-            order = {**order, "until": time.monotonic() + float(order["deadline"])}
-        with self._wake:
-            if "mode" in order:
+        """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the others
+        may be held up when one comes."""
+        if "mode" in order:
+            with self._wake:
                 self._closer = order["mode"] == "closer"
-            if "dump" in order:
-                self._dumps.append(order)
-            self._wake.notify_all()
+                self._wake.notify_all()
+        for name, work in (("dump", self._dump), ("native", self._native)):
+            if name in order:
+                until = time.monotonic() + float(order["deadline"])
+                threading.Thread(target=work, args=(str(order[name]), until), name=name, daemon=True).start()
 
     def _guard(self, work: Callable[[], None]) -> None:
         """A bug in one source must not silence the others: it is told, and that source is over."""
@@ -99,6 +98,9 @@ class Sidecar:
         if seconds is not None:
             message["took"] = round(seconds, 6)
         self._send(message)
+
+    def _erred(self, source: str, word: str) -> None:
+        self._send({"error": [source, word]})
 
     def failed(self, source: str, reason: str, remedy: str = "") -> None:
         """Say that a source cannot look, once for each reason."""
@@ -157,27 +159,32 @@ class Sidecar:
         self._children = _child_names(payload)
         self.record(proc.SOURCE, payload, time.monotonic() - began)
 
-    def _read_cgroup(self) -> None:
+    def _read_cgroup(self) -> str:
+        """Returns why it could not be read, empty when it was."""
         if not self._cgroup_lock.acquire(timeout=1.0):
-            return  # another of our threads is at it, and the kernel holds it up
+            return "an earlier reading has not come back from the kernel"
         try:
             if self._cgroup is None:
                 self._cgroup = cgroup.CgroupReader(self.pid)
             self.record(cgroup.SOURCE, self._cgroup.sample())
             self.works("cgroup")
+            return ""
         except OSError as error:
             if not self._gone.is_set():
                 self.failed("cgroup", str(error), getattr(error, "remedy", ""))
+            return str(error)
         finally:
             self._cgroup_lock.release()
 
-    def _read_shm(self) -> None:
+    def _read_shm(self) -> str:
         try:
             self.record(shm.SOURCE, shm.read(self.pid))
             self.works("shm")
+            return ""
         except (OSError, shm.SharedMemoryUnavailable) as error:
             if not self._gone.is_set():
                 self.failed("shm", str(error), getattr(error, "remedy", ""))
+            return str(error)
 
     # -- stacks -------------------------------------------------------------------------------------------
 
@@ -185,71 +192,18 @@ class Sidecar:
         last_children = -1e9
         while not self._gone.is_set():
             began = time.monotonic()
-            with self._wake:
-                dump = self._dumps.pop(0) if self._dumps else None
-                closer = self._closer
-            if dump is not None:
-                self._dump(dump)
-                continue
-            self._main_stack(deadline=2.0, urgent=closer)
+            closer = self._closer
+            self.stacks.main(2.0, urgent=closer)
             if closer and began - last_children >= _CHILD_STACK_SECONDS:
                 last_children = time.monotonic()
-                self._child_stacks(_MOST_CHILDREN, began + 3.0)
+                self.stacks.children(self._children, _MOST_CHILDREN, began + 3.0)
             period = self.close_stack_seconds if self._closer else self.stack_seconds
             with self._wake:
                 until = began + period
-                while not self._dumps and not self._gone.is_set() and (left := until - time.monotonic()) > 0:
+                while not self._gone.is_set() and (left := until - time.monotonic()) > 0:
                     self._wake.wait(left)
                     if self._closer and not closer:  # suspicion begins now, not after the slow period
                         until = min(until, began + self.close_stack_seconds)
-
-    def _main_stack(self, deadline: float, *, urgent: bool) -> bool:
-        """py-spy, or the rank's own faulthandler where py-spy may not look. False when neither gave a stack."""
-        began = time.monotonic()
-        payload = self._pyspy.dump(self.pid, deadline)
-        why = payload.get("failed")
-        if why is None:
-            self._misses = 0
-            self.record(pyspy.SOURCE, payload, time.monotonic() - began)
-            return True
-        self._send({"error": [pyspy.SOURCE, why]})
-        self._misses += 1
-        self._no_stack = ": ".join(filter(None, pyspy.explain(payload)))
-        if why == "gone" or self._gone.is_set():
-            return False
-        if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
-            return False  # torn, or the machine is busy: the next sample is soon
-        self.record(pyspy.SOURCE, payload)
-        if not urgent and began - self._signalled_at < _SIGNAL_SECONDS:
-            return False
-        self._signalled_at = began
-        return self._by_signal(self.pid, None, deadline)
-
-    def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
-        """The in-rank hook's faulthandler, where ptrace is denied."""
-        if self.run_dir is None or not self.signal:
-            return False
-        began = time.monotonic()
-        payload = faulthandler.dump(pid, self.run_dir, self.signal, min(deadline, 1.0), parent_pid=parent)
-        self.record(faulthandler.SOURCE, payload, time.monotonic() - began)
-        if "failed" in payload:
-            self._send({"error": [faulthandler.SOURCE, payload["failed"]]})
-            return False
-        return True
-
-    def _child_stacks(self, most: int, until: float) -> int:
-        """Stacks of Python children, DataLoader workers first. Returns how many were not reached in time."""
-        wanted = sorted(self._children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
-        for index, (pid, _) in enumerate(wanted[:most]):
-            now = time.monotonic()
-            if now >= until or self._gone.is_set():
-                return len(wanted) - index
-            payload = self._pyspy.dump(pid, min(1.0, until - now), parent_pid=self.pid)
-            if "failed" not in payload:
-                self.record(pyspy.SOURCE, payload, time.monotonic() - now)
-            elif payload["failed"] in ("denied", "not_found"):
-                self._by_signal(pid, self.pid, min(1.0, until - now))
-        return max(0, len(wanted) - most)
 
     # -- collectives --------------------------------------------------------------------------------------
 
@@ -285,30 +239,97 @@ class Sidecar:
         self._recorder_stuck = why == "timed_out"
         return "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
 
-    def _dump(self, order: dict[str, Any]) -> None:
-        """Everything about this rank now, within the deadline. Each part that is missing is said with its reason."""
+    # -- dump ---------------------------------------------------------------------------------------------
+
+    def _dump(self, name: str, until: float) -> None:
+        """Everything about this rank now, each part in time or missing with its reason; none waits for another but the
+        children's stacks for their list."""
         began = time.monotonic()
-        until = float(order["until"])
-        missing: list[str] = []
+        with self._wake:
+            crowded = self._dumps >= _MOST_DUMPS
+            self._dumps += not crowded
+        if crowded:
+            self._dumped(name, began, ["earlier dumps of it have not come back from the kernel"], [])
+            return
+        probes = Probes(until)
+        listed, stack, children = Probe("proc"), Probe("stack"), Probe("child_stacks")
+        probes.start((listed, self._probe_proc))
+        probes.start((stack, lambda probe: self._probe_stack(probe, probes)),
+                     (children, lambda probe: self._probe_children(probe, listed, probes)))
+        recorder = Probe("flight_recorder")
+        probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
+        probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm),
+                     (Probe("versions"), self._probe_versions))
+        rows, late = probes.wait()
+        missing = [f"{what}{probe.reason}" for probe, what in
+                   ((stack, "no stack: "), (recorder, "no collectives: "), (children, "")) if probe.reason]
+        missing += [f"{probe} not finished in time" for probe in late]
+        if listed.reason and "the process is gone" not in stack.reason:
+            missing.append(listed.reason)
+        self._dumped(name, began, missing, rows)
+        for probe in probes.all:  # daemon threads; nobody waits for this one
+            probe.done.wait()
+        with self._wake:
+            self._dumps -= 1
+
+    def _dumped(self, name: str, began: float, missing: list[str], probes: list[dict[str, Any]]) -> None:
+        self._send({"dumped": name, "rank": self.rank, "missing": missing, "probes": probes,
+                    "versions": self._versions, "seconds": round(time.monotonic() - began, 4)})
+
+    def _probe_proc(self, probe: Probe) -> None:
         try:
-            if self._reader is not None:
-                self._read_proc(detail=True)
-                self.record(proc.SOURCE, self._reader.limits())
+            if self._reader is None:  # its thread has only just started
+                self._reader = proc.ProcessReader(self.pid, start_ticks=self.start_ticks)
+            self._read_proc(detail=True)
+            self.record(proc.SOURCE, self._reader.limits())
         except proc.ProcessGone:
-            missing.append("the process is gone")
-        if not self._main_stack(min(3.0, until - time.monotonic()), urgent=True):
-            missing.append("no stack: " + (self._no_stack or "the process is gone"))
-        if not self._recorder_stuck:
-            silent = self._read_collectives(max(0.1, min(1.5, until - time.monotonic())))
-            if silent:
-                missing.append("no collectives: " + silent)
-        unseen = self._child_stacks(_DUMP_CHILDREN, until)
+            probe.reason = "the process is gone"
+
+    def _probe_stack(self, probe: Probe, probes: Probes) -> None:
+        probe.reader, probe.reason = self.stacks.main(min(3.0, probes.left), urgent=True)
+
+    def _probe_children(self, probe: Probe, listed: Probe, probes: Probes) -> None:
+        listed.done.wait(probes.left / 2)
+        unseen = self.stacks.children(self._children, _DUMP_CHILDREN, probes.until)
         if unseen:
-            missing.append(f"{unseen} child processes not reached in time")
-        self._read_cgroup()
-        self._read_shm()
-        self._send({"dumped": order["dump"], "rank": self.rank, "missing": missing,
-                    "seconds": round(time.monotonic() - began, 4)})
+            probe.reason = f"{unseen} child processes not reached in time"
+
+    def _probe_recorder(self, probe: Probe, probes: Probes) -> None:
+        if self.run_dir is None or not flight_recorder.socket_path(self.rank, self.pid, self.run_dir).exists():
+            return  # no torch, or not initialised yet: nothing is missing
+        if _is_stopped(self.pid):  # its answer would come when it goes on, to nobody
+            probe.reason = "the process is stopped (state T) and cannot answer"
+        elif self._recorder_stuck:
+            probe.reason = "its worker server did not answer an earlier question, and is not asked again for now"
+        else:
+            probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left))
+
+    def _probe_cgroup(self, probe: Probe) -> None:
+        probe.reason = self._read_cgroup()
+
+    def _probe_shm(self, probe: Probe) -> None:
+        probe.reason = self._read_shm()
+
+    def _probe_versions(self, probe: Probe) -> None:
+        if self._versions.get("torch"):
+            return  # what is loaded stays loaded
+        try:
+            self._versions = versions(self.pid)
+        except OSError as error:
+            probe.reason = f"its memory map cannot be read: {error.strerror}"
+
+    def _native(self, name: str, until: float) -> None:
+        """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
+        began = time.monotonic()
+        payload = self.stacks.pyspy.dump(self.pid, max(0.05, until - began), native=True)
+        self._send({"dumped": name, "rank": self.rank, "native": payload, "seconds": round(time.monotonic() - began, 4)})
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
 
 
 def _child_names(payload: Any) -> list[tuple[int, str]]:

@@ -31,6 +31,10 @@ class DumpWait:
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
 
+    def check(self) -> None:
+        if self.wanted <= set(self.answers):
+            self.done.set()
+
 
 class _Sidecar:
     def __init__(self, place: Placement, process: subprocess.Popen[bytes]) -> None:
@@ -157,13 +161,19 @@ class SidecarPool:
 
     def dump(self, name: str, deadline: float) -> DumpWait:
         """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or look at `.answers`."""
-        wait = DumpWait({rank for rank, sidecar in self._sidecars.items() if not sidecar.ended})
-        self._dumps[name] = wait
-        for rank in list(wait.wanted):
-            if not self._sidecars[rank].order({"dump": name, "deadline": deadline}):
+        return self._order("dump", name, {rank for rank, sidecar in self._sidecars.items() if not sidecar.ended}, deadline)
+
+    def native(self, name: str, ranks: list[int], deadline: float) -> DumpWait:
+        """The same for native frames of some ranks."""
+        return self._order("native", name, {rank for rank in ranks if rank in self._sidecars}, deadline)
+
+    def _order(self, what: str, name: str, ranks: set[int], deadline: float) -> DumpWait:
+        wait = self._dumps[name] = DumpWait(ranks)
+        for rank in sorted(ranks):
+            sidecar = self._sidecars.get(rank)
+            if sidecar is None or not sidecar.order({what: name, "deadline": deadline}):
                 wait.answers[rank] = {"missing": ["the sidecar does not answer"], "seconds": 0.0}
-        if wait.wanted <= set(wait.answers):
-            wait.done.set()
+        wait.check()
         return wait
 
     def forget_dump(self, name: str) -> None:
@@ -194,16 +204,14 @@ class SidecarPool:
         for wait in list(self._dumps.values()):
             if sidecar.place.rank in wait.wanted and sidecar.place.rank not in wait.answers:
                 wait.answers[sidecar.place.rank] = {"missing": ["the sidecar ended"], "seconds": 0.0}
-                if wait.wanted <= set(wait.answers):
-                    wait.done.set()
+                wait.check()
 
     def _dumped(self, message: dict[str, Any]) -> None:
         wait = self._dumps.get(message["dumped"])
         if wait is None:
             return
         wait.answers[int(message["rank"])] = message
-        if wait.wanted <= set(wait.answers):
-            wait.done.set()
+        wait.check()
 
 
 def _close_orders(sidecar: _Sidecar) -> None:

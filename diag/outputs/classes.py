@@ -16,7 +16,8 @@ from diag.stacks import child_role, is_idle_worker, read_stack, shorten, steps
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 
-_STACK_SOURCES = ("pyspy", "faulthandler", "stacks")
+_BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")  # the second is asked where the first fails, and says why
+_STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def why_no_stack(engine: Engine, rank: RankState) -> str:
         return exit_words(rank.exit.exit_code, rank.exit.signal)
     failed = engine.job.failed_sources
     # Where one source is denied and another reads the stacks, nothing is missing.
-    sources = (rank.stack.how,) if rank.stack else _STACK_SOURCES
+    sources = _STACK_SOURCES if rank.stack is None else _BY_MEMORY if rank.stack.how in _BY_MEMORY else (rank.stack.how,)
     reasons = [
         f"{source}: {failed[(source, number)].reason}"
         for source in sources

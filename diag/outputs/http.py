@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from diag.engine import report
 from diag.errors import DiagError
 from diag.model import format_ranks
-from diag.outputs.text import classes_text
+from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, stack_classes, stacks_json
 
 if TYPE_CHECKING:
@@ -174,16 +174,21 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         deadline: Annotated[
             float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
         ] = DUMP_SECONDS,
+        native: Annotated[bool, Query(description="also C frames of one rank of each class, which are stopped for it")] = False,
+        columns: Annotated[int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")] = 0,
+        colour: Annotated[bool, Query(description="that text with colours")] = False,
     ) -> Response:
         """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
         being made get that one."""
-        task = dumps.get("now")
+        kind = "native" if native else "now"
+        task = dumps.get(kind)
         if task is None or task.done():
-            task = dumps["now"] = asyncio.ensure_future(view.dump(deadline))
+            task = dumps[kind] = asyncio.ensure_future(view.dump(deadline, native=True) if native else view.dump(deadline))
         try:
-            return answer(await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS))
+            document = await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS)
         except asyncio.TimeoutError:
             raise HTTPException(504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s") from None
+        return answer({**document, "screen": dump_text(document, colour=colour, width=columns)} if columns else document)
 
     @app.get("/metrics", response_class=Response)
     async def metrics(request: Request) -> Response:

@@ -25,6 +25,7 @@ _NARROWEST = 30
 _LONGEST_LINE = 2000  # characters of a log line that are looked at
 _PANEL_EVIDENCE_LINES = 3
 _REPORT_EVIDENCE_LINES = 12
+_NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
 _FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
 
 _COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
@@ -309,7 +310,36 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
         parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
-    parts.append(f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, no process was paused")
+    for native in document.get("native", ()):
+        parts += _native_lines(native, max(width, _NARROWEST))
+    parts.append(f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, {_paused_words(document['probes'])}")
     if document.get("bundle"):
         parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
+    elif document.get("bundle_error"):
+        parts.append(f"no bundle: {document['bundle_error']}")
+    if document.get("next_command"):
+        parts.append(f"next: {document['next_command']}   ({document['next_reason']})")
     return "\n".join(parts)
+
+
+def _paused_words(probes: Iterable[Mapping[str, Any]]) -> str:
+    paused = [probe for probe in probes if probe.get("paused_target")]
+    if not paused:
+        return "no process was paused"
+    longest = max(float(probe["seconds"] or 0.0) for probe in paused)
+    ranks = [int(probe["rank"]) for probe in paused]
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} paused for native frames, at most {longest:.1f} s"
+
+
+def _native_lines(native: Mapping[str, Any], room: int) -> list[str]:
+    """The threads that have Python frames, or the first one; of each the innermost frames."""
+    head = f"native frames of rank {native['rank']} (pid {native['pid']})"
+    if native["reason"]:
+        return _wrap(clean(f"{head}: none: {native['reason']}"), room, "", "    ")
+    lines = [f"{head}, innermost first:"]
+    for thread in native["threads"][:4]:
+        lines.append(_cut(f"  thread {clean(str(thread['name'] or thread['id']))}", room))
+        lines += [_cut(f"    {clean(frame)}", room) for frame in thread["frames"][:_NATIVE_FRAMES]]
+    if len(native["threads"]) > 4:
+        lines.append(f"  ... {len(native['threads']) - 4} more threads in the bundle")
+    return lines

@@ -133,9 +133,9 @@ class HubView(Protocol):
         """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held."""
         ...
 
-    async def dump(self, deadline: float) -> dict[str, Any]:
+    async def dump(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
         """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own loop
-        without the lock held, never twice at a time."""
+        without the lock held."""
         ...
 
 

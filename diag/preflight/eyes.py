@@ -10,6 +10,7 @@ from pathlib import Path
 from diag.preflight.line import Line
 from diag.sources.nvml import NvmlReader, NvmlUnavailable
 from diag.sources.pyspy import PySpy
+from diag.sources.remote_stack import RemoteStacks
 
 __all__ = ["check_gpus", "check_stacks"]
 
@@ -21,8 +22,11 @@ def check_stacks(command: Sequence[str]) -> Iterator[Line]:
     assert child.stdin is not None and child.stdout is not None
     try:
         child.stdout.read(2)
-        blind = PySpy().can_read(child.pid, 5.0)
-        if blind is None:
+        own, blind = RemoteStacks().dump(child.pid, 5.0), PySpy().can_read(child.pid, 5.0)
+        if "failed" not in own:
+            beside = "" if blind is None else f"; {blind.reason}: other Pythons and `diag dump --native` need py-spy"
+            yield Line("stacks", "ok", f"diag reads Python processes of this user from their memory{_yama()}{beside}")
+        elif blind is None:
             yield Line("stacks", "ok", "py-spy reads Python processes of this user" + _yama())
         else:
             yield Line("stacks", "problem", f"{blind.reason}{_yama()}", f"{blind.remedy}; without it stacks come by signal from "

@@ -30,7 +30,7 @@ from diag.sources.fr_pipe import ask_pipe
 from diag.sources.fr_trace import MAX_TENSORS, count, integer, mapping, members_of, sequence, settle, shapes, status_of, word
 from diag.sources.worker_server import MAX_BYTES, NoAnswer, ask
 
-__all__ = ["FAILURES", "SOURCE", "explain", "load_file", "parse", "rank_of", "read"]
+__all__ = ["FAILURES", "SOURCE", "explain", "load_file", "parse", "rank_of", "read", "socket_path"]
 
 SOURCE = "flight_recorder"
 
@@ -73,13 +73,18 @@ def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0) -> Payload:
     end = time.monotonic() + deadline
     try:
         try:
-            return {"pid": pid, **_ask_all(run_dir / f"w.{rank}.{pid}.sock", end)}
+            return {"pid": pid, **_ask_all(socket_path(rank, pid, run_dir), end)}
         except NoAnswer as failure:
             if failure.word not in ("no_socket", "no_handler"):
                 raise
             return {"pid": pid, "answered": ["nccl"], "traces": [_trim(_decode(ask_pipe(rank, pid, end)))], "how": "pipe"}
     except NoAnswer as failure:
         return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
+
+
+def socket_path(rank: int, pid: int, run_dir: Path) -> Path:
+    """Where the hook lets the rank's worker server listen."""
+    return run_dir / f"w.{rank}.{pid}.sock"
 
 
 def _ask_all(path: Path, end: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from diag.sources import (
     output,
     proc,
     pyspy,
+    remote_stack,
     run,
     shm,
 )
@@ -29,6 +30,7 @@ PARSERS: dict[str, Parser] = {
     shm.SOURCE: shm.parse,
     nvml.SOURCE: nvml.parse,
     kmsg.SOURCE: kmsg.parse,
+    remote_stack.SOURCE: remote_stack.parse,
     pyspy.SOURCE: pyspy.parse,
     faulthandler.SOURCE: faulthandler.parse,
     flight_recorder.SOURCE: flight_recorder.parse,

@@ -1,5 +1,7 @@
 """Python stacks of a process, read from outside by `py-spy dump --nonblocking`: the rank is never stopped.
 
+For interpreters that `remote_stack` does not know, and for native frames, which stop it: only when a person asks.
+
 `PySpy.dump` does the reading, within a deadline; `parse` makes stacks of it. Children are asked one by one by the
 caller, because py-spy's own `--subprocesses` leaves them out of its JSON. Where it is denied, see `faulthandler`.
 """
@@ -52,17 +54,20 @@ class PySpy:
         self.executable = executable or find_executable()
         self._proc = proc
 
-    def dump(self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None) -> Payload:
+    def dump(self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None, native: bool = False) -> Payload:
         """{"pid", "parent_pid"?, "stdout": py-spy's JSON less what we do not use}, or, instead of stdout, "failed": a key
         of FAILURES, "stderr": py-spy's words, "access": what the kernel says of our right to look.
 
-        A reading may be torn, because nothing is stopped: failures and unlikely main stacks are read once more.
+        A reading may be torn, because nothing is stopped: failures and unlikely main stacks are read once more. With
+        `native` frames of C code are there too, and the process is stopped while it is read: 30 ms to 2 s.
         """
         payload: dict[str, Any] = {"pid": pid}
         if parent_pid is not None:
             payload["parent_pid"] = parent_pid
         end = time.monotonic() + deadline
-        outcome = self._run(pid, end)
+        outcome = self._run(pid, end, native)
+        if native:
+            return payload | outcome
         if outcome.get("failed") == "failed" or ("stdout" in outcome and _looks_torn(outcome["stdout"], pid)):
             again = self._run(pid, end)
             if "stdout" in again or "stdout" not in outcome:
@@ -77,10 +82,10 @@ class PySpy:
         reason, remedy = explain(payload)
         return NotChecked(f"stacks of pid {pid}", reason, remedy)
 
-    def _run(self, pid: int, end: float) -> dict[str, Any]:
+    def _run(self, pid: int, end: float, native: bool = False) -> dict[str, Any]:
         if self.executable is None:
             return {"failed": "not_found", "stderr": ""}
-        command = [self.executable, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+        command = [self.executable, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
         try:
             # close_fds=False lets subprocess use posix_spawn; what Python opens is not inheritable anyway (PEP 446).
             process = subprocess.Popen(
@@ -97,7 +102,7 @@ class PySpy:
             try:
                 stdout, stderr = process.communicate(timeout=max(0.001, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()  # it holds no ptrace stop, so it dies at once and leaves the target as it was
+                process.kill()  # the target goes on: the kernel ends a stop with the one who made it
                 return {"failed": "timed_out", "stderr": ""}
         if process.returncode == 0:
             try:

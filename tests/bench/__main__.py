@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECTIONS = ("commands", "slowdown", "events", "steady", "scale", "gpu")
+SECTIONS = ("commands", "dump", "slowdown", "events", "steady", "scale", "gpu")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,16 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
-    from . import commands, events, gpu, scale, slowdown, steady
+    from . import commands, dumps, events, gpu, scale, slowdown, steady
 
     count = 15 if quick else 40
     parts: dict[str, Parts] = {
         "commands": [lambda: commands.start_rows(count, say), lambda: commands.hook_rows(count, say)],
+        "dump": [lambda: dumps.rows(8, 1.0, 5 if quick else 15, say), lambda: dumps.rows(64, 0.3, 3 if quick else 7, say),
+                 lambda: dumps.sick_rows(3 if quick else 7, say)],
         "slowdown": [lambda: slowdown.switched(40, say)] if quick else [
             lambda: slowdown.rows(13.0, 3, say), lambda: slowdown.switched(100, say)],
-        "events": [lambda: events.rows(15.0 if quick else 50.0, say)],
-        "steady": [lambda: steady.rows(8, 15.0, say, torch=False, dumps=4)] if quick else [
-            lambda: steady.rows(2, 60.0, say, torch=True), lambda: steady.rows(8, 60.0, say, torch=False, dumps=12)],
+        "events": [lambda: events.rows(15.0 if quick else 50.0, say)] + (
+            [] if quick else [lambda: events.recorder_rows(50.0, say)]),
+        "steady": [lambda: steady.rows(8, 15.0, say, torch=False)] if quick else [
+            lambda: steady.rows(2, 60.0, say, torch=True), lambda: steady.rows(8, 60.0, say, torch=False)],
         "scale": [
             lambda: scale.merge_rows({10_000: 0.1} if quick else {10_000: 0.1, 100_000: 1.0}, say),
             lambda: scale.verdict_rows(4096 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say)],

@@ -16,33 +16,33 @@ from .runs import shell_script
 from .stats import difference, interval, judge
 from .table import Row
 
-__all__ = ["dump_rows", "hook_rows", "start_rows"]
+__all__ = ["dump_rows", "hook_rows", "in_turns", "start_rows"]
 
 _HELP_TIMES = 3.0  # `python -c pass`; performance.md P14
 _HOOK_SECONDS = 0.005  # ours: a DataLoader worker or a rank must not start noticeably later
 
 
-def dump_rows(run: LiveRun, pids: Sequence[int], times_each: int, say: Callable[[str], None]) -> list[Row]:
+def dump_rows(run: LiveRun, pids: Sequence[int], times_each: int, goal: float, say: Callable[[str], None]) -> list[Row]:
     """`diag dump` of a run that lives against a serial shell loop over its ranks, in turns."""
     say(f"diag dump --all-ranks of {len(pids)} ranks, {times_each} times")
     dump = [*DIAG, "dump", "--all-ranks"]
     loop = ["bash", "-c", shell_script(pids)]
-    ours, theirs = _in_turns([(dump, bench_env(DIAG_RUN_ROOT=str(run.root))), (loop, bench_env())], times_each)
+    ours, theirs = in_turns([(dump, bench_env(DIAG_RUN_ROOT=str(run.root))), (loop, bench_env())], times_each)
     mine, peer = interval([one.wall for one in ours]), interval([one.wall for one in theirs])
     ratio = interval([a.wall / b.wall for a, b in zip(ours, theirs, strict=True)])
     return [Row(
         f"wall time of `diag dump --all-ranks`, {len(pids)} ranks, from command start",
         f"{1000 * mine.mid:.0f} ms [{1000 * mine.low:.0f}, {1000 * mine.high:.0f}]",
         f"shell loop of py-spy dump: {1000 * peer.mid:.0f} ms [{1000 * peer.low:.0f}, {1000 * peer.high:.0f}]",
-        f"{ratio.mid:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]", "< 1 x", judge(ratio, 1.0),
-        {"diag": mine.mid, "peer": peer.mid, "diag_command_cpu": statistics.median(one.cpu for one in ours)},
+        f"{ratio.mid:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]", f"< {goal:g} x", judge(ratio, goal),
+        {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid, "diag_command_cpu": statistics.median(one.cpu for one in ours)},
     )]
 
 
 def start_rows(count: int, say: Callable[[str], None]) -> list[Row]:
     say(f"diag --help, {count} times")
     env = bench_env()
-    ours, plain = _in_turns([([*DIAG, "--help"], env), ([sys.executable, "-c", "pass"], env)], count)
+    ours, plain = in_turns([([*DIAG, "--help"], env), ([sys.executable, "-c", "pass"], env)], count)
     mine, peer = (statistics.median(one.cpu for one in runs) for runs in (ours, plain))
     ratio = interval([a.cpu / b.cpu for a, b in zip(ours, plain, strict=True)])
     return [Row("CPU of `diag --help`", f"{1000 * mine:.1f} ms", f"`python -c pass`: {1000 * peer:.1f} ms",
@@ -59,7 +59,7 @@ def hook_rows(count: int, say: Callable[[str], None]) -> list[Row]:
         hooked = {**plain, **environment(Path(folder), 1, plain)}
         of_rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
         command = [sys.executable, "-c", "pass"]
-        base, rank, other = _in_turns([(command, plain), (command, {**hooked, **of_rank}), (command, hooked)], count)
+        base, rank, other = in_turns([(command, plain), (command, {**hooked, **of_rank}), (command, hooked)], count)
     cpu = [one.cpu for one in base]
     peer = statistics.median(cpu)
     found = []
@@ -74,7 +74,7 @@ def hook_rows(count: int, say: Callable[[str], None]) -> list[Row]:
     return found
 
 
-def _in_turns(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], count: int) -> list[list[Ran]]:
+def in_turns(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], count: int) -> list[list[Ran]]:
     """Each once to warm up, then in turns."""
     for command, env in commands:
         ran(command, env)

@@ -6,6 +6,7 @@ the core, so other users of the machine are not in it, and stops are.
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import tempfile
 import time
@@ -14,26 +15,29 @@ from pathlib import Path
 
 from diag.capture import JournalReader, segments
 from diag.model import Record
+from diag.sources import flight_recorder
 
 from . import target
 from .machine import PY_SPY, pinned, ran
-from .runs import alone, under_diag, until
+from .runs import NotReady, alone, under_diag, until
 from .stats import Interval, Step, difference, event_losses, judge, quiet_windows
 from .table import Row, percent, times
 
-__all__ = ["rows"]
+__all__ = ["recorder_rows", "rows"]
 
 Windows = list[tuple[float, float]]
 
 # The defaults of diag/settings.py, which a sample's cost is told for.
 _STACK_SECONDS, _PROC_SECONDS = 10.0, 2.0
 _GOAL = 0.0005
-# A record is stamped when its sample is done: py-spy ran before it (25 ms here, more under load), the hub takes it after.
+# A record is stamped when its sample is done: it was read before (1 ms; cold, or by py-spy, 25), the hub takes it after.
 _STACK_WINDOW = (-0.08, 0.03)
 _PROC_WINDOW = (-0.015, 0.015)
 _OFTEN, _PROC_OFTEN = 0.5, 0.7
 _WARM_UP_SECONDS = 3.0
 _THREADS = 20
+_SELDOM = 1.5  # a question takes longer than a stack, and between two there must be quiet windows as wide
+_CALLS = 2000  # collectives in the record: as many as torch keeps by default
 
 
 def rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
@@ -61,6 +65,47 @@ def rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
     ]
 
 
+def recorder_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
+    """One question to torch's Flight Recorder in a rank that trains: its server's thread needs the GIL for the answer."""
+    if importlib.util.find_spec("torch") is None:
+        raise NotReady("one question to the Flight Recorder: torch is not installed")
+    with pinned() as core:
+        spins = target.calibrate(0.01)
+        say(f"events: the Flight Recorder is asked each {_SELDOM} s for {seconds:.0f} s")
+        steps, asked, took = _asked(seconds, spins, core)
+    loss = _loss(steps, asked, asked)
+    return [
+        Row(f"loss by one question to the Flight Recorder, event method ({len(asked)} questions; steps of "
+            f"{1000 * statistics.median(step.held for step in steps):.0f} ms, {_CALLS} collectives kept)",
+            f"{1000 * loss.mid:.2f} ms [{1000 * loss.low:.2f}, {1000 * loss.high:.2f}]; answered in {1000 * took:.1f} ms",
+            values={"diag_ms": 1000 * loss.mid, "answer_ms": 1000 * took})
+    ]
+
+
+def _asked(seconds: float, spins: int, core: int) -> tuple[list[Step], Windows, float]:
+    with tempfile.TemporaryDirectory(prefix="diag-bench-") as name:
+        folder = Path(name)
+        command = target.command(folder, ranks=1, spins=spins, threads=_THREADS, core=core, calls=_CALLS)
+        with under_diag(command, folder, DIAG_STACK_SECONDS="3600", DIAG_PROC_SECONDS="3600") as run:
+            pid = until(lambda: target.pids(folder), 120, "the loop runs under diag")[0]
+            assert run.run_dir is not None
+            home = run.run_dir
+            until(lambda: "failed" not in flight_recorder.read(0, pid, home, 2.0), 60, "the Flight Recorder answers")
+            windows, took, end = [], [], time.monotonic() + seconds
+            time.sleep(_WARM_UP_SECONDS)
+            while time.monotonic() < end:
+                time.sleep(_SELDOM)
+                began = time.time()
+                payload = flight_recorder.read(0, pid, home, 2.0)
+                if "failed" not in payload:
+                    windows.append((began, time.time()))
+                    took.append(windows[-1][1] - began)
+            if not windows:
+                raise NotReady("the Flight Recorder did not answer")
+            widest = max(statistics.median(took) * 1.5, 0.01)  # all of one width, as the control has
+            return _warm(target.read_steps(folder)), [(a, a + widest) for a, _ in windows], statistics.median(took)
+
+
 def _under_diag(seconds: float, spins: int, core: int) -> tuple[list[Step], Windows, Windows]:
     settings = {"DIAG_STACK_SECONDS": str(_OFTEN), "DIAG_PROC_SECONDS": str(_PROC_OFTEN)}
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as name:
@@ -72,7 +117,7 @@ def _under_diag(seconds: float, spins: int, core: int) -> tuple[list[Step], Wind
             steps = target.read_steps(folder)
             assert run.run_dir is not None
             records = list(JournalReader(segments(run.run_dir)))
-        return _warm(steps), _windows(records, "pyspy", _STACK_WINDOW), _windows(records, "proc", _PROC_WINDOW)
+        return _warm(steps), _windows(records, "remote_stack", _STACK_WINDOW), _windows(records, "proc", _PROC_WINDOW)
 
 
 def _beside_dumps(seconds: float, spins: int, core: int) -> tuple[list[Step], Windows]:

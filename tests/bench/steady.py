@@ -1,4 +1,4 @@
-"""Memory and CPU of diag's own processes beside a healthy job, from /proc, with what they waited for (py-spy)."""
+"""Memory and CPU of diag's own processes beside a healthy job, from /proc, with what they waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from tests.liverun import LiveRun
 
 from . import target, timed_job
-from .commands import dump_rows
 from .machine import Cost, bench_env, cost, ran
 from .runs import Diag, NotReady, processes, shell_script, under_diag, until
 from .stats import judge
@@ -30,8 +29,8 @@ _SCRAPE_SECONDS = 15.0  # as Prometheus is usually set
 _LOOP_SECONDS = 10.0
 
 
-def rows(ranks: int, seconds: float, say: Callable[[str], None], *, torch: bool, dumps: int = 0) -> list[Row]:
-    """`torch`: the bundled job, else plain Python ranks. With `dumps` also the wall time of so many `diag dump`s."""
+def rows(ranks: int, seconds: float, say: Callable[[str], None], *, torch: bool) -> list[Row]:
+    """`torch`: the bundled job, else plain Python ranks."""
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as name, _peer_app() as app:
         folder = Path(name)
         if torch:
@@ -51,7 +50,7 @@ def rows(ranks: int, seconds: float, say: Callable[[str], None], *, torch: bool,
             use = _watch(groups, seconds, [f"{url}/metrics", f"http://127.0.0.1:{app[1]}/metrics/"])
             loop = statistics.median(ran(["bash", "-c", shell_script(list(pids.values()))]).cpu for _ in range(5)) / _LOOP_SECONDS
             bare = _bare_rss()
-            return _table(use, loop, bare, ranks, kind) + (dump_rows(run, list(pids.values()), dumps, say) if dumps else [])
+            return _table(use, loop, bare, ranks, kind)
 
 
 def _complete(run: LiveRun, ranks: int) -> Diag | None:
@@ -92,7 +91,7 @@ def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks:
     scraped = f", scraped each {_SCRAPE_SECONDS:.0f} s"
     return [
         _memory(f"memory of a sidecar, {ranks} ranks ({kind})", sidecar_rss, "`python -c pass`, asleep", bare, _SIDECAR_RSS),
-        Row(f"CPU of a sidecar with its py-spy, {ranks} ranks", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
+        Row(f"CPU of a sidecar, {ranks} ranks", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
             f"< {percent(_SIDECAR_CPU, 1)}", judge(sidecar_cpu, _SIDECAR_CPU), {"diag": sidecar_cpu, "peer": loop / ranks}),
         _memory(f"memory of the hub, {ranks} ranks", hub_rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS),
         Row(f"CPU of the hub{scraped}, {ranks} ranks", percent(hub_cpu), f"bare FastAPI{scraped}: {percent(app_cpu)}",

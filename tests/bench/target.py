@@ -75,9 +75,10 @@ def _timed(count: int) -> float:
     return time.perf_counter() - began
 
 
-def command(folder: Path, *, ranks: int, spins: int, rest: float = 0.0, threads: int = 0, core: int = -1) -> list[str]:
+def command(folder: Path, *, ranks: int, spins: int, rest: float = 0.0, threads: int = 0, core: int = -1,
+            calls: int = 0) -> list[str]:
     return [sys.executable, "-m", "tests.bench.target", "--folder", str(folder), "--ranks", str(ranks), "--spins", str(spins),
-            "--rest", str(rest), "--threads", str(threads), "--core", str(core)]
+            "--rest", str(rest), "--threads", str(threads), "--core", str(core), "--calls", str(calls)]
 
 
 def _deep(depth: int, work: object) -> None:
@@ -87,10 +88,25 @@ def _deep(depth: int, work: object) -> None:
         work()
 
 
+def _collectives(folder: Path, count: int) -> None:
+    """So many gloo all_reduces, alone in the world: what torch's Flight Recorder keeps. Before the steps, not in them: a
+    step must not wait for threads on other cores."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    tensor = torch.ones(256)
+    for _ in range(count):
+        dist.all_reduce(tensor)
+
+
 def _rank(options: argparse.Namespace, rank: int) -> None:
     for _ in range(options.threads):  # idle ones, as a rank has: autograd, loaders, watchdogs
         threading.Thread(target=_deep, args=(_DEPTH, threading.Event().wait), daemon=True).start()
-    if options.core >= 0:
+    if options.calls:
+        _collectives(options.folder, options.calls)
+    if options.core >= 0:  # of this thread alone: torch's server has the other cores, as it has beside a real rank
         os.sched_setaffinity(0, {options.core})
     recorder = Recorder(options.folder, rank)
 
@@ -117,6 +133,7 @@ def main() -> int:
     parser.add_argument("--rest", type=float, default=0.0, help="sleep this long in each step")
     parser.add_argument("--threads", type=int, default=0, help="idle Python threads in each rank")
     parser.add_argument("--core", type=int, default=-1, help="run on this core only")
+    parser.add_argument("--calls", type=int, default=0, help="collectives before the first step (torch, one rank)")
     options = parser.parse_args()
     if "RANK" in os.environ:
         _rank(options, int(os.environ["RANK"]))

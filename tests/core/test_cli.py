@@ -118,6 +118,19 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_dump_loads_nothing_that_a_person_would_wait_for() -> None:
+    slow = "{'http.client', 'urllib.request', 'ssl', 'dataclasses', 'diag.model', 'diag.rundir', 'diag.outputs', 'diag.settings'}"
+    code = (
+        "import sys\nfrom diag.cli import main\nmain(['dump', '--endpoint', 'http://127.0.0.1:1'])\n"
+        f"sys.exit(','.join(sorted({slow} & set(sys.modules))) or 0)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "does not answer" in done.stderr
+
+
 def test_explain_without_an_id_lists_every_finding_and_each_has_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     from diag.commands.explain import pages
 

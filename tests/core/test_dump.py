@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
 from pathlib import Path
@@ -11,7 +12,16 @@ from typing import Any, cast
 import pytest
 
 from diag.capture import JournalWriter
-from diag.dump import dump_document, dump_text, write_bundle
+from diag.dump import (
+    Timer,
+    add_native,
+    dump_document,
+    dump_text,
+    finish_document,
+    manifest_facts,
+    native_ranks,
+    write_bundle,
+)
 from diag.hub import Hub
 from diag.model import Record
 from diag.replay import replay
@@ -20,7 +30,8 @@ from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 
 
 def answer(*missing: str) -> dict[str, Any]:
-    return {"missing": list(missing), "seconds": 0.2}
+    probe = {"probe": "stack", "seconds": 0.2, "paused_target": False, "ok": not missing, "reason": "; ".join(missing)}
+    return {"missing": list(missing), "seconds": 0.2, "probes": [probe]}
 
 
 @pytest.fixture
@@ -35,9 +46,19 @@ def story() -> Story:
 
 
 def document(story: Story, answers: dict[int, dict[str, Any]] | None = None) -> dict[str, Any]:
-    hub = SimpleNamespace(engine=story.engine, run_id="20261121-000000-abc", version="0.1.0", host="node-0")
     given = {0: answer(), 1: answer(), 2: answer()} if answers is None else answers
-    return dump_document(cast(Hub, hub), given, 1.234)
+    made = dump_document(hub_of(story), given)
+    finish_document(made, Timer())
+    return made
+
+
+def hub_of(story: Story) -> Hub:
+    known = {"run_id": "20261121-000000-abc", "version": "0.1.0", "host": "node-0"}
+    return cast(Hub, SimpleNamespace(engine=story.engine, environment={0: {"NCCL_DEBUG": "WARN"}}, **known))
+
+
+def bundle(story: Story, made: dict[str, Any], run_dir: Path, path: Path) -> None:
+    write_bundle(made, manifest_facts(hub_of(story)), run_dir, path)
 
 
 def test_every_rank_has_a_stack_or_a_reason_why_not(story: Story) -> None:
@@ -56,6 +77,7 @@ def test_document_has_the_shape_that_others_script_against(story: Story) -> None
     assert made["schema"] == "diag.dump/1"
     assert made["report"]["schema"] == "diag.report/1"
     assert {"run_id", "diag_version", "host", "at", "seconds", "ranks", "classes", "missing", "probes", "text"} <= set(made)
+    assert {"found", "next_command", "next_reason", "versions"} <= set(made)
     assert [probe["rank"] for probe in made["probes"]] == [0, 1, 2]
     assert not any(probe["paused_target"] for probe in made["probes"])
     json.dumps(made)
@@ -89,6 +111,73 @@ def test_job_without_ranks_gives_a_dump_as_well() -> None:
     assert dump_text(made, colour=False, width=60)
 
 
+def test_part_that_failed_is_told_with_its_cost_and_reason(story: Story) -> None:
+    made = document(story, {0: answer("no stack: ptrace is not permitted"), 1: answer(), 2: answer()})
+
+    [failed] = [probe for probe in made["probes"] if not probe["ok"]]
+    assert (failed["rank"], failed["probe"], failed["seconds"]) == (0, "stack", 0.2)
+    assert failed["reason"] == "no stack: ptrace is not permitted"
+
+
+# --- native frames ---------------------------------------------------------------------------------------------
+
+
+def test_native_frames_are_asked_of_one_rank_of_each_class(story: Story) -> None:
+    assert native_ranks(story.engine) == [0, 2]
+
+
+def test_stopped_rank_is_not_stopped_once_more_for_native_frames(story: Story) -> None:
+    story.tell(tree(0, story.now, state="T"))
+
+    assert native_ranks(story.engine) == [1, 2]
+
+
+def test_native_frames_of_many_classes_are_asked_of_the_odd_ones_and_one_of_the_crowd() -> None:
+    job = Story(world=32)
+    for rank in range(32):
+        lines = ALL_REDUCE if rank >= 20 else [f"<module> train_{rank}.py:1", f"step_{rank} train_{rank}.py:7"]
+        job.tell(tree(rank, job.now), stack(rank, job.now, lines))
+
+    chosen = native_ranks(job.engine)
+
+    assert len(chosen) == 8 and 20 in chosen
+
+
+def test_pause_for_native_frames_is_said_with_its_cost(story: Story) -> None:
+    made = document(story)
+    frames = [{"name": "epoll_wait", "filename": "libc.so.6", "line": 0}, {"name": "train", "filename": "train.py", "line": 7}]
+    threads = [{"thread_name": "MainThread", "os_thread_id": 100, "frames": frames}]
+
+    add_native(made, [0, 2], {0: {"seconds": 0.7, "native": {"pid": 100, "stdout": threads}}})
+    text = dump_text(made, colour=False, width=100)
+
+    assert "epoll_wait (libc.so.6:0)" in text and "ranks 0,2 paused for native frames, at most 0.7 s" in text
+    assert "native frames of rank 2 (pid None): none: its sidecar did not answer in time" in text
+    assert [(row["rank"], row["ok"]) for row in made["probes"] if row["paused_target"]] == [(0, True), (2, False)]
+
+
+# --- what to type next -----------------------------------------------------------------------------------------
+
+
+def test_stopped_rank_is_let_go_on_first(story: Story) -> None:
+    story.tell(tree(2, story.now, state="T"))
+
+    made = document(story)
+
+    assert made["next_command"] == f"kill -CONT {story.engine.job.ranks[2].placement.pid}"
+    assert f"next: {made['next_command']}   (rank 2 is stopped (state T))" in dump_text(made, colour=False, width=100)
+
+
+def test_finding_without_a_command_of_its_own_is_explained(story: Story) -> None:
+    story.wait(30)
+
+    assert document(story)["next_command"] == "diag explain rank-died"
+
+
+def test_job_without_findings_has_nothing_to_type_next() -> None:
+    assert document(Story(world=2), {})["next_command"] == ""
+
+
 # --- bundle ----------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +195,7 @@ def run_dir(tmp_path: Path) -> Path:
 def test_bundle_is_read_back_by_replay_and_holds_what_a_person_reads(story: Story, run_dir: Path, tmp_path: Path) -> None:
     made = document(story)
 
-    write_bundle(made, run_dir, tmp_path / "dump.tar.gz")
+    bundle(story, made, run_dir, tmp_path / "dump.tar.gz")
 
     assert made["bundle"] == str(tmp_path / "dump.tar.gz")
     with tarfile.open(tmp_path / "dump.tar.gz") as tar:
@@ -118,13 +207,29 @@ def test_bundle_is_read_back_by_replay_and_holds_what_a_person_reads(story: Stor
     assert replay([tmp_path / "dump.tar.gz"])[0].job.returncode == 0
 
 
+def test_manifest_tells_what_is_in_the_bundle_and_where_it_comes_from(story: Story, run_dir: Path, tmp_path: Path) -> None:
+    bundle(story, document(story), run_dir, tmp_path / "dump.tar.gz")
+
+    with tarfile.open(tmp_path / "dump.tar.gz") as tar:
+        held = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]
+    manifest = json.loads(held.pop("manifest.json"))
+    assert {row["name"]: (row["bytes"], row["sha256"]) for row in manifest["files"]} == {
+        name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in held.items()
+    }
+    assert (manifest["schema"], manifest["world_size"], manifest["host"]) == ("diag.bundle/1", 5, "node-0")
+    assert {"kernel", "python_version", "diag_version", "argv", "versions", "at", "run_id"} <= set(manifest)
+    assert manifest["processes"][0]["environment"] == {"NCCL_DEBUG": "WARN"}
+    assert [row["alive"] for row in manifest["processes"]] == [True, True, True, False]
+    assert set(manifest["missing"]) == {"3", "4"}
+
+
 def test_full_disk_leaves_no_half_bundle_and_is_noted(story: Story, run_dir: Path, tmp_path: Path) -> None:
     # given a disk that takes nothing
     made = document(story)
     (tmp_path / "dump.tar.part").symlink_to("/dev/full")
 
     # when the bundle is written to it
-    write_bundle(made, run_dir, tmp_path / "dump.tar.gz")
+    bundle(story, made, run_dir, tmp_path / "dump.tar.gz")
 
     # then the dump is there all the same, and says why there is no bundle
     assert made["bundle_error"] == "No space left on device"
@@ -135,7 +240,7 @@ def test_full_disk_leaves_no_half_bundle_and_is_noted(story: Story, run_dir: Pat
 def test_directory_that_is_gone_is_noted(story: Story, run_dir: Path, tmp_path: Path) -> None:
     made = document(story)
 
-    write_bundle(made, run_dir, tmp_path / "gone" / "dump.tar.gz")
+    bundle(story, made, run_dir, tmp_path / "gone" / "dump.tar.gz")
 
     assert made["bundle_error"] == "No such file or directory"
 
@@ -147,7 +252,7 @@ def test_segment_that_the_journal_drops_meanwhile_costs_only_itself(
     real = run_dir / "journal-000001.jsonl.gz"
     monkeypatch.setattr("diag.dump.segments", lambda directory: [real, run_dir / "journal-000002.jsonl.gz"])
 
-    write_bundle(made, run_dir, tmp_path / "dump.tar.gz")
+    bundle(story, made, run_dir, tmp_path / "dump.tar.gz")
 
     assert "bundle_error" not in made
     assert replay([tmp_path / "dump.tar.gz"])[0].job.returncode == 0

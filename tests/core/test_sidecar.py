@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,13 +19,17 @@ from typing import Any
 import pytest
 
 from diag.model import Placement, Record
+from diag.observations import StackSample
 from diag.settings import load
 from diag.sidecar import Sidecar as Inner
 from diag.sidecars import SidecarPool
 from diag.sources import pyspy
+from diag.sources.parsers import PARSERS
 
 ROOT = Path(__file__).parents[2]
 needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")
+# What reads a process of the Python that runs the tests.
+STACKS = "remote_stack" if (3, 11) <= sys.version_info < (3, 14) else "pyspy"
 # A rank with a child that stands in a function of its own, as a DataLoader worker does.
 RANK = """
 import os, sys
@@ -139,7 +144,9 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> 
 
 
 def functions(message: dict[str, Any]) -> list[str]:
-    return [frame["name"] for thread in message["payload"].get("stdout", ()) for frame in thread["frames"]]
+    found = PARSERS[message["source"]](Record.from_json(message))
+    [sample] = [fact for fact in found if isinstance(fact, StackSample)]
+    return [frame.function for thread in sample.threads for frame in thread.frames]
 
 
 def is_gone(pid: int) -> bool:
@@ -153,7 +160,7 @@ def is_gone(pid: int) -> bool:
 def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subprocess.Popen[bytes]) -> None:
     # given a sidecar, when it has looked at all there is
     with beside(rank) as sidecar:
-        wanted = {"proc", "cgroup", "shm", "pyspy"}
+        wanted = {"proc", "cgroup", "shm", STACKS}
         sidecar.until(lambda message: wanted <= {m.get("source") for m in sidecar.seen})
 
         # then these are records with the reader's clock, and /proc was read in both ways
@@ -162,7 +169,7 @@ def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subproces
         assert all(record.emitted is not None and abs(record.emitted - time.time()) < 60 for record in records)
         payloads = [record.payload for record in records if record.source == "proc"]
         assert any("stat" in payload for payload in payloads) and any("limits" in str(list(payload)) for payload in payloads)
-        assert "waits_for_a_batch" in functions(next(m for m in sidecar.seen if m.get("source") == "pyspy"))
+        assert "waits_for_a_batch" in functions(next(m for m in sidecar.seen if m.get("source") == STACKS))
         assert all(message["took"] >= 0 for message in sidecar.seen if "took" in message)
 
 
@@ -170,7 +177,7 @@ def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subproces
 def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subprocess.Popen[bytes]) -> None:
     # given a sidecar that has taken its stack and would take the next in a minute
     with beside(rank) as sidecar:
-        sidecar.source("pyspy")
+        sidecar.source(STACKS)
         sidecar.source("proc")
 
         # when it is told to look closer
@@ -178,7 +185,7 @@ def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subproces
 
         # then the child's stack comes
         child = sidecar.until(
-            lambda message: message.get("source") == "pyspy" and message["payload"].get("parent_pid") == rank.pid
+            lambda message: message.get("source") == STACKS and message["payload"].get("parent_pid") == rank.pid
         )
         assert "reads_a_shard" in functions(child)
 
@@ -186,7 +193,7 @@ def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subproces
 @needs_pyspy
 def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(rank: subprocess.Popen[bytes]) -> None:
     with beside(rank) as sidecar:
-        sidecar.source("pyspy")
+        sidecar.source(STACKS)
         os.kill(rank.pid, signal.SIGSTOP)
         wait_for(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped")
 
@@ -197,19 +204,100 @@ def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(rank: 
         assert time.monotonic() - began < 7.0
         assert (done["rank"], done["missing"]) == (3, [])
         assert Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-        stacks = [message for message in sidecar.seen if message.get("source") == "pyspy"][1:]
+        stacks = [message for message in sidecar.seen if message.get("source") == STACKS][1:]
         assert {message["payload"].get("parent_pid") for message in stacks} == {None, rank.pid}
 
 
-def test_dump_without_py_spy_says_why_there_is_no_stack(rank: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspy, "find_executable", lambda: None)
+def probes_of(done: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["probe"]: row for row in done["probes"]}
+
+
+@needs_pyspy
+def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank) as sidecar:
+        sidecar.order({"dump": "dump-1", "deadline": 6.0})
+
+        probes = probes_of(sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0))
+
+    assert set(probes) == {"proc", "stack", "child_stacks", "flight_recorder", "cgroup", "shm", "versions"}
+    assert probes["stack"]["reader"] == STACKS
+    assert all(0 < row["seconds"] < 6 and row["ok"] and not row["paused_target"] for row in probes.values()), probes
+
+
+@needs_pyspy
+def test_native_frames_come_when_ordered_and_the_rank_goes_on(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank) as sidecar:
+        sidecar.order({"native": "native-1", "deadline": 20.0})
+
+        done = sidecar.until(lambda message: message.get("dumped") == "native-1", timeout=30.0)
+
+    assert done["rank"] == 3 and done["seconds"] > 0
+    threads = done["native"].get("stdout")
+    assert threads, done
+    names = [frame["name"] for thread in threads for frame in thread["frames"]]
+    assert "waits_for_a_batch" in names and len(names) > 2  # C frames below the Python ones
+    assert Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] in "SR"
+
+
+def test_recorder_of_a_stopped_rank_is_not_asked_and_said_to_be_missing(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    # given a stopped rank whose worker server listens
+    os.kill(rank.pid, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / f"w.3.{rank.pid}.sock"))
+        server.listen()
+        server.setblocking(False)
+
+        # when it is dumped
+        with beside(rank, run_dir=str(tmp_path)) as sidecar:
+            began = time.monotonic()
+            sidecar.order({"dump": "dump-1", "deadline": 6.0})
+            done = sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0)
+
+        # then nobody has waited for it, and nothing is left there to be answered later
+        assert time.monotonic() - began < 3.0
+        assert done["missing"] == ["no collectives: the process is stopped (state T) and cannot answer"]
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.skipif(STACKS != "remote_stack", reason="this Python is not read from its memory")
+def test_part_that_hangs_is_missing_and_takes_nothing_from_the_others(rank: subprocess.Popen[bytes]) -> None:
+    # given a sidecar whose reading of the stacks does not come back, as the kernel does it over a sick process
     sent: list[dict[str, Any]] = []
     inner = Inner(task_of(rank), sent.append)
+    assert "threads" in inner.stacks.memory.dump(rank.pid)
+    lock = inner.stacks.memory._known[rank.pid].lock
+    inner.stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
 
-    inner.command({"dump": "d", "deadline": 3.0})
-    inner._dump(inner._dumps.pop())
+    # when a dump is made meanwhile
+    with lock:
+        began = time.monotonic()
+        inner.command({"dump": "d", "deadline": 1.0})
+        wait_for(lambda: "dumped" in sent[-1] if sent else False, "an answer")
+        took = time.monotonic() - began
 
-    assert sent[-1]["missing"] == ["no stack: py-spy is not installed: pip install py-spy, in the environment of diag"]
+    # then it is answered within its deadline, with the other parts
+    assert took < 2.0
+    probes = probes_of(sent[-1])
+    assert [name for name, row in probes.items() if not row["ok"]] == ["stack"]
+    assert "has not come back from the kernel" in sent[-1]["missing"][0]
+    assert {"proc", "cgroup"} <= {message.get("source") for message in sent}
+
+
+def test_dump_of_what_nobody_can_read_says_why_there_is_no_stack() -> None:
+    # given a rank that is no Python, and no py-spy
+    sent: list[dict[str, Any]] = []
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        inner = Inner(task_of(process), sent.append)
+        inner.stacks.pyspy = pyspy.PySpy("/no/such/py-spy")
+
+        inner.command({"dump": "d", "deadline": 3.0})
+        wait_for(lambda: "dumped" in sent[-1] if sent else False, "an answer")
+        process.kill()
+
+    [reason] = sent[-1]["missing"]
+    assert reason.startswith("no stack: /no/such/py-spy: No such file or directory: pip install py-spy")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, 9), (signal.SIGTERM, 15)])
@@ -300,15 +388,6 @@ def test_order_that_is_garbage_is_left_out(rank: subprocess.Popen[bytes], line: 
         sidecar.order({"dump": "after", "deadline": 3.0})
 
         assert sidecar.until(lambda message: message.get("dumped") == "after")["rank"] == 3
-
-
-def test_time_that_a_dump_waits_for_the_stack_thread_counts_against_its_deadline(rank: subprocess.Popen[bytes]) -> None:
-    inner = Inner(task_of(rank), lambda message: None)
-    before = time.monotonic()
-
-    inner.command({"dump": "d", "deadline": 4.0})
-
-    assert before + 4.0 <= inner._dumps[0]["until"] <= time.monotonic() + 4.0
 
 
 def test_sidecar_steps_back_for_the_job_and_loads_nothing_heavy(rank: subprocess.Popen[bytes]) -> None:

@@ -76,6 +76,7 @@ def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks
         url = run.until(lambda: run.run_json().get("url"), 30)
         run.until(lambda: len([r for r in fetch(f"{url}/ranks")["ranks"] if r["exit"]]) == 2, 60)
         run.until(lambda: [r for r in fetch(f"{url}/ranks")["ranks"] if r["process_state"] in ("T", "t")], 30)
+        run.until(lambda: [f for f in fetch(f"{url}/findings")["findings"] if f["id"] == "rank-died"], 30)
 
         began = time.monotonic()
         answer = diag("dump", "--all-ranks", "--run-dir", str(run.run_dir), "--json")
@@ -88,6 +89,10 @@ def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks
         with_stack = {rank for item in document["dump"]["classes"] if item["kind"] == "rank" for rank in item["ranks"]}
         assert {0, 1, 2, 5} <= with_stack, document["dump"]["classes"]
         assert {"3", "4"} <= set(missing)
+        stopped = next(r["pid"] for r in document["dump"]["ranks"] if r["rank"] == 2)
+        assert document["dump"]["next_command"] == f"kill -CONT {stopped}"
+        probes = [probe for probe in document["dump"]["probes"] if probe["rank"] in (0, 1, 2, 5)]
+        assert probes and all(probe["ok"] for probe in probes), probes
         both = [item for item in document["dump"]["classes"] if item["ranks"] == [0, 5]]
         assert both and "waits_for_the_others" in str(both[0]["frames"])
         assert any(finding["id"] == "rank-died" for finding in document["findings"])

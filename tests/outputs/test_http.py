@@ -116,6 +116,18 @@ def test_dump_gets_the_deadline_and_is_sent_as_it_is(hung: Any) -> None:
     assert ask(hung, "/dump?deadline=3").json()["deadline"] == 3.0
 
 
+def test_dump_comes_with_its_text_for_who_has_a_terminal(hung: Any) -> None:
+    async def small(deadline: float) -> dict[str, Any]:
+        return {"report": hung.report(), "text": "rank 3: data", "missing": {}, "ranks": [], "seconds": 0.1, "probes": []}
+
+    hung.on_dump = small
+
+    assert "screen" not in ask(hung, "/dump").json()
+    plain, coloured = (ask(hung, f"/dump?columns=80&colour={colour}").json()["screen"] for colour in (0, 1))
+    assert "rank 3: data" in plain and "no process was paused" in plain
+    assert "\x1b[" in coloured and "\x1b[" not in plain
+
+
 def test_two_who_ask_for_a_dump_at_once_get_the_same(hung: Any) -> None:
     started = []
 

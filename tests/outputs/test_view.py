@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -133,3 +134,13 @@ def test_any_document_becomes_json_that_a_strict_parser_reads(document: Any) -> 
         raise AssertionError(word)
 
     json.loads(json_bytes(document).decode("utf-8"), parse_constant=refuse)
+
+
+def test_stack_that_can_be_read_no_more_says_what_py_spy_said(empty: Any, kit: Any) -> None:
+    # given a rank that was read from its memory, until it made itself undumpable
+    stack = dataclasses.replace(kit.stack(0, kit.IN_ALL_REDUCE), how="remote_stack")
+    empty.tell(1.0, kit.found(0, 1))
+    empty.tell(2.0, stack)
+    empty.tell(3.0, SourceFailed(0, "pyspy", "ptrace is not permitted", "add CAP_SYS_PTRACE"))
+
+    assert [one.reason for one in stack_classes(empty.engine)] == ["pyspy: ptrace is not permitted"]

@@ -1,0 +1,70 @@
+"""One GET of an HTTP server on this machine: `diag dump` would wait 50 ms for the standard library's clients to load."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+__all__ = ["get"]
+
+_LONGEST = 256 << 20
+_LONGEST_HEAD = 1 << 16
+
+
+def get(url: str, headers: dict[str, str], seconds: float) -> tuple[int, str, bytes]:
+    """Status, reason and body, all within `seconds`. No redirects, and no proxy: it must neither see this nor be waited
+    for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is taken.
+    """
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    if scheme == "https":
+        return _by_library(place, slash + path, headers, seconds)
+    host, colon, port = place.rpartition(":")
+    if not colon or place.endswith("]"):
+        host, port = place, "80"
+    end = time.monotonic() + seconds
+    lines = [f"GET /{path} HTTP/1.0", f"Host: {place}", *(f"{name}: {value}" for name, value in headers.items())]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a line break in the address or in the token")
+    with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1", "replace"))
+        received = bytearray()
+        wanted, body_at = _LONGEST, -1
+        while len(received) < wanted:
+            connection.settimeout(max(0.001, end - time.monotonic()))
+            chunk = connection.recv(1 << 16)
+            if not chunk:
+                break
+            received += chunk
+            if body_at < 0 and (body_at := received.find(b"\r\n\r\n")) >= 0:
+                wanted = body_at + 4 + _length(bytes(received[:body_at]))
+            if body_at < 0 and len(received) > _LONGEST_HEAD:
+                raise ValueError("no end of the headers")
+    first = bytes(received[: max(0, received.find(b"\r\n"))]).decode("latin-1").split(" ", 2)
+    if body_at < 0 or not first[0].startswith("HTTP/") or len(first) < 2:
+        raise ValueError("this is no HTTP" if received else "it closed the connection without an answer")
+    if wanted != body_at + 4 + _LONGEST and len(received) < wanted:
+        raise ValueError("the answer was cut off")
+    return int(first[1]), first[2] if len(first) > 2 else "", bytes(received[body_at + 4 : wanted])
+
+
+def _length(head: bytes) -> int:
+    """Without a Content-Length the body ends with the connection; HTTP/1.0 has no other way."""
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return min(int(line.partition(b":")[2]), _LONGEST)
+    return _LONGEST
+
+
+def _by_library(place: str, path: str, headers: dict[str, str], seconds: float) -> tuple[int, str, bytes]:
+    import http.client
+
+    connection = http.client.HTTPSConnection(place, timeout=seconds)
+    try:
+        connection.request("GET", path or "/", headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.reason, answer.read(_LONGEST)
+    except http.client.HTTPException as error:
+        raise ValueError(f"this is no HTTP: {error!r}") from None
+    finally:
+        connection.close()

@@ -1,0 +1,83 @@
+"""Which runs of diag live on this machine: `run.json` in the known places, read with as few imports as can be.
+
+`diag dump` starts with this, and a person waits for it; `rundir` has the same with paths, and makes the directories.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from diag.errors import DiagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+__all__ = ["SCHEMA", "live_in", "places", "read_run"]
+
+SCHEMA = "diag.run/1"
+
+
+def places(configured: str | None) -> list[str]:
+    """Where run directories may be made, best first. A configured place comes alone at the front."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - see below
+    # Not tempfile.gettempdir(): it ends in the working directory, which is the user's.
+    temporary = dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp"])
+    found = [os.path.join(state, "diag", "runs"), *(os.path.join(place, f"diag-{os.getuid()}", "runs") for place in temporary)]
+    found = [place for place in found if place.startswith("/")]  # a user without a home: os.path leaves the tilde, Path raises
+    # Ranks get it in their environment, and their working directory may be another.
+    return ([os.path.abspath(os.path.expanduser(configured))] if configured else []) + found  # noqa: PTH100, PTH111 - the same
+
+
+def read_run(path: str) -> dict[str, Any]:
+    """run.json of a run directory. Raises DiagError that says what the directory is instead."""
+    file_name = os.path.join(path, "run.json")
+    try:
+        with open(file_name) as file:
+            data = json.load(file)
+    except FileNotFoundError:
+        raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DiagError(f"{file_name} cannot be read: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise DiagError(f"{path} was written by another diag (schema {found!r}, this one reads {SCHEMA})",
+                        hint="use the diag version that wrote it")
+    return data
+
+
+def live_in(roots: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Runs of this user below these places whose hub still lives on this machine, newest first."""
+    for path in sorted({path for root in roots for path in _runs_in(root)}, key=os.path.basename, reverse=True):
+        try:
+            if os.stat(os.path.join(path, "run.json")).st_uid != os.getuid():  # noqa: PTH116
+                continue  # in a shared place: who asks it would talk to another user's program
+            run = read_run(path)
+            if not run.get("ended") and is_ours(run) and is_alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
+                yield path, run
+        except (DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
+            continue
+
+
+def _runs_in(root: str) -> list[str]:
+    try:
+        return [os.path.join(root, name) for name in os.listdir(root)
+                if os.path.exists(os.path.join(root, name, "run.json"))]  # noqa: PTH110
+    except OSError:
+        return []
+
+
+def is_ours(run: dict[str, Any]) -> bool:
+    """Written on this host. A home directory is often shared by all nodes of a cluster, and pids are not."""
+    return bool(run.get("host") == os.uname().nodename)
+
+
+def is_alive(pid: int, start_ticks: int | None) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return fields[0] != "Z" and (not start_ticks or int(fields[19]) == start_ticks)
+    except (OSError, IndexError, ValueError):
+        return False
