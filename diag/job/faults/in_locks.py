@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 from .runtime import Runtime
 
-
 _HOLDER = """
 import fcntl, sys, time
 lock = open(sys.argv[1], "w")
