@@ -113,9 +113,13 @@ def _line(row: dict[str, Any]) -> str:
 def _read(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
+    from .rivals import judge
+
     newest = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)
+        for answer in row.get("rivals", {}).values():
+            answer["verdict"] = judge(answer, [frozenset(ranks) for ranks in row["right"]])
         newest[row["trial"]] = row
     return list(newest.values())
 

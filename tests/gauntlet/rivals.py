@@ -22,6 +22,7 @@ __all__ = ["ask", "fill", "judge"]
 _SECONDS = 120
 _CULPRIT = re.compile(r"Culprit rank (\d+)")
 _MISSING = re.compile(r"missing ranks: \{([\d, ]+)\}")
+_UNSEEN = re.compile(r"missed FR dumps from ranks \(\{([\d, ]+)\}\)")
 _NVRX = """
 import json, sys
 from nvidia_resiliency_ext.attribution.trace_analyzer.fr_attribution import CollectiveAnalyzer
@@ -46,11 +47,15 @@ def fill(raw: Path, filled: Path) -> None:
         (filled / path.name).write_bytes(pickle.dumps(dump, protocol=2))
 
 
-def ask(raw: Path, filled: Path, nvrx: Path | None) -> dict[str, dict[str, Any]]:
+def ask(raw: Path | None, filled: Path, nvrx: Path | None) -> dict[str, dict[str, Any]]:
     """tool: {named: ranks, first: ranks of its first complaint, crashed: bool, said: end of its text}."""
-    answers = {"torchfrtrace raw": _torchfrtrace(raw), "torchfrtrace filled": _torchfrtrace(filled)}
+    answers = {"torchfrtrace filled": _torchfrtrace(filled)}
+    if raw is not None:
+        answers["torchfrtrace raw"] = _torchfrtrace(raw)
     if nvrx is not None:
-        answers |= {"nvrx raw": _nvrx(raw, nvrx), "nvrx filled": _nvrx(filled, nvrx)}
+        answers["nvrx filled"] = _nvrx(filled, nvrx)
+        if raw is not None:
+            answers["nvrx raw"] = _nvrx(raw, nvrx)
     return answers
 
 
@@ -93,7 +98,10 @@ def _run(words: Sequence[str], **environment: str) -> tuple[int, str]:
 
 
 def judge(answer: dict[str, Any], right: Sequence[frozenset[int]]) -> str:
-    """right: its first complaint, or all of them together, names the culprit and nobody else; among: with others."""
+    """right: its first complaint, or all of them together, names the culprit and nobody else; among: with others.
+
+    hint: it blames nobody, and says that it lacks the dump of the culprit, which is the best that dumps can tell of it.
+    """
     named, first = frozenset(answer["named"]), frozenset(answer["first"])
     if named in right or first in right:
         return "right"
@@ -101,4 +109,7 @@ def judge(answer: dict[str, Any], right: Sequence[frozenset[int]]) -> str:
         return "among"
     if named:
         return "wrong"
+    unseen = [frozenset(map(int, ranks.split(","))) for ranks in _UNSEEN.findall(answer["said"])]
+    if any(ranks in right for ranks in unseen):
+        return "hint"
     return "crashed" if answer["crashed"] else "nothing"

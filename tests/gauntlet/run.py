@@ -54,7 +54,7 @@ def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, A
             row |= _benign(trial, run) if trial.case.benign else _hang(trial, truth, run, raw)
         if not trial.case.benign:
             right = [frozenset(ranks) for ranks in row["right"]]
-            row["rivals"] = _ask_rivals(raw, folder / "filled", right, nvrx) if row.get("recorders") is not None else {}
+            row["rivals"] = _ask_rivals(trial, raw, folder / "filled", right, nvrx) if row.get("recorders") is not None else {}
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-1500:]}
     finally:
@@ -180,14 +180,15 @@ def _collect(raw: Path, ranks: int) -> list[int]:
     return sorted(int(path.name.removeprefix("_dump_")) for path in raw.glob("_dump_*"))
 
 
-def _ask_rivals(raw: Path, filled: Path, right: list[frozenset[int]], nvrx: Path | None) -> dict[str, Any]:
+def _ask_rivals(trial: Trial, raw: Path, filled: Path, right: list[frozenset[int]], nvrx: Path | None) -> dict[str, Any]:
     # Only what they would have: the dumps, none of the helper files.
     dumps = raw.with_name("dumps")
     dumps.mkdir()
     for path in raw.glob("_dump_*"):
         shutil.copy(path, dumps)
     rivals.fill(raw, filled)
-    answers = rivals.ask(dumps, filled, nvrx)
+    # What they make of gloo's own dumps does not depend on the seed: asked once.
+    answers = rivals.ask(dumps if trial.seed == 1 else None, filled, nvrx)
     return {tool: {**answer, "verdict": rivals.judge(answer, right)} for tool, answer in answers.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["markdown", "summary"]
 
 _TOOLS = ("torchfrtrace raw", "torchfrtrace filled", "nvrx raw", "nvrx filled")
-_SEVERAL = ("right", "among", "wrong", "nothing", "crashed")
+_SEVERAL = ("right", "among", "hint", "wrong", "nothing", "crashed")
 
 Row = dict[str, Any]
 

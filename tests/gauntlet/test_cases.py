@@ -66,7 +66,16 @@ def test_of_two_ranks_that_differ_each_may_be_blamed_and_of_four_one() -> None:
     ],
 )
 def test_an_answer_is_judged_by_whom_it_names(named, first, crashed, verdict) -> None:
-    assert rivals.judge({"named": named, "first": first, "crashed": crashed}, [frozenset({1})]) == verdict
+    answer = {"named": named, "first": first, "crashed": crashed, "said": "We cannot decide: missed FR dumps from ranks ({0, 2})"}
+
+    assert rivals.judge(answer, [frozenset({1})]) == verdict
+
+
+def test_a_tool_that_lacks_the_dump_of_the_culprit_gives_a_hint() -> None:
+    # torch 2.13, a stopped rank
+    said = "because we missed FR dumps from ranks ({0}) so we don't have enough information."
+
+    assert rivals.judge({"named": [], "first": [], "crashed": False, "said": said}, [frozenset({0})]) == "hint"
 
 
 def test_filled_dumps_have_what_nccl_s_recorder_writes(tmp_path: Path) -> None:
