@@ -98,11 +98,14 @@ def _hang(trial: Trial, truth: Truth, run: LiveRun, raw: Path) -> dict[str, Any]
     hit, over = None, False
     while time.monotonic() < end and not over:
         over = run.process.poll() is not None  # before the look: what was written last is seen
-        hit = next((change for change in run.changes() if _is_right(change["finding"], truth, right)), None)
+        # A warning from before the fault is no answer to it.
+        said = [change for change in _loud(run) if change["at"] >= struck]
+        hit = next((change for change in said if _is_right(change["finding"], truth, right)), None)
         if hit is not None:
             break
         time.sleep(0.2)
-    first = next((change for change in _loud(run) if change["finding"]["id"] in (*truth.findings, "hang")), None)
+    said = [change for change in _loud(run) if change["at"] >= struck]
+    first = next((change for change in said if change["finding"]["id"] in (*truth.findings, "hang")), None)
     row: dict[str, Any] = {
         "right": [sorted(ranks) for ranks in right], "struck": True, "over": run.process.poll() is not None,
         "first": _short(first["finding"]) | {"delay": _delay(first, struck)} if first else None,
