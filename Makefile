@@ -38,8 +38,9 @@ test: $(VENV)/.job system-packages lint types ## everything but the fault matrix
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
 
-gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfrtrace and NVRx say of the same hangs (over an hour)
-	$(BIN)/python -m tests.gauntlet --workers $(WORKERS) --resume
+# Goes on where it was cut off; rm build/gauntlet.jsonl begins anew. NVRX: a folder with nvidia_resiliency_ext (docs/gauntlet.md).
+gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfrtrace (and NVRX=DIR) say of the same hangs (over an hour)
+	$(BIN)/python -m tests.gauntlet --workers $(WORKERS) --resume $(if $(NVRX),--nvrx $(NVRX))
 
 bench: $(VENV)/.job ## what diag costs, side by side with a shell loop of py-spy dump
 	$(BIN)/python -m tests.bench

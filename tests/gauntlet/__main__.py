@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     from .cases import CASES, trial_of
     from .run import run_trial
-    from .table import markdown, summary
+    from .table import markdown, passed, summary
 
     wanted = options.cases.split(",") if options.cases else []
     cases = [case for case in CASES if any(case.name.startswith(name) for name in wanted) or (not wanted and not case.slow)]
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(markdown(rows))
     print()
     print(summary(rows))
-    return 0 if rows and all(row["ok"] for row in rows) else 1
+    return 0 if passed(rows) else 1
 
 
 def _run_all(todo: Sequence[Any], options: argparse.Namespace, run_trial: Any) -> list[dict[str, Any]]:

@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["markdown", "summary"]
+__all__ = ["markdown", "passed", "summary"]
 
 _TOOLS = ("torchfrtrace raw", "torchfrtrace filled", "nvrx raw", "nvrx filled")
 _SEVERAL = ("right", "among", "hint", "wrong", "nothing", "crashed")
+
+_BAR = 0.95
 
 Row = dict[str, Any]
 
@@ -56,6 +58,13 @@ def summary(rows: Sequence[Row]) -> str:
     if hangs:
         lines.append(f"diag on the same {len(hangs)} hangs: {_rate(hangs, 'culprit_ok')} right")
     return "\n".join(lines)
+
+
+def passed(rows: Sequence[Row]) -> bool:
+    """The bar: 95 of 100 culprits and classes right, no false hang, not a word about what is benign."""
+    faults, benign = [row for row in rows if not row["benign"]], [row for row in rows if row["benign"]]
+    enough = all(sum(bool(row.get(key)) for row in faults) >= _BAR * len(faults) for key in ("culprit_ok", "class_ok"))
+    return bool(rows) and enough and all(row["ok"] for row in benign) and not any(row.get("false_hang") for row in rows)
 
 
 def _of(rows: Sequence[Row], key: str) -> str:

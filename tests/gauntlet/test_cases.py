@@ -12,7 +12,7 @@ from diag.job import faults
 from diag.job.faults.truth import TRUTHS, culprits
 from tests.gauntlet import rivals
 from tests.gauntlet.cases import CASES, LAYOUTS, trial_of
-from tests.gauntlet.table import markdown, summary
+from tests.gauntlet.table import markdown, passed, summary
 
 
 def test_every_fault_has_its_truth_and_no_other_has() -> None:
@@ -102,3 +102,13 @@ def test_the_table_counts_trials_that_ended_in_an_error_against_diag() -> None:
 
     assert "top-1 culprit: 1/2 (50.0 %)" in said
     assert "| x | DP2, DP2 | 1/2 | 1/2 | 15, – | 0.5, – |" in markdown([{**common, **good}, {**common, "seed": 2, "ok": False}])
+
+
+def test_the_bar_is_95_of_100_and_no_false_hang() -> None:
+    good = {"benign": False, "culprit_ok": True, "class_ok": True, "ok": True}
+    bad = {"benign": False, "culprit_ok": False, "class_ok": True, "ok": False}
+
+    assert passed([good] * 19 + [bad])
+    assert not passed([good] * 18 + [bad])
+    assert not passed([*[good] * 40, {"benign": True, "ok": False, "false_hang": True}])
+    assert not passed([])
