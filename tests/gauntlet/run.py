@@ -122,6 +122,8 @@ def _hang(trial: Trial, truth: Truth, run: LiveRun, raw: Path) -> dict[str, Any]
     row["class_ok"] = top is not None and top["id"] in truth.findings and (top["id"] != "hang" or top["class"] in truth.classes)
     row["first_ok"] = first is not None and _is_right(first["finding"], truth, right)
     row["false_hang"] = "hang" not in truth.findings and any(c["finding"]["id"] == "hang" for c in _loud(run))
+    # None of these hangs ends before its trial.
+    row["resolved"] = any(c["finding"]["id"] == "hang" and c["change"] == "resolved" for c in _loud(run))
     row["ok"] = row["culprit_ok"] and row["class_ok"] and not row["false_hang"]
     return row
 

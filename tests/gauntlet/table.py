@@ -45,6 +45,7 @@ def summary(rows: Sequence[Row]) -> str:
         f"class: {_rate(faults, 'class_ok')}",
         f"both already when first said: {_rate(faults, 'first_ok')}",
         f"false hangs: {sum(bool(row.get('false_hang')) for row in rows)} of {len(rows)} trials, {len(benign)} of them benign",
+        f"hangs called resolved while they lasted: {_rate([row for row in faults if 'resolved' in row], 'resolved')}",
         f"benign trials without a word and with exit code 0: {_rate(benign, 'ok')}",
         f"delay of a hang: {_spread(row['delay'] for row in faults if row.get('delay') is not None and 'hang' in row['wanted'])}",
         f"diag dump --all-ranks: {_spread(row['dump_seconds'] for row in faults if row.get('dump_seconds') is not None)}",
