@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test matrix bench lint types check system-packages package clean
+.PHONY: help demo test matrix gauntlet bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -37,6 +37,10 @@ test: $(VENV)/.job system-packages lint types ## everything but the fault matrix
 
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
+
+# Goes on where it was cut off; rm build/gauntlet.jsonl begins anew. NVRX: a folder with nvidia_resiliency_ext (docs/gauntlet.md).
+gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfrtrace (and NVRX=DIR) say of the same hangs (over an hour)
+	$(BIN)/python -m tests.gauntlet --workers $(WORKERS) --resume $(if $(NVRX),--nvrx $(NVRX))
 
 bench: $(VENV)/.job ## what diag costs, side by side with a shell loop of py-spy dump
 	$(BIN)/python -m tests.bench

@@ -54,18 +54,22 @@ def arm() -> None:
 
 
 def _set_hooks(runtime: Runtime) -> None:
-    from . import at_save, at_start, at_step, in_worker
+    from . import at_save, at_start, at_step, in_collectives, in_phases, in_worker
 
     name = runtime.fault.name
     if name == "host-oom":
         at_start.join_memory_cgroup(runtime)  # every rank, as in a container
-    culprit = runtime.rank == runtime.fault.rank
-    if culprit or name == "preprocess-on-rank-0":
+    everywhere = name in ("preprocess-on-rank-0", *in_collectives.ON_EVERY_RANK, *in_phases.ON_EVERY_RANK)
+    if runtime.is_culprit or everywhere:
         at_step.hook(runtime)  # also counts the steps for the others
-    if not culprit:
+        if name in in_phases.IN_OPTIMIZER:
+            in_phases.hook_optimizer(runtime)
+    if not runtime.is_culprit:
         return
     if name == "rendezvous":
         at_start.hook_rendezvous(runtime)
+    elif name == "absent":
+        in_phases.hook_groups(runtime)
     elif name in in_worker.STRIKES:
         if name == "shm-full":
             at_start.mount_private_shm(runtime)

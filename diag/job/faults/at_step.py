@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from ..after_import import after_import
+from . import in_collectives, in_locks, in_phases
 from .runtime import Runtime
 from .spec import FaultError
 
@@ -41,7 +42,8 @@ def _wrap_schedules(module: ModuleType, runtime: Runtime) -> None:
 
 
 def _wrapped(genuine: Callable[..., Any], runtime: Runtime) -> Callable[..., Any]:
-    strike = STRIKES.get(runtime.fault.name)  # None: only the steps are counted, for a fault that strikes elsewhere
+    strikes = {**STRIKES, **in_collectives.STRIKES, **in_locks.STRIKES, **in_phases.STRIKES}
+    strike = strikes.get(runtime.fault.name)  # None: only the steps are counted, for a fault that strikes elsewhere
     slow = _SlowRank(runtime) if runtime.fault.name == "slow-rank" else None
 
     @functools.wraps(genuine)
@@ -52,6 +54,7 @@ def _wrapped(genuine: Callable[..., Any], runtime: Runtime) -> Callable[..., Any
         if slow is not None:
             slow.before_step()
         elif strike is not None and runtime.step == runtime.fault.step:
+            runtime.schedule = functools.partial(genuine, *args, **kwargs)
             strike(runtime)
         result = genuine(*args, **kwargs)
         runtime.step += 1

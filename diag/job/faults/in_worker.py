@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -33,8 +34,8 @@ def _wrapped(genuine: Callable[..., Any], runtime: Runtime) -> Callable[..., Any
         from torch.utils.data import get_worker_info
 
         worker = get_worker_info()
-        if worker is None and runtime.fault.name == "data-worker-killed":
-            give_up("data-worker-killed: this job loads its data without workers\n\nhint: give it DataLoader workers")
+        if worker is None and runtime.fault.name.startswith("data-worker"):
+            give_up(f"{runtime.fault.name}: this job loads its data without workers\n\nhint: give it DataLoader workers")
         batch = count if worker is None else count * worker.num_workers + worker.id
         count += 1
         # runtime.step is what it was when the workers were forked, at the start of their epoch.
@@ -92,8 +93,27 @@ def _shm_full(runtime: Runtime, fetcher: Any) -> None:
     runtime.announce(f"shm_bytes={shm.f_blocks * shm.f_frsize}")
 
 
+def _data_lock(runtime: Runtime, fetcher: Any) -> None:
+    runtime.announce()
+    cache = threading.Lock()  # not an RLock: taking it twice in one thread is the classic mistake
+    with cache:
+        _read_through_cache(cache)
+
+
+def _read_through_cache(cache: threading.Lock) -> None:
+    with cache:
+        return
+
+
+def _data_worker_stopped(runtime: Runtime, fetcher: Any) -> None:
+    runtime.announce()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 STRIKES: dict[str, Callable[[Runtime, Any], None]] = {
     "data-hang": _data_hang,
     "data-worker-killed": _data_worker_killed,
     "shm-full": _shm_full,
+    "data-lock": _data_lock,
+    "data-worker-stopped": _data_worker_stopped,
 }

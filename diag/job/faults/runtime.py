@@ -6,9 +6,10 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .spec import Fault
 
@@ -25,6 +26,11 @@ class Runtime:
     step: int = 0  # training steps completed
     microbatches: int = 1  # batches in a step
     memory_cgroup: Path | None = None  # the one made for host-oom
+    schedule: Callable[..., Any] | None = None  # the step's forward and backward passes, as the job is about to call them
+
+    @property
+    def is_culprit(self) -> bool:
+        return self.rank == self.fault.rank
 
     def announce(self, detail: str = "") -> None:
         """One line on stderr at the moment of the fault, for people and for tests that measure delays."""
