@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     flight_recorder: bool = Field(True, description="let torch's worker server answer for the Flight Recorder of each rank")
     nccl_debug: bool = Field(True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither")
     ras: Literal["auto", "force", "off"] = Field("auto", description="whether NCCL RAS is asked under suspicion")
-    stack_seconds: float = Field(10.0, ge=0.5, description="time between stack samples of a healthy rank")
+    stack_seconds: float = Field(5.0, ge=0.5, description="time between stack samples of a healthy rank")
     close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")
     proc_seconds: float = Field(2.0, ge=0.2, description="time between readings of /proc of a rank")
     node_seconds: float = Field(5.0, ge=0.5, description="time between readings of GPU, memory cgroup and /dev/shm")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import LogLine, Observation
+from diag.observations import LogLine, Observation, SharedMemory
 from diag.rankstate import RankState
 
 __all__ = ["FdLimitDetector", "MemlockDetector", "ShmDetector"]
@@ -72,8 +72,13 @@ class ShmDetector:
             ("shared memory", "</torch_", "/dev/shm"),
         )
 
+        self._filled: set[int] = set()  # ranks that saw it nearly full: the lines do not always tell whose they are
+
     def observe(self, at: float, fact: Observation) -> None:
         self._lines.observe(at, fact)
+        if (isinstance(fact, SharedMemory) and fact.rank is not None and fact.size_bytes
+                and 1 - fact.available_bytes / fact.size_bytes >= _SHM_NEARLY_FULL):
+            self._filled.add(fact.rank)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         full = [rank for rank in job.ranks.values() if rank.shm and rank.shm.size_bytes
@@ -86,7 +91,7 @@ class ShmDetector:
         size = f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free" if (
             shown and shown.shm) else "/dev/shm ran out"
         if crashed:
-            ranks, severity = self._lines.ranks(), Severity.CRITICAL
+            ranks, severity = self._lines.ranks() or tuple(sorted(self._filled)), Severity.CRITICAL
             text = f"shared memory ran out{_of(ranks)}: {size}"
             since = self._lines.first_at()
         elif full:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator
 
 from diag.jobstate import JobState
-from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
 from diag.observations import CgroupMemory, Observation
 from diag.rankstate import RankState
 
@@ -15,6 +15,9 @@ __all__ = ["RankDiedDetector"]
 
 # torchelastic polls its workers ten times a second and then ends the others: who died first is known after this.
 _SETTLE_SECONDS = 2.0
+
+# A peer that lost the connection says so at once, or when its next call comes: the longest step, roughly.
+_LEFT_SECONDS = 60.0
 
 # What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch 2.11):
 #   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
@@ -62,6 +65,10 @@ class RankDiedDetector:
         root = min(dead, key=lambda rank: _blame_order(rank, first))
         if _only_ended(root):
             return  # every death was a SIGTERM: somebody ended the job, no rank failed
+        left = _left_before(root, job)
+        if left:
+            yield _left_finding(left, root, job, now)
+            return
         victims = [rank for rank in job.ranks.values() if rank is not root and (rank.alive or rank.failed)]
         how, cause = self._how(root)
         error = _last_error(root)
@@ -106,6 +113,41 @@ class RankDiedDetector:
         if any(_WORKER_KILLED.search(line) for line in rank.tail):
             return f"ended with exit code {code.exit_code}", "dataloader_worker_killed"
         return f"ended with exit code {code.exit_code}", f"exit_{code.exit_code}"
+
+
+def _left_before(root: RankState, job: JobState) -> list[RankState]:
+    """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection that closed."""
+    reports_loss = any(_CASCADE.search(line) for line in root.tail)
+    if not reports_loss or any(not _CASCADE.search(line) for line in root.tail if _EXCEPTION.match(line)):
+        return []
+    died = root.exited_at or 0.0
+    return [
+        rank for rank in job.ranks.values()
+        if rank.exit is not None and rank.exit.exit_code == 0 and rank.exited_at is not None
+        and died - _LEFT_SECONDS <= rank.exited_at <= died + 1.0
+    ]
+
+
+def _left_finding(left: list[RankState], root: RankState, job: JobState, now: float) -> Finding:
+    ranks = tuple(sorted(rank.rank for rank in left))
+    victims = tuple(sorted(rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)))
+    after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+    return Finding(
+        id="rank-died",
+        subject=f"rank {ranks[0]}",
+        severity=Severity.CRITICAL,
+        confidence=Confidence.MEDIUM,
+        ranks=ranks,
+        waiting_ranks=victims,
+        since=min(rank.exited_at or now for rank in left),
+        cause="rank_left_early",
+        summary=f"{rank_words(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
+                f'for the lost connection: "{_trim(_last_error(root))}"',
+        advice=f"Look for a loop that is one step shorter on {rank_words(ranks)}: uneven data, drop_last, an early break or "
+               "sys.exit(). All ranks have to make the same number of steps.",
+        evidence=(*_evidence(left[0], now), *_evidence(root, now)),
+        final=True,
+    )
 
 
 def _asked_to_end(rank: RankState, job: JobState) -> bool:

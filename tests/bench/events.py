@@ -28,7 +28,7 @@ __all__ = ["recorder_rows", "rows"]
 Windows = list[tuple[float, float]]
 
 # The defaults of diag/settings.py, which a sample's cost is told for.
-_STACK_SECONDS, _PROC_SECONDS = 10.0, 2.0
+_STACK_SECONDS, _PROC_SECONDS = 5.0, 2.0
 _GOAL = 0.0005
 # A record is stamped when its sample is done: it was read before (1 ms; cold, or by py-spy, 25), the hub takes it after.
 _STACK_WINDOW = (-0.08, 0.03)

@@ -367,3 +367,32 @@ def test_rank_that_ended_with_a_status_nobody_could_read_is_named_with_less_conf
     story.still(60.0, {0: ALL_REDUCE})
 
     assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").confidence.value) == ("peer_lost", (1,), "medium")
+
+
+def test_forked_child_that_stands_in_a_lock_is_told_as_that() -> None:
+    story = steady()
+    joins = (*TRAIN, "join python3.11/multiprocessing/process.py:149", "wait python3.11/multiprocessing/popen_fork.py:43",
+             "poll python3.11/multiprocessing/popen_fork.py:27")
+    child = process(5001, ppid=pid_of(1), wchan="futex_wait_queue")
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, child), stack(1, story.now, joins))
+        story.tell(stack(1, story.now, ("run python3.11/multiprocessing/process.py:108", "log /app/audit.py:12"), pid=5001))
+        story.wait(1.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.ranks, hang.cause) == ("lock_deadlock", (1,), "child_waits_for_lock")
+    assert "5001" in hang.summary and "log (/app/audit.py:12)" in hang.summary
+
+
+def test_wait_for_a_child_that_works_is_no_lock() -> None:
+    story = steady()
+    waits = (*TRAIN, "run python3.11/subprocess.py:548", "wait python3.11/subprocess.py:1264")
+    child = process(5001, ppid=pid_of(1), wchan="pipe_read")
+    for _ in range(20):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, child), stack(1, story.now, waits))
+        story.tell(stack(1, story.now, ("main /app/upload.py:12",), pid=5001))
+        story.wait(1.0)
+
+    assert story.the("hang").klass == "peer_not_joined"

@@ -37,6 +37,16 @@ def test_lines_of_exhausted_shared_memory_are_critical(line: str) -> None:
     assert "--shm-size" in story.the("shm-too-small").advice
 
 
+def test_crash_line_without_a_rank_blames_those_that_saw_it_full() -> None:
+    story = Story()
+    story.tell(SharedMemory(1, 64 << 20, 1 << 20), SharedMemory(0, 64 << 30, 60 << 30))
+    story.wait(2.0)
+    story.tell(LogLine(None, "stderr", "RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)"))
+    story.wait(2.0)
+
+    assert (story.the("shm-too-small").ranks, story.the("shm-too-small").cause) == ((1,), "exhausted")
+
+
 def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash() -> None:
     story = Story()
     story.tell(tree(0, story.now, process(9, comm="pt_data_worker")), SharedMemory(0, 64 * MIB, 60 * MIB))

@@ -85,3 +85,43 @@ def test_job_ended_by_sigterm_of_the_scheduler_names_no_rank() -> None:
     story.wait(5)
 
     assert [finding.id for finding in story.findings() if finding.id == "rank-died"] == []
+
+
+LOST = "[rank{}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577."
+
+
+def test_rank_that_left_early_is_to_blame_for_the_peers_that_lost_its_connection() -> None:
+    story = Story(world=3)
+    story.exit(2, code=0)
+    story.wait(0.4)
+    say(story, 0, LOST.format(0))
+    story.exit(0, code=1)
+    story.wait(0.2)
+    story.exit(1, signal=15)
+    story.wait(5)
+
+    died = story.the("rank-died")
+    assert (died.ranks, died.waiting_ranks, died.cause, died.confidence.value) == ((2,), (0, 1), "rank_left_early", "medium")
+    assert "exit code 0" in died.summary and "Connection closed by peer" in died.summary
+
+
+def test_rank_with_an_error_of_its_own_is_not_excused_by_one_that_ended_well() -> None:
+    story = Story(world=3)
+    story.exit(2, code=0)
+    story.wait(0.4)
+    say(story, 0, "[rank0]: ValueError: a shape that does not fit", LOST.format(0))
+    story.exit(0, code=1)
+    story.wait(5)
+
+    assert story.the("rank-died").ranks == (0,)
+
+
+def test_lost_connection_long_after_a_rank_ended_well_is_not_its_fault() -> None:
+    story = Story(world=3)
+    story.exit(2, code=0)
+    story.wait(300.0)
+    say(story, 0, LOST.format(0))
+    story.exit(0, code=1)
+    story.wait(5)
+
+    assert story.the("rank-died").ranks == (0,)

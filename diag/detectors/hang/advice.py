@@ -22,6 +22,8 @@ _ADVICE = {
     "(`df`, `stat -f`, server messages in dmesg), or save to a local disk.",
     "threads_wait_for_each_other": "Two threads of this rank wait for locks at the lines shown: take the locks in one order, or "
     "do not hold one while taking the other.",
+    "child_waits_for_lock": "Process {child}, which this rank started and waits for, stands in a lock that it inherited held: "
+    "it was forked while another thread held it. Start such processes with the spawn method, or before threads are started.",
     "lock_not_released": "The main thread waits for a lock, queue or thread at the line shown, and nothing in this process "
     "moves: find the thread that should release it (`diag dump --all-ranks` shows all threads).",
     "stale_file_lock": "A lock file of a killed job is left over: no compiler runs, yet the rank waits for one. Delete the lock "

@@ -8,6 +8,8 @@ from diag.stacks import Activity, is_idle_worker, read_stack
 
 __all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
 
+_WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
+
 # How a rank stands that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
 WAITS = ("joined", "gpu", "rendezvous", "comm_init")
 _BLOCKED = {
@@ -48,7 +50,7 @@ def standing_of(rank: RankState) -> str:
             return "checkpoint_io"
         if context is Activity.TEARDOWN:
             return "teardown"
-        if _deadlocked_threads(rank):
+        if _deadlocked_threads(rank) or _child_in_a_lock(rank) is not None:
             return "lock_deadlock"
         return "lock_deadlock" if activity is Activity.LOCK else "outside"
     return _BLOCKED[activity]
@@ -70,6 +72,9 @@ def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
     if standing == "lock_deadlock":
         if rank.activity is Activity.FILE_LOCK:
             return "stale_file_lock", None
+        child = _child_in_a_lock(rank)
+        if child is not None:
+            return "child_waits_for_lock", child
         return ("threads_wait_for_each_other" if _deadlocked_threads(rank) else "lock_not_released"), None
     return {
         "resource_wait": _starved_of(rank) or "external_service",
@@ -127,6 +132,19 @@ def _deadlocked_threads(rank: RankState) -> bool:
         and not _idle_loop(thread.frames[-1].function, thread.frames[-1].file)
         for thread in rank.stack.threads
     )
+
+
+def _child_in_a_lock(rank: RankState) -> int | None:
+    """The rank waits for a process that it started, and that one stands on a futex: it was forked with a lock held by a thread
+    that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait (subprocess.py)."""
+    main = rank.stack.main if rank.stack else None
+    if main is None or rank.tree is None or not any(frame.file.endswith(_WAITS_FOR_CHILD) for frame in main.frames[-4:]):
+        return None
+    child = busy_child(rank)
+    if child is None:
+        return None
+    held = any(one.pid == child.pid and one.wchan.startswith("futex") for one in rank.tree.children)
+    return child.pid if held else None
 
 
 def _may_hold_a_lock(name: str) -> bool:

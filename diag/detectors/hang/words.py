@@ -99,6 +99,10 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         child = rank.child_stacks.get(verdict.blamed_child or -1)
         worker = f" (writer pid {verdict.blamed_child}{_at(child[1])})" if child else ""
         return f"{name} not got on with writing the checkpoint{worker or _in(rank)}"
+    if verdict.cause == "child_waits_for_lock":
+        child = rank.child_stacks.get(verdict.blamed_child or -1)
+        at = _at(child[1]) if child else ""
+        return f"{name} waited for its child process {verdict.blamed_child}, which stands in a lock{at}"
     if verdict.klass == "lock_deadlock":
         return f"{name} waited for a lock{_in(rank)}"
     if verdict.klass == "resource_wait":
