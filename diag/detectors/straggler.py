@@ -71,7 +71,7 @@ class StragglerDetector:
     hardly ever found waiting, all others often: an exact test over the last samples (at most one a step, 128 a rank), with a
     chance of a false alarm of one in a million a look. Beside it the GPUs: those that wait in NCCL are busy at low power, the
     slow rank's is not. Ranks are compared within their pipeline stage. It needs 12 samples of each rank when the others always
-    wait, 35 when half of the time, 80 for a quarter: two minutes and more at one sample in 10 s (--stack-seconds makes them
+    wait, 35 when half of the time, 80 for a quarter: a minute and more at one sample in 5 s (--stack-seconds makes them
     denser). Confidence is high where stacks and GPUs agree.
 
     What to do: the advice follows the cause: data loading, a GPU with low clocks, or the line of code in which the rank spends

@@ -72,9 +72,9 @@ def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
     if standing == "lock_deadlock":
         if rank.activity is Activity.FILE_LOCK:
             return "stale_file_lock", None
-        child = _child_in_a_lock(rank)
-        if child is not None:
-            return "child_waits_for_lock", child
+        forked = _child_in_a_lock(rank)
+        if forked is not None:
+            return "child_waits_for_lock", forked
         return ("threads_wait_for_each_other" if _deadlocked_threads(rank) else "lock_not_released"), None
     return {
         "resource_wait": _starved_of(rank) or "external_service",
