@@ -21,7 +21,7 @@ from .target import Recorder
 
 __all__ = ["FAULTS", "command"]
 
-FAULTS = ("data-hang", "skip-collective", "lock-deadlock", "rank-killed", "gil-held")
+FAULTS = ("data-hang", "skip-collective", "lock-deadlock", "rank-killed", "gil-held", "slow")
 
 
 def command(ranks: int, *arguments: str) -> list[str]:
@@ -71,7 +71,13 @@ def rounds_of(torch: Any, matrix: Any, seconds: float) -> int:
 
 
 def wait_for_leader() -> None:
-    threading.Event().wait()
+    """As people write it: a branch that one rank takes, and a file that nobody makes."""
+    while not Path(tempfile.gettempdir(), f"leader-of-{os.getpid()}").exists():
+        time.sleep(1.0)
+
+
+def write_report() -> None:
+    time.sleep(0.15)
 
 
 def deadlock() -> None:
@@ -134,6 +140,8 @@ def main() -> int:
         next(batches)
         if mine is not None and number == options.step:
             strike(mine)
+        if mine == "slow" and number > options.step:
+            write_report()
         train_step(torch, matrix, rounds, gradients)
         if rank == 0 and time.monotonic() - said >= 1.0:
             said = time.monotonic()
