@@ -32,6 +32,7 @@ _COLLECTIVES_SECONDS = 30.0
 _MOST_CHILDREN = 16
 _DUMP_CHILDREN = 64
 _RECORDER_SECONDS = 1.5  # in a dump; a server that answers does so in some milliseconds
+_PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
 _MOST_DUMPS = 4  # at once: those that the kernel holds up leave their threads behind
 
 
@@ -57,6 +58,7 @@ class Sidecar:
         self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone)
         self._failing: dict[str, str] = {}
         self._recorder_stuck = False
+        self._by_pipe = False
         self._reader: proc.ProcessReader | None = None
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
@@ -216,17 +218,18 @@ class Sidecar:
                     asked, self._recorder_stuck = 0, False
                     self._wake.wait(5.0)
                     continue
-            if not self._recorder_stuck:
-                self._read_collectives(3.0)
+            if not self._recorder_stuck and not (self._by_pipe and asked >= 2):  # each question is a line in the job's log
+                self._read_collectives(3.0, _PIPE_SECONDS)
                 asked += 1
             self._gone.wait(_COLLECTIVES_AGAIN_SECONDS if asked < 2 else _COLLECTIVES_SECONDS)
 
-    def _read_collectives(self, deadline: float) -> str:
+    def _read_collectives(self, deadline: float, pipe_deadline: float | None = None) -> str:
         """Ask torch's worker server of this rank. Returns why there is nothing, empty when there is."""
         if self.run_dir is None:
             return ""
         began = time.monotonic()
-        payload = flight_recorder.read(self.rank, self.pid, self.run_dir, deadline)
+        payload = flight_recorder.read(self.rank, self.pid, self.run_dir, deadline, pipe_deadline=pipe_deadline)
+        self._by_pipe = payload.get("how") == "pipe"
         why = payload.get("failed")
         if why is None:
             self.record(flight_recorder.SOURCE, payload, time.monotonic() - began)
@@ -295,14 +298,14 @@ class Sidecar:
             probe.reason = f"{unseen} child processes not reached in time"
 
     def _probe_recorder(self, probe: Probe, probes: Probes) -> None:
-        if self.run_dir is None or not flight_recorder.socket_path(self.rank, self.pid, self.run_dir).exists():
+        if self.run_dir is None or not flight_recorder.reachable(self.rank, self.pid, self.run_dir):
             return  # no torch, or not initialised yet: nothing is missing
         if _is_stopped(self.pid):  # its answer would come when it goes on, to nobody
             probe.reason = "the process is stopped (state T) and cannot answer"
         elif self._recorder_stuck:
             probe.reason = "its worker server did not answer an earlier question, and is not asked again for now"
         else:
-            probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left))
+            probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left), probes.left)
 
     def _probe_cgroup(self, probe: Probe) -> None:
         probe.reason = self._read_cgroup()

@@ -26,6 +26,11 @@ _ALLOCATION = re.compile(
 _WORDS = ("allocate memory", "MemoryError", "bad_alloc")
 
 
+_AT_THE_LIMIT = 0.9
+_AT_THE_LIMIT_SECONDS = 30.0
+_SPARE = 0.1  # of the host's memory: with so much left the kernel kills nobody for the host's sake
+
+
 class HostOomDetector:
     """Meaning: host memory ran out: the kernel killed a process of the job, or an allocation was refused.
 
@@ -42,6 +47,7 @@ class HostOomDetector:
     def __init__(self) -> None:
         self._first: dict[tuple[int | None, str], int] = {}
         self._cgroup_kill: tuple[float, CgroupMemory] | None = None
+        self._at_limit: tuple[float, CgroupMemory] | None = None  # the last that was seen so
         self._host_kill_at: float | None = None
         self._first_host: int | None = None
         self._refused: dict[int | None, tuple[float, str]] = {}
@@ -50,6 +56,8 @@ class HostOomDetector:
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, CgroupMemory):
             first = self._first.setdefault((fact.rank, fact.path), fact.oom_kills)
+            if fact.limit_bytes and fact.usage_bytes >= _AT_THE_LIMIT * fact.limit_bytes:
+                self._at_limit = (at, fact)
             if fact.oom_kills > first and self._cgroup_kill is None:
                 self._cgroup_kill = (at, fact)
         elif isinstance(fact, HostMemory) and fact.oom_kills is not None:
@@ -65,7 +73,10 @@ class HostOomDetector:
         if self._cgroup_kill is not None:
             yield self._by_cgroup(job, killed)
         elif self._host_kill_at is not None and killed:
-            yield self._by_host(job, killed)
+            # The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no more.
+            full = self._at_limit is not None and self._at_limit[0] >= self._host_kill_at - _AT_THE_LIMIT_SECONDS
+            spare = job.host_memory is not None and job.host_memory.available_bytes > _SPARE * job.host_memory.total_bytes
+            yield self._by_cgroup(job, killed) if full and spare else self._by_host(job, killed)
         elif self._refused and self._matters(job):
             yield self._by_refusal(job)
 
@@ -84,14 +95,15 @@ class HostOomDetector:
         )
 
     def _by_cgroup(self, job: JobState, killed: list[int]) -> Finding:
-        assert self._cgroup_kill is not None
-        at, group = self._cgroup_kill
+        known = self._cgroup_kill or self._at_limit
+        assert known is not None
+        at, group = known
         limit, peak = group.limit_bytes, group.peak_bytes
         size = f"limit {_gib(limit)}" if limit else "no limit of its own"
         who = f"rank {','.join(map(str, killed))}" if killed else "a process of the job"
         return _finding(
             ranks=tuple(killed or ([group.rank] if group.rank is not None else [])), since=at, cause="cgroup_limit",
-            confidence=Confidence.HIGH,
+            confidence=Confidence.HIGH if self._cgroup_kill else Confidence.MEDIUM,
             summary=f"the kernel killed {who} for memory {_phase(job)}: cgroup {group.path} ({size}, peak {_gib(peak)})",
             advice="Raise the memory limit of the container or pod (resources.limits.memory), or use less host memory: fewer "
             "DataLoader workers, no --optimizer_cpu_offload, --no_save_optim true or fewer ranks a node during the save.",

@@ -26,11 +26,11 @@ from diag.observations import (
     Unparsed,
 )
 from diag.sources import plain_pickle
-from diag.sources.fr_pipe import ask_pipe
+from diag.sources.fr_pipe import ask_pipe, pipe_of
 from diag.sources.fr_trace import MAX_TENSORS, count, integer, mapping, members_of, sequence, settle, shapes, status_of, word
 from diag.sources.worker_server import MAX_BYTES, NoAnswer, ask
 
-__all__ = ["FAILURES", "SOURCE", "explain", "load_file", "parse", "rank_of", "read", "socket_path"]
+__all__ = ["FAILURES", "SOURCE", "explain", "load_file", "parse", "rank_of", "reachable", "read", "socket_path"]
 
 SOURCE = "flight_recorder"
 
@@ -67,9 +67,10 @@ _HANDLERS = (
 # --- asking a rank ---------------------------------------------------------------------------------------------
 
 
-def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0) -> Payload:
+def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0, *, pipe_deadline: float | None = None) -> Payload:
     """{"pid", "answered": names of the recorders, "traces": torch's dumps less what we do not use}, or, instead of the two,
-    "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its server answers."""
+    "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its server answers. `pipe_deadline` is for a
+    rank without a server: the dump of its pipe takes seconds (5 s on an H200 machine, stacks are symbolised)."""
     end = time.monotonic() + deadline
     try:
         try:
@@ -77,7 +78,8 @@ def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0) -> Payload:
         except NoAnswer as failure:
             if failure.word not in ("no_socket", "no_handler"):
                 raise
-            return {"pid": pid, "answered": ["nccl"], "traces": [_trim(_decode(ask_pipe(rank, pid, end)))], "how": "pipe"}
+            until = end if pipe_deadline is None else time.monotonic() + pipe_deadline
+            return {"pid": pid, "answered": ["nccl"], "traces": [_trim(_decode(ask_pipe(rank, pid, until)))], "how": "pipe"}
     except NoAnswer as failure:
         return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
 
@@ -85,6 +87,11 @@ def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0) -> Payload:
 def socket_path(rank: int, pid: int, run_dir: Path) -> Path:
     """Where the hook lets the rank's worker server listen."""
     return run_dir / f"w.{rank}.{pid}.sock"
+
+
+def reachable(rank: int, pid: int, run_dir: Path) -> bool:
+    """Whether there is a server or a pipe to ask: else there is no torch, or no process group yet, and nothing is missing."""
+    return socket_path(rank, pid, run_dir).exists() or pipe_of(rank, pid) is not None
 
 
 def _ask_all(path: Path, end: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from diag.sources.worker_server import MAX_BYTES, NoAnswer
 
-__all__ = ["PIPE", "ask_pipe", "variables"]
+__all__ = ["PIPE", "ask_pipe", "pipe_of", "variables"]
 
 # torch 2.4-2.14, ProcessGroupNCCL; FIFO <prefix><rank>.pipe, file <prefix><rank>. The second name is that before 2.11.
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
@@ -25,6 +25,13 @@ _MOST_ENVIRON = 4 << 20
 def variables(prefix: Path) -> dict[str, str]:
     """What `diag run` sets for CMD where the hook may not be used."""
     return {PIPE: f"{prefix}/fr_pipe_", _FILES[0]: f"{prefix}/fr_", _FILES[1]: f"{prefix}/fr_"}
+
+
+def pipe_of(rank: int, pid: int, root: Path = Path("/proc")) -> Path | None:
+    """The rank's pipe, when it has made one."""
+    prefix = _environment(root / str(pid) / "environ").get(PIPE)
+    pipe = Path(f"{root}/{pid}/root{prefix}{rank}.pipe")
+    return pipe if prefix and pipe.is_fifo() else None
 
 
 def ask_pipe(rank: int, pid: int, end: float, root: Path = Path("/proc")) -> bytes:

@@ -115,3 +115,26 @@ def test_allocation_error_that_the_job_survived_and_a_neighbours_oom_kill_are_si
     story.wait(5)
 
     assert story.findings() == []
+
+
+def test_kill_that_only_the_hosts_counter_tells_is_the_cgroups_when_that_was_full_and_the_host_was_not() -> None:
+    story = Story()
+    story.tell(HostMemory(None, 24 << 30, 20 << 30, 5), CgroupMemory(1, 1, "/job", 97, 100, 100, 0))
+    story.wait(1.0)
+    story.tell(HostMemory(None, 24 << 30, 20 << 30, 6))
+    story.exit(1, signal=9)
+    story.wait(5.0)
+
+    found = story.the("host-oom")
+    assert (found.cause, found.ranks, found.confidence.value) == ("cgroup_limit", (1,), "medium")
+
+
+def test_kill_on_a_full_host_is_the_hosts() -> None:
+    story = Story()
+    story.tell(HostMemory(None, 24 << 30, 1 << 30, 5), CgroupMemory(1, 1, "/job", 97, 100, 100, 0))
+    story.wait(1.0)
+    story.tell(HostMemory(None, 24 << 30, 1 << 30, 6))
+    story.exit(1, signal=9)
+    story.wait(5.0)
+
+    assert story.the("host-oom").cause == "global_oom"

@@ -32,6 +32,7 @@ while True:
         asked = b""
     if asked and how != "stuck":
         data = open(source, "rb").read()
+        time.sleep(1.0 if how == "slow" else 0)
         with open(dump, "wb") as file:
             file.write(data[: len(data) // 2])
             file.flush()
@@ -71,6 +72,13 @@ def test_monitor_that_is_stuck_costs_the_deadline_and_no_more(tmp_path: Path) ->
         payload = source.read(0, pid, tmp_path, 0.5)
 
         assert payload["failed"] == "timed_out" and time.monotonic() - began < 2.0
+
+
+def test_pipe_is_given_longer_than_a_server(tmp_path: Path) -> None:
+    with monitor(tmp_path, "slow") as pid:
+        assert source.reachable(0, pid, tmp_path) and not source.reachable(1, pid, tmp_path)
+        assert source.read(0, pid, tmp_path, 0.2)["failed"] == "timed_out"
+        assert source.read(0, pid, tmp_path, 0.2, pipe_deadline=10.0)["how"] == "pipe"
 
 
 def test_pipe_without_a_reader_is_said(tmp_path: Path) -> None:
