@@ -29,6 +29,7 @@ from diag.flame import FlameRecorder
 from diag.launchers import redacted
 from diag.model import Change, Placement, Record
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
+from diag.rankfiles import RankFiles
 from diag.ras import RasWatch
 from diag.rundir import RunDir
 from diag.settings import Settings
@@ -37,7 +38,7 @@ from diag.sources import run as run_source
 from diag.sources.nvml import SOURCE as NVML_SOURCE
 from diag.sources.nvml import NvmlReader, NvmlUnavailable
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
-from diag.sources.output import FileFollower, LineAssembler
+from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
 
 __all__ = ["Hub", "ToldClock"]
@@ -106,8 +107,7 @@ class Hub:
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
         self._assemblers: dict[str, LineAssembler] = {}
-        self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
-        self._own_output: set[Path] = set()
+        self._files = RankFiles(self._put_lines, self._lost_file)
         self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
         self._nvml: NvmlReader | None = None
         self._stop_node = threading.Event()
@@ -130,14 +130,14 @@ class Hub:
         """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their ends."""
         for lines in list(self._assemblers.values()):
             self._put_lines(lines.feed(b"", final=True), None)
-        for rank, follower in list(self._followers.values()):
-            with contextlib.suppress(OSError):
-                for payload in follower.read_rest():
-                    self._put_lines(payload, rank)
+        self._files.read_rest()
 
     def _put_lines(self, payload: dict[str, Any] | None, rank: int | None) -> None:
         if payload is not None:
             self.put(Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time()))
+
+    def _lost_file(self, path: Path, error: OSError) -> None:
+        self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
 
     def _sampled(self, source: str, seconds: float) -> None:
         with self.lock:
@@ -241,7 +241,7 @@ class Hub:
         if self._due("scan", every):
             self._scan()
         if self._due("files", 0.5):
-            self._follow_files()
+            self._files.read_new(self._job_dir or (self.run_dir.path if self.run_dir else None))
         if self._due("second", 1.0):
             if self._journal is not None:
                 with self.lock:  # a dump flushes it too
@@ -286,38 +286,11 @@ class Hub:
         if self._finder is not None:
             for stream, path, appended in self._finder.output_files(found.placement.pid):
                 earlier = appended and path.parent != self._job_dir  # `>> train.log`: an older run's lines come first
-                self._follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier)
+                self._files.follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier)
 
     def own_output(self, paths: Iterable[Path]) -> None:
         """Files that the relay already follows: not to be read a second time."""
-        for path in paths:
-            with contextlib.suppress(OSError):
-                self._own_output.add(path.resolve())
-
-    def _follow(self, path: Path, stream: str, rank: int | None, *, from_end: bool = False) -> None:
-        real = path.resolve()
-        if real in self._own_output:
-            return
-        if real in self._followers:
-            other, follower = self._followers[real]
-            if other != rank:
-                self._followers[real] = (None, follower)  # several ranks print to it: the lines are nobody's
-            return
-        with contextlib.suppress(OSError):
-            self._followers[real] = (rank, FileFollower(real, stream, from_end=from_end))
-
-    def _follow_files(self) -> None:
-        home = self._job_dir or (self.run_dir.path if self.run_dir else None)
-        if home is not None:
-            for path in (home / "nccl").glob("*.log"):
-                if path not in self._followers:
-                    self._follow(path, f"nccl:{path.name}", None)
-        for path, (rank, follower) in list(self._followers.items()):
-            try:
-                self._put_lines(follower.read_new(), rank)
-            except OSError as error:
-                del self._followers[path]
-                self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
+        self._files.leave_out(paths)
 
     def _choose_mode(self) -> None:
         with self.lock:
