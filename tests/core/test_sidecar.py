@@ -87,7 +87,8 @@ class Sidecar:
         )
         self.sent: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.seen: list[dict[str, Any]] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -115,6 +116,7 @@ class Sidecar:
 
     def end(self) -> None:
         self.process.kill()
+        self.reader.join(10.0)  # it reads to the end; the pipe may not be closed below it
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(BrokenPipeError):
