@@ -16,6 +16,7 @@ from diag.observations import (
     BarMoved,
     CgroupMemory,
     EpochStarted,
+    FlightRecorder,
     GpuSample,
     HostMemory,
     Interrupted,
@@ -228,6 +229,11 @@ class JobState(Progress):
         else:
             rank.see_child_stack(at, fact)
 
+    def _recorder(self, at: float, fact: FlightRecorder) -> None:
+        rank = self._told_of(fact)
+        if rank is not None:
+            rank.see_answer(at)
+
     def _told_of(self, fact: Observation) -> RankState | None:
         return self.ranks.get(fact.rank) if fact.rank is not None else None
 
@@ -317,6 +323,7 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     Interrupted: JobState._interrupted,
     ProcessTree: JobState._process_tree,
     StackSample: JobState._stack,
+    FlightRecorder: JobState._recorder,
     LogLine: JobState._log_line,
     NcclLine: JobState._nccl_line,
     LimitsSeen: JobState._limits,

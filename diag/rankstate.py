@@ -35,6 +35,7 @@ _COMPILERS = frozenset({
 _IO_BYTES_PER_SECOND = 64 * 1024
 # Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
 _RSS_BYTES_PER_SECOND = 1024 * 1024
+_OWN_TRACE_SECONDS = 5.0
 TAIL_LINES = 200
 _SERIES = 4  # samples over which a stack is said to stand or to move: 8 s under suspicion, 40 s otherwise
 _MOST_CHILD_STACKS = 256
@@ -59,6 +60,7 @@ class RankState:
     series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # the last main paths
     reading: Reading | None = None
     grew: bool = False  # its memory, between the last two readings
+    asked_at: float = -1e9  # when its own worker server last answered us, which takes some MB of the rank
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
@@ -122,6 +124,7 @@ class RankState:
         # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own worker
         # server (the Flight Recorder) takes some MB for a moment, and diag must not take its own trace for progress.
         grows = (fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND
+        grows &= at - self.asked_at > _OWN_TRACE_SECONDS  # a dump reads twice within a second: one growth would count as two
         if grows and self.grew:
             self.moved["memory"] = at
         self.grew = grows
@@ -181,6 +184,10 @@ class RankState:
         elif self.rooted and reading.context is None and reading.activity in _UNROOTED_WAITS:
             return replace(reading, context=Activity.TEARDOWN)
         return reading
+
+    def see_answer(self, at: float) -> None:
+        """The rank's own worker server answered a question of ours: memory that it took for that is our trace, not progress."""
+        self.asked_at, self.grew = at, False
 
     def see_child_stack(self, at: float, fact: StackSample) -> None:
         self.child_stacks[fact.pid] = (at, fact)

@@ -396,3 +396,35 @@ def test_wait_for_a_child_that_works_is_no_lock() -> None:
         story.wait(1.0)
 
     assert story.the("hang").klass == "peer_not_joined"
+
+
+def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
+    from diag.observations import FlightRecorder
+
+    story = steady()
+    story.still(20.0, {0: ALL_REDUCE, 1: SLEEP})
+    assert story.the("hang").ranks == (1,)
+
+    # `diag dump` reads /proc, asks the recorder, and the usual readings go on: the answer's 60 MB show in two of them
+    for second, size in enumerate((1 << 30, (1 << 30) + (30 << 20), (1 << 30) + (60 << 20), (1 << 30) + (60 << 20))):
+        if second == 1:
+            story.tell(FlightRecorder(1, story.now, "2.10", ("gloo",), (), (), pid_of(1)))
+        for rank, lines in ((0, ALL_REDUCE), (1, SLEEP)):
+            story.tell(tree(rank, story.now, rss=size if rank == 1 else 1 << 30), stack(rank, story.now, lines))
+        story.wait(1.0)
+
+    assert [change.kind.value for change in story.engine.history()] == ["opened"]
+
+
+def test_memory_that_grows_for_long_is_progress_though_it_was_asked_before() -> None:
+    from diag.observations import FlightRecorder
+
+    story = started()
+    for second in range(60):
+        if second % 20 == 10:
+            story.tell(FlightRecorder(1, story.now, "2.10", ("gloo",), (), (), pid_of(1)))
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, rss=(1 << 30) + second * (64 << 20)), stack(1, story.now, SLEEP))
+        story.wait(1.0)
+
+    assert story.findings() == []
