@@ -357,7 +357,7 @@ def test_process_of_another_user_is_denied() -> None:
         as_nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
         command = [*as_nobody, sys.executable, "-c", code, str(rank.pid)]
         shown = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
-    if "Permission denied" in shown.stderr and not shown.stdout:
+    if not shown.stdout and ("Permission denied" in shown.stderr or "loading shared libraries" in shown.stderr):
         pytest.skip("another user may not even run this interpreter")
     assert '"denied"' in shown.stdout, shown.stderr
 
