@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import threading
 import time
@@ -93,9 +94,16 @@ def _run_all(todo: Sequence[Any], options: argparse.Namespace, run_trial: Any) -
             rows.append(row)
             print(f"[{time.monotonic() - began:5.0f} s, {len(rows)}/{len(todo)}] {_line(row)}", file=sys.stderr, flush=True)
 
+    # The trials that run when it is interrupted end their jobs first, in their own time; none begins any more.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(options.workers) as pool:
-        for future in [pool.submit(one, trial) for trial in todo]:
-            future.result()
+        futures = [pool.submit(one, trial) for trial in todo]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return rows
 
 
