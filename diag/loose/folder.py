@@ -59,6 +59,8 @@ class _Folder:
         self._logs = LooseLogs(self._of("log"))
         self._moments = moments_of(files, notes)
         self._recorders = self._read_recorders()
+        self._calls = [fact for record in self._recorders for fact in flight_recorder.parse(record)
+                       if isinstance(fact, FlightRecorder)]
         self._rows = self._read_rows()
 
     def _of(self, *kinds: str) -> list[LooseFile]:
@@ -70,10 +72,12 @@ class _Folder:
         end = math.ceil(self._rows[-1][0] if self._rows else self._manifest_end() or _EPOCH) + 0.1
         start = min(end - _BEFORE_SECONDS * (len(self._moments) + 1), self._rows[0][0] - 1.0 if self._rows else end)
         ticks = _Ticks(start)
-        ranks = self._ranks()
+        ranks, pids = self._ranks(), self._pids()
+        world = max([*(rank + 1 for rank in ranks), self._logs.world_size, self._recorder_world(), self._manifest_world()])
         yield ticks.stamp(run_source.snapshot("", start, None, "", final=False))
         for rank in sorted(ranks):
-            yield ticks.stamp(run_source.rank_found(self._placement(rank, ranks), "", {}))
+            place = Placement(rank, rank, world, "", pids.get(rank, 0), launcher="captured")
+            yield ticks.stamp(run_source.rank_found(place, "", {}))
         yield from self._over(end, ticks)
         yield from self._final(end, ranks)
 
@@ -141,8 +145,7 @@ class _Folder:
         if flat is not None:
             found.append((flat, "the GPUs' utilisation and power"))
         end = self._rows[-1][0] if self._rows else self._manifest_end()
-        facts = [fact for record in self._recorders for fact in flight_recorder.parse(record) if isinstance(fact, FlightRecorder)]
-        age = recorder_seconds(facts, end)
+        age = recorder_seconds(self._calls, end)
         if age is not None:
             found.append((age, "the Flight Recorder's times"))
         return max(found) if found else (None, "")
@@ -161,13 +164,8 @@ class _Folder:
             pids.update(moment.pids)
         return pids
 
-    def _placement(self, rank: int, ranks: set[int]) -> Placement:
-        world = max([*(number + 1 for number in ranks), self._logs.world_size, self._recorder_world(), self._manifest_world()])
-        return Placement(rank, rank, world, "", self._pids().get(rank, 0), launcher="captured")
-
     def _recorder_world(self) -> int:
-        facts = [fact for record in self._recorders for fact in flight_recorder.parse(record) if isinstance(fact, FlightRecorder)]
-        return max((max(group.members, default=-1) + 1 for fact in facts for group in fact.groups), default=0)
+        return max((max(group.members, default=-1) + 1 for fact in self._calls for group in fact.groups), default=0)
 
     # -- the manifest ---------------------------------------------------------------------------------------
 

@@ -7,10 +7,20 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from diag.model import Record
-from diag.observations import GpuSample, NcclLine, RasCommunicator, RasMissing, RasRank, RasReading
+from diag.observations import (
+    CollectiveEntry,
+    CollectiveGroup,
+    FlightRecorder,
+    GpuSample,
+    NcclLine,
+    RasCommunicator,
+    RasMissing,
+    RasRank,
+    RasReading,
+)
 from diag.sources import kmsg, output
 from tests.detectors.test_hang import steady
-from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, stack, tree
+from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack, tree
 
 GPU_WAIT = ("<module> /app/train.py:83", "main /app/train.py:76", "synchronize torch/cuda/__init__.py:1162")
 LONG = 90.0
@@ -282,3 +292,39 @@ def test_ras_does_not_overrule_what_a_stack_explains() -> None:
     asked_twice(story, {0: GPU_WAIT, 1: SLEEP}, ras((25, 26)), ras((25, 26)))
 
     assert story.the("hang").ranks == (1,)
+
+
+# --- Flight Recorder ---------------------------------------------------------------------------------------------
+
+BACKWARD = (*TRAIN, "backward torch/_tensor.py:625", "_engine_run_backward torch/autograd/graph.py:823")
+RECV = (*TRAIN, "wrapper torch/distributed/c10d_logger.py:83", "recv torch/distributed/distributed_c10d.py:2799")
+
+
+def recorder(rank: int, seq: int, *, pending: bool, at: float) -> FlightRecorder:
+    group = CollectiveGroup("nccl", "0", "default_pg", (0, 1), seq, seq - pending)
+    entry = CollectiveEntry("nccl", "0", "default_pg", seq, seq, False, "all_reduce", ((8,),), ((8,),), ("Float",),
+                            "scheduled" if pending else "completed", not pending, pending, seq, 0.0)
+    return FlightRecorder(rank, at, "2.10", ("nccl",), (group,), (entry,), pid_of(rank))
+
+
+def with_recorders(story: Story, stacks: dict[int, Sequence[str]]) -> None:
+    """Rank 0 waits in call 26, rank 1 has made 25."""
+    for _ in range(3):
+        story.tell(recorder(0, 26, pending=True, at=story.now), recorder(1, 25, pending=False, at=story.now))
+        quiet(story, stacks, lambda _: [], 14.0)
+
+
+def test_rank_in_the_autograd_engine_that_the_recorder_misses_has_not_joined() -> None:
+    story = steady(2)
+    with_recorders(story, {0: ALL_REDUCE, 1: BACKWARD})
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause, hang.ranks) == ("peer_not_joined", "not_in_collective", (1,))
+
+
+def test_rank_in_a_receive_that_the_recorder_misses_waits_for_nobody_who_answers() -> None:
+    story = steady(2)
+    with_recorders(story, {0: ALL_REDUCE, 1: RECV})
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "call_unanswered", (1,))

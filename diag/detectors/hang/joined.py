@@ -19,6 +19,7 @@ from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
 from diag.jobstate import JobState
 from diag.model import Confidence
 from diag.observations import Observation
+from diag.stacks import Activity
 from diag.waitgraph import Explanation
 
 __all__ = ["Joined", "lowered", "undecided"]
@@ -118,7 +119,7 @@ def _with_collectives(
         sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
     if found.kind == "absent_rank":
-        unrecorded = tuple(rank for rank in found.culprits if standing.get(rank) == "joined")
+        unrecorded = tuple(rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job))
         if all_wait and unrecorded:
             return _unanswered(verdict, found, unrecorded, job)
         if all_wait:
@@ -129,6 +130,12 @@ def _with_collectives(
     if found.kind == "all_joined" and undecided(verdict) and found.certain:
         return replace(verdict, collectives=found)
     return verdict
+
+
+def _is_in_a_call(number: int, job: JobState) -> bool:
+    """By its own frames. A rank in the autograd engine only may be: of that the recorder knows better."""
+    rank = job.ranks.get(number)
+    return rank is not None and rank.activity is Activity.COLLECTIVE
 
 
 def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobState) -> Verdict:
