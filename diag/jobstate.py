@@ -30,6 +30,7 @@ from diag.observations import (
     ProcessTree,
     RankExited,
     RankFound,
+    RecorderAsked,
     RunEnded,
     RunStarted,
     SaveFinished,
@@ -229,10 +230,10 @@ class JobState(Progress):
         else:
             rank.see_child_stack(at, fact)
 
-    def _recorder(self, at: float, fact: FlightRecorder) -> None:
+    def _recorder(self, at: float, fact: FlightRecorder | RecorderAsked) -> None:
         rank = self._told_of(fact)
         if rank is not None:
-            rank.see_answer(at)
+            rank.see_question(at)
 
     def _told_of(self, fact: Observation) -> RankState | None:
         return self.ranks.get(fact.rank) if fact.rank is not None else None
@@ -324,6 +325,7 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     ProcessTree: JobState._process_tree,
     StackSample: JobState._stack,
     FlightRecorder: JobState._recorder,
+    RecorderAsked: JobState._recorder,
     LogLine: JobState._log_line,
     NcclLine: JobState._nccl_line,
     LimitsSeen: JobState._limits,

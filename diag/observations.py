@@ -38,6 +38,7 @@ __all__ = [
     "RasMissing",
     "RasRank",
     "RasReading",
+    "RecorderAsked",
     "RunEnded",
     "RunStarted",
     "SaveFinished",
@@ -435,6 +436,11 @@ class RasReading(Observation):
     host: str = ""
     addresses: tuple[str, ...] = ()
     excerpts: tuple[str, ...] = ()  # the report's own paragraphs on what is wrong; of JSON none
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderAsked(Observation):
+    """We ask the rank for its Flight Recorder now: what memory and CPU it takes for the answer is our trace."""
 
 
 # --- what the log says ---------------------------------------------------------------------------------------

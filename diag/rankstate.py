@@ -60,7 +60,7 @@ class RankState:
     series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # the last main paths
     reading: Reading | None = None
     grew: bool = False  # its memory, between the last two readings
-    asked_at: float = -1e9  # when its own worker server last answered us, which takes some MB of the rank
+    asked_at: float = -1e9  # when its own worker server was last asked or answered, which takes some MB of the rank
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
@@ -185,8 +185,8 @@ class RankState:
             return replace(reading, context=Activity.TEARDOWN)
         return reading
 
-    def see_answer(self, at: float) -> None:
-        """The rank's own worker server answered a question of ours: memory that it took for that is our trace, not progress."""
+    def see_question(self, at: float) -> None:
+        """The rank's own worker server is asked by us, or answered: memory that it takes for that is our trace, not progress."""
         self.asked_at, self.grew = at, False
 
     def see_child_stack(self, at: float, fact: StackSample) -> None:

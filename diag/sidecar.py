@@ -228,6 +228,8 @@ class Sidecar:
         if self.run_dir is None:
             return ""
         began = time.monotonic()
+        if flight_recorder.reachable(self.rank, self.pid, self.run_dir):
+            self.record("run", {"event": "asked"})
         payload = flight_recorder.read(self.rank, self.pid, self.run_dir, deadline, pipe_deadline=pipe_deadline)
         self._by_pipe = payload.get("how") == "pipe"
         why = payload.get("failed")

@@ -11,6 +11,7 @@ from diag.observations import (
     Interrupted,
     Observation,
     RankFound,
+    RecorderAsked,
     RunEnded,
     RunStarted,
     SnapshotTaken,
@@ -85,6 +86,8 @@ def parse(record: Record) -> Iterator[Observation]:
             yield SnapshotTaken(None, str(payload["name"]), float(payload["began"]),
                                 None if silent is None else float(silent), str(payload["why"]),
                                 bool(payload.get("final", True)))
+        elif event == "asked":
+            yield RecorderAsked(record.rank)
         elif event == "failed":
             yield SourceFailed(record.rank, str(payload["source"]), str(payload["reason"]), str(payload["remedy"]))
         elif event == "works":

@@ -416,6 +416,21 @@ def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
     assert [change.kind.value for change in story.engine.history()] == ["opened"]
 
 
+def test_memory_of_a_question_that_is_answered_late_or_never_does_not_end_the_hang_either() -> None:
+    from diag.observations import RecorderAsked
+
+    story = steady()
+    story.still(20.0, {0: ALL_REDUCE, 1: SLEEP})
+    story.tell(RecorderAsked(1))
+    for second in range(4):
+        size = (1 << 30) + (second << 25)
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, rss=size), stack(1, story.now, SLEEP))
+        story.wait(1.0)
+
+    assert [change.kind.value for change in story.engine.history()] == ["opened"]
+
+
 def test_memory_that_grows_for_long_is_progress_though_it_was_asked_before() -> None:
     from diag.observations import FlightRecorder
 
