@@ -60,7 +60,7 @@ def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, A
     finally:
         _end_all(mark)
     row["seconds"] = round(time.monotonic() - began, 1)
-    if keep is not None and not row["ok"]:
+    if keep is not None and (not row["ok"] or row.get("resolved")):
         kept = keep / re.sub(r"[^\w.-]+", "-", trial.name)
         shutil.rmtree(kept, ignore_errors=True)
         keep.mkdir(parents=True, exist_ok=True)
