@@ -1,0 +1,89 @@
+"""What the job's own log says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from diag.observations.base import Observation
+
+__all__ = [
+    "BarMoved",
+    "EpochStarted",
+    "Iteration",
+    "LogLine",
+    "MetricsLogged",
+    "PhaseMarked",
+    "SaveFinished",
+    "SaveStarted",
+    "StepsPlanned",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine(Observation):
+    """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file tells it."""
+
+    stream: str
+    text: str
+    bar: bool = False  # ended by a carriage return: a progress bar being redrawn
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMarked(Observation):
+    """A line that tells the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown ..."""
+
+    phase: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStarted(Observation):
+    epoch: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration(Observation):
+    """A training step was reported as finished; `total` is 0 when unknown."""
+
+    iteration: int
+    total: int
+    text: str
+    metrics: tuple[tuple[str, float], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPlanned(Observation):
+    """How many steps the training will have: tells its bar from others."""
+
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarMoved(Observation):
+    """A progress bar without a name was drawn: training, evaluation or anything else."""
+
+    done: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLogged(Observation):
+    """Numbers that a trainer printed without saying at which step: training (`loss`), evaluation (`eval_...`) or the end."""
+
+    metrics: tuple[tuple[str, float], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStarted(Observation):
+    text: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFinished(Observation):
+    text: str
+    path: str = ""
