@@ -12,6 +12,7 @@ from typing import Any
 
 from diag.model import NotChecked
 from diag.ncclstate import NcclState
+from diag.netstate import NetState
 from diag.observations import (
     BarMoved,
     CgroupMemory,
@@ -70,6 +71,7 @@ class JobState(Progress):
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
         self.nccl = NcclState()
+        self.net = NetState()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
@@ -139,6 +141,7 @@ class JobState(Progress):
     # -- being told ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
+        self.net.observe(at, fact)
         handler = _HANDLERS.get(type(fact))
         if handler is None:
             return

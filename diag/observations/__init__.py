@@ -72,6 +72,7 @@ from diag.observations.nccl import (
 from diag.observations.network import (
     Interface,
     InterfacesSeen,
+    NetworkExpected,
     RdmaAccess,
     RdmaGid,
     RdmaPort,
@@ -140,6 +141,7 @@ __all__ = [
     "NcclSockets",
     "NcclVerbsError",
     "NcclVersion",
+    "NetworkExpected",
     "Observation",
     "PhaseMarked",
     "ProcessSample",

@@ -1,0 +1,157 @@
+"""An RDMA port that the job needs is not active, or went down while it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from diag.detectors.network.causes import port_words
+from diag.jobstate import JobState
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.ncclnames import selects
+from diag.netstate import NetState
+from diag.observations import NcclPortEvent, Observation, RdmaPort
+
+__all__ = ["IbPortDetector"]
+
+# gpud's rule for a flapping port (components/accelerator/nvidia/infiniband): three times down.
+_FLAPS = 3
+
+
+class IbPortDetector:
+    """Meaning: an RDMA port went down while the job ran, flaps, runs slower than its like, or is down and in NCCL_IB_HCA.
+
+    Evidence: /sys/class/infiniband/*/ports/*/state and rate, the link_downed counter, NCCL's `port error` events.
+
+    What to do: cable, transceiver, switch port, subnet manager; take the node out of the job until the port stays up.
+
+    False alarms: a port that was never active and that no setting names is not reported: cards have ports without cables.
+    """
+
+    name = "ib-port"
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[str, int | None], tuple[float, NcclPortEvent]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if not isinstance(fact, NcclPortEvent) or len(self._errors) > 1000:
+            return
+        key = (f"{fact.line.host} {fact.device}", fact.port)
+        if fact.event == "port error":
+            self._errors.setdefault(key, (at, fact))
+        elif fact.event == "port active":
+            self._errors.pop(key, None)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        net = job.net
+        told = set()
+        for port in net.ports[1].ports if net.ports is not None else ():
+            key = (port.device, port.port)
+            finding = self._of_port(net, port, now)
+            if finding is not None:
+                told.add(key)
+                yield finding
+        for (_, number), (at, event) in self._errors.items():
+            if (event.device, number) not in told:
+                yield _of_event(net, event, at)
+
+    def _of_port(self, net: NetState, port: RdmaPort, now: float) -> Finding | None:
+        key = (port.device, port.port)
+        name = f"{port.device}:{port.port}"
+        if key in net.down_since:
+            at = net.down_since[key]
+            times = f", for the {_nth(net.downs[key])} time" if net.downs[key] > 1 else ""
+            events = [(event, when) for (_, number), (when, event) in self._errors.items() if (event.device, number) == key]
+            return _finding(net, port, Severity.CRITICAL, "went_down", at,
+                            f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", events)
+        count = max(net.downs[key], _counted_downs(net, port))
+        if count >= _FLAPS:
+            return _finding(net, port, Severity.WARNING, "flaps", net.was_active.get(key, now),
+                            f"RDMA port {name} went down {count} times since the run began and is up again")
+        wanted = _named(net, port)
+        if not port.active and port.state is not None and wanted:
+            waits = ": INIT, no subnet manager has configured it" if port.state == 2 and port.link_layer == "InfiniBand" else ""
+            return _finding(net, port, Severity.WARNING, "down", now,
+                            f"RDMA port {name} is not active ({port_words(port)}{waits}) though NCCL_IB_HCA={wanted} names it")
+        best = max((other.rate_bytes_per_second or 0.0 for other in (net.ports[1].ports if net.ports else ())
+                    if other.active and _family(other) == _family(port)), default=0.0)
+        if port.active and port.rate_bytes_per_second and port.rate_bytes_per_second < best and _selected(net, port):
+            return _finding(net, port, Severity.INFO, "slow_rate", now,
+                            f"RDMA port {name} runs at {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s, its like at "
+                            f"{best * 8 / 1e9:.0f} Gb/s")
+        return None
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _finding(  # noqa: PLR0917 - the parts of one sentence
+    net: NetState, port: RdmaPort, severity: Severity, cause: str, since: float, summary: str,
+    events: Sequence[tuple[NcclPortEvent, float]] = (),
+) -> Finding:
+    evidence = [Evidence("infiniband", port_words(port), net.ports[0] if net.ports else since)]
+    evidence += [Evidence("nccl", event.line.text[:500], at, event.line.rank) for event, at in events[:3]]
+    return Finding(
+        id="ib-port", subject=f"port {port.device}:{port.port}", severity=severity,
+        confidence=Confidence.HIGH if events else Confidence.MEDIUM, ranks=_users(net), since=since, cause=cause,
+        summary=summary, advice=_advice(port.device), evidence=tuple(evidence), holds_seconds=10.0,
+    )
+
+
+def _of_event(net: NetState, event: NcclPortEvent, at: float) -> Finding:
+    """The port is on a node that diag does not see: NCCL's word for it is all there is."""
+    name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
+    ranks = tuple(sorted(rank for rank, process in net.placed().items() if process.host == event.line.host))
+    return Finding(
+        id="ib-port", subject=f"port {name} of {event.line.host}", severity=Severity.CRITICAL, confidence=Confidence.MEDIUM,
+        ranks=ranks, since=at, cause="went_down", advice=_advice(event.device), holds_seconds=10.0,
+        summary=f"an RDMA port ({name}) of {event.line.host} went down, NCCL says"
+                + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
+        evidence=(Evidence("nccl", event.line.text[:500], at, event.line.rank),),
+    )
+
+
+def _advice(device: str) -> str:
+    leave_out = f"NCCL_IB_HCA=^{device}, or take" if device else "take"
+    return (
+        "`ibstat` or `rdma link` on the node shows the port. DOWN or Polling is a cable, transceiver or switch port; INIT on "
+        "InfiniBand a missing subnet manager; a RoCE port follows its Ethernet interface. Until it is mended leave it out: "
+        f"{leave_out} the node out of the job."
+    )
+
+
+def _users(net: NetState) -> tuple[int, ...]:
+    """Ranks of this node that hold an RDMA device; which port of it they use is not known."""
+    return tuple(sorted(rank for rank, access in net.access.items() if access.open_nodes))
+
+
+def _counted_downs(net: NetState, port: RdmaPort) -> int:
+    """How much link_downed grew since the run began."""
+    if net.first_ports is None:
+        return 0
+    for other in net.first_ports[1].ports:
+        if (other.device, other.port) == (port.device, port.port):
+            return max(0, dict(port.counters).get("link_downed", 0) - dict(other.counters).get("link_downed", 0))
+    return 0
+
+
+def _named(net: NetState, port: RdmaPort) -> str:
+    """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever is active."""
+    for variables in net.variables.values():
+        value = variables.get("NCCL_IB_HCA", "")
+        parts = [part.partition(":")[0].strip() for part in value.lstrip("=").split(",")]
+        if value and not value.startswith("^") and port.device in parts and selects(value, port.device, port.port):
+            return value
+    return ""
+
+
+def _selected(net: NetState, port: RdmaPort) -> bool:
+    values = {variables["NCCL_IB_HCA"] for variables in net.variables.values() if "NCCL_IB_HCA" in variables}
+    return bool(values) and all(selects(value, port.device, port.port) for value in values)
+
+
+def _family(port: RdmaPort) -> tuple[str, str]:
+    return port.device.rstrip("0123456789"), port.link_layer
+
+
+def _nth(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")

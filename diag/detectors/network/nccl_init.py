@@ -1,0 +1,271 @@
+"""NCCL could not be set up: no usable interface, two ranks on one GPU, or another error before the first call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.network.advice import advice_for
+from diag.detectors.network.causes import find_cause
+from diag.detectors.network.memlock import is_memlock
+from diag.detectors.network.unlogged import several_nodes
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.netstate import ProcessNet
+from diag.observations import LogLine, NcclFact, NcclLine, Observation
+
+__all__ = ["DuplicateGpuDetector", "NcclInitErrorDetector", "NoInterfaceDetector"]
+
+# Addresses of these mean something on their own machine only.
+_NOWHERE = ("lo", "docker", "virbr", "br-", "cni", "flannel", "veth", "podman")
+
+
+class NoInterfaceDetector:
+    """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that leads nowhere.
+
+    Evidence: `no socket interface found`, `Bootstrap : Using lo:...` (or docker0 and its like) of a job on several nodes.
+
+    What to do: set NCCL_SOCKET_IFNAME to an interface that all nodes reach, or remove a wrong one.
+
+    False alarms: none known; `lo` on one node is fine and nothing is said.
+    """
+
+    name = "nccl-no-interface"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """Everything it needs is kept by the job's network state."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        placed = job.net.placed() or {-1 - number: process for number, process in enumerate(job.net.processes.values())}
+        missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
+        if missing:
+            yield _missing(missing, now)
+            return
+        spread = several_nodes(job) or len(job.net.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
+        wrong = {rank: process for rank, process in placed.items()
+                 if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
+        if wrong and spread:
+            yield _wrong(wrong, now)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _missing(found: dict[int, ProcessNet], now: float) -> Finding:
+    rank, process = min(found.items())
+    fact = next(one for one in process.no_interface if one.use != "oob")
+    told = process.environment.get("NCCL_SOCKET_IFNAME")
+    wanted = told.value if told is not None else fact.wanted
+    ranks = _real(found)
+    lines = [item for item in (told, fact) if item is not None]
+    said = f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address" if wanted else (
+        "no interface is up and has an address")
+    return Finding(
+        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
+        since=process.told.get(fact.line, now), cause="ifname_matches_nothing" if wanted else "no_interface",
+        summary=f"NCCL cannot start{_on(ranks)}: {said}",
+        advice="`ip -br addr` where the rank runs shows what there is. Unset NCCL_SOCKET_IFNAME, or name the interface that "
+        "the nodes "
+        "reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
+        evidence=tuple(_line(item, process, rank, now) for item in lines), final=True,
+    )
+
+
+def _wrong(found: dict[int, ProcessNet], now: float) -> Finding:
+    rank, process = min(found.items())
+    fact = process.bootstrap
+    assert fact is not None
+    told = process.environment.get("NCCL_SOCKET_IFNAME")
+    loop = fact.interface == "lo"
+    why = f" (NCCL_SOCKET_IFNAME={told.value})" if told is not None else ""
+    ranks = _real(found)
+    return Finding(
+        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL if loop else Severity.WARNING,
+        confidence=Confidence.HIGH if loop else Confidence.MEDIUM, ranks=ranks, since=process.told.get(fact.line, now),
+        cause="loopback" if loop else "bridge",
+        summary=f"NCCL{_on(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
+                f"{'cannot' if loop else 'most likely cannot'} reach",
+        advice=("Remove NCCL_SOCKET_IFNAME=lo" if told is not None and loop else "Set NCCL_SOCKET_IFNAME to the interface that "
+        "the "
+                "nodes reach each other by (`ip -br addr`)") + ". In docker use --network=host; `^docker,lo` excludes both.",
+        evidence=tuple(_line(item, process, rank, now) for item in (told, fact) if item is not None),
+    )
+
+
+class DuplicateGpuDetector:
+    """Meaning: two ranks of one communicator run on the same GPU, which NCCL refuses.
+
+    Evidence: NCCL's `Duplicate GPU detected`.
+
+    What to do: one GPU a rank: torch.cuda.set_device(LOCAL_RANK) before the first call, and as many GPUs as ranks on the node.
+
+    False alarms: none known.
+    """
+
+    name = "duplicate-gpu"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """Everything it needs is kept by the job's network state."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        world = job.net.world_size() or job.world_size
+        for process in [process for process in job.net.processes.values() if process.duplicates][:1]:
+            fact = process.duplicates[0]
+            whole = all(comm.size == world for comm in process.communicators.values())
+            pair = tuple(sorted((fact.comm_rank, fact.other_rank)))
+            yield Finding(
+                id="duplicate-gpu", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH,
+                ranks=pair if whole else (), since=process.told.get(fact.line, now), cause="same_gpu",
+                summary=f"ranks {pair[0]} and {pair[1]} {'' if whole else 'of a communicator '}are both on the GPU at PCI bus "
+                        f"{fact.bus_id}: NCCL refuses that",
+                advice="Give each rank its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first CUDA "
+                "call, no "
+                "more ranks on a node (NPROC_PER_NODE) than GPUs it shows (CUDA_VISIBLE_DEVICES, nvidia.com/gpu).",
+                evidence=(_line(fact, process, fact.comm_rank if whole else None, now),), final=True,
+            )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+# torch 2.11, captured on 2 x H200, 2026-11-20:
+#   torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid
+#   usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9
+_TORCH = re.compile(r"NCCL error in: [^,]{1,300}, ([^(,]{1,80}?)(?: \(run with NCCL_DEBUG=\w+ for details\))?, NCCL version")
+# What a rank's NCCL says when ANOTHER one is gone, or was never there.
+_LOST = re.compile(
+    r"Connection (?:refused|closed|reset)|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
+)
+# ncclResult_t (nccl.h): cause, as PyTorch words it, what to do.
+_RESULTS = {
+    1: ("cuda", "unhandled CUDA error", "A CUDA call failed inside NCCL: check that the driver is not older than the CUDA of "
+    "PyTorch's "
+        "build (`nvidia-smi`), that CUDA_VISIBLE_DEVICES is right, and that no earlier CUDA error of the rank caused it."),
+    2: ("system", "unhandled system error", "A system call failed: the warning names it (socket, shared memory, file limit, "
+    "driver)."),
+    3: ("internal", "internal error", "NCCL met something that it does not expect: different NCCL versions or topologies on "
+    "the nodes, "
+        "or a bug; compare `NCCL version` of all ranks."),
+    4: ("invalid_argument", "invalid argument", "A call got an argument that NCCL refuses: a rank or size that differs between "
+    "ranks."),
+    5: ("invalid_usage", "invalid usage", "NCCL was used in a way that it refuses: the warning names it (variable, interface, "
+    "GPU)."),
+    6: ("remote", "remote process exited or there was a network error", "Another rank failed or left: look for its own error "
+    "first."),
+}
+_OTHER = ("other", "an error", "See NCCL's warnings in the evidence.")
+_UNREACHABLE = (
+    "The address in the warning could not be reached: a peer that failed first (its own log), a firewall between the nodes, or "
+    "the "
+    "wrong interface (NCCL_SOCKET_IFNAME). `diag doctor` on both nodes tells these apart."
+)
+_SHM = "shared memory segment"
+# NCCL 2.18-2.26: `Error: network IB not found.`; 2.27 and later: `Failed to initialize any NET plugin` (src/plugin/net.cc)
+_NO_NETWORK = ("Error: network ", "any NET plugin")
+
+
+class NcclInitErrorDetector:
+    """Meaning: NCCL failed before the first training step, for a reason that has no finding of its own.
+
+    Evidence: PyTorch's `NCCL error in:`, NCCL's warnings and result codes. The rank with an error of its own is named, not
+    those that only lost their connection to it.
+
+    What to do: the first warning says it; the advice follows NCCL's result.
+
+    False alarms: none known; where the cause has its own finding (no interface, locked memory, shared memory, a GPU used
+    twice, RDMA errors), that one is given instead.
+    """
+
+    name = "nccl-init-error"
+
+    def __init__(self) -> None:
+        self._torch: dict[int | None, tuple[float, str, str]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, LogLine) and "NCCL error in: " in fact.text and len(self._torch) < 4096:
+            match = _TORCH.search(fact.text)
+            if match:
+                self._torch.setdefault(fact.rank, (at, match[1].strip(), fact.text))
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        if job.iteration is not None:
+            return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
+        placed = job.net.placed()
+        failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
+        if not failing and not self._torch:
+            return
+        if any(_has_own_finding(process) for process in job.net.processes.values()):
+            return
+        own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
+        if failing:
+            yield self._by_nccl(job, own or failing, now)
+        else:
+            yield self._by_torch()
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+    def _by_nccl(self, job: JobState, found: dict[int, ProcessNet], now: float) -> Finding:
+        rank, process = min(found.items(), key=lambda item: item[1].warnings[0][0])
+        at, line = process.warnings[0]
+        cause, words, advice = _RESULTS.get(process.results[0][1].code, _OTHER)
+        why, confidence = "", Confidence.HIGH if self._torch else Confidence.MEDIUM
+        if process.failed and any(part in line.text for part in _NO_NETWORK):
+            reason = find_cause(job.net, rank, process)
+            cause, advice, why = "network_not_found", advice_for(reason.name, job.net, rank), f" ({reason.said})"
+        elif _LOST.search(line.text):
+            cause, advice = "peer_unreachable", _UNREACHABLE
+            confidence = Confidence.LOW
+        ranks = tuple(sorted(found))
+        torch = [Evidence("output", text[:500], when, who) for who, (when, _, text) in self._torch.items()]
+        return Finding(
+            id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=confidence, ranks=ranks,
+            waiting_ranks=tuple(sorted(set(job.net.placed()) - set(ranks))), since=at, cause=cause,
+            summary=f'NCCL cannot be set up on {rank_words(ranks)} ({words}): "{_trim(line.text)}"{why}',
+            advice=advice, final=True,
+            evidence=(*(_warning(warning, when, rank) for when, warning in list(process.warnings)[:3]), *torch[:1]),
+        )
+
+    def _by_torch(self) -> Finding:
+        _, (at, result, _) = min(self._torch.items(), key=lambda item: item[1][0])
+        ranks = tuple(sorted(rank for rank in self._torch if rank is not None))
+        cause, _, advice = next((row for row in _RESULTS.values() if row[1] == result), _OTHER)
+        return Finding(
+            id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.LOW, ranks=ranks, since=at,
+            cause=cause, summary=f"NCCL cannot be set up{_on(ranks)}: {result}; NCCL_DEBUG is not WARN, so it does not say why",
+            advice=f"Run once with NCCL_DEBUG=WARN (`diag run` sets NCCL_DEBUG unless it is set). {advice}", final=True,
+            evidence=tuple(Evidence("output", text[:500], when, who) for who, (when, _, text) in list(self._torch.items())[:3]),
+        )
+
+
+def _has_own_finding(process: ProcessNet) -> bool:
+    told = process.no_interface or process.duplicates or process.completions
+    shm = any(_SHM in line.text for _, line in process.warnings)
+    rdma = any(is_memlock(error) or error.call.startswith("ibv_modify_qp") for _, error in process.verbs)
+    return bool(told) or shm or rdma
+
+
+def _only_lost(process: ProcessNet) -> bool:
+    return all(_LOST.search(line.text) for _, line in process.warnings)
+
+
+def _warning(line: NcclLine, at: float, rank: int) -> Evidence:
+    return Evidence("nccl", f"{line.host}:{line.pid} {line.where} NCCL WARN {line.text}"[:500], at, rank)
+
+
+def _line(fact: NcclFact, process: ProcessNet, rank: int | None, now: float) -> Evidence:
+    where = f"{fact.line.where} " if fact.line.where else ""
+    return Evidence("nccl", f"{fact.line.host}:{fact.line.pid} {where}NCCL {fact.line.level} {fact.line.text}"[:500],
+                    process.told.get(fact.line, now), rank if rank is None or rank >= 0 else None)
+
+
+def _real(found: dict[int, ProcessNet]) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in found if rank >= 0))
+
+
+def _on(ranks: tuple[int, ...]) -> str:
+    return f" on {rank_words(ranks)}" if ranks else ""
+
+
+def _trim(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."
