@@ -11,26 +11,32 @@ from collections.abc import Callable
 from typing import Any
 
 from diag.model import NotChecked
+from diag.ncclprocess import NcclProcesses
 from diag.ncclstate import NcclState
-from diag.netstate import NetState
+from diag.networkstate import NetworkState
 from diag.observations import (
     BarMoved,
     CgroupMemory,
+    EnvironmentSeen,
     EpochStarted,
     FlightRecorder,
     GpuSample,
     HostMemory,
+    InterfacesSeen,
     Interrupted,
     Iteration,
     LimitsSeen,
     LogLine,
     MetricsLogged,
     NcclLine,
+    NetworkExpected,
     Observation,
     PhaseMarked,
     ProcessTree,
     RankExited,
     RankFound,
+    RdmaAccess,
+    RdmaPortsSeen,
     RecorderAsked,
     RunEnded,
     RunStarted,
@@ -71,7 +77,8 @@ class JobState(Progress):
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
         self.nccl = NcclState()
-        self.net = NetState()
+        self.nccl_processes = NcclProcesses()
+        self.network = NetworkState()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
@@ -141,7 +148,7 @@ class JobState(Progress):
     # -- being told ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
-        self.net.observe(at, fact)
+        self.nccl_processes.observe(at, fact)
         handler = _HANDLERS.get(type(fact))
         if handler is None:
             return
@@ -277,6 +284,19 @@ class JobState(Progress):
         if fact.rank in self.ranks:
             self.ranks[fact.rank].limits = fact
 
+    def _rdma_access(self, at: float, fact: RdmaAccess) -> None:
+        rank = self._told_of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.rdma, rank.rdma_at = fact, at
+
+    def _environment(self, at: float, fact: EnvironmentSeen) -> None:
+        rank = self._told_of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.variables = dict(fact.variables)
+
+    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen | NetworkExpected) -> None:
+        self.network.observe(at, fact)
+
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
         for rank in self._addressed(fact.rank):
             rank.cgroup = fact
@@ -332,6 +352,11 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     LogLine: JobState._log_line,
     NcclLine: JobState._nccl_line,
     LimitsSeen: JobState._limits,
+    RdmaAccess: JobState._rdma_access,
+    RdmaPortsSeen: JobState._network,
+    InterfacesSeen: JobState._network,
+    NetworkExpected: JobState._network,
+    EnvironmentSeen: JobState._environment,
     CgroupMemory: JobState._cgroup,
     SharedMemory: JobState._shm,
     HostMemory: JobState._host_memory,

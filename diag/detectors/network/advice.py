@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diag.netstate import NetState
+from diag.jobstate import JobState
 
 __all__ = ["advice_for", "surroundings"]
 
@@ -79,12 +79,12 @@ _VARIABLE = {
 }
 
 
-def surroundings(net: NetState, rank: int) -> str:
+def surroundings(job: JobState, rank: int) -> str:
     """Where the rank runs: kubernetes, docker, podman, slurm or "" (bare, or not known)."""
-    access = net.access.get(rank)
-    if access is not None and access.container:
-        return access.container
-    return _from_variables(net.variables.get(rank, {}))
+    state = job.ranks.get(rank)
+    if state is None:
+        return ""
+    return state.rdma.container if state.rdma is not None and state.rdma.container else _from_variables(state.variables)
 
 
 def _from_variables(variables: Mapping[str, str]) -> str:
@@ -93,9 +93,9 @@ def _from_variables(variables: Mapping[str, str]) -> str:
     return "slurm" if "SLURM_JOB_ID" in variables else ""
 
 
-def advice_for(cause: str, net: NetState, rank: int) -> str:
+def advice_for(cause: str, job: JobState, rank: int) -> str:
     """The remedy for a cause of REFERENCE.md's table, for the place where this rank runs."""
-    place = surroundings(net, rank)
+    place = surroundings(job, rank)
     text = _ADVICE[cause].replace("{devices}", _DEVICES[place]).replace("{image}", _IMAGE.get(place, "where the rank runs"))
     text = text.replace("{variable}", _VARIABLE.get(place, "where it is set (script, shell, nccl.conf)"))
     return text if cause in ("no_rdma", "net_forced", "not_expected") else text + _ALWAYS

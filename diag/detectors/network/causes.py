@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.ncclnames import selects
-from diag.netstate import NetState, ProcessNet
+from diag.ncclprocess import NcclProcess
 from diag.observations import NcclFact, RdmaAccess, RdmaPort
 
 __all__ = ["Cause", "find_cause"]
@@ -24,9 +25,9 @@ class Cause:
     proven: bool = False
 
 
-def find_cause(net: NetState, rank: int, process: ProcessNet | None) -> Cause:
+def find_cause(job: JobState, rank: int, process: NcclProcess | None) -> Cause:
     """The first that holds, in the order in which NCCL itself would have come to it."""
-    view = _View(net, rank, process)
+    view = _View(job, rank, process)
     for look in _LOOKS:
         cause = look(view)
         if cause is not None:
@@ -38,12 +39,14 @@ def find_cause(net: NetState, rank: int, process: ProcessNet | None) -> Cause:
 class _View:
     """What is known of one rank, behind one face."""
 
-    def __init__(self, net: NetState, rank: int, process: ProcessNet | None) -> None:
-        self.net = net
+    def __init__(self, job: JobState, rank: int, process: NcclProcess | None) -> None:
+        self.job = job
         self.rank = rank
         self.process = process
-        self.access: RdmaAccess | None = net.access.get(rank)
-        self.ports: tuple[RdmaPort, ...] | None = None if net.ports is None else net.ports[1].ports
+        state = job.ranks.get(rank)
+        self.access: RdmaAccess | None = state.rdma if state is not None else None
+        self.variables = state.variables if state is not None else {}
+        self.ports: tuple[RdmaPort, ...] | None = job.network.rdma_ports()
         self.talks = process is not None and process.talks
 
     def variable(self, name: str) -> tuple[str, str, Evidence | None] | None:
@@ -51,7 +54,7 @@ class _View:
         if self.process is not None and name in self.process.environment:
             fact = self.process.environment[name]
             return fact.value, "the environment", self.of(fact)[0]
-        value = self.net.variables.get(self.rank, {}).get(name)
+        value = self.variables.get(name)
         if value is not None:
             return value, "the environment", Evidence("environ", f"{name}={value}", 0.0, self.rank)
         for path, key, setting in self.access.nccl_conf if self.access else ():
@@ -71,7 +74,7 @@ class _View:
     def ports_evidence(self) -> tuple[Evidence, ...]:
         if not self.ports:
             return ()
-        at = self.net.ports[0] if self.net.ports else 0.0
+        at = self.job.network.ports.last[0] if self.job.network.ports.last else 0.0
         text = ", ".join(port_words(port) for port in self.ports[:8])
         return (Evidence("infiniband", text, at, None),)
 
@@ -139,7 +142,8 @@ def _device_nodes(view: _View) -> Cause | None:
 
 
 def _provider(view: _View) -> Cause | None:
-    said = view.net.drivers_missing.get(view.rank) or view.net.drivers_missing.get(None)
+    missing = view.job.nccl_processes.drivers_missing
+    said = missing.get(view.rank) or missing.get(None)
     if said is not None:
         line = Evidence("output", said.text[:500], 0.0, view.rank)
         return Cause("provider_missing", f"libibverbs cannot load the driver {said.driver}", (line,), True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.netstate import ProcessNet
+from diag.ncclprocess import NcclProcess
 from diag.observations import NcclCompletionError, NcclFact, NcclVerbsError, Observation, RdmaPortsSeen
 
 __all__ = ["IbErrorDetector"]
@@ -92,7 +92,7 @@ class IbErrorDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         first: dict[str, tuple[float, int, NcclFact, str, str]] = {}
         ranks: dict[str, set[int]] = {}
-        for rank, process in sorted(job.net.placed().items()):
+        for rank, process in sorted(job.nccl_processes.placed().items()):
             for at, fact, cause, means, advice in _errors(process):
                 ranks.setdefault(cause, set()).add(rank)
                 if cause not in first or at < first[cause][0]:
@@ -126,7 +126,7 @@ class IbErrorDetector:
         return ()
 
 
-def _errors(process: ProcessNet) -> Iterator[tuple[float, NcclFact, str, str, str]]:
+def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, str]]:
     for at, completion in process.completions:
         cause, means, advice = _STATUS.get(
             completion.status, ("completion_error", f"ibv_wc_status {completion.status}", "See the status in the InfiniBand "

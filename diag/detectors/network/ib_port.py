@@ -8,7 +8,6 @@ from diag.detectors.network.causes import port_words
 from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclnames import selects
-from diag.netstate import NetState
 from diag.observations import NcclPortEvent, Observation, RdmaPort
 
 __all__ = ["IbPortDetector"]
@@ -42,40 +41,39 @@ class IbPortDetector:
             self._errors.pop(key, None)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        net = job.net
         told = set()
-        for port in net.ports[1].ports if net.ports is not None else ():
+        for port in job.network.rdma_ports() or ():
             key = (port.device, port.port)
-            finding = self._of_port(net, port, now)
+            finding = self._of_port(job, port, now)
             if finding is not None:
                 told.add(key)
                 yield finding
         for (_, number), (at, event) in self._errors.items():
             if (event.device, number) not in told:
-                yield _of_event(net, event, at)
+                yield _of_event(job, event, at)
 
-    def _of_port(self, net: NetState, port: RdmaPort, now: float) -> Finding | None:
+    def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
         key = (port.device, port.port)
         name = f"{port.device}:{port.port}"
-        if key in net.down_since:
-            at = net.down_since[key]
-            times = f", for the {_nth(net.downs[key])} time" if net.downs[key] > 1 else ""
+        if key in job.network.down_since:
+            at = job.network.down_since[key]
+            times = f", for the {_nth(job.network.downs[key])} time" if job.network.downs[key] > 1 else ""
             events = [(event, when) for (_, number), (when, event) in self._errors.items() if (event.device, number) == key]
-            return _finding(net, port, Severity.CRITICAL, "went_down", at,
+            return _finding(job, port, Severity.CRITICAL, "went_down", at,
                             f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", events)
-        count = max(net.downs[key], _counted_downs(net, port))
+        count = max(job.network.downs[key], _counted_downs(job, port))
         if count >= _FLAPS:
-            return _finding(net, port, Severity.WARNING, "flaps", net.was_active.get(key, now),
+            return _finding(job, port, Severity.WARNING, "flaps", job.network.was_active.get(key, now),
                             f"RDMA port {name} went down {count} times since the run began and is up again")
-        wanted = _named(net, port)
+        wanted = _named(job, port)
         if not port.active and port.state is not None and wanted:
             waits = ": INIT, no subnet manager has configured it" if port.state == 2 and port.link_layer == "InfiniBand" else ""
-            return _finding(net, port, Severity.WARNING, "down", now,
+            return _finding(job, port, Severity.WARNING, "down", now,
                             f"RDMA port {name} is not active ({port_words(port)}{waits}) though NCCL_IB_HCA={wanted} names it")
-        best = max((other.rate_bytes_per_second or 0.0 for other in (net.ports[1].ports if net.ports else ())
+        best = max((other.rate_bytes_per_second or 0.0 for other in (job.network.rdma_ports() or ())
                     if other.active and _family(other) == _family(port)), default=0.0)
-        if port.active and port.rate_bytes_per_second and port.rate_bytes_per_second < best and _selected(net, port):
-            return _finding(net, port, Severity.INFO, "slow_rate", now,
+        if port.active and port.rate_bytes_per_second and port.rate_bytes_per_second < best and _selected(job, port):
+            return _finding(job, port, Severity.INFO, "slow_rate", now,
                             f"RDMA port {name} runs at {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s, its like at "
                             f"{best * 8 / 1e9:.0f} Gb/s")
         return None
@@ -85,22 +83,22 @@ class IbPortDetector:
 
 
 def _finding(  # noqa: PLR0917 - the parts of one sentence
-    net: NetState, port: RdmaPort, severity: Severity, cause: str, since: float, summary: str,
+    job: JobState, port: RdmaPort, severity: Severity, cause: str, since: float, summary: str,
     events: Sequence[tuple[NcclPortEvent, float]] = (),
 ) -> Finding:
-    evidence = [Evidence("infiniband", port_words(port), net.ports[0] if net.ports else since)]
+    evidence = [Evidence("infiniband", port_words(port), job.network.ports.last[0] if job.network.ports.last else since)]
     evidence += [Evidence("nccl", event.line.text[:500], at, event.line.rank) for event, at in events[:3]]
     return Finding(
         id="ib-port", subject=f"port {port.device}:{port.port}", severity=severity,
-        confidence=Confidence.HIGH if events else Confidence.MEDIUM, ranks=_users(net), since=since, cause=cause,
+        confidence=Confidence.HIGH if events else Confidence.MEDIUM, ranks=_users(job), since=since, cause=cause,
         summary=summary, advice=_advice(port.device), evidence=tuple(evidence), holds_seconds=10.0,
     )
 
 
-def _of_event(net: NetState, event: NcclPortEvent, at: float) -> Finding:
+def _of_event(job: JobState, event: NcclPortEvent, at: float) -> Finding:
     """The port is on a node that diag does not see: NCCL's word for it is all there is."""
     name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
-    ranks = tuple(sorted(rank for rank, process in net.placed().items() if process.host == event.line.host))
+    ranks = tuple(sorted(rank for rank, process in job.nccl_processes.placed().items() if process.host == event.line.host))
     return Finding(
         id="ib-port", subject=f"port {name} of {event.line.host}", severity=Severity.CRITICAL, confidence=Confidence.MEDIUM,
         ranks=ranks, since=at, cause="went_down", advice=_advice(event.device), holds_seconds=10.0,
@@ -119,34 +117,37 @@ def _advice(device: str) -> str:
     )
 
 
-def _users(net: NetState) -> tuple[int, ...]:
+def _users(job: JobState) -> tuple[int, ...]:
     """Ranks of this node that hold an RDMA device; which port of it they use is not known."""
-    return tuple(sorted(rank for rank, access in net.access.items() if access.open_nodes))
+    return tuple(sorted(rank.rank for rank in job.ranks.values() if rank.rdma is not None and rank.rdma.open_nodes))
 
 
-def _counted_downs(net: NetState, port: RdmaPort) -> int:
+def _counted_downs(job: JobState, port: RdmaPort) -> int:
     """How much link_downed grew since the run began."""
-    if net.first_ports is None:
+    if job.network.ports.first is None:
         return 0
-    for other in net.first_ports[1].ports:
+    for other in job.network.ports.first[1].ports:
         if (other.device, other.port) == (port.device, port.port):
             return max(0, dict(port.counters).get("link_downed", 0) - dict(other.counters).get("link_downed", 0))
     return 0
 
 
-def _named(net: NetState, port: RdmaPort) -> str:
+def _named(job: JobState, port: RdmaPort) -> str:
     """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever is active."""
-    for variables in net.variables.values():
-        value = variables.get("NCCL_IB_HCA", "")
+    for value in _filters(job):
         parts = [part.partition(":")[0].strip() for part in value.lstrip("=").split(",")]
         if value and not value.startswith("^") and port.device in parts and selects(value, port.device, port.port):
             return value
     return ""
 
 
-def _selected(net: NetState, port: RdmaPort) -> bool:
-    values = {variables["NCCL_IB_HCA"] for variables in net.variables.values() if "NCCL_IB_HCA" in variables}
+def _selected(job: JobState, port: RdmaPort) -> bool:
+    values = _filters(job)
     return bool(values) and all(selects(value, port.device, port.port) for value in values)
+
+
+def _filters(job: JobState) -> set[str]:
+    return {rank.variables["NCCL_IB_HCA"] for rank in job.ranks.values() if rank.variables.get("NCCL_IB_HCA")}
 
 
 def _family(port: RdmaPort) -> tuple[str, str]:

@@ -51,7 +51,7 @@ class MemlockDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         failed = {**self._failed, **_nccl_failures(job)}
-        low = [rank for rank in job.ranks.values() if _is_low(rank, job)]
+        low = [rank for rank in job.ranks.values() if _is_low(rank)]
         if not low and not failed:
             return
         ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
@@ -67,7 +67,7 @@ class MemlockDetector:
             confidence=Confidence.HIGH, ranks=ranks, since=min((at for at, _ in failed.values()), default=now),
             cause="registration_failed" if failed else "low",
             summary=f"{said}{where}: {what}" + ("" if failed else ", and this machine has RDMA devices"),
-            advice=memlock_advice(surroundings(job.net, ranks[0] if ranks else 0)),
+            advice=memlock_advice(surroundings(job, ranks[0] if ranks else 0)),
             evidence=tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(failed.items())[:3]),
             final=bool(failed), holds_seconds=30.0,
         )
@@ -79,7 +79,7 @@ class MemlockDetector:
 def _nccl_failures(job: JobState) -> dict[int | None, tuple[float, str]]:
     return {
         rank: (at, f"{error.line.where} {error.line.text}".strip())
-        for rank, process in job.net.placed().items()
+        for rank, process in job.nccl_processes.placed().items()
         for at, error in process.verbs
         if is_memlock(error)
     }
@@ -94,11 +94,10 @@ def _limit(rank: RankState | None) -> int | None:
     return None if rank is None or rank.limits is None else rank.limits.get("Max locked memory")
 
 
-def _is_low(rank: RankState, job: JobState) -> bool:
+def _is_low(rank: RankState) -> bool:
     if rank.limits is None or not rank.limits.rdma_devices:
         return False  # no RDMA here: the limit does not matter
-    access = job.net.access.get(rank.rank)
-    if access is not None and access.ipc_lock:
+    if rank.rdma is not None and rank.rdma.ipc_lock:
         return False
     limit = _limit(rank)
     return limit is not None and limit < _ENOUGH_BYTES

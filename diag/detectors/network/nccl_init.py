@@ -11,7 +11,7 @@ from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.unlogged import several_nodes
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.netstate import ProcessNet
+from diag.ncclprocess import NcclProcess
 from diag.observations import LogLine, NcclFact, NcclLine, Observation
 
 __all__ = ["DuplicateGpuDetector", "NcclInitErrorDetector", "NoInterfaceDetector"]
@@ -36,12 +36,13 @@ class NoInterfaceDetector:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        placed = job.net.placed() or {-1 - number: process for number, process in enumerate(job.net.processes.values())}
+        nccl = job.nccl_processes
+        placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.by_pid.values())}
         missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
         if missing:
             yield _missing(missing, now)
             return
-        spread = several_nodes(job) or len(job.net.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
+        spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
         wrong = {rank: process for rank, process in placed.items()
                  if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
         if wrong and spread:
@@ -51,7 +52,7 @@ class NoInterfaceDetector:
         return ()
 
 
-def _missing(found: dict[int, ProcessNet], now: float) -> Finding:
+def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
     rank, process = min(found.items())
     fact = next(one for one in process.no_interface if one.use != "oob")
     told = process.environment.get("NCCL_SOCKET_IFNAME")
@@ -71,7 +72,7 @@ def _missing(found: dict[int, ProcessNet], now: float) -> Finding:
     )
 
 
-def _wrong(found: dict[int, ProcessNet], now: float) -> Finding:
+def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
     rank, process = min(found.items())
     fact = process.bootstrap
     assert fact is not None
@@ -108,8 +109,8 @@ class DuplicateGpuDetector:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        world = job.net.world_size() or job.world_size
-        for process in [process for process in job.net.processes.values() if process.duplicates][:1]:
+        world = job.nccl_processes.world_size() or job.world_size
+        for process in [process for process in job.nccl_processes.by_pid.values() if process.duplicates][:1]:
             fact = process.duplicates[0]
             whole = all(comm.size == world for comm in process.communicators.values())
             pair = tuple(sorted((fact.comm_rank, fact.other_rank)))
@@ -190,11 +191,11 @@ class NcclInitErrorDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if job.iteration is not None:
             return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
-        placed = job.net.placed()
+        placed = job.nccl_processes.placed()
         failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
         if not failing and not self._torch:
             return
-        if any(_has_own_finding(process) for process in job.net.processes.values()):
+        if any(_has_own_finding(process) for process in job.nccl_processes.by_pid.values()):
             return
         own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
         if failing:
@@ -205,14 +206,14 @@ class NcclInitErrorDetector:
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
 
-    def _by_nccl(self, job: JobState, found: dict[int, ProcessNet], now: float) -> Finding:
+    def _by_nccl(self, job: JobState, found: dict[int, NcclProcess], now: float) -> Finding:
         rank, process = min(found.items(), key=lambda item: item[1].warnings[0][0])
         at, line = process.warnings[0]
         cause, words, advice = _RESULTS.get(process.results[0][1].code, _OTHER)
         why, confidence = "", Confidence.HIGH if self._torch else Confidence.MEDIUM
         if process.failed and any(part in line.text for part in _NO_NETWORK):
-            reason = find_cause(job.net, rank, process)
-            cause, advice, why = "network_not_found", advice_for(reason.name, job.net, rank), f" ({reason.said})"
+            reason = find_cause(job, rank, process)
+            cause, advice, why = "network_not_found", advice_for(reason.name, job, rank), f" ({reason.said})"
         elif _LOST.search(line.text):
             cause, advice = "peer_unreachable", _UNREACHABLE
             confidence = Confidence.LOW
@@ -220,7 +221,7 @@ class NcclInitErrorDetector:
         torch = [Evidence("output", text[:500], when, who) for who, (when, _, text) in self._torch.items()]
         return Finding(
             id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=confidence, ranks=ranks,
-            waiting_ranks=tuple(sorted(set(job.net.placed()) - set(ranks))), since=at, cause=cause,
+            waiting_ranks=tuple(sorted(set(job.nccl_processes.placed()) - set(ranks))), since=at, cause=cause,
             summary=f'NCCL cannot be set up on {rank_words(ranks)} ({words}): "{_trim(line.text)}"{why}',
             advice=advice, final=True,
             evidence=(*(_warning(warning, when, rank) for when, warning in list(process.warnings)[:3]), *torch[:1]),
@@ -238,14 +239,14 @@ class NcclInitErrorDetector:
         )
 
 
-def _has_own_finding(process: ProcessNet) -> bool:
+def _has_own_finding(process: NcclProcess) -> bool:
     told = process.no_interface or process.duplicates or process.completions
     shm = any(_SHM in line.text for _, line in process.warnings)
     rdma = any(is_memlock(error) or error.call.startswith("ibv_modify_qp") for _, error in process.verbs)
     return bool(told) or shm or rdma
 
 
-def _only_lost(process: ProcessNet) -> bool:
+def _only_lost(process: NcclProcess) -> bool:
     return all(_LOST.search(line.text) for _, line in process.warnings)
 
 
@@ -253,13 +254,13 @@ def _warning(line: NcclLine, at: float, rank: int) -> Evidence:
     return Evidence("nccl", f"{line.host}:{line.pid} {line.where} NCCL WARN {line.text}"[:500], at, rank)
 
 
-def _line(fact: NcclFact, process: ProcessNet, rank: int | None, now: float) -> Evidence:
+def _line(fact: NcclFact, process: NcclProcess, rank: int | None, now: float) -> Evidence:
     where = f"{fact.line.where} " if fact.line.where else ""
     return Evidence("nccl", f"{fact.line.host}:{fact.line.pid} {where}NCCL {fact.line.level} {fact.line.text}"[:500],
                     process.told.get(fact.line, now), rank if rank is None or rank >= 0 else None)
 
 
-def _real(found: dict[int, ProcessNet]) -> tuple[int, ...]:
+def _real(found: dict[int, NcclProcess]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in found if rank >= 0))
 
 

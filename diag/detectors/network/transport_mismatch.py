@@ -8,7 +8,7 @@ from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.netstate import NetState, ProcessNet
+from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
 
 __all__ = ["TransportMismatchDetector"]
@@ -32,9 +32,8 @@ class TransportMismatchDetector:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        net = job.net
-        placed = net.placed()
-        members: dict[tuple[str, int], dict[int, tuple[str, ProcessNet]]] = {}
+        placed = job.nccl_processes.placed()
+        members: dict[tuple[str, int], dict[int, tuple[str, NcclProcess]]] = {}
         for rank, process in placed.items():
             for comm in process.communicators.values():
                 if comm.net and comm.comm_id:
@@ -44,24 +43,24 @@ class TransportMismatchDetector:
             for rank, (name, _) in sorted(found.items()):
                 by_net.setdefault(name, []).append(rank)
             if len(by_net) > 1 and _spans_nodes(found):
-                yield _finding(net, placed, by_net, size, now)
+                yield _finding(job, placed, by_net, size, now)
                 return
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
 
 
-def _spans_nodes(members: dict[int, tuple[str, ProcessNet]]) -> bool:
+def _spans_nodes(members: dict[int, tuple[str, NcclProcess]]) -> bool:
     return len({process.node for _, process in members.values()}) > 1 or any(
         (process.nodes or 0) > 1 for _, process in members.values())
 
 
-def _finding(net: NetState, placed: dict[int, ProcessNet], by_net: dict[str, list[int]], size: int, now: float) -> Finding:
+def _finding(job: JobState, placed: dict[int, NcclProcess], by_net: dict[str, list[int]], size: int, now: float) -> Finding:
     odd = "Socket" if "Socket" in by_net else min(by_net, key=lambda name: (len(by_net[name]), name))
     ranks = by_net[odd]
     others = tuple(rank for name, group in by_net.items() if name != odd for rank in group)
     words = "; ".join(f"{rank_words(group)}: {name}" for name, group in sorted(by_net.items(), key=lambda item: item[1]))
-    cause = find_cause(net, ranks[0], placed[ranks[0]]) if odd == "Socket" else None
+    cause = find_cause(job, ranks[0], placed[ranks[0]]) if odd == "Socket" else None
     why = f"; {rank_words(ranks)}: {cause.said}" if cause is not None else ""
     evidence: list[Evidence] = []
     times: list[float] = []
@@ -75,7 +74,7 @@ def _finding(net: NetState, placed: dict[int, ProcessNet], by_net: dict[str, lis
     advice = ("All ranks of a communicator must use the same network: give all nodes the same image, devices, environment and "
               "network plugin.")
     if cause is not None:
-        advice += " " + advice_for(cause.name, net, ranks[0])
+        advice += " " + advice_for(cause.name, job, ranks[0])
     return Finding(
         id="transport-mismatch", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=tuple(ranks),
         waiting_ranks=tuple(sorted(others)), since=min(times, default=now),

@@ -18,7 +18,6 @@ _TRAFFIC_BYTES_PER_SECOND = 5e6
 # RDMA carries less than this share of it: then it does not carry the training.
 _RDMA_SHARE = 0.1
 _TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
-_BRIDGES = ("lo", "docker", "br-", "veth", "cni", "flannel", "virbr", "cali", "tun", "kube")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Unlogged:
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, InterfacesSeen):
-            sent = sum(one.sent_bytes for one in fact.interfaces if one.kind != "loopback" and not one.name.startswith(_BRIDGES))
+            sent = sum(one.sent_bytes for one in fact.interfaces if one.carries and one.kind != "loopback")
             self._ip.append(_Reading(fact.emitted, sent))
         elif isinstance(fact, RdmaPortsSeen):
             counted = [dict(port.counters).get("port_xmit_data") for port in fact.ports if port.active]
@@ -62,13 +61,13 @@ class Unlogged:
 
     def verdict(self, now: float, job: JobState) -> Verdict | None:
         """None while it cannot be told, or RDMA is in use."""
-        ports = job.net.active_ports()
+        ports = job.network.active_ports()
         if not ports or not several_nodes(job) or job.phase not in _TRAINING:
             return None
         if not (self._nccl or any(rank.placement.pid in self._gpu_pids for rank in job.ranks.values())):
             return None  # no GPU, no NCCL: gloo talks over sockets by design
         alive = [rank.rank for rank in job.alive_ranks()]
-        access = {rank: job.net.access[rank] for rank in alive if rank in job.net.access}
+        access = {rank.rank: rank.rdma for rank in job.alive_ranks() if rank.rdma is not None}
         if any(one.open_nodes for one in access.values()):
             return None  # somebody holds an RDMA device: NCCL closes those that it does not use
         closed = bool(access) and len(access) == len(alive) and all(one.open_nodes == () for one in access.values())

@@ -1,4 +1,4 @@
-"""What is known of the network now: per process what NCCL said of it, per node its RDMA ports and interfaces. Judges nothing.
+"""What each process's NCCL said of itself and of the network, kept by process. Judges nothing.
 
 Processes are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is follows from
 the line, the pid, or its number in the communicator of the world.
@@ -7,13 +7,11 @@ the line, the pid, or its number in the communicator of the world.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diag.observations import (
-    EnvironmentSeen,
-    InterfacesSeen,
     NcclBootstrap,
     NcclChannel,
     NcclCommunicator,
@@ -30,21 +28,16 @@ from diag.observations import (
     NcclNetFailed,
     NcclPeerLost,
     NcclPlugin,
-    NcclPortEvent,
     NcclResult,
     NcclSockets,
     NcclVerbsError,
     NcclVersion,
-    NetworkExpected,
     Observation,
     RankFound,
-    RdmaAccess,
-    RdmaPort,
-    RdmaPortsSeen,
     VerbsDriverMissing,
 )
 
-__all__ = ["Communicator", "NetState", "ProcessNet", "Traffic"]
+__all__ = ["Communicator", "NcclProcess", "NcclProcesses"]
 
 # A job of a node has some hundred communicators a process; what is beyond is no log of NCCL.
 _MOST_PROCESSES = 1 << 17
@@ -65,7 +58,7 @@ class Communicator:
 
 
 @dataclass(slots=True)
-class ProcessNet:
+class NcclProcess:
     """What one process's NCCL said. Of repeated lines the first is kept, and of errors the first sixteen."""
 
     host: str
@@ -112,41 +105,22 @@ class ProcessNet:
         return nets or ({net for net, _ in self.channels} if self.nodes is None else set())
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes a second, both ways together, over RDMA ports and over the IP interfaces of other machines; None: not readable."""
-
-    rdma: float | None
-    ip: float
-    seconds: float
-
-
 @dataclass(slots=True)
-class NetState:
-    """All of it. `access` and `variables` are by rank; `at` of readings is told time."""
+class NcclProcesses:
+    """All of them, and what libibverbs itself said beside them."""
 
-    processes: dict[tuple[str, int], ProcessNet] = field(default_factory=dict)
-    access: dict[int, RdmaAccess] = field(default_factory=dict)
-    variables: dict[int, dict[str, str]] = field(default_factory=dict)
-    expected: tuple[str, ...] = ()  # patterns of networks that are meant to be used; none: anything but sockets
-    ports: tuple[float, RdmaPortsSeen] | None = None
-    first_ports: tuple[float, RdmaPortsSeen] | None = None
-    interfaces: tuple[float, InterfacesSeen] | None = None
-    was_active: dict[tuple[str, int], float] = field(default_factory=dict)  # (device, port) -> when last seen active
-    down_since: dict[tuple[str, int], float] = field(default_factory=dict)  # ports that were active and are not
-    downs: Counter[tuple[str, int]] = field(default_factory=Counter)
-    events: list[tuple[float, NcclPortEvent]] = field(default_factory=list)
-    drivers_missing: dict[int | None, VerbsDriverMissing] = field(default_factory=dict)
+    by_pid: dict[tuple[str, int], NcclProcess] = field(default_factory=dict)  # (host, pid)
+    drivers_missing: dict[int | None, VerbsDriverMissing] = field(default_factory=dict)  # by rank, where the line tells it
     _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def placed(self) -> dict[int, ProcessNet]:
+    def placed(self) -> dict[int, NcclProcess]:
         """Processes by their rank in the job. Those of which nothing tells the rank are left out; of two, the later one."""
         world = self.world_size()
-        one_host = len({process.host for process in self.processes.values()}) == 1
-        ranks: dict[int, ProcessNet] = {}
-        for process in self.processes.values():
+        one_host = len({process.host for process in self.by_pid.values()}) == 1
+        ranks: dict[int, NcclProcess] = {}
+        for process in self.by_pid.values():
             rank = process.rank
             if rank is None and one_host:
                 rank = self._rank_pids.get(process.pid)
@@ -158,14 +132,10 @@ class NetState:
 
     def world_size(self) -> int:
         """Of the widest communicator that NCCL told."""
-        return max((comm.size for process in self.processes.values() for comm in process.communicators.values()), default=0)
+        return max((comm.size for process in self.by_pid.values() for comm in process.communicators.values()), default=0)
 
     def hosts(self) -> set[str]:
-        return {process.node for process in self.processes.values()}
-
-    def active_ports(self) -> tuple[RdmaPort, ...] | None:
-        """RDMA ports of this node that carry traffic; None when nobody looked."""
-        return None if self.ports is None else tuple(port for port in self.ports[1].ports if port.active)
+        return {process.node for process in self.by_pid.values()}
 
     # -- being told ---------------------------------------------------------------------------------------
 
@@ -181,13 +151,13 @@ class NetState:
                 if len(process.told) < _MOST_COMMUNICATORS:
                     process.told.setdefault(fact.line, at)
 
-    def _process(self, line: NcclLine) -> ProcessNet | None:
+    def _process(self, line: NcclLine) -> NcclProcess | None:
         key = (line.host, line.pid)
-        process = self.processes.get(key)
+        process = self.by_pid.get(key)
         if process is None:
-            if len(self.processes) >= _MOST_PROCESSES:
+            if len(self.by_pid) >= _MOST_PROCESSES:
                 return None
-            process = self.processes[key] = ProcessNet(*key)
+            process = self.by_pid[key] = NcclProcess(*key)
         if line.rank is not None and process.rank is None:
             process.rank = line.rank
         return process
@@ -198,7 +168,7 @@ class NetState:
             if process is not None:
                 process.warnings.append((at, fact))
         elif fact.level == "INFO":
-            process = self.processes.get((fact.host, fact.pid)) or self._process(fact)
+            process = self.by_pid.get((fact.host, fact.pid)) or self._process(fact)
             if process is not None:
                 process.talks = True
 
@@ -207,36 +177,6 @@ class NetState:
         self._rank_pids = {pid: rank for pid, rank in self._rank_pids.items() if rank != place.rank}
         self._rank_pids[place.pid] = place.rank
 
-    def _environment(self, at: float, fact: EnvironmentSeen) -> None:
-        if fact.rank is not None:
-            self.variables[fact.rank] = dict(fact.variables)
-
-    def _access(self, at: float, fact: RdmaAccess) -> None:
-        if fact.rank is not None:
-            self.access[fact.rank] = fact
-
-    def _expected(self, at: float, fact: NetworkExpected) -> None:
-        self.expected = fact.nets
-
-    def _ports(self, at: float, fact: RdmaPortsSeen) -> None:
-        self.first_ports = self.first_ports or (at, fact)
-        self.ports = (at, fact)
-        for port in fact.ports:
-            key = (port.device, port.port)
-            if port.active:
-                self.was_active[key] = at
-                self.down_since.pop(key, None)
-            elif key in self.was_active and key not in self.down_since and port.state is not None:
-                self.down_since[key] = at
-                self.downs[key] += 1
-
-    def _interfaces(self, at: float, fact: InterfacesSeen) -> None:
-        self.interfaces = (at, fact)
-
-    def _event(self, at: float, fact: NcclPortEvent) -> None:
-        if len(self.events) < 1000:
-            self.events.append((at, fact))
-
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
         self.drivers_missing.setdefault(fact.rank, fact)
 
@@ -244,23 +184,23 @@ class NetState:
 # --- what a process keeps of a line --------------------------------------------------------------------------
 
 
-def _version(process: ProcessNet, at: float, fact: NcclVersion) -> None:
+def _version(process: NcclProcess, at: float, fact: NcclVersion) -> None:
     process.version = tuple(int(part) for part in fact.version.split(".")[:3] if part.isdecimal())
 
 
-def _variable(process: ProcessNet, at: float, fact: NcclEnvironment) -> None:
+def _variable(process: NcclProcess, at: float, fact: NcclEnvironment) -> None:
     if len(process.environment) < 1000:
         process.environment.setdefault(fact.name, fact)
 
 
-def _chosen(process: ProcessNet, at: float, fact: NcclNetChosen) -> None:
+def _chosen(process: NcclProcess, at: float, fact: NcclNetChosen) -> None:
     if len(process.chosen) < _MOST_ERRORS:
         process.chosen.setdefault(fact.net, fact)
     if len(process._last_net) < _MOST_COMMUNICATORS:
         process._last_net[fact.line.tid] = fact.net
 
 
-def _communicator(process: ProcessNet, at: float, fact: NcclCommunicator) -> None:
+def _communicator(process: NcclProcess, at: float, fact: NcclCommunicator) -> None:
     if fact.stage in ("destroyed", "aborted"):
         known = process.communicators.get(fact.comm)
         if known is not None and known.nodes is None:
@@ -285,32 +225,32 @@ def _communicator(process: ProcessNet, at: float, fact: NcclCommunicator) -> Non
         known.made = True
 
 
-def _channel(process: ProcessNet, at: float, fact: NcclChannel) -> None:
+def _channel(process: NcclProcess, at: float, fact: NcclChannel) -> None:
     process.channels[fact.net, fact.gpu_direct] += 1
     process.first_channel.setdefault(fact.net, fact)
 
 
-def _devices(process: ProcessNet, at: float, fact: NcclIbDevices) -> None:
+def _devices(process: NcclProcess, at: float, fact: NcclIbDevices) -> None:
     if process.devices is None or (fact.devices and not process.devices.devices) or (
             fact.interface and not process.devices.interface and not process.devices.devices):
         process.devices = fact
 
 
-def _gpu_direct(process: ProcessNet, at: float, fact: NcclGpuDirect) -> None:
+def _gpu_direct(process: NcclProcess, at: float, fact: NcclGpuDirect) -> None:
     if not fact.enabled and process.gpu_direct_off is None:
         process.gpu_direct_off = fact
 
 
-def _first(name: str) -> Callable[[ProcessNet, float, Any], None]:
-    def keep(process: ProcessNet, at: float, fact: Any) -> None:
+def _first(name: str) -> Callable[[NcclProcess, float, Any], None]:
+    def keep(process: NcclProcess, at: float, fact: Any) -> None:
         if getattr(process, name) is None:
             setattr(process, name, fact)
 
     return keep
 
 
-def _each(name: str, *, timed: bool = False) -> Callable[[ProcessNet, float, Any], None]:
-    def keep(process: ProcessNet, at: float, fact: Any) -> None:
+def _each(name: str, *, timed: bool = False) -> Callable[[NcclProcess, float, Any], None]:
+    def keep(process: NcclProcess, at: float, fact: Any) -> None:
         kept = getattr(process, name)
         if len(kept) < _MOST_ERRORS:
             kept.append((at, fact) if timed else fact)
@@ -318,11 +258,11 @@ def _each(name: str, *, timed: bool = False) -> Callable[[ProcessNet, float, Any
     return keep
 
 
-def _library(process: ProcessNet, at: float, fact: NcclLibraryMissing) -> None:
+def _library(process: NcclProcess, at: float, fact: NcclLibraryMissing) -> None:
     process.missing.setdefault(fact.library, fact)
 
 
-_KEEP: dict[type[Observation], Callable[[ProcessNet, float, Any], None]] = {
+_KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
     NcclVersion: _version,
     NcclEnvironment: _variable,
     NcclNetChosen: _chosen,
@@ -343,15 +283,8 @@ _KEEP: dict[type[Observation], Callable[[ProcessNet, float, Any], None]] = {
     NcclDuplicateGpu: _each("duplicates"),
 }
 
-_HANDLERS: dict[type[Observation], Callable[[NetState, float, Any], None]] = {
-    NcclLine: NetState._line,
-    NcclPortEvent: NetState._event,
-    VerbsDriverMissing: NetState._driver,
-    RankFound: NetState._rank_found,
-    EnvironmentSeen: NetState._environment,
-    RdmaAccess: NetState._access,
-    NetworkExpected: NetState._expected,
-    RdmaPortsSeen: NetState._ports,
-    InterfacesSeen: NetState._interfaces,
+_HANDLERS: dict[type[Observation], Callable[[NcclProcesses, float, Any], None]] = {
+    NcclLine: NcclProcesses._line,
+    VerbsDriverMissing: NcclProcesses._driver,
+    RankFound: NcclProcesses._rank_found,
 }
-NET_FACTS: Iterable[type[Observation]] = frozenset({*_KEEP, *_HANDLERS})
