@@ -78,7 +78,7 @@ def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not()
 
 
 def test_low_memlock_matters_only_beside_rdma_devices() -> None:
-    story = Story()
+    story = Story(world=4, nodes=2)
     story.tell(limits(0, memlock=8 * MIB), limits(1, memlock=8 * MIB))
     story.wait(2)
     before = story.findings()
