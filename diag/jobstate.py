@@ -24,7 +24,11 @@ from diag.observations import (
     LimitsSeen,
     LogLine,
     MetricsLogged,
+    NcclCommunicator,
+    NcclFact,
     NcclLine,
+    NcclRasListening,
+    NcclVersion,
     Observation,
     PhaseMarked,
     ProcessTree,
@@ -267,7 +271,7 @@ class JobState(Progress):
             if rank is not None:
                 rank.tail.append(fact.text)
 
-    def _nccl_line(self, at: float, fact: NcclLine) -> None:
+    def _nccl(self, at: float, fact: NcclLine | NcclFact) -> None:
         self.nccl.observe(at, fact)
 
     def _limits(self, at: float, fact: LimitsSeen) -> None:
@@ -327,7 +331,10 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     FlightRecorder: JobState._recorder,
     RecorderAsked: JobState._recorder,
     LogLine: JobState._log_line,
-    NcclLine: JobState._nccl_line,
+    NcclLine: JobState._nccl,
+    NcclVersion: JobState._nccl,
+    NcclRasListening: JobState._nccl,
+    NcclCommunicator: JobState._nccl,
     LimitsSeen: JobState._limits,
     CgroupMemory: JobState._cgroup,
     SharedMemory: JobState._shm,
