@@ -28,7 +28,11 @@ from diag.observations import (
     LimitsSeen,
     LogLine,
     MetricsLogged,
+    NcclCommunicator,
+    NcclFact,
     NcclLine,
+    NcclRasListening,
+    NcclVersion,
     NetworkExpected,
     Observation,
     PhaseMarked,
@@ -277,7 +281,7 @@ class JobState(Progress):
             if rank is not None:
                 rank.tail.append(fact.text)
 
-    def _nccl_line(self, at: float, fact: NcclLine) -> None:
+    def _nccl(self, at: float, fact: NcclLine | NcclFact) -> None:
         self.nccl.observe(at, fact)
 
     def _limits(self, at: float, fact: LimitsSeen) -> None:
@@ -350,7 +354,10 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     FlightRecorder: JobState._recorder,
     RecorderAsked: JobState._recorder,
     LogLine: JobState._log_line,
-    NcclLine: JobState._nccl_line,
+    NcclLine: JobState._nccl,
+    NcclVersion: JobState._nccl,
+    NcclRasListening: JobState._nccl,
+    NcclCommunicator: JobState._nccl,
     LimitsSeen: JobState._limits,
     RdmaAccess: JobState._rdma_access,
     RdmaPortsSeen: JobState._network,

@@ -168,9 +168,16 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
         yield from swift_log.read_bar(text, rank)
         yield from trainer_log.read_bar(text, rank)
         return
-    if " NCCL " in text and "ProcessGroupNCCL" not in text:
-        yield from nccl_log.read_line(text, rank)
-        return
+    if "NCCL " in text and "ProcessGroupNCCL" not in text:
+        of_nccl = nccl_log.read_line(text, rank)
+        if of_nccl:
+            yield from of_nccl
+            return
+    if "libibverbs: Warning: " in text:
+        missing = nccl_log.driver_missing(text, rank)
+        if missing is not None:
+            yield missing
+            return
     yield from swift_log.read_line(text, rank)
     yield from trainer_log.read_line(text, rank)
     yield from torch_log.read_line(text, rank)
