@@ -115,7 +115,9 @@ def test_it_is_as_grave_as_what_lies_unused(outside: tuple[Observation, ...], se
 
 
 def test_setting_beside_active_ports_is_sure_and_names_what_is_unused() -> None:
-    found = told(two_nodes(), ports(port("mlx5_0", rate=50e9)), *fell("NCCL_IB_DISABLE set by environment to 1.", *QUIET))["ib-fallback"]
+    disabled = fell("NCCL_IB_DISABLE set by environment to 1.", *QUIET)
+
+    found = told(two_nodes(), ports(port("mlx5_0", rate=50e9)), *disabled)["ib-fallback"]
 
     assert found.confidence.value == "high"
     assert "unused: mlx5_0:1 InfiniBand 400 Gb/s ACTIVE" in found.summary
