@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
 from diag.detectors.hang import HangDetector
 from diag.detectors.host_oom import HostOomDetector
 from diag.detectors.limits import FdLimitDetector, ShmDetector
@@ -36,6 +37,8 @@ DETECTORS: tuple[type[Detector], ...] = (
     NoInterfaceDetector,
     DuplicateGpuDetector,
     NcclInitErrorDetector,
+    EnvHarmfulDetector,
+    EnvNoEffectDetector,
 )
 
 

@@ -157,8 +157,8 @@ def test_slower_port_is_info_only_where_the_filter_selects_it() -> None:
 # --- ib-error --------------------------------------------------------------------------------------------------
 
 # One shape a version; the parser's own tests have all of them.
-COMPLETION = ("NET/IB: Got completion from peer 192.0.2.3<4242> with status=IBV_WC_RETRY_EXC_ERR({}) opcode=IBV_WC_SEND(0) reqSize=0 "
-              "vendor_err=129 req_type=Send hca mlx5_0")
+COMPLETION = ("NET/IB: Got completion from peer 192.0.2.3<4242> with status=IBV_WC_RETRY_EXC_ERR({}) opcode=IBV_WC_SEND(0) "
+              "reqSize=0 vendor_err=129 req_type=Send hca mlx5_0")
 MODIFY = ("Call to ibv_modify_qp failed with {}, on dev mlx5_2:1, curr state INIT, next state RTR, local GID index 3, local GID "
           "::ffff:192.0.2.2, remote GID ::ffff:192.0.2.3")
 ERRORS = [
