@@ -21,6 +21,7 @@ from diag.observations import (
     NcclFact,
     NcclGpuDirect,
     NcclIbDevices,
+    NcclInitTimings,
     NcclInterfaceMissing,
     NcclLibraryMissing,
     NcclLine,
@@ -84,6 +85,8 @@ class NcclProcess:
     lost: list[tuple[float, NcclPeerLost]] = field(default_factory=list)
     results: list[tuple[float, NcclResult]] = field(default_factory=list)
     duplicates: list[NcclDuplicateGpu] = field(default_factory=list)
+    warnings_total: int = 0
+    init_seconds: float = 0.0  # of all its communicators together
     told: dict[NcclLine, float] = field(default_factory=dict)  # when, for the lines that facts came from
     warnings: deque[tuple[float, NcclLine]] = field(default_factory=lambda: deque(maxlen=_MOST_ERRORS))
     _last_net: dict[int, str] = field(default_factory=dict)  # thread -> the net chosen last: a communicator's own comes before it
@@ -167,6 +170,7 @@ class NcclProcesses:
             process = self._process(fact)
             if process is not None:
                 process.warnings.append((at, fact))
+                process.warnings_total += 1
         elif fact.level == "INFO":
             process = self.by_pid.get((fact.host, fact.pid)) or self._process(fact)
             if process is not None:
@@ -241,6 +245,10 @@ def _gpu_direct(process: NcclProcess, at: float, fact: NcclGpuDirect) -> None:
         process.gpu_direct_off = fact
 
 
+def _timings(process: NcclProcess, at: float, fact: NcclInitTimings) -> None:
+    process.init_seconds += fact.total_seconds
+
+
 def _first(name: str) -> Callable[[NcclProcess, float, Any], None]:
     def keep(process: NcclProcess, at: float, fact: Any) -> None:
         if getattr(process, name) is None:
@@ -276,6 +284,7 @@ _KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
     NcclChannel: _channel,
     NcclCommunicator: _communicator,
     NcclGpuDirect: _gpu_direct,
+    NcclInitTimings: _timings,
     NcclVerbsError: _each("verbs", timed=True),
     NcclCompletionError: _each("completions", timed=True),
     NcclPeerLost: _each("lost", timed=True),
