@@ -74,9 +74,9 @@ def ports(*found: RdmaPort, at: float = 1000.0) -> RdmaPortsSeen:
     return RdmaPortsSeen(None, found, at)
 
 
-def interfaces(sent: int, at: float, name: str = "eth0") -> InterfacesSeen:
+def interfaces(sent: int, at: float, name: str = "eth0", kind: str = "ethernet") -> InterfacesSeen:
     lo = Interface("lo", True, "loopback", ("127.0.0.1",), 1 << 40, 1 << 40)
-    return InterfacesSeen(None, (lo, Interface(name, True, "ethernet", ("192.0.2.2",), sent, sent, 1.25e9)), at)
+    return InterfacesSeen(None, (lo, Interface(name, True, kind, ("192.0.2.2",), sent, sent, 1.25e9)), at)
 
 
 def access(rank: int, *, nodes: Sequence[str] | None = ("uverbs0",), held: Sequence[str] | None = (), library: bool | None = True,

@@ -213,7 +213,7 @@ def test_closed_devices_and_bytes_over_ethernet_tell_the_fallback_without_any_lo
 
     found = story.the("ib-fallback")
     assert (found.severity, found.ranks, found.cause) == (Severity.CRITICAL, (0, 1), "unknown")
-    assert "900 MB/s leave this node over Ethernet" in found.summary
+    assert "900 MB/s leave this node over sockets" in found.summary
     assert "none of their processes holds an RDMA device open" in found.summary
 
 
@@ -232,6 +232,16 @@ def test_bytes_alone_tell_it_where_open_files_may_not_be_read() -> None:
     trains(story, ether=900e6, held=None)
 
     assert "none of their processes" not in story.the("ib-fallback").summary
+
+
+def test_sockets_over_infiniband_count_as_sockets_though_the_port_counts_them_too() -> None:
+    story = two_nodes()
+    for second in range(0, 65, 5):  # NCCL prefers ib0 for its sockets
+        story.tell(gpu(pid_of(0), pid_of(1)), access(0), access(1), ports(port("mlx5_0", sent=int(1.02e9 * second)), at=story.now),
+                   interfaces(int(1e9 * second), story.now, "ib0", "infiniband"), Iteration(None, 1 + second, 0, "iteration"))
+        story.wait(5)
+
+    assert "1000 MB/s leave this node over sockets, 0.0 MB/s over RDMA" in story.the("ib-fallback").summary
 
 
 QUIET_RUNS = {
