@@ -237,7 +237,8 @@ def test_bytes_alone_tell_it_where_open_files_may_not_be_read() -> None:
 def test_sockets_over_infiniband_count_as_sockets_though_the_port_counts_them_too() -> None:
     story = two_nodes()
     for second in range(0, 65, 5):  # NCCL prefers ib0 for its sockets
-        story.tell(gpu(pid_of(0), pid_of(1)), access(0), access(1), ports(port("mlx5_0", sent=int(1.02e9 * second)), at=story.now),
+        story.tell(gpu(pid_of(0), pid_of(1)), access(0), access(1))
+        story.tell(ports(port("mlx5_0", sent=int(1.02e9 * second)), at=story.now),
                    interfaces(int(1e9 * second), story.now, "ib0", "infiniband"), Iteration(None, 1 + second, 0, "iteration"))
         story.wait(5)
 
