@@ -28,6 +28,7 @@ from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
 from diag.launchers import redacted
 from diag.model import Change, Placement, Record
+from diag.nodewatch import NetworkWatch
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.rankfiles import RankFiles
 from diag.ras import RasWatch
@@ -103,6 +104,7 @@ class Hub:
             settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
         )
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
+        self._networks = NetworkWatch(self.host, self.put, self._some_rank, self._sampled)
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
@@ -155,6 +157,7 @@ class Hub:
         self._finder = RankFinder(pid, self.host)
         self._finder_from = time.monotonic()
         threading.Thread(target=self._watch_node, name="node", daemon=True).start()
+        self._networks.start()
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -209,6 +212,7 @@ class Hub:
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
         self._stop_node.set()
+        self._networks.stop()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()
@@ -317,6 +321,10 @@ class Hub:
                     self.put(run_source.failed("gpu", error.reason, error.remedy, host=self.host))
             self._stop_node.wait(self.settings.node_seconds)
 
+    def _some_rank(self) -> int | None:
+        with self.lock:
+            return next((rank.placement.pid for rank in self.engine.job.alive_ranks()), None)
+
     def _measure_self(self) -> None:
         processes: dict[tuple[str, int | None], AgentProcess] = {}
         pids: dict[tuple[str, int | None], int] = {("hub", None): os.getpid()}
@@ -372,6 +380,7 @@ class Hub:
 
     def _dump(self, until: float, native: bool) -> dict[str, Any]:
         timer = Timer()
+        self._networks.read_soon()
         name, path = self._dump_name()
         # The sidecars end before us, so that what they have is there when we must answer.
         wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))

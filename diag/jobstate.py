@@ -12,6 +12,7 @@ from typing import Any
 
 from diag.model import NotChecked
 from diag.ncclstate import NcclState
+from diag.networkstate import NetworkState
 from diag.observations import (
     BarMoved,
     CgroupMemory,
@@ -19,6 +20,7 @@ from diag.observations import (
     FlightRecorder,
     GpuSample,
     HostMemory,
+    InterfacesSeen,
     Interrupted,
     Iteration,
     LimitsSeen,
@@ -30,6 +32,8 @@ from diag.observations import (
     ProcessTree,
     RankExited,
     RankFound,
+    RdmaAccess,
+    RdmaPortsSeen,
     RecorderAsked,
     RunEnded,
     RunStarted,
@@ -70,6 +74,7 @@ class JobState(Progress):
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
         self.nccl = NcclState()
+        self.network = NetworkState()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
@@ -274,6 +279,14 @@ class JobState(Progress):
         if fact.rank in self.ranks:
             self.ranks[fact.rank].limits = fact
 
+    def _rdma_access(self, at: float, fact: RdmaAccess) -> None:
+        rank = self._told_of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.rdma, rank.rdma_at = fact, at
+
+    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen) -> None:
+        self.network.observe(at, fact)
+
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
         for rank in self._addressed(fact.rank):
             rank.cgroup = fact
@@ -329,6 +342,9 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     LogLine: JobState._log_line,
     NcclLine: JobState._nccl_line,
     LimitsSeen: JobState._limits,
+    RdmaAccess: JobState._rdma_access,
+    RdmaPortsSeen: JobState._network,
+    InterfacesSeen: JobState._network,
     CgroupMemory: JobState._cgroup,
     SharedMemory: JobState._shm,
     HostMemory: JobState._host_memory,

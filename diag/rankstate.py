@@ -13,6 +13,7 @@ from diag.observations import (
     ProcessSample,
     ProcessTree,
     RankExited,
+    RdmaAccess,
     SharedMemory,
     StackSample,
     ThreadStack,
@@ -64,6 +65,8 @@ class RankState:
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
+    rdma: RdmaAccess | None = None
+    rdma_at: float = 0.0
     cgroup: CgroupMemory | None = None
     shm: SharedMemory | None = None
     exit: RankExited | None = None

@@ -19,12 +19,14 @@ from typing import Any
 
 from diag.probes import Probe, Probes
 from diag.rank_stacks import RankStacks
-from diag.sources import cgroup, exits, flight_recorder, proc, shm
+from diag.sources import cgroup, exits, flight_recorder, proc, rdma_access, shm
 from diag.sources.versions import versions
 
 __all__ = ["Sidecar", "main"]
 
 _LIMITS_SECONDS = 60.0
+_RDMA_FIRST_SECONDS = 60.0  # NCCL opens its devices after the process group is made, most often within a minute
+_RDMA_SECONDS = 300.0  # a reading is 5-30 ms: maps and open files of a rank are long
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
 _COLLECTIVES_AGAIN_SECONDS = 5.0
@@ -63,13 +65,16 @@ class Sidecar:
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
         self._cgroup_lock = threading.Lock()
+        self._rdma = rdma_access.RdmaAccessReader(self.pid, self.start_ticks)
+        self._rdma_lock = threading.Lock()
         self._children: list[tuple[int, str]] = []
         self._versions: dict[str, str] = {}
 
     # -- threads ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for work in (self._watch_exit, self._sample_proc, self._sample_stacks, self._sample_collectives):
+        for work in (self._watch_exit, self._sample_proc, self._sample_stacks, self._sample_collectives,
+                     self._sample_rdma):
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
 
     def command(self, order: dict[str, Any]) -> None:
@@ -188,6 +193,27 @@ class Sidecar:
                 self.failed("shm", str(error), getattr(error, "remedy", ""))
             return str(error)
 
+    def _sample_rdma(self) -> None:
+        """In a thread of its own: a rank's memory map waits for the rank's own changes of it."""
+        wait = _RDMA_FIRST_SECONDS
+        while not self._gone.is_set():
+            self._read_rdma()
+            self._gone.wait(wait)
+            wait = _RDMA_SECONDS
+
+    def _read_rdma(self) -> str:
+        """Returns why it could not be read, empty when it was."""
+        if not self._rdma_lock.acquire(timeout=1.0):
+            return "an earlier reading has not come back from the kernel"
+        try:
+            began = time.monotonic()
+            self.record(rdma_access.SOURCE, self._rdma.sample(), time.monotonic() - began)
+            return ""
+        except ProcessLookupError as error:
+            return str(error)
+        finally:
+            self._rdma_lock.release()
+
     # -- stacks -------------------------------------------------------------------------------------------
 
     def _sample_stacks(self) -> None:
@@ -263,6 +289,7 @@ class Sidecar:
                      (children, lambda probe: self._probe_children(probe, listed, probes)))
         recorder = Probe("flight_recorder")
         probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
+        probes.start((Probe("rdma_access"), self._probe_rdma))
         probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm),
                      (Probe("versions"), self._probe_versions))
         rows, late = probes.wait()
@@ -311,6 +338,9 @@ class Sidecar:
 
     def _probe_cgroup(self, probe: Probe) -> None:
         probe.reason = self._read_cgroup()
+
+    def _probe_rdma(self, probe: Probe) -> None:
+        probe.reason = self._read_rdma()
 
     def _probe_shm(self, probe: Probe) -> None:
         probe.reason = self._read_shm()

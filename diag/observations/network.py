@@ -50,7 +50,11 @@ class RdmaPortsSeen(Observation):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An IP interface: `kind` loopback, ethernet, infiniband or other; speed None where the driver does not say."""
+    """An IP interface: `kind` loopback, ethernet, infiniband (IPoIB) or other; speed None where the driver does not say.
+
+    `carries`: its bytes enter or leave the namespace here; those of bonds, VLANs, bridges and containers' ends are counted
+    by what lies below them too.
+    """
 
     name: str
     up: bool
@@ -59,6 +63,7 @@ class Interface:
     received_bytes: int
     sent_bytes: int
     speed_bytes_per_second: float | None = None
+    carries: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.observations import LimitsSeen, Observation, ProcessSample, ProcessTree, Unparsed
+from diag.sources.rdma_access import device_nodes
 from diag.sources.tree import FULL_SCAN_EVERY, PROC, Tree, read_raw, split_stat
 
 __all__ = ["SOURCE", "ProcessGone", "ProcessReader", "parse"]
@@ -95,13 +96,8 @@ class ProcessReader:
         """
         self._start_ticks(self._read_stat())
         limits = read_raw(f"{self._base}/limits")
-        try:
-            rdma: bool | None = bool(os.listdir(f"{self._base}/root/dev/infiniband"))
-        except (FileNotFoundError, NotADirectoryError):
-            rdma = False
-        except OSError:
-            rdma = None
-        return {"pid": self.pid, "limits": _text(limits), "rdma": rdma}
+        nodes = device_nodes(self._base)
+        return {"pid": self.pid, "limits": _text(limits), "rdma": None if nodes is None else bool(nodes)}
 
     def _child(self, pid: int, detail: bool) -> Payload:
         base = f"{self._root}/{pid}"

@@ -1,0 +1,92 @@
+"""The node's networks, read once a node in a thread of their own: a driver that holds up a reading of /sys holds up nothing
+else, neither the GPUs' readings nor the hub's end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from diag.model import Record
+from diag.sources import infiniband, interfaces
+from diag.sources import run as run_source
+
+__all__ = ["NetworkWatch"]
+
+_SECONDS = 10.0
+_COST_RATIO = 0.005  # of a core: a node of many virtual functions is read less often
+
+
+class NetworkWatch:
+    """Puts readings of RDMA ports and IP interfaces until it is stopped. `rank_pid` gives a living rank, or None for now."""
+
+    def __init__(  # noqa: PLR0917 - one caller, the hub
+        self,
+        host: str,
+        put: Callable[[Record], None],
+        rank_pid: Callable[[], int | None],
+        sampled: Callable[[str, float], None] = lambda source, seconds: None,
+        ports: infiniband.InfinibandReader | None = None,
+        net: interfaces.InterfacesReader | None = None,
+        seconds: float = _SECONDS,
+    ) -> None:
+        self._host = host
+        self._put = put
+        self._rank_pid = rank_pid
+        self._sampled = sampled
+        self._ports = ports or infiniband.InfinibandReader()
+        self._net = net or interfaces.InterfacesReader()
+        self._seconds = seconds
+        self._wake = threading.Event()
+        self._stopped = False
+        self._told: dict[str, str] = {}
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="networks", daemon=True).start()
+
+    def read_soon(self) -> None:
+        """For a dump: the next reading is due now. Does not wait."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            began = time.monotonic()
+            self._read(infiniband.SOURCE, "RDMA ports", self._ports.sample)
+            self._read(interfaces.SOURCE, "network interfaces", self._sample_interfaces)
+            spent = time.monotonic() - began
+            if self._wake.wait(max(self._seconds - spent, spent / _COST_RATIO)):
+                self._wake.clear()
+
+    def _sample_interfaces(self) -> Any:
+        pid = self._rank_pid()
+        if pid is not None:
+            try:
+                return self._net.sample(pid)
+            except interfaces.InterfacesUnavailable:
+                pass  # it ended meanwhile, or hides: ours are most often the same
+        return self._net.sample()
+
+    def _read(self, source: str, what: str, sample: Callable[[], Any]) -> None:
+        """`what`: the name under which it is `not checked`."""
+        began = time.monotonic()
+        try:
+            payload = sample()
+        except (infiniband.InfinibandUnavailable, interfaces.InterfacesUnavailable) as error:
+            self._failed(what, error.reason, error.remedy)
+        except Exception as error:  # the outermost frame of a thread: the alternative is silence
+            self._failed(what, f"bug in diag: {type(error).__name__}: {error}", "report it, please")
+        else:
+            self._sampled(source, time.monotonic() - began)
+            self._put(Record(source, payload, host=self._host, emitted=time.time()))
+            if self._told.pop(what, None) is not None:
+                self._put(run_source.works(what, host=self._host))
+
+    def _failed(self, what: str, reason: str, remedy: str) -> None:
+        if self._told.get(what) != reason:
+            self._told[what] = reason
+            self._put(run_source.failed(what, reason, remedy, host=self._host))
