@@ -84,9 +84,11 @@ def _overlay(folder: Path) -> Path:
     shutil.copy2(_HERE / "guest/init", tree / "init")
     (tree / "init").chmod(0o755)
     if sys.version_info[:2] == (3, 11):  # the machine's Python: it need not compile
-        compileall.compile_dir(home / "diag", quiet=1, stripdir=str(tree), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        compileall.compile_dir(home / "diag", quiet=1, stripdir=str(tree), invalidation_mode=unchecked)
+    names = subprocess.run(["find", ".", "-print0"], cwd=tree, check=True, capture_output=True).stdout
     with open(archive, "wb") as file:
-        names = subprocess.run(["find", ".", "-print0"], cwd=tree, check=True, capture_output=True).stdout
-        subprocess.run(["cpio", "--null", "--create", "--format=newc", "--owner=0:0", "--quiet"], cwd=tree, input=names, stdout=file, check=True)
+        words = "cpio --null --create --format=newc --owner=0:0 --quiet"
+        subprocess.run(words.split(), cwd=tree, input=names, stdout=file, check=True)
     shutil.rmtree(tree)
     return archive

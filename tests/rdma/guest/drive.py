@@ -1,24 +1,66 @@
-import time, os, json, subprocess, sys
-t=time.monotonic()
-print(json.dumps({"up": open("/proc/uptime").read()}))
-def sh(c):
-    t=time.monotonic()
-    r=subprocess.run(c,shell=True,capture_output=True,text=True)
-    print(json.dumps({"c":c,"rc":r.returncode,"out":r.stdout[-3000:],"err":r.stderr[-3000:],"t":round(time.monotonic()-t,2)}),flush=True)
-for c in r'''ip link set lo up
-ip link add d0 address 02:00:00:00:00:01 type veth peer name d1 address 02:00:00:00:00:02
-ip addr add 192.0.2.1/24 dev d0; ip addr add 192.0.2.2/24 dev d1; ip link set d0 up; ip link set d1 up
-sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.d0.rp_filter=0 net.ipv4.conf.d1.rp_filter=0 net.ipv4.conf.d0.accept_local=1 net.ipv4.conf.d1.accept_local=1
-ip rule add pref 10 iif d0 lookup local; ip rule add pref 10 iif d1 lookup local; ip route add 192.0.2.2 dev d0 table 101; ip route add 192.0.2.1 dev d1 table 102; ip rule add pref 20 from 192.0.2.1 to 192.0.2.2 lookup 101;  ip rule add pref 20 from 192.0.2.2 to 192.0.2.1 lookup 102; ip rule add pref 30 lookup local; ip rule del pref 0; ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev d0; ip neigh add 192.0.2.1 lladdr 02:00:00:00:00:01 dev d1; ip rule; ip route get 192.0.2.2 from 192.0.2.1
-modprobe rdma_rxe; rdma link add rxe0 type rxe netdev d0;  rdma link add rxe1 type rxe netdev d1
-rdma link; ls -l /dev/infiniband; cat /sys/class/infiniband/rxe*/ports/1/state
-ibv_devinfo
-cat /proc/net/dev; cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
-(ib_write_bw -d rxe1 -x 1 -n 50 >/tmp/s.log 2>&1 &); sleep 1; timeout 20 ib_write_bw -d rxe0 -x 1 -n 50 192.0.2.2; cat /tmp/s.log
-cat /proc/net/dev; cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
-(ib_write_bw -d rxe0 -x 1 -n 50 >/tmp/s.log 2>&1 &); sleep 1; timeout 20 ib_write_bw -d rxe0 -x 1 -n 50 192.0.2.1; cat /tmp/s.log
-cat /proc/net/dev; cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
-python3 -c "import diag.hub"
-python3 -c "import diag.sidecar"
-python3 -m diag doctor
-cat /sys/class/infiniband/rxe0/ports/1/gids/1; cat /proc/cpuinfo | grep -c processor; free -m; df /'''.splitlines(): sh(c)
+"""The machine's driver: does part after part and says each one's answer as a line of JSON on stdout (the second serial port)."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.rdma.guest import network, parts
+from tests.rdma.guest.watched import watch
+from tests.rdma.scenarios import SCENARIOS
+
+Part = Callable[[], Any]
+
+PARTS: dict[str, Part] = {
+    "machine": parts.machine,
+    "ports": parts.ports,
+    "processes": parts.processes,
+    "containers": parts.containers,
+    "traffic": parts.traffic,
+}
+# Jobs under `diag run` start side by side: what takes long is their start. Those for which the cable is cut come one by one.
+TOGETHER: dict[str, Part] = {f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if not scenario.down}
+ALONE: dict[str, Part] = {f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.down}
+
+_saying = threading.Lock()
+
+
+def main() -> None:
+    _say("boot", lambda: {"uptime": Path("/proc/uptime").read_text().split()[0]})
+    _say("network", network.make)
+    named = re.search(r"\bparts=(\S+)", Path("/proc/cmdline").read_text())
+    wanted = set(named[1].split(",")) if named else {*PARTS, *TOGETHER, *ALONE}
+    for name in [name for name in PARTS if name in wanted]:
+        _say(name, PARTS[name])
+    runs = [threading.Thread(target=_say, args=(name, part)) for name, part in TOGETHER.items() if name in wanted]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    for name in [name for name in ALONE if name in wanted]:
+        _say(name, ALONE[name])
+
+
+def _say(name: str, part: Part) -> None:
+    began = time.monotonic()
+    answer: dict[str, Any] = {"part": name}
+    try:
+        answer["result"] = part()
+    except Exception:  # told to whoever judges; the other parts are not concerned
+        answer["error"] = traceback.format_exc()
+    answer["seconds"] = round(time.monotonic() - began, 2)
+    with _saying:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from tests.rdma.guest.containers import Container
 from tests.rdma.guest.hold import open_and_register
 from tests.rdma.guest.network import DEVICES
+from tests.rdma.guest.parts import as_user
 from tests.rdma.scenarios import BY_NAME, Rank, Scenario
 
 _NCCL_LINES = Path(__file__).parents[2] / "captures" / "loose" / "healthy__twohosts"
@@ -29,10 +29,10 @@ def main(scenario: Scenario) -> int:
     shared = tuple(filter(None, (os.environ.get("DIAG_RUN_DIR"),)))
     containers, ranks = [], []
     for number, rank in enumerate(scenario.ranks):
-        prefix: list[str] = []
-        if rank.without:
+        prefix = as_user(0, rank.memlock)
+        if rank.without is not None:
             containers.append(Container(f"{scenario.name}{number}", rank.without, shared))
-            prefix = containers[-1].command
+            prefix += containers[-1].command
         env = {**os.environ, "RANK": str(number), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
                "NODE_RANK": str(number), "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}  # fmt: skip
         words = [*prefix, sys.executable, "-u", "-m", "tests.rdma.guest.job", scenario.name, str(number)]
@@ -47,12 +47,6 @@ def main(scenario: Scenario) -> int:
 def train(rank: Rank, number: int) -> int:
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    limit = resource.RLIM_INFINITY if rank.memlock is None else rank.memlock
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
-    if rank.user:
-        os.setgroups([])
-        os.setgid(rank.user)
-        os.setuid(rank.user)
     print(f"[rank{number}] init_process_group", flush=True)
     if rank.registers:
         said = open_and_register(DEVICES[number], rank.registers)
