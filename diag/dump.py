@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from diag.capture import segments
 from diag.engine import Engine, report
 from diag.model import found
+from diag.outputs.network_view import network_json
 from diag.outputs.next_step import next_command
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
@@ -90,6 +91,7 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any
         "ranks": ranks_json(engine),
         "classes": [item.to_json() for item in classes],
         "missing": missing,
+        "network": network_json(engine),
         "versions": {str(rank): answer["versions"] for rank, answer in sorted(answers.items()) if answer.get("versions")},
         "probes": [{"rank": rank, **row} for rank, answer in sorted(answers.items()) for row in answer.get("probes", ())],
         "text": classes_text(classes, 100),

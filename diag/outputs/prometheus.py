@@ -24,6 +24,7 @@ from prometheus_client.samples import Exemplar, Sample
 from diag.engine import Engine
 from diag.model import ChangeKind
 from diag.observations import GpuSample
+from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
 from diag.rankstate import RankState
 
@@ -77,6 +78,9 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         ("diag_process_resident_memory_bytes", "gauge", "bytes", "rank", "Resident memory of the rank's process."),
         ("diag_process_pinned_memory_bytes", "gauge", "bytes", "rank", "Pinned memory of the rank's process."),
         ("diag_rlimit_memlock_bytes", "gauge", "bytes", "rank", "Soft limit of locked memory; +Inf is unlimited."),
+        ("diag_rank_rdma_open", "gauge", "", "rank",
+         "RDMA devices (uverbs) that the rank's process holds open; no sample where that may not be looked at."),
+        *NETWORK_METRICS,
         ("diag_shm_size_bytes", "gauge", "bytes", "", "Size of /dev/shm, the tightest that a rank sees."),
         ("diag_shm_available_bytes", "gauge", "bytes", "", "Free space in the same /dev/shm."),
         ("diag_cgroup_memory_usage_bytes", "gauge", "bytes", "", "Memory of the fullest cgroup of the ranks."),
@@ -164,6 +168,7 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield from _ranks(view.engine, gpus)
     yield from _gpus(view.engine, gpus)
     yield from _memory(view.engine)
+    yield from network_samples(view.engine.job)
     yield from _findings(view.engine)
     yield from _agent(view)
 
@@ -202,6 +207,8 @@ def _living_rank(engine: Engine, rank: RankState, label: tuple[str]) -> Iterator
     soft = dict(rank.limits.soft) if rank.limits else {}
     if "Max locked memory" in soft:
         yield ("diag_rlimit_memlock_bytes", label, _or_infinite(soft["Max locked memory"]), None)
+    if rank.rdma is not None and rank.rdma.open_nodes is not None:
+        yield ("diag_rank_rdma_open", label, sum(node.startswith("uverbs") for node in rank.rdma.open_nodes), None)
 
 
 def _gpus(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:

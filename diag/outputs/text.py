@@ -310,6 +310,8 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
         parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
+    for line in document.get("network", {}).get("text", ()):
+        parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
     for native in document.get("native", ()):
         parts += _native_lines(native, max(width, _NARROWEST))
     parts.append(f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, {_paused_words(document['probes'])}")

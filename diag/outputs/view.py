@@ -24,6 +24,7 @@ from diag.outputs.classes import (
     stack_classes,
     why_no_stack,
 )
+from diag.outputs.network_view import rdma_json
 from diag.outputs.text import job_sentence
 from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
@@ -232,6 +233,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
                 "open_files": tree.open_files if tree else None,
                 "children": len(tree.children) if tree else None,
                 "limits": _limits_json(rank.limits),
+                "rdma": rdma_json(rank.rdma),
                 "exit": _exit_json(rank),
             }
         )

@@ -221,7 +221,7 @@ def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.
 
         probes = probes_of(sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0))
 
-    assert set(probes) == {"proc", "stack", "child_stacks", "flight_recorder", "cgroup", "shm", "versions"}
+    assert set(probes) == {"proc", "stack", "child_stacks", "flight_recorder", "cgroup", "rdma_access", "shm", "versions"}
     assert probes["stack"]["reader"] == STACKS
     assert all(0 < row["seconds"] < 6 and row["ok"] and not row["paused_target"] for row in probes.values()), probes
 
