@@ -46,7 +46,7 @@ def watch(scenario: Scenario) -> dict[str, Any]:
     except TimeoutError as error:
         problem = str(error)
     problem += run.end()
-    return {"changes": run.changes(), "terminal": run.text()[-5000:], "dump": dump, "exit": run.process.returncode,
+    return {"changes": run.changes(), "terminal": run.talk(), "dump": dump, "exit": run.process.returncode,
             "problem": problem, "run": run.packed()}  # fmt: skip
 
 
@@ -66,6 +66,10 @@ class _Run:
 
     def text(self) -> str:
         return self.terminal.read_text("utf-8", "replace")
+
+    def talk(self) -> str:
+        """What is on the terminal but steps."""
+        return "".join(line for line in self.text().splitlines(keepends=True) if "] iteration " not in line)[-5000:]
 
     def trains(self) -> bool:
         return all(f"[rank{rank}] iteration" in self.text() for rank in (0, 1))
