@@ -278,13 +278,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-PORT = st.fixed_dictionaries({}, optional={
-    name: JSON for name in ("state", "phys_state", "rate", "link_layer", "counters", "hw_counters", "gids")
-})  # fmt: skip
+FILES = ("state", "phys_state", "rate", "link_layer", "counters", "hw_counters", "gids")
+PORTS = st.dictionaries(st.sampled_from("12x"), st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, JSON)) | JSON)
 
 
 @settings(deadline=None, max_examples=100)
-@given(JSON | st.fixed_dictionaries({"devices": st.dictionaries(st.text(), st.dictionaries(st.sampled_from("12x"), PORT) | JSON)}))
+@given(JSON | st.fixed_dictionaries({"devices": st.dictionaries(st.text(), PORTS | JSON)}))
 def test_parse_raises_for_nothing(payload: Any) -> None:
     for found in parse(Record("infiniband", payload)):
         assert isinstance(found, (RdmaPortsSeen, Unparsed))
