@@ -97,7 +97,7 @@ def _limit(rank: RankState | None) -> int | None:
 def _is_low(rank: RankState) -> bool:
     if rank.limits is None or not rank.limits.rdma_devices:
         return False  # no RDMA here: the limit does not matter
-    if rank.rdma is not None and rank.rdma.ipc_lock:
+    if rank.limits.ipc_lock or (rank.rdma is not None and rank.rdma.ipc_lock):
         return False
     limit = _limit(rank)
     return limit is not None and limit < _ENOUGH_BYTES
