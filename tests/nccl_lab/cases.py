@@ -1,0 +1,146 @@
+"""What is recorded: one entry a case. `expect` is the verdict that its logs should lead to: [finding, cause] each, [] for none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["CASES", "Case"]
+
+SUBSYSTEMS = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET"}
+
+NO_DEVICE = ""  # a libibverbs that finds no device; None is an image without libibverbs
+IB = """device mlx5_0 link=ib
+device mlx5_1 link=ib
+gid mlx5_0 0 fe80::a288:c203:1:1
+gid mlx5_0 1 ::
+gid mlx5_1 0 fe80::a288:c203:2:1
+gid mlx5_1 1 ::
+"""
+IB_DOWN = IB.replace("link=ib", "link=ib state=1")
+IB_INIT = IB.replace("link=ib", "link=ib state=2")
+IB_ONE_DOWN = IB.replace("mlx5_1 link=ib", "mlx5_1 link=ib state=1")
+# RDMA over Ethernet as a bond of two ports: entries 0-1 link-local, 2-3 of the interface's IPv4 address (RoCE v1, then v2).
+ROCE = """device mlx5_bond_0 link=eth
+gid mlx5_bond_0 0 fe80::a288:c2ff:fe01:1
+gid mlx5_bond_0 1 fe80::a288:c2ff:fe01:1
+gid mlx5_bond_0 2 ::ffff:192.0.2.{host}
+gid mlx5_bond_0 3 ::ffff:192.0.2.{host}
+gid mlx5_bond_0 4 ::
+"""
+SIXTEEN = "".join(f"device mlx5_{n} link=ib\ngid mlx5_{n} 0 fe80::a288:c203:{n + 1}:1\n" for n in range(16))
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    verbs: str | None = NO_DEVICE
+    env: dict[str, str] = field(default_factory=dict)
+    expect: list[list[str]] = field(default_factory=list)
+    nodes: int = 2
+    seconds: float = 13
+    rank_verbs: dict[int, str | None] = field(default_factory=dict)
+    rank_env: dict[int, dict[str, str]] = field(default_factory=dict)
+    level: str = "INFO"
+    one_file: bool = False
+    same_gpu: bool = False
+    fault: str = ""  # kill, kill-buffered: rank 1 kills itself at step 4; no-root: rank 0 ends before it answers; shm: /dev/shm of 64 KiB
+    no_address: bool = False  # rank 1's node has no IP interface but lo
+    steps: int = 8
+    old_rdma_core: bool = False
+    minimum: tuple[int, int] = (2, 18)
+
+
+def fallback(cause: str) -> list[list[str]]:
+    return [["ib-fallback", cause]]
+
+
+CASES = [
+    # Without RDMA, or RDMA not used
+    Case("no-device", expect=fallback("no_device")),
+    Case("no-device-subsys", env=SUBSYSTEMS, expect=fallback("no_device")),
+    Case("no-device-warn", level="WARN", expect=[]),
+    Case("no-device-one-file", one_file=True, expect=fallback("no_device")),
+    Case("no-device-debug-file", env={"NCCL_DEBUG_FILE": "{folder}/nccl.%h.%p.log"}, expect=fallback("no_device")),
+    Case("no-libibverbs", verbs=None, expect=fallback("no_libibverbs")),
+    Case("ib-disable", verbs=IB, env={"NCCL_IB_DISABLE": "1"}, expect=fallback("ib_disabled")),
+    Case("net-socket", verbs=IB, env={"NCCL_NET": "Socket"}, expect=fallback("net_socket")),
+    Case("net-ib-no-device", env={"NCCL_NET": "IB"}, expect=[["nccl-init-error", "no_device"]]),
+    Case("net-ib-no-libibverbs", verbs=None, env={"NCCL_NET": "IB"}, expect=[["nccl-init-error", "no_libibverbs"]]),
+    Case("hca-no-match", verbs=IB, env={"NCCL_IB_HCA": "mlx5_7"}, expect=fallback("hca_filter")),
+    Case("hca-exclude", verbs=IB, env={"NCCL_IB_HCA": "^mlx5"}, expect=fallback("hca_filter")),
+    Case("hca-exclude-subsys", verbs=IB, env={"NCCL_IB_HCA": "^mlx5", **SUBSYSTEMS}, expect=fallback("hca_filter")),
+    Case("ports-down", verbs=IB_DOWN, expect=fallback("no_device")),
+    Case("ports-init", verbs=IB_INIT, expect=fallback("no_device")),
+    Case("open-device-eperm", verbs=IB + "fail open_device errno=1\n", expect=fallback("device_open")),
+    Case("oob-ifname-missing", verbs=IB, env={"NCCL_OOB_NET_IFNAME": "ib9"}, minimum=(2, 24), expect=fallback("no_oob_interface")),
+    Case("mixed-no-device", verbs=IB, rank_verbs={1: NO_DEVICE}, expect=[["transport-mismatch", ""]]),
+    Case("mixed-ib-disable", verbs=IB, rank_env={1: {"NCCL_IB_DISABLE": "1"}}, expect=[["transport-mismatch", ""]]),
+    # Interfaces and the rendezvous
+    Case("ifname-missing", env={"NCCL_SOCKET_IFNAME": "ib9"}, expect=[["nccl-no-interface", "ib9"]]),
+    Case("ifname-missing-subsys", env={"NCCL_SOCKET_IFNAME": "ib9", **SUBSYSTEMS}, expect=[["nccl-no-interface", "ib9"]]),
+    Case("ifname-lo", env={"NCCL_SOCKET_IFNAME": "lo"}, expect=[["nccl-no-interface", "lo"]]),
+    Case("ifname-missing-one", rank_env={1: {"NCCL_SOCKET_IFNAME": "ib9"}}, expect=[["nccl-no-interface", "ib9"]]),
+    Case("bootstrap-refused", fault="no-root", expect=[["nccl-init-error", "bootstrap"]]),
+    Case("bootstrap-no-route", no_address=True, expect=[["nccl-no-interface", ""]]),
+    # RDMA that works
+    Case("ib-healthy", verbs=IB),
+    Case("ib-healthy-subsys", verbs=IB, env=SUBSYSTEMS),
+    Case("ib-healthy-warn", verbs=IB, level="WARN"),
+    Case("ib-port-down-one", verbs=IB_ONE_DOWN),
+    Case("ib-port-down-one-rank", verbs=IB, rank_verbs={1: IB_ONE_DOWN}),
+    Case("ib-sixteen", verbs=SIXTEEN),
+    Case("hca-exact", verbs=IB, env={"NCCL_IB_HCA": "=mlx5_1"}),
+    Case("roce-bond", verbs=ROCE),
+    Case("roce-bond-subsys", verbs=ROCE, env=SUBSYSTEMS),
+    # RDMA that fails
+    Case("reg-mr-enomem", verbs=IB + "fail reg_mr errno=12\n", expect=[["memlock-limit", ""]]),
+    Case("reg-mr-eperm", verbs=IB + "fail reg_mr errno=1\n", expect=[["memlock-limit", ""]]),
+    Case("create-cq-enomem", verbs=IB + "fail create_cq errno=12\n", expect=[["memlock-limit", ""]]),
+    Case("create-qp-enomem", verbs=IB + "fail create_qp errno=12\n", expect=[["memlock-limit", ""]]),
+    Case(
+        "modify-qp-timeout",
+        verbs=IB + "fail modify_qp errno=110 state=2\n",
+        env={"NCCL_IB_MQP_RETRY_CNT": "2"},
+        expect=[["ib-error", "modify_qp"]],
+    ),
+    Case("modify-qp-timeout-subsys", verbs=IB + "fail modify_qp errno=110 state=2\n", env=SUBSYSTEMS, expect=[["ib-error", "modify_qp"]]),
+    Case(
+        "modify-qp-einval",
+        verbs=ROCE + "fail modify_qp errno=22 state=2\n",
+        env={"NCCL_IB_GID_INDEX": "4"},
+        expect=[["ib-error", "gid_index"]],
+    ),
+    Case("modify-qp-enetunreach", verbs=ROCE + "fail modify_qp errno=101 state=2\n", expect=[["ib-error", "modify_qp"]]),
+    Case("modify-qp-enodev", verbs=ROCE + "fail modify_qp errno=19 state=2\n", expect=[["ib-error", "modify_qp"]]),
+    Case("completion-12", verbs=IB, rank_verbs={0: IB + "complete status=12 vendor=129 after=60\n"}, expect=[["ib-error", "retry_exceeded"]]),
+    Case("completion-12-roce", verbs=ROCE, rank_verbs={0: ROCE + "complete status=12 vendor=129 after=60\n"}, expect=[["ib-error", "retry_exceeded"]]),
+    Case("completion-5", verbs=IB, rank_verbs={0: IB + "complete status=5 vendor=249 after=60\n"}, expect=[["ib-error", "flushed"]]),
+    Case("completion-4", verbs=IB, rank_verbs={0: IB + "complete status=4 vendor=81 after=60\n"}, expect=[["ib-error", "protection"]]),
+    Case("completion-10", verbs=IB, rank_verbs={0: IB + "complete status=10 vendor=136 after=60\n"}, expect=[["ib-error", "remote_access"]]),
+    Case(
+        "port-flap",
+        verbs=IB + "event 10 after=0.1 device=mlx5_0 port=1\nevent 9 after=0.2 device=mlx5_0 port=1\n",
+        steps=40,
+        expect=[["ib-port", "flap"]],
+    ),
+    Case("port-error", verbs=IB, rank_verbs={1: IB + "event 10 after=0.1 device=mlx5_0 port=1\n"}, steps=40, expect=[["ib-port", "error"]]),
+    Case("gid-change", verbs=ROCE + "event 18 after=0.1\nevent 11 after=0.1\n", steps=40),
+    Case("device-fatal", verbs=IB, rank_verbs={0: IB + "event 8 after=0.1 device=mlx5_0\n"}, steps=40, expect=[["ib-port", "fatal"]]),
+    Case("qp-fatal", verbs=IB, rank_verbs={0: IB + "event 3 after=0.1 device=mlx5_0\n"}, steps=40, expect=[["ib-error", "queue"]]),
+    # Plugins
+    Case("plugin-missing", verbs=IB, env={"NCCL_NET_PLUGIN": "/opt/plugin/libnccl-net-none.so"}),
+    Case("plugin-broken", verbs=IB, env={"NCCL_NET_PLUGIN": "{lab}/broken-plugin.so"}),
+    Case("plugin-no-symbols", verbs=IB, env={"NCCL_NET_PLUGIN": "{lab}/standin_sysfs.so"}),
+    # One node
+    Case("duplicate-gpu", nodes=1, same_gpu=True, expect=[["duplicate-gpu", ""]]),
+    Case("one-node", nodes=1),
+    Case("one-node-ib", nodes=1, verbs=IB),
+    Case("one-node-no-p2p-shm", nodes=1, env={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}),
+    Case("one-node-no-p2p", nodes=1, env={"NCCL_P2P_DISABLE": "1"}),
+    Case("shm-full", nodes=1, env={"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"}, fault="shm", expect=[["shm-too-small", ""]]),
+    # A peer goes
+    Case("peer-killed", fault="kill", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed-buffered", fault="kill-buffered", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed-ib", verbs=IB, fault="kill", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed-one-node", nodes=1, fault="kill", steps=200, expect=[["rank-died", ""]]),
+]
