@@ -31,6 +31,7 @@ from diag.observations import (
     NcclCommunicator,
     NcclFact,
     NcclLine,
+    NcclPlainLines,
     NcclRasListening,
     NcclVersion,
     NetworkExpected,
@@ -281,6 +282,14 @@ class JobState(Progress):
             if rank is not None:
                 rank.tail.append(fact.text)
 
+    def _plain_lines(self, at: float, fact: NcclPlainLines) -> None:
+        self.log_lines += fact.count
+        self.nccl.lines += fact.count
+        self.tail.extend(fact.last)
+        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        if rank is not None:
+            rank.tail.extend(fact.last)
+
     def _nccl(self, at: float, fact: NcclLine | NcclFact) -> None:
         self.nccl.observe(at, fact)
 
@@ -355,6 +364,7 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     RecorderAsked: JobState._recorder,
     LogLine: JobState._log_line,
     NcclLine: JobState._nccl,
+    NcclPlainLines: JobState._plain_lines,
     NcclVersion: JobState._nccl,
     NcclRasListening: JobState._nccl,
     NcclCommunicator: JobState._nccl,

@@ -19,8 +19,8 @@ from diag.observations import (
     WorkerFailureReported,
     WorkerNamed,
 )
+from diag.sources.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.output import SOURCE as OUTPUT
-from diag.sources.output import LineAssembler, read_text
 
 __all__ = ["LooseLogs"]
 
@@ -60,7 +60,7 @@ class LooseLogs:
             for payload in _payloads(item):
                 lines: list[list[object]] = []
                 for line in payload["lines"]:
-                    told = epoch_of(line[0])
+                    told = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
                     if told is not None and told != at:
                         if lines:
                             yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
@@ -71,7 +71,9 @@ class LooseLogs:
     def _learn(self, item: LooseFile) -> None:
         before = ""
         for payload in _payloads(item):
-            for text, bar in payload["lines"]:
+            for held, kind in payload["lines"]:
+                text = held.rpartition("\n")[2] if kind == PLAIN_RUN else held  # the last of a run stands for all
+                bar = bool(kind) and kind != PLAIN_RUN
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)
                 self._see_line(text, item.rank, before, facts)

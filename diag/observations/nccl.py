@@ -24,6 +24,7 @@ __all__ = [
     "NcclNetChosen",
     "NcclNetFailed",
     "NcclPeerLost",
+    "NcclPlainLines",
     "NcclPlugin",
     "NcclPortEvent",
     "NcclRasListening",
@@ -49,6 +50,16 @@ class NcclLine(Observation):
     level: str
     text: str
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NcclPlainLines(Observation):
+    """Consecutive lines of NCCL that tell nothing but that it is at work (rings, trees, channels within a node): `count` of
+    them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they stand."""
+
+    stream: str
+    count: int
+    last: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +210,10 @@ class NcclInitTimings(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclGpuDirect(NcclFact):
-    """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does not."""
+    """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does not.
+
+    "use ring PXN 0 GDR 0" is of a communicator's rings: on one node, or over sockets, GDR is always 0.
+    """
 
     enabled: bool
     why: str = ""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import LogLine, NcclFact, NcclLine
+from diag.observations import LogLine, NcclFact, NcclLine, NcclPlainLines
 from diag.sources import nccl_log, output
-from diag.sources.output import LineAssembler
+from diag.sources.output import PLAIN_RUN, LineAssembler
 
 LOGS = sorted((Path(__file__).parents[1] / "captures" / "logs" / "nccl").glob("*.log"))
 
@@ -31,14 +31,16 @@ def test_every_line_of_nccl_is_taken_and_no_other(path: Path) -> None:
     # when it is read
     facts = list(output.parse(Record(output.SOURCE, payload, rank=0)))
 
-    # then each line with NCCL's head is one fact
-    heads = [text for text, _ in payload["lines"] if "] NCCL INFO " in text or " NCCL WARN " in text]
+    # then each line with NCCL's head is one fact, or counted in a run of plain ones
+    runs = [fact for fact in facts if isinstance(fact, NcclPlainLines)]
+    heads = [text for text, kind in payload["lines"] if kind != PLAIN_RUN and ("] NCCL INFO " in text or " NCCL WARN " in text)]
     found = [fact for fact in facts if isinstance(fact, NcclLine)]
     assert len(found) == len(heads) > 0
     for fact, text in zip(found, heads, strict=True):
         assert text.endswith(fact.text)
         assert (fact.host, fact.pid > 0, fact.gpu in (0, 1), fact.rank) == ("gpu-node-0", True, True, 0)
-    assert sum(isinstance(fact, LogLine) for fact in facts) == len(payload["lines"])
+    alone = sum(isinstance(fact, LogLine) for fact in facts)
+    assert alone + sum(fact.count for fact in runs) == len(path.read_bytes().splitlines())
 
 
 def test_warning_keeps_its_place_in_the_source_apart_and_its_timestamp_is_left_out() -> None:

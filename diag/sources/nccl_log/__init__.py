@@ -1,8 +1,9 @@
 """Lines of NCCL_DEBUG: each one split (host, pid, tid, GPU, level, text), and what it says as one typed fact.
 
-`head` splits; `setup`, `communicators` and `errors` read the texts, found by their first word: most lines (channels within
-a node, trees) say nothing that decides anything, and cost no regular expression. The wordings are those of NCCL 2.18-2.31,
-read in the sources and in the strings of the released libraries; others' nets (HPC-X, aws-ofi-nccl) and RCCL keep NCCL's head.
+`head` splits; `setup`, `communicators` and `errors` read the texts, found by their first word. Most lines (channels within a
+node, trees) decide nothing: `plain` finds runs of them in whole text, and one alone costs no regular expression. The wordings
+are those of NCCL 2.18-2.31, read in the sources and in the strings of the released libraries; others' nets (HPC-X,
+aws-ofi-nccl) and RCCL keep NCCL's head.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from diag.observations import NcclFact, NcclLine, Observation
 from diag.sources.nccl_log import communicators, errors, setup
 from diag.sources.nccl_log.errors import driver_missing
 from diag.sources.nccl_log.head import Torn, bare_version, split
+from diag.sources.nccl_log.plain import plain_runs
 
-__all__ = ["driver_missing", "read_line"]
+__all__ = ["driver_missing", "plain_runs", "read_line"]
 
 _Reader = Callable[[NcclLine], NcclFact | None]
 

@@ -111,6 +111,8 @@ _EVENT = re.compile(
     r"|(?P<other>GID table changed|GID refreshed: .{1,200}|speed change detected: .{1,80}|unknown event type \(-?\d{1,5}\))"
     r")$"
 )
+# Those that 2.23 and later call fatal; before, they came as "Got async event".
+_FATAL = re.compile(r"(?:catastrophic|work queue|CQ) error$")
 _GID_TABLE = re.compile(r"\w{1,60}: GID table changed on ([^\s:]{1,64}):(\d{1,3})$")
 
 # src/transport/net_ib.cc, WARN; a device that a container may not open, or a too old rdma-core:
@@ -133,8 +135,9 @@ def ib_error(line: NcclLine, said: str) -> NcclFact | None:
     match = _EVENT.match(said)
     if match:
         port = int(match["port"]) if match["port"] else None
-        fatal = match["fatal"] or match["dying"]
-        return NcclPortEvent(line.rank, line, match["device"] or "", port, match["event"] or match["other"] or fatal, bool(fatal))
+        event = match["event"] or match["other"] or match["fatal"] or match["dying"]
+        fatal = not (match["event"] or match["other"]) or _FATAL.search(event) is not None
+        return NcclPortEvent(line.rank, line, match["device"] or "", port, event, fatal)
     match = _GID_TABLE.match(said)
     if match:
         return NcclPortEvent(line.rank, line, match[1], int(match[2]), "GID table changed")

@@ -91,13 +91,15 @@ def net_interface(line: NcclLine) -> NcclFact | None:
 #   2.24-2.31  no device found matching mlx5_9, verify NCCL_OOB_NET_IFNAME   ("matching exactly mlx5_9" for =mlx5_9)
 #   2.24-2.31  no device found after excluding mlx5, verify NCCL_OOB_NET_IFNAME
 _NO_OOB = re.compile(
-    r"no device found (?:matching|after excluding) (?:exactly )?(?:NCCL_OOB_NET_IFNAME=)?(\S{1,200}), (?:verify|ignoring)"
+    r"no device found (matching|after excluding) (?:exactly )?(?:NCCL_OOB_NET_IFNAME=)?(\S{1,200}), (?:verify|ignoring)"
 )
 
 
 def _no_oob(line: NcclLine) -> NcclFact | None:
     match = _NO_OOB.match(line.text)
-    return NcclInterfaceMissing(line.rank, line, "oob", match[1]) if match else None
+    if match is None:
+        return None
+    return NcclInterfaceMissing(line.rank, line, "oob", ("" if match[1] == "matching" else "^") + match[2])
 
 
 # src/transport/net_socket.cc, 2.18-2.31:
