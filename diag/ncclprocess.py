@@ -157,6 +157,9 @@ class NcclProcesses:
     def _process(self, line: NcclLine) -> NcclProcess | None:
         key = (line.host, line.pid)
         process = self.by_pid.get(key)
+        if process is None and not line.host:  # `NCCL version ...` has no head below 2.24 or at level VERSION
+            told = [other for other in self.by_pid.values() if line.rank is not None and other.rank == line.rank]
+            return told[-1] if told else None
         if process is None:
             if len(self.by_pid) >= _MOST_PROCESSES:
                 return None

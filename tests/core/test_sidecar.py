@@ -162,7 +162,7 @@ def is_gone(pid: int) -> bool:
 def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subprocess.Popen[bytes]) -> None:
     # given a sidecar, when it has looked at all there is
     with beside(rank) as sidecar:
-        wanted = {"proc", "cgroup", "shm", STACKS}
+        wanted = {"proc", "cgroup", "shm", "rdma_access", STACKS}
         sidecar.until(lambda message: wanted <= {m.get("source") for m in sidecar.seen})
 
         # then these are records with the reader's clock, and /proc was read in both ways
