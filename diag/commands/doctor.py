@@ -12,7 +12,7 @@ __all__ = ["add", "run"]
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
     parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="of several nodes: node 0 listens this "
-                        "long on CMD's own port, the others try to reach it (run it on all at once); default: one try, nobody listens")
+                        "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run")
 
 

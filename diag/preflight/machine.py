@@ -49,9 +49,20 @@ def check_locked_memory(command: Sequence[str], rdma: Path = Path("/dev/infiniba
         yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
     elif soft == resource.RLIM_INFINITY:
         yield Line("locked memory", "ok", said)
+    elif _may_lock_beyond():
+        yield Line("locked memory", "ok", f"limit {said}, but CAP_IPC_LOCK lifts it")
     else:
         yield Line("locked memory", "problem", f"limit {said} with RDMA devices present",
                    "`ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK", "memlock-limit")
+
+
+def _may_lock_beyond(status: Path = Path("/proc/self/status"), uid_map: Path = Path("/proc/self/uid_map")) -> bool:
+    """CAP_IPC_LOCK in the first user namespace: in another one it lifts nothing."""
+    try:
+        held = next(line for line in status.read_text().splitlines() if line.startswith("CapEff:"))
+        return uid_map.read_text().split() == ["0", "0", "4294967295"] and bool(int(held.split()[1], 16) >> 14 & 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return False
 
 
 def check_host_memory(command: Sequence[str]) -> Iterator[Line]:

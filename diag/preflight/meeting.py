@@ -109,7 +109,8 @@ def _unresolved(plan: Plan) -> str:
     if "KUBERNETES_SERVICE_HOST" in plan.environment:
         return (
             "Pods of a plain Job have random names and no DNS entry: use an Indexed Job or JobSet with a headless Service "
-            "(clusterIP: None) and `subdomain`, and JOB-0.SERVICE as the address; publishNotReadyAddresses: true lets it resolve at start"
+            "(clusterIP: None) and `subdomain`, and JOB-0.SERVICE as the address; publishNotReadyAddresses: true lets it "
+            "resolve at start"
         )
     return "check the spelling; put the name into DNS or into /etc/hosts of each node (docker: --add-host), or use its address"
 
@@ -157,7 +158,7 @@ def _first_node(plan: Plan, where: str, addresses: tuple[str, ...], own: bool, l
         yield Line(
             _WHAT,
             "problem",
-            f"node 0 is this one, but {where} ({', '.join(addresses)}) is no address of this machine ({mine})",
+            f"node 0 is this one{_by_default(plan)}, but {where} ({', '.join(addresses)}) is no address of this machine ({mine})",
             "the address of this machine, unless something forwards to it (a Service's cluster IP, NAT)",
             "rendezvous-failure",
         )
@@ -184,6 +185,10 @@ def _first_node(plan: Plan, where: str, addresses: tuple[str, ...], own: bool, l
         yield Line(_WHAT, "ok", said)
         place.listen()
         yield from _wait_for_nodes(plan, place)
+
+
+def _by_default(plan: Plan) -> str:
+    return " (no node rank is given, and 0 is the default)" if plan.meeting.rank_from == "the default" else ""
 
 
 def _bind(plan: Plan) -> tuple[socket.socket | None, Line | None]:

@@ -43,6 +43,8 @@ def read(environment: Mapping[str, str], root: Path = Path("/"), home: Path | No
     found = []
     for path in files:
         try:
+            if not path.is_file():  # a FIFO of that name must not hold us up
+                continue
             with path.open("rb") as file:
                 found.append((path, parse(file.read(_MOST_BYTES).decode(errors="replace"))))
         except OSError:

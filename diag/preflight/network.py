@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from diag.preflight import environment, interfaces, meeting
+from diag.preflight import environment, interfaces, meeting, rdma
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan, make_plan
 
@@ -15,6 +15,7 @@ CHECKS: tuple[Callable[[Plan], Iterable[Line]], ...] = (
     environment.check_environment,
     interfaces.check_nccl_interface,
     interfaces.check_gloo_interface,
+    rdma.check_rdma,
     meeting.check_rendezvous,
 )
 

@@ -77,14 +77,16 @@ def connect(address: str, port: int, wait_seconds: float, mine: dict[str, int | 
     """
     began = time.monotonic()
     tries = 0
+    word = ("silence", "")  # what was said last; silence only where nothing ever was: ICMP answers come once a second at most
     while True:
         left = wait_seconds - (time.monotonic() - began)
         tries += 1
         how, met, said = _attempt(address, port, max(min(_TRY_SECONDS, left), 0.5) if wait_seconds else _TRY_SECONDS, mine)
+        word = word if how == "silence" else (how, said)
         spent = time.monotonic() - began
         # A stranger stays; a firewall's or the kernel's word may still change when node 0 begins to listen.
         if how in ("reached", "stranger") or spent + _PAUSE_SECONDS >= wait_seconds:
-            return Outcome(how, address, spent, tries, met, said)
+            return Outcome(word[0], address, spent, tries, met, word[1])
         time.sleep(_PAUSE_SECONDS)
 
 
