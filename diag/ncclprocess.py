@@ -29,7 +29,9 @@ from diag.observations import (
     NcclNetFailed,
     NcclPeerLost,
     NcclPlugin,
+    NcclPortEvent,
     NcclResult,
+    NcclRetry,
     NcclSockets,
     NcclVerbsError,
     NcclVersion,
@@ -40,6 +42,9 @@ from diag.observations import (
 
 __all__ = ["Communicator", "NcclProcess", "NcclProcesses"]
 
+# NCCL 2.28.9, captured on 2 x H200, 2026-11-20 (2.18: "Connected all rings" alone):
+#   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
+_CONNECTED = "Connected all "
 # A job of a node has some hundred communicators a process; what is beyond is no log of NCCL.
 _MOST_PROCESSES = 1 << 17
 _MOST_COMMUNICATORS = 4096
@@ -84,6 +89,9 @@ class NcclProcess:
     completions: list[tuple[float, NcclCompletionError]] = field(default_factory=list)
     lost: list[tuple[float, NcclPeerLost]] = field(default_factory=list)
     results: list[tuple[float, NcclResult]] = field(default_factory=list)
+    retries: dict[str, tuple[float, NcclRetry]] = field(default_factory=dict)  # call -> when it began, the last attempt
+    events: list[tuple[float, NcclPortEvent]] = field(default_factory=list)
+    connected: bool = False  # a communicator of it has its connections: NCCL is set up
     duplicates: list[NcclDuplicateGpu] = field(default_factory=list)
     warnings_total: int = 0
     init_seconds: float = 0.0  # of all its communicators together
@@ -140,6 +148,12 @@ class NcclProcesses:
     def hosts(self) -> set[str]:
         return {process.node for process in self.by_pid.values()}
 
+    def on_one_node(self) -> bool:
+        """All members of the world are seen, and on one node, whatever NCCL says of nodes: with P2P and shared memory
+        switched off it counts each rank of a machine as one (2.28.9, captured)."""
+        world = self.world_size()
+        return len(self.hosts()) == 1 and 0 < world <= len(self.placed())
+
     # -- being told ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -178,6 +192,9 @@ class NcclProcesses:
             process = self.by_pid.get((fact.host, fact.pid)) or self._process(fact)
             if process is not None:
                 process.talks = True
+                if fact.text.startswith(_CONNECTED):
+                    process.connected = True
+                    process.retries.clear()
 
     def _rank_found(self, at: float, fact: RankFound) -> None:
         place = fact.placement
@@ -248,6 +265,11 @@ def _gpu_direct(process: NcclProcess, at: float, fact: NcclGpuDirect) -> None:
         process.gpu_direct_off = fact
 
 
+def _retry(process: NcclProcess, at: float, fact: NcclRetry) -> None:
+    began = process.retries[fact.call][0] if fact.call in process.retries and fact.attempt > 1 else at
+    process.retries[fact.call] = (began, fact)
+
+
 def _timings(process: NcclProcess, at: float, fact: NcclInitTimings) -> None:
     process.init_seconds += fact.total_seconds
 
@@ -278,6 +300,8 @@ _KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
     NcclEnvironment: _variable,
     NcclNetChosen: _chosen,
     NcclNetFailed: _each("failed"),
+    NcclPortEvent: _each("events", timed=True),
+    NcclRetry: _retry,
     NcclIbDevices: _devices,
     NcclSockets: _first("sockets"),
     NcclBootstrap: _first("bootstrap"),

@@ -29,6 +29,7 @@ __all__ = [
     "NcclPortEvent",
     "NcclRasListening",
     "NcclResult",
+    "NcclRetry",
     "NcclSockets",
     "NcclVerbsError",
     "NcclVersion",
@@ -268,6 +269,18 @@ class NcclPeerLost(NcclFact):
 
     peer: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NcclRetry(NcclFact):
+    """A connection is tried again: `call` "connect" or "ibv_modify_qp", `attempt` 1, 2 ... of `most`; no failure yet."""
+
+    call: str
+    error: str
+    attempt: int
+    most: int
+    peer: str = ""
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES, Case  # noqa: E402
+from cases import CASES, Case
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
 HOSTS = ("gpu-node-0", "gpu-node-1")

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclprocess import NcclProcess
-from diag.observations import NcclCompletionError, NcclFact, NcclVerbsError, Observation, RdmaPortsSeen
+from diag.observations import (
+    NcclCompletionError,
+    NcclFact,
+    NcclPortEvent,
+    NcclRetry,
+    NcclVerbsError,
+    Observation,
+    RdmaPortsSeen,
+)
 
 __all__ = ["IbErrorDetector"]
 
@@ -48,6 +56,9 @@ _MODIFY = {
     "changed: see "
          "the node's network log."),
 }
+_QP_FAILED = ("qp_failed", "the queue pair could not be connected", "Check the path between the two ports with `ib_write_bw` "
+              "between these nodes.")
+_RETRIES = 5  # NCCL 2.24 and later try 34 times, 100 ms, 200 ms ... apart: after 1.5 s it is no hiccup
 # A path that loses a packet a second over a minute is sick; a healthy one counts a handful a day. Ours.
 _LOSSES = ("local_ack_timeout_err", "packet_seq_err")
 _LOSSES_PER_SECOND = 1.0
@@ -101,14 +112,15 @@ class IbErrorDetector:
             first.pop("flushed", None)
         died = [rank.rank for rank in job.ranks.values() if rank.failed]
         for cause, (at, rank, fact, means, advice) in sorted(first.items(), key=lambda item: item[1][0]):
+            tries = isinstance(fact, NcclRetry)  # it may still come to a connection
             follows = bool(died) and cause in ("retry_exceeded", "flushed")
             yield Finding(
-                id="ib-error", subject=JOB, severity=Severity.WARNING if follows else Severity.CRITICAL,
+                id="ib-error", subject=JOB, severity=Severity.WARNING if follows or tries else Severity.CRITICAL,
                 confidence=Confidence.LOW if follows else Confidence.MEDIUM,
                 ranks=tuple(sorted(ranks[cause])), since=at, cause=cause,
                 summary=f"{rank_words(sorted(ranks[cause]))}: {_said(fact)}: {means}"
                         + (f"; rank {died[0]} had died, which explains it" if follows else ""),
-                advice=advice, final=True,
+                advice=advice, final=not tries,
                 evidence=(Evidence("nccl", f"{fact.line.where} {fact.line.text}".strip()[:500], at, rank),),
             )
             break  # one root: the others follow
@@ -127,6 +139,16 @@ class IbErrorDetector:
 
 
 def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, str]]:
+    """(when, the line, cause, what it means, what to do) of each."""
+    for at, event in process.events:
+        if event.fatal:
+            yield at, event, "fatal_event", "the card gave up a queue or itself", (
+                "See the driver's messages in dmesg on that node (mlx5_core: health, syndrome); a card that does this again goes to "
+                "its vendor. `local access violation` and `work queue error` may be the program's own: update NCCL and the driver.")
+    retry = process.retries.get("ibv_modify_qp")
+    if retry is not None and retry[1].attempt >= _RETRIES:
+        cause, means, advice = _MODIFY.get(retry[1].errno or 0, _QP_FAILED)
+        yield retry[0], retry[1], cause, means, advice
     for at, completion in process.completions:
         cause, means, advice = _STATUS.get(
             completion.status, ("completion_error", f"ibv_wc_status {completion.status}", "See the status in the InfiniBand "
@@ -134,10 +156,7 @@ def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, s
         yield at, completion, cause, means, advice
     for at, error in process.verbs:
         if error.call.startswith("ibv_modify_qp"):
-            cause, means, advice = _MODIFY.get(
-                error.errno or 0, ("qp_failed", error.error or "the queue pair could not be connected", "Check the path "
-                "between the "
-                                   "two ports with `ib_write_bw` between these nodes."))
+            cause, means, advice = _MODIFY.get(error.errno or 0, _QP_FAILED)
             yield at, error, cause, means, advice
         elif error.call in ("ibv_create_qp", "ibv_create_cq", "ibv_alloc_pd") and error.errno not in (1, 12):
             yield at, error, "verbs_failed", error.error or "refused by the driver", "See the driver's messages in dmesg on "
@@ -145,6 +164,10 @@ def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, s
 
 
 def _said(fact: NcclFact) -> str:
+    if isinstance(fact, NcclPortEvent):
+        return f"{fact.device or 'an RDMA device'}: {fact.event}"
+    if isinstance(fact, NcclRetry):
+        return f"{fact.call} fails ({fact.error}), tried {fact.attempt} of {fact.most} times"
     if isinstance(fact, NcclCompletionError):
         device = f" on {fact.device}" if fact.device else ""
         return f"a transfer with {fact.peer}{device} failed with status {fact.status}"

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import Cause, find_cause, port_words
-from diag.detectors.network.unlogged import Unlogged, Verdict, several_nodes
+from diag.detectors.network.transport_mismatch import differing
+from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclprocess import NcclProcess
@@ -50,7 +51,12 @@ class IbFallbackDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         placed = job.nccl_processes.placed()
+        if one_node(job):
+            return  # whatever NCCL uses there, it is no network between nodes
         fallen = [one for rank, process in sorted(placed.items()) if (one := _fell(job, rank, process)) is not None]
+        mixed = differing(job)
+        if mixed is not None and {one.rank for one in fallen} <= set(mixed.odd):
+            return  # transport-mismatch names them, and why
         if fallen:
             yield _finding(job, fallen)
             return

@@ -30,6 +30,7 @@ class IbPortDetector:
 
     def __init__(self) -> None:
         self._errors: dict[tuple[str, int | None], tuple[float, NcclPortEvent]] = {}
+        self._flaps: dict[tuple[str, int | None], list[tuple[float, NcclPortEvent]]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
         if not isinstance(fact, NcclPortEvent) or len(self._errors) > 1000:
@@ -37,11 +38,12 @@ class IbPortDetector:
         key = (f"{fact.line.host} {fact.device}", fact.port)
         if fact.event == "port error":
             self._errors.setdefault(key, (at, fact))
-        elif fact.event == "port active":
-            self._errors.pop(key, None)
+        elif fact.event == "port active" and key in self._errors:
+            at, event = self._errors.pop(key)
+            self._flaps.setdefault(key, []).append((at, event))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        told = set()
+        told: set[tuple[str, int | None]] = set()
         for port in job.network.rdma_ports() or ():
             key = (port.device, port.port)
             finding = self._of_port(job, port, now)
@@ -50,7 +52,12 @@ class IbPortDetector:
                 yield finding
         for (_, number), (at, event) in self._errors.items():
             if (event.device, number) not in told:
-                yield _of_event(job, event, at)
+                yield _of_event(job, event, at, "went down, NCCL says", "went_down", Severity.CRITICAL)
+        for spot, flaps in self._flaps.items():
+            at, event = flaps[0]
+            if spot not in self._errors and (event.device, spot[1]) not in told:
+                times = f"went down {len(flaps)} time{'s' if len(flaps) > 1 else ''} and came up again, NCCL says"
+                yield _of_event(job, event, at, times, "flaps", Severity.WARNING if len(flaps) >= _FLAPS else Severity.INFO)
 
     def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
         key = (port.device, port.port)
@@ -62,9 +69,10 @@ class IbPortDetector:
             return _finding(job, port, Severity.CRITICAL, "went_down", at,
                             f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", events)
         count = max(job.network.downs[key], _counted_downs(job, port))
-        if count >= _FLAPS:
-            return _finding(job, port, Severity.WARNING, "flaps", job.network.was_active.get(key, now),
-                            f"RDMA port {name} went down {count} times since the run began and is up again")
+        if count:
+            return _finding(job, port, Severity.WARNING if count >= _FLAPS else Severity.INFO, "flaps",
+                            job.network.was_active.get(key, now),
+                            f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again")
         wanted = _named(job, port)
         if not port.active and port.state is not None and wanted:
             waits = ": INIT, no subnet manager has configured it" if port.state == 2 and port.link_layer == "InfiniBand" else ""
@@ -95,14 +103,16 @@ def _finding(  # noqa: PLR0917 - the parts of one sentence
     )
 
 
-def _of_event(job: JobState, event: NcclPortEvent, at: float) -> Finding:
+def _of_event(  # noqa: PLR0917 - the parts of one sentence
+    job: JobState, event: NcclPortEvent, at: float, said: str, cause: str, severity: Severity,
+) -> Finding:
     """The port is on a node that diag does not see: NCCL's word for it is all there is."""
     name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
     ranks = tuple(sorted(rank for rank, process in job.nccl_processes.placed().items() if process.host == event.line.host))
     return Finding(
-        id="ib-port", subject=f"port {name} of {event.line.host}", severity=Severity.CRITICAL, confidence=Confidence.MEDIUM,
-        ranks=ranks, since=at, cause="went_down", advice=_advice(event.device), holds_seconds=10.0,
-        summary=f"an RDMA port ({name}) of {event.line.host} went down, NCCL says"
+        id="ib-port", subject=f"port {name} of {event.line.host}", severity=severity, confidence=Confidence.MEDIUM,
+        ranks=ranks, since=at, cause=cause, advice=_advice(event.device), holds_seconds=10.0,
+        summary=f"an RDMA port ({name}) of {event.line.host} {said}"
                 + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
         evidence=(Evidence("nccl", event.line.text[:500], at, event.line.rank),),
     )

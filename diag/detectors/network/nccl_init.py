@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.detectors.network.memlock import is_memlock
+from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import several_nodes
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
@@ -36,20 +37,26 @@ class NoInterfaceDetector:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        nccl = job.nccl_processes
-        placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.by_pid.values())}
-        missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
+        missing, wrong = _lost_interfaces(job)
         if missing:
             yield _missing(missing, now)
-            return
-        spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
-        wrong = {rank: process for rank, process in placed.items()
-                 if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
-        if wrong and spread:
+        elif wrong:
             yield _wrong(wrong, now)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+
+def _lost_interfaces(job: JobState) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
+    """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where nothing tells it."""
+    nccl = job.nccl_processes
+    placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.by_pid.values())}
+    missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
+    spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
+    if not spread:
+        return missing, {}
+    return missing, {rank: process for rank, process in placed.items()
+                     if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
 
 
 def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
@@ -161,6 +168,8 @@ _UNREACHABLE = (
     "wrong interface (NCCL_SOCKET_IFNAME). `diag doctor` on both nodes tells these apart."
 )
 _SHM = "shared memory segment"
+# NCCL tries 34 times, 100 ms, 200 ms ... apart; the peer listens before its address is given out, so it is not merely late.
+_RETRIES = 5
 # NCCL 2.18-2.26: `Error: network IB not found.`; 2.27 and later: `Failed to initialize any NET plugin` (src/plugin/net.cc)
 _NO_NETWORK = ("Error: network ", "any NET plugin")
 
@@ -191,15 +200,17 @@ class NcclInitErrorDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if job.iteration is not None:
             return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
-        placed = job.nccl_processes.placed()
+        placed = {rank: process for rank, process in job.nccl_processes.placed().items() if not process.connected}
         failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
-        if not failing and not self._torch:
-            return
-        if any(_has_own_finding(process) for process in job.nccl_processes.by_pid.values()):
+        trying = {rank: process for rank, process in placed.items() if _tries(process)}
+        told = self._torch if placed or not job.nccl_processes.by_pid else {}  # all are set up: another error, later
+        if not (failing or trying or told) or _has_own_finding(job):
             return
         own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
         if failing:
             yield self._by_nccl(job, own or failing, now)
+        elif trying:
+            yield _by_retries(trying)
         else:
             yield self._by_torch()
 
@@ -239,11 +250,36 @@ class NcclInitErrorDetector:
         )
 
 
-def _has_own_finding(process: NcclProcess) -> bool:
-    told = process.no_interface or process.duplicates or process.completions
-    shm = any(_SHM in line.text for _, line in process.warnings)
-    rdma = any(is_memlock(error) or error.call.startswith("ibv_modify_qp") for _, error in process.verbs)
-    return bool(told) or shm or rdma
+def _has_own_finding(job: JobState) -> bool:
+    """The cause has a finding of its own, which says more."""
+    missing, wrong = _lost_interfaces(job)
+    if missing or wrong or differing(job) is not None:
+        return True
+    for process in job.nccl_processes.by_pid.values():
+        shm = any(_SHM in line.text for _, line in process.warnings)
+        rdma = any(is_memlock(error) or error.call.startswith("ibv_modify_qp") for _, error in process.verbs)
+        fatal = any(event.fatal for _, event in process.events)
+        if process.duplicates or process.completions or shm or rdma or fatal:
+            return True
+    return False
+
+
+def _tries(process: NcclProcess) -> bool:
+    retry = process.retries.get("connect")
+    return retry is not None and retry[1].attempt >= _RETRIES
+
+
+def _by_retries(found: dict[int, NcclProcess]) -> Finding:
+    """A rank tries to reach another one again and again; NCCL gives up after a minute."""
+    at, retry = min((process.retries["connect"] for process in found.values()), key=lambda one: one[0])
+    ranks = tuple(sorted(found))
+    whom = f" to {retry.peer}" if retry.peer else ""
+    return Finding(
+        id="nccl-init-error", subject=JOB, severity=Severity.WARNING, confidence=Confidence.MEDIUM, ranks=ranks, since=at,
+        cause="peer_unreachable",
+        summary=f"NCCL on {rank_words(ranks)} cannot connect{whom}: {retry.error}, tried {retry.attempt} of {retry.most} times",
+        advice=_UNREACHABLE, evidence=(Evidence("nccl", retry.line.text[:500], at, ranks[0]),),
+    )
 
 
 def _only_lost(process: NcclProcess) -> bool:

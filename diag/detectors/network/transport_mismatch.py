@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
@@ -11,7 +12,7 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity,
 from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
 
-__all__ = ["TransportMismatchDetector"]
+__all__ = ["Mixed", "TransportMismatchDetector", "differing"]
 
 
 class TransportMismatchDetector:
@@ -32,22 +33,39 @@ class TransportMismatchDetector:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        placed = job.nccl_processes.placed()
-        members: dict[tuple[str, int], dict[int, tuple[str, NcclProcess]]] = {}
-        for rank, process in placed.items():
-            for comm in process.communicators.values():
-                if comm.net and comm.comm_id:
-                    members.setdefault((comm.comm_id, comm.size), {})[rank] = (comm.net, process)
-        for (_, size), found in sorted(members.items(), key=lambda item: -item[0][1]):
-            by_net: dict[str, list[int]] = {}
-            for rank, (name, _) in sorted(found.items()):
-                by_net.setdefault(name, []).append(rank)
-            if len(by_net) > 1 and _spans_nodes(found):
-                yield _finding(job, placed, by_net, size, now)
-                return
+        mixed = differing(job)
+        if mixed is not None:
+            yield _finding(job, mixed, now)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """The widest communicator whose members chose different networks: ranks by network, and those that are the odd ones."""
+
+    size: int
+    by_net: dict[str, list[int]]
+    odd: tuple[int, ...]
+    odd_net: str
+
+
+def differing(job: JobState) -> Mixed | None:
+    """None where all members of each communicator chose alike, or it does not span nodes."""
+    members: dict[tuple[str, int], dict[int, tuple[str, NcclProcess]]] = {}
+    for rank, process in job.nccl_processes.placed().items():
+        for comm in process.communicators.values():
+            if comm.net and comm.comm_id:
+                members.setdefault((comm.comm_id, comm.size), {})[rank] = (comm.net, process)
+    for (_, size), found in sorted(members.items(), key=lambda item: -item[0][1]):
+        by_net: dict[str, list[int]] = {}
+        for rank, (name, _) in sorted(found.items()):
+            by_net.setdefault(name, []).append(rank)
+        if len(by_net) > 1 and _spans_nodes(found):
+            odd = "Socket" if "Socket" in by_net else min(by_net, key=lambda name: (len(by_net[name]), name))
+            return Mixed(size, by_net, tuple(by_net[odd]), odd)
+    return None
 
 
 def _spans_nodes(members: dict[int, tuple[str, NcclProcess]]) -> bool:
@@ -55,12 +73,11 @@ def _spans_nodes(members: dict[int, tuple[str, NcclProcess]]) -> bool:
         (process.nodes or 0) > 1 for _, process in members.values())
 
 
-def _finding(job: JobState, placed: dict[int, NcclProcess], by_net: dict[str, list[int]], size: int, now: float) -> Finding:
-    odd = "Socket" if "Socket" in by_net else min(by_net, key=lambda name: (len(by_net[name]), name))
-    ranks = by_net[odd]
-    others = tuple(rank for name, group in by_net.items() if name != odd for rank in group)
+def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
+    placed, by_net, ranks = job.nccl_processes.placed(), mixed.by_net, mixed.odd
+    others = tuple(rank for name, group in by_net.items() if name != mixed.odd_net for rank in group)
     words = "; ".join(f"{rank_words(group)}: {name}" for name, group in sorted(by_net.items(), key=lambda item: item[1]))
-    cause = find_cause(job, ranks[0], placed[ranks[0]]) if odd == "Socket" else None
+    cause = find_cause(job, ranks[0], placed[ranks[0]]) if mixed.odd_net == "Socket" else None
     why = f"; {rank_words(ranks)}: {cause.said}" if cause is not None else ""
     evidence: list[Evidence] = []
     times: list[float] = []
@@ -76,10 +93,10 @@ def _finding(job: JobState, placed: dict[int, NcclProcess], by_net: dict[str, li
     if cause is not None:
         advice += " " + advice_for(cause.name, job, ranks[0])
     return Finding(
-        id="transport-mismatch", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=tuple(ranks),
+        id="transport-mismatch", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
         waiting_ranks=tuple(sorted(others)), since=min(times, default=now),
         cause=cause.name if cause is not None else "networks_differ",
-        summary=f"ranks of one communicator of {size} chose different networks ({words}): it cannot be made, or hangs at its "
-                f"first call{why}",
+        summary=f"ranks of one communicator of {mixed.size} chose different networks ({words}): it cannot be made, or hangs at "
+                f"its first call{why}",
         advice=advice, evidence=(*evidence, *(cause.evidence if cause else ()))[:8],
     )

@@ -9,7 +9,7 @@ from diag.model import Evidence
 from diag.observations import GpuSample, NcclVersion, Observation
 from diag.traffic import Traffic, recent
 
-__all__ = ["Unlogged", "Verdict", "several_nodes"]
+__all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
 
 # Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every step's gradients.
 _WINDOW_SECONDS = 60.0
@@ -75,6 +75,15 @@ class Unlogged:
             words.append(f"{(traffic.socket_sent or 0.0) / 1e6:.0f} MB/s leave this node over sockets{share}")
             evidence.append(Evidence("interfaces", f"{words[-1]} (over {traffic.seconds:.0f} s)", now))
         return Verdict(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
+
+
+def one_node(job: JobState) -> bool:
+    """Whether the job is known to run on one node: the launcher says so, or all its ranks are seen there."""
+    places = [rank.placement for rank in job.ranks.values()]
+    told = [place for place in places if place.launcher != "captured" and place.local_world_size]
+    if told:
+        return all(place.local_world_size == place.world_size for place in told)
+    return job.nccl_processes.on_one_node()
 
 
 def several_nodes(job: JobState) -> bool:

@@ -11,6 +11,7 @@ from diag.observations import (
     NcclPeerLost,
     NcclPortEvent,
     NcclResult,
+    NcclRetry,
     NcclVerbsError,
     VerbsDriverMissing,
 )
@@ -34,7 +35,7 @@ _ERRNO = {
 #   2.19-2.23  Call to ibv_modify_qp failed with error Connection timed out errno 110  (in 2.18 without the number)
 #   2.24-2.31  Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_2:1, curr state INIT, next state RTR,
 #              local GID index 3, local GID ::ffff:10.0.0.1, remote GID ::ffff:10.0.0.2
-#   2.24-2.31  the same and ", retrying 1/34 after 100 msec of sleep" (INFO): not the end of it, no fact
+#   2.24-2.31  the same and ", retrying 1/35 after 100 msec of sleep" (INFO; captured with 2.26.2): not the end of it
 #   2.18-2.31  Call to ibv_poll_cq() returned -1
 _CALL = re.compile(
     r"Call to (?P<call>(?:ibv|mlx5dv)_\w{1,60})(?:\(\))? (?:failed"
@@ -54,8 +55,10 @@ def _call(line: NcclLine) -> NcclFact | None:
     text = line.text
     if not text.startswith(("Call to ibv_", "Call to mlx5dv_")):
         return peer(line)
+    if ", retrying " in text:
+        return _retry(line)
     match = _CALL.match(text)
-    if match is None or ", retrying " in text:
+    if match is None:
         return None
     error = match["error"] or match["text"] or match["returned"] or ""
     number = match["errno"] or match["number"]
@@ -66,6 +69,28 @@ def _call(line: NcclLine) -> NcclFact | None:
     return NcclVerbsError(
         line.rank, line, match["call"], error, errno, place["device"], int(place["port"]), int(place["index"]),
         place["local"], place["remote"],
+    )
+
+
+# src/misc/ibvwrap.cc and src/misc/socket.cc, INFO; captured on 2 x H200, 2026-11-21:
+#   2.26.2  Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, ..., retrying 1/35 after 100 msec
+#   2.26.2  socketPollConnect: connect returned Connection refused, retrying (1/34) after sleep for 100 msec
+#   2.28.9  socketPollConnect: connect to 192.0.2.10<37085> returned Connection refused, retrying (1/34) after sleep for 100 msec
+_RETRY = re.compile(
+    r"(?:Call to (?P<verbs>ibv_\w{1,60}) failed with -?\d{1,5} (?P<error>[^,]{1,120}), .{0,300}?"
+    r"|\w{1,60}: (?P<call>connect)(?: to (?P<peer>\S{1,120}))? returned (?P<said>[^,]{1,120})"
+    r"), retrying \(?(?P<attempt>\d{1,6})/(?P<most>\d{1,6})\)? after "
+)
+
+
+def _retry(line: NcclLine) -> NcclFact | None:
+    match = _RETRY.match(line.text)
+    if match is None:
+        return None
+    error = match["error"] or match["said"]
+    return NcclRetry(
+        line.rank, line, match["verbs"] or match["call"], error, int(match["attempt"]), int(match["most"]), match["peer"] or "",
+        _ERRNO.get(error),
     )
 
 
@@ -178,7 +203,7 @@ _PEER = re.compile(
 def peer(line: NcclLine) -> NcclFact | None:
     match = _PEER.match(line.text)
     if match is None:
-        return None
+        return _retry(line) if ", retrying (" in line.text else None
     address = match["p1"] or match["p2"] or match["p3"] or match["p4"] or match["p5"] or ""
     error = match["closed"] or match["e2"] or match["e3"] or match["e4"] or match["e5"] or match["exceeded"]
     return NcclPeerLost(line.rank, line, address, error)
