@@ -321,7 +321,7 @@ def _ofi(line: NcclLine) -> NcclFact | None:
 #   2.24-2.28  GPU Direct RDMA Enabled for GPU 0 / HCA 8 (distance 4 <= 5), read 1 mode Default
 #   2.18-2.31  NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
 _GPU_DIRECT = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for (?:.{0,80}?\(([^()]{1,80})\)|HCA \d{1,4} '([^']{0,80})')?")
-# src/init.cc, 2.24-2.31; captured with 2.28.9. On one node, and with sockets, it is always 0:
+# src/init.cc, 2.24-2.31; captured with 2.28.9, also with GDR 1, on one node and with sockets, where it means nothing:
 #   Connected all rings, use ring PXN 0 GDR 0
 _RINGS = re.compile(r"Connected all rings, (use ring PXN \d GDR (\d))$")
 
