@@ -255,7 +255,7 @@ class NcclPortEvent(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclDuplicateGpu(NcclFact):
-    """Two ranks of a communicator on one GPU."""
+    """Two ranks of a communicator on one GPU. NCCL 2.30 and later do not tell which: -1, -1 and ""."""
 
     comm_rank: int
     other_rank: int
