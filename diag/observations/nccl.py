@@ -213,7 +213,7 @@ class NcclInitTimings(NcclFact):
 class NcclGpuDirect(NcclFact):
     """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does not.
 
-    "use ring PXN 0 GDR 0" is of a communicator's rings: on one node, or over sockets, GDR is always 0.
+    "use ring PXN 0 GDR 0" is told of any communicator's rings: on one node, or over sockets, it means nothing (seen: 0 and 1).
     """
 
     enabled: bool
@@ -256,7 +256,7 @@ class NcclPortEvent(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclDuplicateGpu(NcclFact):
-    """Two ranks of a communicator on one GPU."""
+    """Two ranks of a communicator on one GPU. NCCL 2.30 and later do not tell which: -1, -1 and ""."""
 
     comm_rank: int
     other_rank: int

@@ -19,6 +19,7 @@ from diag.sources.nccl_log.plain import plain_runs
 
 __all__ = ["driver_missing", "plain_runs", "read_line"]
 
+_LONGEST_WORD = 240  # a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
 _Reader = Callable[[NcclLine], NcclFact | None]
 
 
@@ -31,7 +32,7 @@ def read_line(text: str, rank: int | None) -> Sequence[Observation]:
     if found is None:
         return ()
     line, whole = found if isinstance(found, Torn) else (found, found)
-    read = _reader(whole.text.partition(" ")[0])
+    read = _reader(whole.text[:_LONGEST_WORD].partition(" ")[0])
     fact = read(whole) if read is not None else None
     return (line,) if fact is None else (line, fact)
 

@@ -97,12 +97,15 @@ def _channel(line: NcclLine) -> NcclFact | None:
     )
 
 
-# src/init.cc, WARN, 2.18-2.31; the bus id is hexadecimal:
-#   Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60
+# src/init.cc, WARN; the bus id is hexadecimal:
+#   2.18-2.29  Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60
+#   2.30-2.31  Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.
 _DUPLICATE = re.compile(r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]{1,16})$")
 
 
 def _duplicate(line: NcclLine) -> NcclFact | None:
+    if line.text.startswith("Multiple Ranks are using the same GPU"):
+        return NcclDuplicateGpu(line.rank, line, -1, -1, "")
     match = _DUPLICATE.match(line.text)
     return NcclDuplicateGpu(line.rank, line, int(match[1]), int(match[2]), match[3]) if match else None
 
@@ -113,4 +116,5 @@ READERS = {
     "Init": _timings,
     "Channel": _channel,
     "Duplicate": _duplicate,
+    "Multiple": _duplicate,
 }

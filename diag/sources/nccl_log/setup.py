@@ -48,7 +48,7 @@ def _ras(line: NcclLine) -> NcclFact | None:
 #   NCCL_IB_DISABLE set by environment to 1.
 #   NCCL_SOCKET_IFNAME set by environment to eth0
 #   NCCL_IB_HCA set to mlx5_0,mlx5_1
-_VARIABLE = re.compile(r"(\w{4,80}) set (?:by environment )?to (.*)")
+_VARIABLE = re.compile(r"(\w{4,80}) set (?:by environment to (.*)|to (\S*))")
 _INTEGER = re.compile(r"(-?\d{1,20})\.")
 
 
@@ -56,8 +56,9 @@ def variable(line: NcclLine) -> NcclFact | None:
     match = _VARIABLE.fullmatch(line.text)
     if match is None:
         return None
-    integer = _INTEGER.fullmatch(match[2])
-    return NcclEnvironment(line.rank, line, match[1], integer[1] if integer else match[2])
+    value = match[2] if match[2] is not None else match[3]
+    integer = _INTEGER.fullmatch(value)
+    return NcclEnvironment(line.rank, line, match[1], integer[1] if integer else value)
 
 
 # src/bootstrap.cc. With NCCL_OOB_NET_ENABLE (2.23-2.31) it names a device and its port instead:
@@ -222,6 +223,7 @@ _LOAD = re.compile(
 #   2.22-2.27  NET/Plugin: libnccl-net-ofi.so: undefined symbol: fi_dupinfo@FABRIC_1.8
 #   2.28-2.31  NET/Plugin: libnccl-net-ofi.so: libfabric.so.1: cannot open shared object file: No such file or directory
 #   2.19-2.25  NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.
+#   2.18       NET/Plugin: Failed to find ncclNetPlugin symbol (v4 or v5).
 _DLERROR = re.compile(r"([^\s:]{1,200}\.so(?:\.[\w.]{1,20})?): \S")
 _NO_FILE = re.compile(r"([^\s:]{1,200}): cannot open shared object file: No such file or directory")
 # Used:
@@ -321,7 +323,7 @@ def _ofi(line: NcclLine) -> NcclFact | None:
 #   2.24-2.28  GPU Direct RDMA Enabled for GPU 0 / HCA 8 (distance 4 <= 5), read 1 mode Default
 #   2.18-2.31  NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
 _GPU_DIRECT = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for (?:.{0,80}?\(([^()]{1,80})\)|HCA \d{1,4} '([^']{0,80})')?")
-# src/init.cc, 2.24-2.31; captured with 2.28.9. On one node, and with sockets, it is always 0:
+# src/init.cc, 2.24-2.31; captured with 2.28.9, also with GDR 1, on one node and with sockets, where it means nothing:
 #   Connected all rings, use ring PXN 0 GDR 0
 _RINGS = re.compile(r"Connected all rings, (use ring PXN \d GDR (\d))$")
 
