@@ -37,7 +37,7 @@ class Case:
     env: dict[str, str] = field(default_factory=dict)
     expect: list[list[str]] = field(default_factory=list)
     nodes: int = 2
-    seconds: float = 13
+    seconds: float = 18
     rank_verbs: dict[int, str | None] = field(default_factory=dict)
     rank_env: dict[int, dict[str, str]] = field(default_factory=dict)
     level: str = "INFO"
@@ -73,15 +73,15 @@ CASES = [
     Case("ports-init", verbs=IB_INIT, expect=fallback("no_device")),
     Case("open-device-eperm", verbs=IB + "fail open_device errno=1\n", expect=fallback("device_open")),
     Case("oob-ifname-missing", verbs=IB, env={"NCCL_OOB_NET_IFNAME": "ib9"}, minimum=(2, 24), expect=fallback("no_oob_interface")),
-    Case("mixed-no-device", verbs=IB, rank_verbs={1: NO_DEVICE}, expect=[["transport-mismatch", ""]]),
-    Case("mixed-ib-disable", verbs=IB, rank_env={1: {"NCCL_IB_DISABLE": "1"}}, expect=[["transport-mismatch", ""]]),
+    Case("mixed-no-device", seconds=11, verbs=IB, rank_verbs={1: NO_DEVICE}, expect=[["transport-mismatch", ""]]),
+    Case("mixed-ib-disable", seconds=11, verbs=IB, rank_env={1: {"NCCL_IB_DISABLE": "1"}}, expect=[["transport-mismatch", ""]]),
     # Interfaces and the rendezvous
-    Case("ifname-missing", env={"NCCL_SOCKET_IFNAME": "ib9"}, expect=[["nccl-no-interface", "ib9"]]),
-    Case("ifname-missing-subsys", env={"NCCL_SOCKET_IFNAME": "ib9", **SUBSYSTEMS}, expect=[["nccl-no-interface", "ib9"]]),
-    Case("ifname-lo", env={"NCCL_SOCKET_IFNAME": "lo"}, expect=[["nccl-no-interface", "lo"]]),
-    Case("ifname-missing-one", rank_env={1: {"NCCL_SOCKET_IFNAME": "ib9"}}, expect=[["nccl-no-interface", "ib9"]]),
-    Case("bootstrap-refused", fault="no-root", expect=[["nccl-init-error", "bootstrap"]]),
-    Case("bootstrap-no-route", no_address=True, expect=[["nccl-no-interface", ""]]),
+    Case("ifname-missing", seconds=7, env={"NCCL_SOCKET_IFNAME": "ib9"}, expect=[["nccl-no-interface", "ib9"]]),
+    Case("ifname-missing-subsys", seconds=7, env={"NCCL_SOCKET_IFNAME": "ib9", **SUBSYSTEMS}, expect=[["nccl-no-interface", "ib9"]]),
+    Case("ifname-lo", seconds=11, env={"NCCL_SOCKET_IFNAME": "lo"}, expect=[["nccl-no-interface", "lo"]]),
+    Case("ifname-missing-one", seconds=11, rank_env={1: {"NCCL_SOCKET_IFNAME": "ib9"}}, expect=[["nccl-no-interface", "ib9"]]),
+    Case("bootstrap-refused", seconds=11, fault="no-root", expect=[["nccl-init-error", "bootstrap"]]),
+    Case("bootstrap-no-route", seconds=11, no_address=True, expect=[["nccl-no-interface", ""]]),
     # RDMA that works
     Case("ib-healthy", verbs=IB),
     Case("ib-healthy-subsys", verbs=IB, env=SUBSYSTEMS),
@@ -103,7 +103,7 @@ CASES = [
         env={"NCCL_IB_MQP_RETRY_CNT": "2"},
         expect=[["ib-error", "modify_qp"]],
     ),
-    Case("modify-qp-timeout-subsys", verbs=IB + "fail modify_qp errno=110 state=2\n", env=SUBSYSTEMS, expect=[["ib-error", "modify_qp"]]),
+    Case("modify-qp-timeout-subsys", seconds=11, verbs=IB + "fail modify_qp errno=110 state=2\n", env=SUBSYSTEMS, expect=[["ib-error", "modify_qp"]]),
     Case(
         "modify-qp-einval",
         verbs=ROCE + "fail modify_qp errno=22 state=2\n",
@@ -112,11 +112,11 @@ CASES = [
     ),
     Case("modify-qp-enetunreach", verbs=ROCE + "fail modify_qp errno=101 state=2\n", expect=[["ib-error", "modify_qp"]]),
     Case("modify-qp-enodev", verbs=ROCE + "fail modify_qp errno=19 state=2\n", expect=[["ib-error", "modify_qp"]]),
-    Case("completion-12", verbs=IB, rank_verbs={0: IB + "complete status=12 vendor=129 after=60\n"}, expect=[["ib-error", "retry_exceeded"]]),
-    Case("completion-12-roce", verbs=ROCE, rank_verbs={0: ROCE + "complete status=12 vendor=129 after=60\n"}, expect=[["ib-error", "retry_exceeded"]]),
-    Case("completion-5", verbs=IB, rank_verbs={0: IB + "complete status=5 vendor=249 after=60\n"}, expect=[["ib-error", "flushed"]]),
-    Case("completion-4", verbs=IB, rank_verbs={0: IB + "complete status=4 vendor=81 after=60\n"}, expect=[["ib-error", "protection"]]),
-    Case("completion-10", verbs=IB, rank_verbs={0: IB + "complete status=10 vendor=136 after=60\n"}, expect=[["ib-error", "remote_access"]]),
+    Case("completion-12", seconds=11, verbs=IB, rank_verbs={0: IB + "complete status=12 vendor=129 after=60\n"}, expect=[["ib-error", "retry_exceeded"]]),
+    Case("completion-12-roce", seconds=11, verbs=ROCE, rank_verbs={0: ROCE + "complete status=12 vendor=129 after=60\n"}, expect=[["ib-error", "retry_exceeded"]]),
+    Case("completion-5", seconds=11, verbs=IB, rank_verbs={0: IB + "complete status=5 vendor=249 after=60\n"}, expect=[["ib-error", "flushed"]]),
+    Case("completion-4", seconds=11, verbs=IB, rank_verbs={0: IB + "complete status=4 vendor=81 after=60\n"}, expect=[["ib-error", "protection"]]),
+    Case("completion-10", seconds=11, verbs=IB, rank_verbs={0: IB + "complete status=10 vendor=136 after=60\n"}, expect=[["ib-error", "remote_access"]]),
     Case(
         "port-flap",
         verbs=IB + "event 10 after=0.1 device=mlx5_0 port=1\nevent 9 after=0.2 device=mlx5_0 port=1\n",
@@ -139,8 +139,8 @@ CASES = [
     Case("one-node-no-p2p", nodes=1, env={"NCCL_P2P_DISABLE": "1"}),
     Case("shm-full", nodes=1, env={"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"}, fault="shm", expect=[["shm-too-small", ""]]),
     # A peer goes
-    Case("peer-killed", fault="kill", steps=200, expect=[["rank-died", ""]]),
-    Case("peer-killed-buffered", fault="kill-buffered", steps=200, expect=[["rank-died", ""]]),
-    Case("peer-killed-ib", verbs=IB, fault="kill", steps=200, expect=[["rank-died", ""]]),
-    Case("peer-killed-one-node", nodes=1, fault="kill", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed", seconds=11, fault="kill", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed-buffered", seconds=11, fault="kill-buffered", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed-ib", seconds=11, verbs=IB, fault="kill", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed-one-node", seconds=11, nodes=1, fault="kill", steps=200, expect=[["rank-died", ""]]),
 ]

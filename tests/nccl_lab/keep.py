@@ -8,11 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
-# Said once a channel, connection or queue: four of each are kept.
+# Said once a channel, connection or queue: two of each are kept.
 _MANY = re.compile(rb"Channel \d|proxy|Could not get speed|NCCL Dev|_ece|QP created|Set ECE|query_ece|set_ece|Connected to|Regist")
 _DIGITS = re.compile(rb"0x[0-9a-f]+|\d+")
 _UUID = re.compile(rb"(?:GPU-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_KEPT = 4
+_KEPT = 2
 
 
 def shorten(text: bytes) -> bytes:
