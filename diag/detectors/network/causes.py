@@ -95,10 +95,16 @@ def _disabled(view: _View) -> Cause | None:
 
 
 def _forced(view: _View) -> Cause | None:
-    """NCCL_NET=Socket. NCCL 2.18-2.30 never prints it: no word of RDMA at all in a log that talks is its trace."""
+    """NCCL_NET=Socket. NCCL prints it from 2.28 on, if at all, when a second communicator is made; before, its trace is that
+    NCCL found devices and took sockets all the same, or had no word for RDMA at all (captured with 2.18-2.31)."""
     told = view.variable("NCCL_NET")
     if told is not None and told[0].strip().lower() == "socket":
         return Cause("net_forced", f"NCCL_NET={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
+    process = view.process
+    if process is not None and process.devices is not None and process.devices.devices and not process.failed:
+        names = ", ".join(f"{one.name}:{one.port}" for one in process.devices.devices[:4])
+        return Cause("net_forced", f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, the "
+                     "program or an nccl.conf) makes it do", view.of(process.devices), True)
     return None
 
 

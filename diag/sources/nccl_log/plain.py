@@ -22,7 +22,7 @@ _MARK = " NCCL INFO Channel "
 # A channel "via NET/" ends the run: of those within a node (P2P/CUMEM, P2P/IPC/read, SHM/direct) none has an N.
 _RUN = re.compile(
     r"(?:[^ ]+ \[[^ ]+ NCCL INFO (?:Channel [^N\n]*\n|(?:Trees|threadThresholds|\[Proxy|MNNVL|P2P Chunksize|Check P2P|CC"
-    r"|Comm config|cudaDriverVersion|\d{1,4} coll) [^\n]*\n))+"
+    r"|Comm config Blocking|cudaDriverVersion|\d{1,4} coll) [^\n]*\n))+"
 )
 
 

@@ -61,6 +61,16 @@ def variable(line: NcclLine) -> NcclFact | None:
     return NcclEnvironment(line.rank, line, match[1], integer[1] if integer else value)
 
 
+# src/init.cc, INFO, of the second communicator on; captured with 2.28.9 and 2.31.2 (no earlier one ever prints NCCL_NET):
+#   Comm config netName reset to NCCL_NET=Socket
+_NET_NAME = re.compile(r"Comm config netName reset to (NCCL_NET)=(\S{1,80})$")
+
+
+def _comm_config(line: NcclLine) -> NcclFact | None:
+    match = _NET_NAME.match(line.text)
+    return NcclEnvironment(line.rank, line, match[1], match[2]) if match else None
+
+
 # src/bootstrap.cc. With NCCL_OOB_NET_ENABLE (2.23-2.31) it names a device and its port instead:
 #   2.18-2.23  Bootstrap : Using eth0:10.0.0.1<0>
 #   2.24-2.31  Bootstrap: Using eth0:192.0.2.2<0>         (captured with 2.28.9)
@@ -345,6 +355,7 @@ def _rings(line: NcclLine) -> NcclFact | None:
 READERS = {
     "NCCL": _version,
     "RAS": _ras,
+    "Comm": _comm_config,
     "Bootstrap": _bootstrap,
     "Bootstrap:": _bootstrap,
     "no": _no_oob,
