@@ -20,8 +20,6 @@ _FD_NEARLY_FULL = 0.90
 # RDMA registers whole buffers: anything that is not unlimited fails sooner or later; docker's default is 8 MiB.
 _MEMLOCK_ENOUGH_BYTES = 1 << 40
 
-_ACCESS_SECONDS = 3.0
-
 
 class _FirstLine:
     """Remembers the first line that a pattern named, by rank: the evidence of a limit that was hit."""
@@ -180,8 +178,7 @@ class MemlockDetector:
 
     What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
 
-    False alarms: without RDMA devices nothing is said, however low the limit is; nor of a rank with the capability IPC_LOCK,
-    whom the limit does not bind.
+    False alarms: without RDMA devices nothing is said, however low the limit is.
     """
 
     name = "memlock-limit"
@@ -198,7 +195,7 @@ class MemlockDetector:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        low = [rank for rank in job.ranks.values() if _memlock_low(now, rank)]
+        low = [rank for rank in job.ranks.values() if _memlock_low(rank)]
         if not low and not self._lines.hits:
             return
         crashed = bool(self._lines.hits)
@@ -219,13 +216,9 @@ class MemlockDetector:
         return ()
 
 
-def _memlock_low(now: float, rank: RankState) -> bool:
+def _memlock_low(rank: RankState) -> bool:
     if rank.limits is None or not rank.limits.rdma_devices:
         return False  # no RDMA here: the limit does not matter
-    if rank.rdma is None and now - rank.found_at < _ACCESS_SECONDS:
-        return False  # whether it has IPC_LOCK is read at the same time, and has not come yet
-    if rank.rdma is not None and rank.rdma.ipc_lock:
-        return False
     names = dict(rank.limits.soft)
     limit = names.get("Max locked memory")
     return "Max locked memory" in names and limit is not None and limit < _MEMLOCK_ENOUGH_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import CgroupMemory, HostMemory, LimitsSeen, LogLine, RdmaAccess, SharedMemory
+from diag.observations import CgroupMemory, HostMemory, LimitsSeen, LogLine, SharedMemory
 from tests.facts import Story, pid_of, process, tree
 
 MIB = 1 << 20
@@ -87,19 +87,6 @@ def test_low_memlock_matters_only_beside_rdma_devices() -> None:
 
     assert before == []
     assert (story.the("memlock-limit").ranks, story.the("memlock-limit").severity.value) == ((0,), "warning")
-
-
-@pytest.mark.parametrize(("ipc_lock", "named"), [(True, ()), (False, (0,)), (None, (0,))])
-def test_low_memlock_does_not_bind_a_rank_that_may_lock_more(ipc_lock: bool | None, named: tuple[int, ...]) -> None:
-    story = Story()
-    story.tell(limits(0, memlock=8 * MIB, rdma=True))
-    story.wait(1)
-    before = story.findings()
-    story.tell(RdmaAccess(0, pid_of(0), ("uverbs0",), (), (), True, ("mlx5",), ipc_lock, "kubernetes"))
-    story.wait(5)
-
-    assert before == []  # the limit is read before the capability
-    assert tuple(rank for finding in story.findings() for rank in finding.ranks) == named
 
 
 def test_refused_allocation_with_a_limited_address_space_names_the_limit() -> None:
