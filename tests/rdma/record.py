@@ -18,7 +18,7 @@ from tests.rdma import image, machine
 
 FOLDER = image.REPOSITORY / "tests" / "captures" / "sources" / "rdma"
 # What a process showed; of its status only what the sources read and what belongs to it.
-_KEPT = ("said", "stderr", "payload", "limits", "fds", "maps")
+_KEPT = ("said", "stderr", "payload", "limits", "fds")
 _STATUS = ("Uid:", "VmLck:", "VmPin:", "CapEff:")
 
 
@@ -39,7 +39,10 @@ def main(words: list[str]) -> None:
     _write_json("ports.json", {when: ports[when]["payload"] for when in ("up", "down", "up_again")})
     _write_json("traffic.json", {when: {what: results["traffic"][when][what]["payload"] for what in ("ports", "networks")}
                                  for when in ("before", "after")})  # fmt: skip
-    _write_json("processes.json", {name: _process(seen) for name, seen in (results["processes"] | results["containers"]).items()})
+    processes = {name: _process(seen) for name, seen in (results["processes"] | results["containers"]).items()}
+    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(shown)}" for name, shown in processes.items())
+    (FOLDER / "processes.json").write_text("{\n" + rows + "\n}\n")
+    (FOLDER / "maps.txt").write_text(results["processes"]["user_unlimited"]["maps"])
     for name, result in results.items():
         if name.startswith("run:"):
             _write_journal(name.removeprefix("run:"), result["run"])
