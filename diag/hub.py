@@ -267,7 +267,9 @@ class Hub:
         for found in self._finder.scan():
             self.add_rank(found)
         waited = time.monotonic() - self._finder_from
-        if not self.engine.job.ranks and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
+        # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and late.
+        none = not self.engine.job.ranks and not self.environment
+        if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
             lone = self._finder.sole_process()
             if lone is not None:
                 self._talk(f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
