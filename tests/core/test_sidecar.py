@@ -192,6 +192,16 @@ def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subproces
         assert "reads_a_shard" in functions(child)
 
 
+def test_suspicion_reads_anew_what_the_rank_has_of_rdma(rank: subprocess.Popen[bytes]) -> None:
+    # given a sidecar that has looked once, and would again in a minute
+    with beside(rank) as sidecar:
+        sidecar.source("rdma_access")
+
+        sidecar.order({"mode": "closer"})
+
+        assert sidecar.source("rdma_access")["payload"]["pid"] == rank.pid
+
+
 @needs_pyspy
 def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(rank: subprocess.Popen[bytes]) -> None:
     with beside(rank) as sidecar:

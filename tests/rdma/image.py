@@ -25,7 +25,7 @@ BUILD = REPOSITORY / "build" / "rdma"
 _RECIPE = Path(__file__).with_name("image.sh")
 _PYTHON = "3.11"  # Debian 12's, in the machine
 # `make test-rdma` installs them from Debian where it may.
-_TOOLS = ("qemu-system-x86_64", "debootstrap", "cpio", "dpkg")
+_TOOLS = ("qemu-system-x86_64", "debootstrap", "cpio", "dpkg", "unshare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def why_not() -> str:
 
 
 def image() -> Image:
-    """Takes some minutes the first time. Raises CalledProcessError with the recipe's last words in its notes."""
+    """Takes a minute or two the first time. Raises CalledProcessError; the recipe's last words are on stderr."""
     folder, began, built = _folder(), time.monotonic(), False
     if not (folder / "rootfs.cpio").exists():
         built = True
@@ -60,7 +60,8 @@ def image() -> Image:
             if old.is_dir() and old != folder:
                 shutil.rmtree(old, ignore_errors=True)
         _install_dependencies(folder / "site")
-        subprocess.run(["sh", str(_RECIPE), str(folder)], check=True)
+        # In a mount namespace of its own: what debootstrap mounts is gone with it, however it ends.
+        subprocess.run(["unshare", "--mount", "sh", str(_RECIPE), str(folder)], check=True)
     return Image(folder / "vmlinuz", folder / "rootfs.cpio", time.monotonic() - began if built else None)
 
 

@@ -1,19 +1,22 @@
 #!/bin/sh
-# Builds the virtual machine of the RDMA tests: DIR/vmlinuz and DIR/rootfs.cpio. As root, on any Debian. Nothing is installed on the
+# Builds the virtual machine of the RDMA tests: DIR/vmlinuz and DIR/rootfs.cpio. As root, on Debian. Nothing is installed on the
 # host: the kernel comes out of its package, and the rest lives in a Debian of its own. Changing this file makes a new image.
 set -eu
 dir=$1
 suite=bookworm
-packages=python3,iproute2,kmod,procps,ibverbs-providers,ibverbs-utils,perftest,rdma-core,libcap2-bin
+packages=python3,iproute2,kmod,procps,ibverbs-providers,ibverbs-utils,perftest,rdma-core
 modules="rdma_rxe crc32_generic veth overlay" # crc32: rxe asks for it by an alias that names no module
 
 root=$dir/rootfs
 mkdir -p "$dir"
-rm -rf "$root" "$dir/kernel"
+rm -rf --one-file-system "$root" "$dir/kernel"
 # The kernel's package is only read: its scripts would make an initramfs that nobody boots.
-debootstrap --variant=minbase --include="$packages" "$suite" "$root" >"$dir/debootstrap.log" 2>&1 || { tail -20 "$dir/debootstrap.log" >&2; exit 1; }
+debootstrap --variant=minbase --include="$packages" "$suite" "$root" >"$dir/debootstrap.log" 2>&1 || {
+  tail -20 "$dir/debootstrap.log" >&2
+  exit 1
+}
 kernel=$(chroot "$root" apt-cache depends --important linux-image-amd64 | sed -n 's/^ *Depends: *//p' | head -1)
-(cd "$root/tmp" && chroot "$root" sh -c "cd /tmp && apt-get download -q -o APT::Sandbox::User=root $kernel" >>"$dir/debootstrap.log" 2>&1)
+chroot "$root" sh -c "cd /tmp && apt-get download -q -o APT::Sandbox::User=root $kernel" >>"$dir/debootstrap.log" 2>&1
 dpkg -x "$root"/tmp/linux-image-*.deb "$dir/kernel"
 cp "$dir"/kernel/boot/vmlinuz-* "$dir/vmlinuz"
 
@@ -41,4 +44,4 @@ mknod -m 600 "$root/dev/console" c 5 1
 # Not compressed: unpacking under emulation takes longer than reading.
 (cd "$root" && find . -xdev -print0 | cpio --null --create --format=newc --owner=0:0 --quiet) >"$dir/rootfs.cpio.new"
 mv "$dir/rootfs.cpio.new" "$dir/rootfs.cpio"
-rm -rf "$root" "$dir/kernel" "$dir/site"
+rm -rf --one-file-system "$root" "$dir/kernel" "$dir/site"

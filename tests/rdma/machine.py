@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,16 +61,19 @@ def run(image: Image, folder: Path, seconds: float, parts: tuple[str, ...] = ())
         machine.wait()
         initrd.unlink()
     said = console.read_text("utf-8", "replace") if console.exists() else ""
-    return Answers({answer["part"]: answer for answer in _read(answers)}, said + complaints.decode("utf-8", "replace"),
-                   time.monotonic() - began)  # fmt: skip
+    return Answers(read(answers), said + complaints.decode("utf-8", "replace"), time.monotonic() - began)
 
 
-def _read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """The driver's lines by part."""
+    parts = {}
     for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
         try:
-            yield json.loads(line)
+            answer = json.loads(line)
         except ValueError:
             continue  # torn: the machine was ended; what is missing is told by whoever asks for it
+        parts[answer["part"]] = answer
+    return parts
 
 
 def _overlay(folder: Path) -> Path:
@@ -85,7 +87,7 @@ def _overlay(folder: Path) -> Path:
     (tree / "init").chmod(0o755)
     if sys.version_info[:2] == (3, 11):  # the machine's Python: it need not compile
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        compileall.compile_dir(home / "diag", quiet=1, stripdir=str(tree), invalidation_mode=unchecked)
+        compileall.compile_dir(home, quiet=1, stripdir=str(tree), invalidation_mode=unchecked)
     names = subprocess.run(["find", ".", "-print0"], cwd=tree, check=True, capture_output=True).stdout
     with open(archive, "wb") as file:
         words = "cpio --null --create --format=newc --owner=0:0 --quiet"

@@ -62,6 +62,9 @@ SCENARIOS = (
     # CAP_IPC_LOCK: rank 0's limit does not hold
     Scenario("healthy", (Rank(16 * MIB, memlock=8 * MIB), Rank())),
     Scenario("no_device_nodes", (Rank(0, (DEVICE_NODES,), nccl="socket"), Rank(0, (DEVICE_NODES,), nccl="socket"))),
+    Scenario("one_rank_without_device_nodes", (Rank(), Rank(0, (DEVICE_NODES,), nccl="socket"))),
+    # libibverbs itself warns on stderr, of each driver that it is configured for
+    Scenario("no_drivers", (Rank(without=(PROVIDERS,), nccl="socket"), Rank(without=(PROVIDERS,), nccl="socket"))),
     Scenario("no_library", (Rank(without=(LIBRARY,), nccl="socket"), Rank(without=(LIBRARY,), nccl="socket"))),
     Scenario(
         "memlock",

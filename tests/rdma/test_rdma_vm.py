@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from diag.capture import JournalReader, segments
+from diag.model import Record
 from diag.observations import Observation, RdmaAccess, RdmaPortsSeen
+from diag.sources import infiniband, interfaces
 from diag.sources.parsers import PARSERS
+from diag.traffic import between
 from tests.rdma.machine import Answers
-from tests.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, SCENARIOS, Scenario, Wanted
+from tests.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, PROVIDERS, SCENARIOS, Scenario, Wanted
 
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
 
@@ -104,6 +107,7 @@ def test_a_process_that_registers_memory_is_seen_to_hold_its_device(answers: Ans
         ("user_8_mib", False, "ENOMEM", 8 * MIB, False),
         ("user_unlimited", True, "", None, False),
         ("user_0", False, "EPERM", 0, False),
+        ("namespace_root_8_mib", False, "ENOMEM", 8 * MIB, False),
     ],
 )
 def test_limit_of_locked_memory_and_the_right_to_ignore_it(  # noqa: PLR0917
@@ -181,6 +185,23 @@ def test_traffic_of_rdma_moves_the_counters_of_port_and_interface(answers: Answe
         assert moved[1] - moved[0] > sent
 
 
+def test_soft_roce_counts_packets_and_its_bytes_are_the_interfaces(answers: Answers) -> None:
+    """Other than a card's: what a detector may conclude from bytes on sockets, it may not conclude here."""
+    read = answers["traffic"]
+    told: dict[str, list[Any]] = {"ports": [], "networks": []}
+    for when, at in (("before", 100.0), ("after", 110.0)):
+        for what, source in (("ports", infiniband), ("networks", interfaces)):
+            (seen,) = source.parse(Record(source.SOURCE, read[when][what]["payload"], at=at))
+            told[what].append((at, seen))
+
+    moved = between(tuple(told["ports"]), tuple(told["networks"]))
+
+    assert moved is not None
+    assert (moved.rdma_sent, moved.rdma_received) == (None, None)
+    assert moved.rdma_packets is not None and moved.rdma_packets > 0
+    assert moved.socket_sent is not None and moved.socket_sent * 10 > 20 * 16384
+
+
 # -- jobs under `diag run` ------------------------------------------------------------------------------------
 
 
@@ -203,10 +224,22 @@ def test_journal_of_the_job_tells_what_each_rank_has_of_rdma(answers: Answers, s
 
     for number, rank in enumerate(scenario.ranks):
         held = (f"uverbs{number}",) if rank.registers and not rank.without else ()
+        drivers = PROVIDERS not in (rank.without or ())
         assert seen[number].open_nodes == held
         assert seen[number].verbs_library is (LIBRARY not in (rank.without or ()))
         assert (seen[number].device_nodes == ()) is (DEVICE_NODES in (rank.without or ()))
+        assert ("rxe" in (seen[number].providers or ())) is drivers
         assert seen[number].ipc_lock is (scenario.user == 0)
+
+
+def test_a_dump_says_who_holds_which_device(answers: Answers) -> None:
+    runs = ("healthy", "no_device_nodes", "memlock")
+    lines = {name: answers[f"run:{name}"]["dump"]["dump"]["network"]["text"] for name in runs}
+
+    assert "network of rank 0: holds uverbs0 open" in lines["healthy"]
+    assert "2 of 2 RDMA ports active" in lines["healthy"][0]
+    assert not any("holds" in line for line in lines["no_device_nodes"])
+    assert "network of rank 1: holds uverbs1 open" in lines["memlock"]
 
 
 def test_journal_of_a_job_whose_port_goes_down_shows_it_up_and_then_down(answers: Answers, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_root_of_a_user_namespace_is_who_it_is_there_and_may_lock_no_more_than_i
     Path(f"/proc/{pid}/uid_map").write_text("65534 0 1")
 
     assert read(pid).ipc_lock is False
-    assert int(RdmaAccessReader(pid)._status_line(b"CapEff") or "", 16) >> 14 & 1  # though it looks as if
+    assert int(RdmaAccessReader(pid).sample()["cap_eff"], 16) >> 14 & 1  # though it looks as if
     assert RdmaAccessReader(pid)._uid_inside(0) == 65534  # as getpwuid(getuid()) of it asks for
 
 

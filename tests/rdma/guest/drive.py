@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ PARTS: dict[str, Part] = {
     "containers": parts.containers,
     "traffic": parts.traffic,
 }
-# Jobs under `diag run` start side by side: what takes long is their start. Those for which the cable is cut come one by one.
+# Jobs under `diag run` go side by side: one waits while another starts. Those for which the cable is cut come one by one.
 TOGETHER: dict[str, Part] = {f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if not scenario.down}
 ALONE: dict[str, Part] = {f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.down}
 
+_AT_ONCE = 3  # on two cores
 _saying = threading.Lock()
 
 
@@ -40,11 +42,9 @@ def main() -> None:
     wanted = set(named[1].split(",")) if named else {*PARTS, *TOGETHER, *ALONE}
     for name in [name for name in PARTS if name in wanted]:
         _say(name, PARTS[name])
-    runs = [threading.Thread(target=_say, args=(name, part)) for name, part in TOGETHER.items() if name in wanted]
-    for run in runs:
-        run.start()
-    for run in runs:
-        run.join()
+    with ThreadPoolExecutor(_AT_ONCE) as runs:
+        for name in [name for name in TOGETHER if name in wanted]:
+            runs.submit(_say, name, TOGETHER[name])
     for name in [name for name in ALONE if name in wanted]:
         _say(name, ALONE[name])
 

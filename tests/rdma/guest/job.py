@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.rdma.guest.containers import Container
 from tests.rdma.guest.hold import open_and_register
 from tests.rdma.guest.network import DEVICES
-from tests.rdma.guest.parts import as_user
+from tests.rdma.guest.shell import as_user
 from tests.rdma.scenarios import BY_NAME, Rank, Scenario
 
 _NCCL_LINES = Path(__file__).parents[2] / "captures" / "loose" / "healthy__twohosts"

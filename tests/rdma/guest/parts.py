@@ -13,7 +13,7 @@ from typing import Any
 from diag.sources import infiniband
 from tests.rdma.guest import facts, network
 from tests.rdma.guest.containers import Container
-from tests.rdma.guest.shell import sh, until
+from tests.rdma.guest.shell import as_user, sh, until
 from tests.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, NOBODY, PROVIDERS
 
 _HOLD = [sys.executable, "-u", str(Path(__file__).with_name("hold.py"))]
@@ -47,6 +47,8 @@ def processes() -> dict[str, Any]:
         ("root_8_mib", 0, 8 * MIB), ("user_8_mib", NOBODY, 8 * MIB), ("user_unlimited", NOBODY, None), ("user_0", NOBODY, 0),
     ):  # fmt: skip
         found[name] = _looked_at(as_user(user, limit), "rxe0")
+    # Root of a user namespace of its own has all capabilities there, and none that lets it lock memory here.
+    found["namespace_root_8_mib"] = _looked_at([*as_user(NOBODY, 8 * MIB), "unshare", "--user", "--map-root-user"], "rxe0")
     sh("chmod 600 /dev/infiniband/uverbs0")
     try:
         found["not_permitted"] = _looked_at(as_user(NOBODY, None), "rxe0")
@@ -89,13 +91,6 @@ def traffic() -> dict[str, Any]:
 
 def _perftest_listens() -> bool:
     return any(f":{_PERFTEST_PORT:04X} " in Path("/proc/net", table).read_text() for table in ("tcp", "tcp6"))
-
-
-def as_user(user: int, memlock: int | None) -> list[str]:
-    """What is put before a command so that it runs as this user (0: as whom it is started), with this limit of locked memory."""
-    limit = "unlimited" if memlock is None else str(memlock)
-    words = ["prlimit", f"--memlock={limit}:{limit}"]
-    return words if user == 0 else [*words, "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
 
 
 def _looked_at(prefix: Sequence[str], device: str) -> dict[str, Any]:

@@ -25,4 +25,11 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
             return value
         if time.monotonic() > end:
             raise TimeoutError(f"{what} not within {seconds:g} s")
-        time.sleep(0.05)
+        time.sleep(0.2)
+
+
+def as_user(user: int, memlock: int | None) -> list[str]:
+    """What is put before a command so that it runs as this user (0: as whom it is started), with this limit of locked memory."""
+    limit = "unlimited" if memlock is None else str(memlock)
+    words = ["prlimit", f"--memlock={limit}:{limit}"]
+    return words if user == 0 else [*words, "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
