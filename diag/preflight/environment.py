@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from diag import envlint
 from diag.preflight.line import Line
@@ -14,17 +13,11 @@ __all__ = ["check_environment"]
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-def check_environment(plan: Plan, infiniband: Path = Path("/sys/class/infiniband")) -> Iterator[Line]:
-    """Of a job of several nodes `rdma` counts; one that may become one of several (no CMD) is not told that it does not."""
-    try:
-        rdma: bool | None = any(infiniband.iterdir())
-    except FileNotFoundError:
-        rdma = False
-    except OSError:
-        rdma = None
+def check_environment(plan: Plan) -> Iterator[Line]:
+    """Without CMD nothing is known of the number of nodes: what matters between nodes only is then judged as if there were."""
     nodes = plan.nodes if plan.given or plan.nodes > 1 else None
     quiet = True
-    for advice in envlint.lint(plan.environment, nodes=nodes, nccl_version=plan.nccl_version, rdma=rdma):
+    for advice in envlint.lint(plan.environment, nodes=nodes, nccl_version=plan.nccl_version, rdma=plan.rdma):
         if advice.variable in _LOOPBACK and advice.id == "env-harmful":
             continue  # the interface checks say it, with what is there
         quiet = False

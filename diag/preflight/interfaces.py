@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Choice, choose
@@ -42,7 +42,7 @@ def check_nccl_interface(plan: Plan) -> Iterator[Line]:
     }.get(choice.how, "the first in the kernel's order")  # fmt: skip
     said = f"NCCL will use {name} {address.ip}/{address.prefix} ({why})"
     if len(choice.interfaces) > 1:
-        said += ", and for data without RDMA also " + ", ".join(choice.names[1:])
+        said += ", and for data without RDMA also " + _some(choice.names[1:])
     if plan.nodes < 2:
         yield Line("NCCL interface", "ok", said)
     else:
@@ -77,8 +77,8 @@ def _between_nodes(plan: Plan, choice: Choice, said: str) -> Iterator[Line]:
         good = [other for other in choice.names if other not in doubtful]
         yield Line(
             "NCCL interface",
-            "problem",
-            f"{said}: {', '.join(doubtful)} belong{'s' * (len(doubtful) == 1)} to containers or "
+            "note" if plan.rdma else "problem",  # with RDMA only the first one carries anything
+            f"{said}: {_some(doubtful)} belong{'s' * (len(doubtful) == 1)} to containers or "
             "virtual machines of this host, and what NCCL sends there is lost or slow",
             f"NCCL_SOCKET_IFNAME={','.join(good) if good else 'the interface that the nodes share'}",
             "nccl-no-interface",
@@ -94,6 +94,10 @@ def _between_nodes(plan: Plan, choice: Choice, said: str) -> Iterator[Line]:
         )
         return
     yield Line("NCCL interface", "ok", said)
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _way(plan: Plan, chosen: str) -> str:

@@ -15,7 +15,8 @@ __all__ = ["Address", "Choice", "NetworkInterface", "choose", "matches"]
 
 _MOST = 16  # MAX_IFS
 _FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
-# Since NCCL 2.28.3 (its release notes): interfaces without IFF_RUNNING are skipped, and libvirt's bridges come last.
+# Since NCCL 2.28.3 (its release notes): interfaces without IFF_RUNNING are skipped, and libvirt's bridges come last. Before,
+# even one that is down was taken.
 _RUNNING_SINCE = (2, 28)
 
 
@@ -76,7 +77,7 @@ def choose(
         for wanted in (4, 6)
         for interface in interfaces
         for address in interface.addresses
-        if address.version == wanted and (interface.running or not recent) and interface.up
+        if address.version == wanted and (interface.running or not recent)
     ]
 
     def find(spec: str) -> tuple[tuple[str, Address], ...]:

@@ -28,6 +28,7 @@ class Plan:
     meeting: Rendezvous
     nccl_version: tuple[int, ...] | None
     interfaces: tuple[NetworkInterface, ...]
+    rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
     wait_seconds: float  # 0: node 0 does not listen, the others try once
 
     @property
@@ -44,15 +45,25 @@ def make_plan(command: Sequence[str], environment: Mapping[str, str], wait_secon
     words, env = split_environment(command, environment)
     merged, origins = nccl_conf.effective(env, nccl_conf.read(env))
     return Plan(
-        tuple(words),
-        bool(words),
-        merged,
-        origins,
-        rendezvous(words, env),
-        _nccl_version(words, env),
-        interfaces_here(),
-        wait_seconds,
+        command=tuple(words),
+        given=bool(words),
+        environment=merged,
+        origins=origins,
+        meeting=rendezvous(words, env),
+        nccl_version=_nccl_version(words, env),
+        interfaces=interfaces_here(),
+        rdma=_rdma(),
+        wait_seconds=wait_seconds,
     )
+
+
+def _rdma(root: Path = Path("/sys/class/infiniband")) -> bool | None:
+    try:
+        return any(root.iterdir())
+    except FileNotFoundError:
+        return False if root.parent.is_dir() else None
+    except OSError:
+        return None
 
 
 def interfaces_here() -> tuple[NetworkInterface, ...]:
