@@ -7,7 +7,6 @@ Read seldom: a memory map of a rank has thousands of lines, and reading it waits
 from __future__ import annotations
 
 import os
-import platform
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -128,7 +127,7 @@ class RdmaAccessReader:
             folders.append(f"{prefix}/lib")
         cache = view.read("/etc/ld.so.cache", 8 << 20) or b""
         folders += [found.decode("utf-8", "replace").rpartition("/")[0] for found in _CACHED.findall(cache)]
-        triple = f"{platform.machine()}-linux-gnu"
+        triple = f"{os.uname().machine}-linux-gnu"
         folders += [f"/lib/{triple}", f"/usr/lib/{triple}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
         once: dict[str, str] = {}  # /lib is /usr/lib on most
         for folder in dict.fromkeys(folders):

@@ -85,6 +85,43 @@ def test_rank_in_a_namespace_of_its_own_is_not_given_our_addresses(elsewhere: su
     assert told["lo"].received_bytes == 0
 
 
+@pytest.fixture
+def pod() -> Iterator[int]:
+    """A process in a network namespace with a /sys of its own, whose eth0 is a veth with an address and the way out."""
+    words = ["unshare", "--net", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && echo ready && exec cat"]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert child.stdout is not None
+    ready = child.stdout.readline() == "ready\n"
+    inside = f"nsenter -t {child.pid} -n ip"
+    for command in (
+        f"ip link add dv{child.pid} type veth peer name eth0 netns {child.pid}", f"ip link set dv{child.pid} up",
+        f"{inside} addr add 10.199.7.2/24 dev eth0", f"{inside} link set eth0 up", f"{inside} link set lo up",
+        f"{inside} route add default via 10.199.7.1",
+    ):  # fmt: skip
+        ready = ready and subprocess.run(command.split(), check=False, capture_output=True).returncode == 0
+    if ready:
+        yield child.pid
+    child.kill()  # and the namespace with both ends of the veth
+    child.wait()
+    if not ready:
+        pytest.skip("no right to make a network namespace here, or no ip(8) and nsenter(1)")
+
+
+def test_interfaces_of_a_pod_are_its_own_with_address_and_bytes(pod: int) -> None:
+    told = read(InterfacesReader().sample(pod))
+
+    assert set(told) == {"lo", "eth0"}
+    assert "10.199.7.2" in told["eth0"].addresses
+    assert (told["eth0"].kind, told["eth0"].up, told["eth0"].carries) == ("ethernet", True, True)
+    assert told["eth0"].speed_bytes_per_second == 1.25e9  # what a veth says: 10 Gb/s
+
+
+def test_ends_of_pods_do_not_carry_what_the_hardware_of_the_node_carries(pod: int) -> None:
+    told = read(InterfacesReader().sample())
+
+    assert told[f"dv{pod}"].carries is not any(one.carries for name, one in told.items() if not name.startswith("dv"))
+
+
 def test_addresses_of_another_namespace_are_those_that_its_tables_name() -> None:
     # given our own tables, read as another namespace's are
     reader = InterfacesReader()
@@ -140,6 +177,34 @@ def test_pod_that_sees_no_hardware_counts_its_own_end() -> None:
     assert not told["lo"].carries
 
 
+def test_pod_with_a_port_of_its_own_beside_its_end_counts_both() -> None:
+    # given Multus: eth0 is the cluster's veth, net1 an SR-IOV function for RDMA; NCCL's sockets would take eth0
+    net = {"lo": facts(type="772"), "eth0": facts(), "net1": facts(device=True)}
+    dev = HEAD + "".join(line(name, 1, 2) for name in net)
+
+    told = read({"dev": dev, "net": net, "default": ["eth0"]})
+
+    assert {name for name, one in told.items() if one.carries} == {"eth0", "net1"}
+
+
+@pytest.mark.parametrize("way", ["eth0", "bond0", "br0"])
+def test_node_whose_way_out_lies_on_hardware_counts_the_hardware(way: str) -> None:
+    net = {"eth0": facts(device=True), "bond0": facts(lower=True), "br0": facts(bridge=True), "veth1a2b": facts()}
+    dev = HEAD + "".join(line(name, 1, 2) for name in net)
+
+    told = read({"dev": dev, "net": net, "default": [way, "gone0"]})
+
+    assert {name for name, one in told.items() if one.carries} == {"eth0"}
+
+
+def test_way_out_of_this_machine_is_that_of_its_routing_table() -> None:
+    done = subprocess.run(["ip", "-o", "route", "show", "default"], check=False, capture_output=True, text=True)
+    if done.returncode or not done.stdout:
+        pytest.skip("no ip(8) or no default route here")
+
+    assert done.stdout.split(" dev ")[1].split()[0] in InterfacesReader().sample()["default"]
+
+
 def test_namespace_whose_sys_is_closed_gives_bytes_and_addresses_all_the_same() -> None:
     payload = {"dev": HEAD + line("lo", 1, 1) + line("eth0", 7, 8), "net": {}, "addresses": {"eth0": ["10.0.0.9"]}}
 
@@ -178,7 +243,8 @@ ENTRY = st.dictionaries(st.sampled_from(list(facts())), JSON)
 
 @settings(deadline=None, max_examples=100)
 @given(JSON | st.fixed_dictionaries({"dev": JSON | st.just(HEAD + line("eth0", 1, 2))}, optional={
-    "net": JSON | st.dictionaries(st.just("eth0"), ENTRY | JSON), "addresses": JSON | st.dictionaries(st.just("eth0"), JSON),
+    "net": JSON | st.dictionaries(st.just("eth0"), ENTRY | JSON), "default": JSON | st.lists(st.just("eth0") | JSON),
+    "addresses": JSON | st.dictionaries(st.just("eth0"), JSON),
 }))  # fmt: skip
 def test_parse_raises_for_nothing(payload: Any) -> None:
     (found,) = parse(Record("interfaces", payload))

@@ -211,6 +211,20 @@ def test_what_another_user_may_not_see_is_not_known() -> None:
     assert access.ipc_lock is not None  # status is open to all
 
 
+@NEEDS_ROOT
+def test_root_of_a_user_namespace_is_who_it_is_there_and_may_lock_no_more_than_its_limit(start: Start) -> None:
+    code = "import ctypes, os\nassert ctypes.CDLL(None, use_errno=True).unshare(0x10000000) == 0"  # CLONE_NEWUSER
+    try:
+        pid = start(code)
+    except AssertionError:
+        pytest.skip("no user namespaces here")
+    Path(f"/proc/{pid}/uid_map").write_text("65534 0 1")
+
+    assert read(pid).ipc_lock is False
+    assert int(RdmaAccessReader(pid).sample()["cap_eff"], 16) >> 14 & 1  # though it looks as if
+    assert RdmaAccessReader(pid)._uid_inside(0) == 65534  # as getpwuid(getuid()) of it asks for
+
+
 # --- a small /proc -------------------------------------------------------------------------------------------
 
 
