@@ -65,6 +65,14 @@ def test_a_port_that_went_down_counts_it(answers: Answers) -> None:
     assert counted == [0, 1, 1]
 
 
+def test_a_device_that_goes_and_comes_is_listed_while_it_is_there(answers: Answers) -> None:
+    seen = {when: fact(answers["ports"][when], "RdmaPortsSeen")["ports"] for when in ("one_gone", "both_again")}
+    listed = {when: [item["device"] for item in ports] for when, ports in seen.items()}
+
+    assert listed == {"one_gone": ["rxe0"], "both_again": ["rxe0", "rxe1"]}
+    assert dict(port(answers["ports"]["both_again"], "rxe1")["counters"])["link_downed"] == 0  # a new device, and new counters
+
+
 def test_rate_link_layer_and_gids_are_those_of_the_port(answers: Answers) -> None:
     seen = port(answers["ports"]["up"], "rxe1")
 

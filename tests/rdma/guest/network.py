@@ -36,14 +36,23 @@ def make() -> None:
     modprobe crc32_generic
     modprobe rdma_rxe
     modprobe overlay
-    rdma link add rxe0 type rxe netdev d0
-    rdma link add rxe1 type rxe netdev d1
     """)
     lay_cable()
-    until(lambda: all(Path("/dev/infiniband", f"uverbs{number}").exists() for number in (0, 1)), 10, "device nodes")
-    sh("chmod 666 /dev/infiniband/*")  # as the udev rules of rdma-core do
-    for device in DEVICES:
-        wait_for_port(device, "4: ACTIVE")
+    for number in (0, 1):
+        add_device(number)
+
+
+def add_device(number: int) -> None:
+    sh(f"rdma link add {DEVICES[number]} type rxe netdev {INTERFACES[number]}")
+    node = Path("/dev/infiniband", f"uverbs{number}")
+    until(node.exists, 10, str(node))
+    node.chmod(0o666)  # as the udev rules of rdma-core do
+    wait_for_port(DEVICES[number], "4: ACTIVE")
+
+
+def remove_device(number: int) -> None:
+    """Nobody may have it open: it would wait for them."""
+    sh(f"rdma link delete {DEVICES[number]}")
 
 
 def lay_cable() -> None:

@@ -28,7 +28,8 @@ def machine() -> dict[str, str]:
 
 
 def ports() -> dict[str, Any]:
-    """One reader throughout, as in the hub: the same port up, down, up again; and what the tools of rdma-core say of it."""
+    """One reader throughout, as in the hub: the same port up, down, up again, a device that goes and comes; and what the tools of
+    rdma-core say of them."""
     reader = infiniband.InfinibandReader()
     seen = {"up": facts.ports(reader), "devinfo": sh("ibv_devinfo"), "tree": _tree(network.SYS / "rxe0")}
     network.set_link(0, up=False)
@@ -37,7 +38,13 @@ def ports() -> dict[str, Any]:
                  "networks_down": facts.networks()}
     finally:
         network.set_link(0, up=True)
-    return {**seen, "up_again": facts.ports(reader)}
+    seen["up_again"] = facts.ports(reader)
+    network.remove_device(1)
+    try:
+        seen["one_gone"] = facts.ports(reader)
+    finally:
+        network.add_device(1)
+    return {**seen, "both_again": facts.ports(reader)}
 
 
 def processes() -> dict[str, Any]:
