@@ -61,6 +61,7 @@ class Communicator:
     net: str = ""
     nodes: int | None = None
     made: bool = False
+    bus_id: str = ""  # of this member's GPU, on PCI
 
 
 @dataclass(slots=True)
@@ -242,6 +243,7 @@ def _communicator(process: NcclProcess, at: float, fact: NcclCommunicator) -> No
         if kept is not None and (kept.nodes or 0) > 1:
             process.communicators[f"{fact.comm} {kept.comm_id}"] = replace(kept, made=True)
     known.comm_id = known.comm_id or fact.comm_id
+    known.bus_id = known.bus_id or fact.bus_id
     known.net = known.net or process._last_net.get(fact.line.tid, "")
     if fact.nodes is not None:
         known.nodes = fact.nodes

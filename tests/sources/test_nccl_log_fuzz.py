@@ -31,12 +31,13 @@ def check(text: str) -> None:
 
 
 @given(st.text(max_size=2000))
+@settings(deadline=None)
 def test_any_text(text: str) -> None:
     check(text)
 
 
 @given(st.sampled_from(REAL), st.data())
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 def test_mutated_real_line(line: str, data: st.DataObject) -> None:
     text = line
     for _ in range(data.draw(st.integers(1, 4))):
@@ -48,6 +49,7 @@ def test_mutated_real_line(line: str, data: st.DataObject) -> None:
 
 
 @given(st.sampled_from(REAL), st.sampled_from(REAL), st.data())
+@settings(deadline=None)
 def test_two_lines_written_into_each_other(first: str, second: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(first)))
     check(first[:at] + second)
@@ -55,6 +57,7 @@ def test_two_lines_written_into_each_other(first: str, second: str, data: st.Dat
 
 
 @given(st.lists(st.one_of(st.sampled_from(REAL).map(str.encode), st.binary(max_size=200)), max_size=30), st.integers(1, 300))
+@settings(deadline=None)
 def test_bytes_in_any_pieces_give_every_line_once(lines: list[bytes], chunk: int) -> None:
     # given lines of NCCL and binary, without carriage returns, which redraw and so replace
     data = b"".join(line.replace(b"\r", b"") + b"\n" for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diag.detectors.network.said import line_evidence
 from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.ncclnames import selects
@@ -64,12 +65,7 @@ class _View:
 
     def of(self, *facts: NcclFact | None) -> tuple[Evidence, ...]:
         """The lines as evidence, with the time at which they were told."""
-        process = self.process
-        return tuple(
-            Evidence("nccl", f"{fact.line.host}:{fact.line.pid} NCCL {fact.line.level} {fact.line.text}"[:500],
-                     process.told.get(fact.line, 0.0) if process else 0.0, self.rank)
-            for fact in facts if fact is not None
-        )
+        return tuple(line_evidence(fact.line, self.process, self.rank) for fact in facts if fact is not None)
 
     def ports_evidence(self) -> tuple[Evidence, ...]:
         if not self.ports:
@@ -103,8 +99,8 @@ def _forced(view: _View) -> Cause | None:
     process = view.process
     if process is not None and process.devices is not None and process.devices.devices and not process.failed:
         names = ", ".join(f"{one.name}:{one.port}" for one in process.devices.devices[:4])
-        return Cause("net_forced", f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, the "
-                     "program or an nccl.conf) makes it do", view.of(process.devices), True)
+        return Cause("net_forced", f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, "
+                     "the program or an nccl.conf) makes it do", view.of(process.devices), True)
     return None
 
 

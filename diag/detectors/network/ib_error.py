@@ -143,8 +143,8 @@ def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, s
     for at, event in process.events:
         if event.fatal:
             yield at, event, "fatal_event", "the card gave up a queue or itself", (
-                "See the driver's messages in dmesg on that node (mlx5_core: health, syndrome); a card that does this again goes to "
-                "its vendor. `local access violation` and `work queue error` may be the program's own: update NCCL and the driver.")
+                "See the driver's messages in dmesg on that node (mlx5_core: health, syndrome); a card that does this again goes "
+                "to its vendor. `local access violation` and `work queue error` may be the program's own: update NCCL.")
     retry = process.retries.get("ibv_modify_qp")
     if retry is not None and retry[1].attempt >= _RETRIES:
         cause, means, advice = _MODIFY.get(retry[1].errno or 0, _QP_FAILED)

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import Cause, find_cause, port_words
+from diag.detectors.network.said import line_evidence
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
 from diag.jobstate import JobState
@@ -96,11 +97,7 @@ def _fell(job: JobState, rank: int, process: NcclProcess) -> _Fallen | None:
         cause = find_cause(job, rank, process)
         if name != "Socket" and not name.startswith("Socket"):
             cause = Cause("not_expected", f"{' or '.join(job.network.expected)} is expected", ())
-        shown = tuple(
-            Evidence("nccl", f"{fact.line.host}:{fact.line.pid} NCCL {fact.line.level} {fact.line.text}"[:500],
-                     process.told.get(fact.line, since), rank)
-            for fact in lines[:3]
-        )
+        shown = tuple(line_evidence(fact.line, process, rank, since) for fact in lines[:3])
         return _Fallen(rank, name, cause, since, shown)
     return None
 

@@ -1,4 +1,4 @@
-"""NCCL could not be set up: no usable interface, two ranks on one GPU, or another error before the first call."""
+"""NCCL could not be set up, for a reason that has no finding of its own."""
 
 from __future__ import annotations
 
@@ -8,133 +8,15 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.detectors.network.memlock import is_memlock
+from diag.detectors.network.no_interface import lost_interfaces
+from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
-from diag.detectors.network.unlogged import several_nodes
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclprocess import NcclProcess
-from diag.observations import LogLine, NcclFact, NcclLine, Observation
+from diag.observations import LogLine, Observation
 
-__all__ = ["DuplicateGpuDetector", "NcclInitErrorDetector", "NoInterfaceDetector"]
-
-# Addresses of these mean something on their own machine only.
-_NOWHERE = ("lo", "docker", "virbr", "br-", "cni", "flannel", "veth", "podman")
-
-
-class NoInterfaceDetector:
-    """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that leads nowhere.
-
-    Evidence: `no socket interface found`, `Bootstrap : Using lo:...` (or docker0 and its like) of a job on several nodes.
-
-    What to do: set NCCL_SOCKET_IFNAME to an interface that all nodes reach, or remove a wrong one.
-
-    False alarms: none known; `lo` on one node is fine and nothing is said.
-    """
-
-    name = "nccl-no-interface"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """Everything it needs is kept by the job's network state."""
-
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        missing, wrong = _lost_interfaces(job)
-        if missing:
-            yield _missing(missing, now)
-        elif wrong:
-            yield _wrong(wrong, now)
-
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        return ()
-
-
-def _lost_interfaces(job: JobState) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
-    """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where nothing tells it."""
-    nccl = job.nccl_processes
-    placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.by_pid.values())}
-    missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
-    spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
-    if not spread:
-        return missing, {}
-    return missing, {rank: process for rank, process in placed.items()
-                     if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
-
-
-def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
-    rank, process = min(found.items())
-    fact = next(one for one in process.no_interface if one.use != "oob")
-    told = process.environment.get("NCCL_SOCKET_IFNAME")
-    wanted = told.value if told is not None else fact.wanted
-    ranks = _real(found)
-    lines = [item for item in (told, fact) if item is not None]
-    said = f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address" if wanted else (
-        "no interface is up and has an address")
-    return Finding(
-        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
-        since=process.told.get(fact.line, now), cause="ifname_matches_nothing" if wanted else "no_interface",
-        summary=f"NCCL cannot start{_on(ranks)}: {said}",
-        advice="`ip -br addr` where the rank runs shows what there is. Unset NCCL_SOCKET_IFNAME, or name the interface that "
-        "the nodes "
-        "reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
-        evidence=tuple(_line(item, process, rank, now) for item in lines), final=True,
-    )
-
-
-def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
-    rank, process = min(found.items())
-    fact = process.bootstrap
-    assert fact is not None
-    told = process.environment.get("NCCL_SOCKET_IFNAME")
-    loop = fact.interface == "lo"
-    why = f" (NCCL_SOCKET_IFNAME={told.value})" if told is not None else ""
-    ranks = _real(found)
-    return Finding(
-        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL if loop else Severity.WARNING,
-        confidence=Confidence.HIGH if loop else Confidence.MEDIUM, ranks=ranks, since=process.told.get(fact.line, now),
-        cause="loopback" if loop else "bridge",
-        summary=f"NCCL{_on(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
-                f"{'cannot' if loop else 'most likely cannot'} reach",
-        advice=("Remove NCCL_SOCKET_IFNAME=lo" if told is not None and loop else "Set NCCL_SOCKET_IFNAME to the interface that "
-        "the "
-                "nodes reach each other by (`ip -br addr`)") + ". In docker use --network=host; `^docker,lo` excludes both.",
-        evidence=tuple(_line(item, process, rank, now) for item in (told, fact) if item is not None),
-    )
-
-
-class DuplicateGpuDetector:
-    """Meaning: two ranks of one communicator run on the same GPU, which NCCL refuses.
-
-    Evidence: NCCL's `Duplicate GPU detected`.
-
-    What to do: one GPU a rank: torch.cuda.set_device(LOCAL_RANK) before the first call, and as many GPUs as ranks on the node.
-
-    False alarms: none known.
-    """
-
-    name = "duplicate-gpu"
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """Everything it needs is kept by the job's network state."""
-
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        world = job.nccl_processes.world_size() or job.world_size
-        for process in [process for process in job.nccl_processes.by_pid.values() if process.duplicates][:1]:
-            fact = process.duplicates[0]
-            whole = all(comm.size == world for comm in process.communicators.values())
-            pair = tuple(sorted((fact.comm_rank, fact.other_rank)))
-            yield Finding(
-                id="duplicate-gpu", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH,
-                ranks=pair if whole else (), since=process.told.get(fact.line, now), cause="same_gpu",
-                summary=f"ranks {pair[0]} and {pair[1]} {'' if whole else 'of a communicator '}are both on the GPU at PCI bus "
-                        f"{fact.bus_id}: NCCL refuses that",
-                advice="Give each rank its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first CUDA "
-                "call, no "
-                "more ranks on a node (NPROC_PER_NODE) than GPUs it shows (CUDA_VISIBLE_DEVICES, nvidia.com/gpu).",
-                evidence=(_line(fact, process, fact.comm_rank if whole else None, now),), final=True,
-            )
-
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        return ()
-
+__all__ = ["NcclInitErrorDetector"]
 
 # torch 2.11, captured on 2 x H200, 2026-11-20:
 #   torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid
@@ -235,7 +117,7 @@ class NcclInitErrorDetector:
             waiting_ranks=tuple(sorted(set(job.nccl_processes.placed()) - set(ranks))), since=at, cause=cause,
             summary=f'NCCL cannot be set up on {rank_words(ranks)} ({words}): "{_trim(line.text)}"{why}',
             advice=advice, final=True,
-            evidence=(*(_warning(warning, when, rank) for when, warning in list(process.warnings)[:3]), *torch[:1]),
+            evidence=(*(line_evidence(warning, process, rank, when) for when, warning in list(process.warnings)[:3]), *torch[:1]),
         )
 
     def _by_torch(self) -> Finding:
@@ -244,7 +126,8 @@ class NcclInitErrorDetector:
         cause, _, advice = next((row for row in _RESULTS.values() if row[1] == result), _OTHER)
         return Finding(
             id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.LOW, ranks=ranks, since=at,
-            cause=cause, summary=f"NCCL cannot be set up{_on(ranks)}: {result}; NCCL_DEBUG is not WARN, so it does not say why",
+            cause=cause,
+            summary=f"NCCL cannot be set up{on_ranks(ranks)}: {result}; NCCL_DEBUG is not WARN, so it does not say why",
             advice=f"Run once with NCCL_DEBUG=WARN (`diag run` sets NCCL_DEBUG unless it is set). {advice}", final=True,
             evidence=tuple(Evidence("output", text[:500], when, who) for who, (when, _, text) in list(self._torch.items())[:3]),
         )
@@ -252,7 +135,7 @@ class NcclInitErrorDetector:
 
 def _has_own_finding(job: JobState) -> bool:
     """The cause has a finding of its own, which says more."""
-    missing, wrong = _lost_interfaces(job)
+    missing, wrong = lost_interfaces(job)
     if missing or wrong or differing(job) is not None:
         return True
     for process in job.nccl_processes.by_pid.values():
@@ -284,24 +167,6 @@ def _by_retries(found: dict[int, NcclProcess]) -> Finding:
 
 def _only_lost(process: NcclProcess) -> bool:
     return all(_LOST.search(line.text) for _, line in process.warnings)
-
-
-def _warning(line: NcclLine, at: float, rank: int) -> Evidence:
-    return Evidence("nccl", f"{line.host}:{line.pid} {line.where} NCCL WARN {line.text}"[:500], at, rank)
-
-
-def _line(fact: NcclFact, process: NcclProcess, rank: int | None, now: float) -> Evidence:
-    where = f"{fact.line.where} " if fact.line.where else ""
-    return Evidence("nccl", f"{fact.line.host}:{fact.line.pid} {where}NCCL {fact.line.level} {fact.line.text}"[:500],
-                    process.told.get(fact.line, now), rank if rank is None or rank >= 0 else None)
-
-
-def _real(found: dict[int, NcclProcess]) -> tuple[int, ...]:
-    return tuple(sorted(rank for rank in found if rank >= 0))
-
-
-def _on(ranks: tuple[int, ...]) -> str:
-    return f" on {rank_words(ranks)}" if ranks else ""
 
 
 def _trim(text: str) -> str:

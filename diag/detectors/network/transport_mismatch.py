@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
+from diag.detectors.network.said import line_evidence
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclprocess import NcclProcess
@@ -87,7 +88,7 @@ def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
         if chosen is not None:
             at = process.told.get(chosen.line, now)
             times.append(at)
-            evidence.append(Evidence("nccl", f"{chosen.line.host}:{chosen.line.pid} NCCL INFO {chosen.line.text}", at, group[0]))
+            evidence.append(line_evidence(chosen.line, process, group[0], at))
     advice = ("All ranks of a communicator must use the same network: give all nodes the same image, devices, environment and "
               "network plugin.")
     if cause is not None:

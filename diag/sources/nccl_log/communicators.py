@@ -26,6 +26,7 @@ _LIFE = re.compile(
 )
 _STAGES = {"Init START": "start", "Init COMPLETE": "complete", "Destroy COMPLETE": "destroyed", "Abort COMPLETE": "aborted"}
 _ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
+_BUS = re.compile(r"busId ([0-9a-f]{1,16})")
 _PARENT = re.compile(r"parent (0x[0-9a-f]{1,16})")
 # src/init.cc, 2.20-2.31 (RCCL the same, less MNNVL); captured with 2.28.9:
 #   comm 0x400879c0 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
@@ -46,10 +47,10 @@ def communicator(line: NcclLine) -> NcclFact | None:
     stage = _STAGES.get(match["stage"]) if match else None
     if match is None or stage is None:
         return None
-    comm_id, parent = _ID.search(match["rest"]), _PARENT.search(match["rest"])
+    comm_id, parent, bus = (part.search(match["rest"]) for part in (_ID, _PARENT, _BUS))
     return NcclCommunicator(
         line.rank, line, stage, match["comm"], int(match["rank"]), int(match["size"]), comm_id[1] if comm_id else "",
-        match["function"] or "", parent[1] if parent else "",
+        match["function"] or "", parent[1] if parent else "", bus_id=bus[1] if bus else "",
     )
 
 
