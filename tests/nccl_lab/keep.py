@@ -1,4 +1,7 @@
-"""Turns what lab.py wrote into captures: python keep.py FROM TO (folders of versions). Shortens, and takes out what names a machine."""
+"""Turns what lab.py wrote into captures: python keep.py FROM TO (folders of versions).
+
+Shortens, and takes out what names a machine.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ import shutil
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import CASES
+
 # Said once a channel, connection or queue: two of each are kept.
-_MANY = re.compile(rb"Channel \d|proxy|Could not get speed|NCCL Dev|_ece|QP created|Set ECE|query_ece|set_ece|Connected to|Regist")
+_MANY = re.compile(rb"Channel \d|proxy|Could not get speed|NCCL Dev|_ece|QP created|Set ECE|Connected to|Regist")
 _DIGITS = re.compile(rb"0x[0-9a-f]+|\d+")
 _UUID = re.compile(rb"(?:GPU-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KEPT = 2
@@ -28,11 +35,13 @@ def shorten(text: bytes) -> bytes:
 
 
 def main() -> None:
+    expected = {case.name: case.expect for case in CASES}
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     for manifest in sorted(source.glob("*/manifest.json")):
         folder = target / manifest.parent.name
         told = json.loads(manifest.read_text())
         for case in told["cases"]:
+            case["expect"] = expected.get(case["case"], case["expect"])
             to = folder / case["case"]
             shutil.rmtree(to, ignore_errors=True)
             to.mkdir(parents=True)

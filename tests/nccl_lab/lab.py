@@ -2,8 +2,8 @@
 
     python lab.py run LIBNCCL VERSION OUT [--cases a,b] [--jobs N] [--lab FOLDER]
 
-LIBNCCL is a libnccl.so.2, FOLDER has the two stand-ins (build.sh) and `rdma-core/` with the real libibverbs.so.1. Needs root (namespaces),
-Linux and one or two NVIDIA GPUs; torch is not needed. README.md tells what is real.
+LIBNCCL is a libnccl.so.2, FOLDER has the stand-ins (build.sh) and `rdma-core/` with the real libibverbs.so.1. Needs root
+(namespaces), Linux and one or two NVIDIA GPUs; torch is not needed. README.md tells what is real.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,21 @@ class UniqueId(ctypes.Structure):
 class Rank:
     """One process of the job: makes a communicator, sums, makes a second communicator, tells all results in a file."""
 
-    def __init__(self, library: str, rank: int, gpu: int, folder: Path, steps: int, fault: str) -> None:
-        self.rank, self.folder, self.steps, self.fault = rank, folder, steps, fault
-        self.result: dict[str, Any] = {"rank": rank, "stage": "start"}
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.rank, self.folder, self.steps, self.fault = (
+            given["rank"],
+            Path(given["folder"]),
+            given["steps"],
+            given["fault"],
+        )
+        self.result: dict[str, Any] = {"rank": self.rank, "stage": "start"}
         self.cuda = ctypes.CDLL("libcuda.so.1")
         self.check("cuInit", self.cuda.cuInit(0))
         device, self.context = ctypes.c_int(), ctypes.c_void_p()
-        self.check("cuDeviceGet", self.cuda.cuDeviceGet(ctypes.byref(device), gpu))
+        self.check("cuDeviceGet", self.cuda.cuDeviceGet(ctypes.byref(device), given["gpu"]))
         self.check("cuDevicePrimaryCtxRetain", self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
         self.check("cuCtxSetCurrent", self.cuda.cuCtxSetCurrent(self.context))
-        self.nccl = ctypes.CDLL(library)
+        self.nccl = ctypes.CDLL(given["library"])
         self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
         self.nccl.ncclGetLastError.restype = ctypes.c_char_p
 
@@ -92,7 +98,9 @@ class Rank:
             if code.value not in (0, 7):
                 error = self.nccl.ncclGetErrorString(code).decode()
                 last = (self.nccl.ncclGetLastError(communicator) or b"").decode(errors="replace")
-                self.say(stage="failed", call=call, code=code.value, asynchronous=True, error=error, last_error=last.strip())
+                self.say(
+                    stage="failed", call=call, code=code.value, asynchronous=True, error=error, last_error=last.strip()
+                )
                 self.nccl.ncclCommAbort(communicator)
                 os._exit(3)
             time.sleep(0.002)
@@ -107,7 +115,9 @@ class Rank:
         self.say(stage="init")
         begun = time.monotonic()
         self.nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-        self.check_nccl("ncclCommInitRank", self.nccl.ncclCommInitRank(ctypes.byref(communicator), 2, identity, self.rank))
+        self.check_nccl(
+            "ncclCommInitRank", self.nccl.ncclCommInitRank(ctypes.byref(communicator), 2, identity, self.rank)
+        )
         self.say(stage="traffic", init_seconds=round(time.monotonic() - begun, 3))
         for step in range(1, self.steps + 1):
             if step == 4 and self.fault.startswith("kill") and self.rank == 1:
@@ -123,7 +133,9 @@ class Rank:
         end = ctypes.c_uint64(buffer.value + count * 4 - 4)
         self.check("cuMemcpyDtoH", self.cuda.cuMemcpyDtoH_v2(ctypes.byref(last), end, ctypes.c_size_t(4)))
         self.say(stage="split", sum_right=last.value == 2.0)
-        self.check_nccl("ncclCommSplit", self.nccl.ncclCommSplit(communicator, 0, self.rank, ctypes.byref(second), None))
+        self.check_nccl(
+            "ncclCommSplit", self.nccl.ncclCommSplit(communicator, 0, self.rank, ctypes.byref(second), None)
+        )
         code = self.nccl.ncclAllReduce(buffer, buffer, ctypes.c_size_t(count), 7, 0, second, stream)
         self.check_nccl("ncclAllReduce", code)
         self.wait("ncclAllReduce", second, stream)
@@ -167,7 +179,9 @@ def node_main(plan: dict[str, Any]) -> int:
     for rank in plan["ranks"]:
         with open(rank["log"], "ab") as log:
             command = [sys.executable, __file__, "rank", json.dumps(rank)]
-            children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=rank["env"]))
+            children.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=rank["env"])
+            )
     codes: dict[str, int] = {}
     while len(codes) < len(children):
         for rank, child in zip(plan["ranks"], children, strict=True):
@@ -184,6 +198,15 @@ def node_main(plan: dict[str, Any]) -> int:
 # ---------------------------------------------------------------- a case
 
 
+@dataclass(frozen=True)
+class Setup:
+    library: str
+    lab: Path
+    out: Path
+    gpus: int
+    namespaces: bool
+
+
 def fake_sysfs(folder: Path, verbs: str) -> None:
     """What NCCL reads of an RDMA device in /sys: where it is on PCI, and which RoCE version a GID entry is."""
     names = [line.split()[1] for line in verbs.splitlines() if line.startswith("device ")]
@@ -191,7 +214,8 @@ def fake_sysfs(folder: Path, verbs: str) -> None:
         bus = f"{0x21 + i:02x}"
         pci = folder / f"sys/devices/pci0000:{bus}/0000:{bus}:00.0"
         pci.mkdir(parents=True)
-        values = {"class": "0x020700", "vendor": "0x15b3", "device": "0x1021", "subsystem_vendor": "0x15b3", "subsystem_device": "0x0040"}
+        values = {"class": "0x020700", "vendor": "0x15b3", "device": "0x1021"}
+        values |= {"subsystem_vendor": "0x15b3", "subsystem_device": "0x0040"}
         values |= {"max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16", "numa_node": "0"}
         for file, value in values.items():
             (pci / file).write_text(value + "\n")
@@ -209,14 +233,21 @@ def fake_sysfs(folder: Path, verbs: str) -> None:
             (types / str(index)).write_text("RoCE v2\n" if index % 2 else "IB/RoCE v1\n")
 
 
-def rank_plan(case: Case, rank: int, library: str, lab: Path, work: Path, gpus: int, namespaces: bool) -> dict[str, Any]:
-    env = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8", "NCCL_DEBUG": case.level, "NCCL_NVLS_ENABLE": "0"}
+def rank_plan(setup: Setup, case: Case, rank: int, work: Path) -> dict[str, Any]:
+    lab = setup.lab
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "NCCL_DEBUG": case.level,
+        "NCCL_NVLS_ENABLE": "0",
+    }
     if "PYTHONPATH" in os.environ:
         env["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    gpu = rank % gpus
+    gpu = rank % setup.gpus
     if case.nodes == 2:
         env["CUDA_VISIBLE_DEVICES"], gpu = str(gpu), 0
-        if not namespaces:
+        if not setup.namespaces:
             env["NCCL_HOSTID"] = HOSTS[rank]
     if case.same_gpu:
         gpu = 0
@@ -234,11 +265,24 @@ def rank_plan(case: Case, rank: int, library: str, lab: Path, work: Path, gpus: 
         libraries.append(str(lab))
         if "LAB_NO_MLX5" not in os.environ:
             libraries.append(str(lab / "mlx5"))
-        env |= {"IBV_STANDIN": str(work / f"verbs{rank}.conf"), "IBV_STANDIN_SOCKETS": str(work), "IBV_STANDIN_SYSFS": str(sysfs)}
+        env |= {
+            "IBV_STANDIN": str(work / f"verbs{rank}.conf"),
+            "IBV_STANDIN_SOCKETS": str(work),
+            "IBV_STANDIN_SYSFS": str(sysfs),
+        }
         env["LD_PRELOAD"] = str(lab / "standin_sysfs.so") + os.environ.get("LAB_PRELOAD", "")
-    env["LD_LIBRARY_PATH"] = ":".join(libraries + ([os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []))
+    env["LD_LIBRARY_PATH"] = ":".join(
+        libraries + ([os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else [])
+    )
     log = work / ("ranks.log" if case.one_file else f"rank{rank}.log")
-    given = {"library": library, "rank": rank, "gpu": gpu, "folder": str(work), "steps": case.steps, "fault": case.fault}
+    given = {
+        "library": setup.library,
+        "rank": rank,
+        "gpu": gpu,
+        "folder": str(work),
+        "steps": case.steps,
+        "fault": case.fault,
+    }
     return {**given, "env": env, "log": str(log), "settings": settings}
 
 
@@ -261,23 +305,22 @@ def exit_codes(work: Path, known: dict[str, int | None]) -> dict[str, int | None
     return known
 
 
-def record(case: Case, serial: int, library: str, out: Path, lab: Path, gpus: int, namespaces: bool) -> dict[str, Any]:
+def record(setup: Setup, case: Case, serial: int) -> dict[str, Any]:
     work = Path(f"/tmp/nccl-lab/{os.getpid()}-{serial}")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    plans = [rank_plan(case, rank, library, lab, work, gpus, namespaces) for rank in (0, 1)]
+    plans = [rank_plan(setup, case, rank, work) for rank in (0, 1)]
     begun, nodes = time.monotonic(), []
     for number in range(case.nodes):
-        plan: dict[str, Any] = {"node": number, "namespaces": namespaces, "shm": case.fault == "shm"}
+        plan: dict[str, Any] = {"node": number, "namespaces": setup.namespaces, "shm": case.fault == "shm"}
         plan["ranks"] = plans if case.nodes == 1 else [plans[number]]
         plan["link"] = f"lab{serial}{'ab'[number]}"
         plan["address"] = None if case.no_address and number == 1 else f"192.0.2.{10 + number}"
         command = [sys.executable, __file__, "node", json.dumps(plan)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        nodes.append(subprocess.Popen(command, **pipes, text=True, start_new_session=True))
+        nodes.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True, start_new_session=True)  # -1: PIPE)
     codes: dict[str, int | None] = {"0": None, "1": None}
     try:
-        if namespaces:
+        if setup.namespaces:
             for node in nodes:
                 assert node.stdout is not None
                 node.stdout.readline()
@@ -297,12 +340,14 @@ def record(case: Case, serial: int, library: str, out: Path, lab: Path, gpus: in
                 pass
         for node in nodes:
             node.communicate()
-    kept = out / case.name
+    kept = setup.out / case.name
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     for log in sorted(work.glob("*.log")):
         text = log.read_bytes()
-        (kept / log.name).write_bytes(text.replace(str(work).encode(), b"/work/job").replace(str(lab).encode(), b"/opt/lab"))
+        (kept / log.name).write_bytes(
+            text.replace(str(work).encode(), b"/work/job").replace(str(setup.lab).encode(), b"/opt/lab")
+        )
     results = [json.loads(p.read_text()) if (p := work / f"rank{r}.json").exists() else None for r in (0, 1)]
     verbs = [case.rank_verbs.get(r, case.verbs) for r in (0, 1)]
     shutil.rmtree(work, ignore_errors=True)
@@ -333,11 +378,11 @@ def run(arguments: argparse.Namespace) -> int:
     have = {case["case"] for case in kept}
     todo = [c for c in CASES if version >= c.minimum and (c.name in wanted if wanted else c.name not in have)]
     todo = [c for c in todo if gpus > 1 or c.nodes == 2 or c.same_gpu]
-    namespaces = not arguments.no_namespaces
+    setup = Setup(arguments.library, lab, out, gpus, not arguments.no_namespaces)
 
     def one(item: tuple[int, Case]) -> dict[str, Any] | None:
         try:
-            return record(item[1], item[0] + os.getpid() % 90 * 100, arguments.library, out, lab, gpus, namespaces)
+            return record(setup, item[1], item[0] + os.getpid() % 90 * 100)
         except Exception as error:
             print(f"{item[1].name}: {error!r}", file=sys.stderr, flush=True)
             return None
@@ -346,7 +391,7 @@ def run(arguments: argparse.Namespace) -> int:
         for told in pool.map(one, enumerate(todo)):
             if told:
                 kept = [case for case in kept if case["case"] != told["case"]] + [told]
-                manifest = {"nccl": arguments.version, "gpus": gpus, "namespaces": namespaces, "cases": kept}
+                manifest = {"nccl": arguments.version, "gpus": gpus, "namespaces": setup.namespaces, "cases": kept}
                 done.write_text(json.dumps(manifest, indent=1) + "\n")
     return 0
 
@@ -359,8 +404,7 @@ def main() -> int:
             # As on a terminal. Into a pipe or a file the C library holds 4 KiB back, and a killed process takes them with it.
             libc = ctypes.CDLL(None)
             libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, ctypes.c_size_t(0))
-        rank = Rank(given["library"], given["rank"], given["gpu"], Path(given["folder"]), given["steps"], given["fault"])
-        rank.run()
+        Rank(given).run()
         return 0
     if sys.argv[1] == "node":
         return node_main(json.loads(sys.argv[2]))
