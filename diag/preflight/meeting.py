@@ -13,7 +13,7 @@ from diag.launchers import redacted
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan, is_own
 from diag.preflight.port_owner import owner_of
-from diag.preflight.reach import Outcome, connect, listen, resolve
+from diag.preflight.reach import Met, Outcome, connect, listen, own_name, resolve
 
 __all__ = ["check_rendezvous"]
 
@@ -182,8 +182,8 @@ def _first_node(plan: Plan, where: str, addresses: tuple[str, ...], own: bool, l
                 "on all nodes at the same time: diag doctor --wait 60 -- CMD; this one then listens, the others connect",
             )
             return
-        yield Line(_WHAT, "ok", said)
         place.listen()
+        yield Line(_WHAT, "ok", f"{said}; listening there for {plan.wait_seconds:g} s at most")
         yield from _wait_for_nodes(plan, place)
 
 
@@ -251,6 +251,9 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
             strangers += 1
             continue
         came.append(met)
+        unnamed = _name_of(plan, met)
+        if unnamed is not None:
+            yield unnamed
         if met.nodes is not None and met.nodes != meeting.nodes:
             yield Line(
                 "other nodes",
@@ -296,7 +299,32 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
 
 
 def _mine(plan: Plan) -> dict[str, int | str | None]:
-    return {"node_rank": plan.meeting.node_rank, "nodes": plan.meeting.nodes, "host": socket.gethostname()}
+    name = ""
+    if plan.meeting.backend == "c10d":
+        name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
+    return {"node_rank": plan.meeting.node_rank, "nodes": plan.meeting.nodes, "host": socket.gethostname(), "name": name}
+
+
+def _name_of(plan: Plan, met: Met) -> Line | None:
+    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the endpoint was.
+
+    torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
+    """
+    if plan.meeting.backend != "c10d" or not met.name:
+        return None
+    addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
+    if addresses and not any(is_own(address) for address in addresses):
+        return None
+    wrong = f"resolves to {', '.join(addresses)} here, which is this machine" if addresses else f"does not resolve here: {why}"
+    return Line(
+        "other nodes",
+        "problem",
+        f"the node at {met.seen_as} calls itself {met.name}, and that {wrong}; torchrun's c10d rendezvous gives such a name to the "
+        "ranks as MASTER_ADDR",
+        "--local_addr with each node's own address, or the names in DNS or /etc/hosts of each node",
+        "hostname-resolution",
+        "critical",
+    )
 
 
 # --- the others --------------------------------------------------------------------------------------------------------
@@ -314,6 +342,9 @@ def _other_node(plan: Plan, where: str, addresses: tuple[str, ...], *, diag_list
         return
     for outcome in outcomes:
         yield _line_of(plan, where, outcome)
+        unnamed = _name_of(plan, outcome.met) if outcome.met is not None else None
+        if unnamed is not None:
+            yield unnamed
 
 
 def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
