@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 
@@ -28,10 +29,12 @@ def run(args: argparse.Namespace) -> int:
     from diag.preflight.network import check_network
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
-    lines = [line for check in CHECKS for line in check(words)]
-    lines += check_network(words, args.wait)
+    colour = os.isatty(1) and "NO_COLOR" not in os.environ
+    lines = []
+    for line in itertools.chain((line for check in CHECKS for line in check(words)), check_network(words, args.wait)):
+        lines.append(line)
+        if not args.json:  # at once: node 0 may wait for the others between two lines
+            print(text([line], colour=colour), flush=True)
     if args.json:
         print(json.dumps(document(lines), indent=1))
-    else:
-        print(text(lines, colour=os.isatty(1) and "NO_COLOR" not in os.environ))
     return 10 if any(line.status == "problem" for line in lines) else 0

@@ -35,6 +35,7 @@ class Rendezvous:
     port_from: str = ""
     rank_from: str = ""
     ignored: tuple[str, ...] = ()
+    local_address: str = ""  # torchrun --local_addr: what this node calls itself, instead of its host's name
     bad: tuple[str, ...] = ()  # values that are no number where one is needed: "--nnodes two"
 
 
@@ -111,6 +112,7 @@ def rendezvous(command: Sequence[str], environment: Mapping[str, str]) -> Rendez
     launcher, words = _launcher(command)
     names = _LAUNCHERS.get(launcher, _SCRIPT)
     bad: list[str] = []
+    local_address = ""
     nodes_text, nodes_from = _find(words, environment, *names.nodes)
     address, address_from = _find(words, environment, *names.address)
     port_text, port_from = _find(words, environment, *names.port)
@@ -126,15 +128,27 @@ def rendezvous(command: Sequence[str], environment: Mapping[str, str]) -> Rendez
             address, after = _split_endpoint(endpoint)
             address_from = port_from = endpoint_from
             port = _number(after, endpoint_from, bad) if after else (_C10D_PORT if backend == "c10d" else None)
-        elif backend != "static":
+        local_address = _find(words, environment, ("--local_addr", "--local-addr"), ("PET_LOCAL_ADDR",))[0]
+        if not endpoint and backend != "static":
             address, address_from = "", ""
     if rank is None and backend == "static" and names in (_TORCHRUN, _SWIFT, _ACCELERATE):
         rank, rank_from = 0, "the default"  # all three take 0 where none is given
     ignored = tuple(name for name in _PLAIN if environment.get(name) and names in (_TORCHRUN, _ACCELERATE, _DEEPSPEED))
     return Rendezvous(
-        launcher, max(nodes or 1, 1), address.strip("[]") or None, port or _DEFAULT_PORT, rank, backend, nodes_from,
-        address_from, port_from, rank_from, ignored, tuple(bad),
-    )  # fmt: skip
+        launcher=launcher,
+        nodes=max(nodes or 1, 1),
+        address=address.strip("[]") or None,
+        port=port or _DEFAULT_PORT,
+        node_rank=rank,
+        backend=backend,
+        nodes_from=nodes_from,
+        address_from=address_from,
+        port_from=port_from,
+        rank_from=rank_from,
+        ignored=ignored,
+        local_address=local_address,
+        bad=tuple(bad),
+    )
 
 
 def _launcher(command: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -169,9 +169,14 @@ def check_gloo_interface(plan: Plan) -> Iterator[Line]:
     share = next((one.name for one in plan.interfaces if one.name != "lo" and one.running and one.addresses), "IFACE")
     yield Line(
         "gloo interface",
-        "problem",
+        "problem" if _uses_gloo(plan) else "note",
         f"this host's name {what}: gloo (groups of CPU tensors, Megatron's among them) would bind "
         "to loopback, and the other nodes could not connect to it",
         f"GLOO_SOCKET_IFNAME={share}, or correct the line of {name} in /etc/hosts",
         "hostname-resolution",
     )
+
+
+def _uses_gloo(plan: Plan) -> bool:
+    """Megatron makes groups of gloo beside those of NCCL; a script of one's own need not."""
+    return any(word in part.lower() for part in plan.command for word in ("megatron", "gloo"))

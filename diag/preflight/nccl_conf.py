@@ -1,7 +1,8 @@
 """The files in which NCCL takes variables from beside the environment: ~/.nccl.conf or NCCL_CONF_FILE, then /etc/nccl.conf.
 
 As src/misc/param.cc reads them: a line is NAME=VALUE, taken as it is (no quotes, no blanks cut off), `#` at its very start is a
-comment, other lines are passed over; what is set already is not overwritten, so the environment wins, then the user's file.
+comment, other lines are passed over (seen so with NCCL 2.27.5 and 2.32.3); what is set already is not overwritten, so the
+environment wins, then the user's file.
 """
 
 from __future__ import annotations

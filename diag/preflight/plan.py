@@ -43,14 +43,17 @@ class Plan:
 
 def make_plan(command: Sequence[str], environment: Mapping[str, str], wait_seconds: float) -> Plan:
     words, env = split_environment(command, environment)
-    merged, origins = nccl_conf.effective(env, nccl_conf.read(env))
+    version = _nccl_version(words, env)
+    old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
+    files = nccl_conf.read({name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"})
+    merged, origins = nccl_conf.effective(env, files)
     return Plan(
         command=tuple(words),
         given=bool(words),
         environment=merged,
         origins=origins,
         meeting=rendezvous(words, env),
-        nccl_version=_nccl_version(words, env),
+        nccl_version=version,
         interfaces=interfaces_here(),
         rdma=_rdma(),
         wait_seconds=wait_seconds,

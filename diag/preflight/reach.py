@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Met", "Outcome", "connect", "listen", "resolve"]
+__all__ = ["Met", "Outcome", "connect", "listen", "own_name", "resolve"]
 
 _GREETING = b"diag-doctor/1\n"
 _MOST_BYTES = 4096
@@ -33,6 +33,7 @@ class Met:
     host: str
     seen_as: str  # the address that its connection came from
     own: str  # the address that it has itself: another one where NAT stands between
+    name: str = ""  # what torchrun would call it to the others: its host's full name, or --local_addr
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]
 
     def ask() -> None:
         try:
+            if not name:
+                raise OSError("it has no name")
             answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
             found.append(tuple(dict.fromkeys(str(place[0]) for *_, place in answers)))
         except socket.gaierror as error:
@@ -68,6 +71,15 @@ def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]
     if found:
         return found[0], ""
     return (), failed[0] if failed else f"the name server did not answer within {seconds:.0f} s"
+
+
+def own_name(seconds: float) -> str:
+    """What torchrun's c10d rendezvous calls this node: socket.getfqdn. "" when the name server takes too long."""
+    found: list[str] = []
+    asker = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True, name="diag-resolve")
+    asker.start()
+    asker.join(seconds)
+    return found[0] if found else ""
 
 
 def connect(address: str, port: int, wait_seconds: float, mine: dict[str, int | str | None]) -> Outcome:
@@ -123,7 +135,14 @@ def _read(peer: socket.socket, seen_as: str) -> Met | None:
             data += part
         told = json.loads(data)
         numbers = [told.get(name) if isinstance(told.get(name), int) else None for name in ("node_rank", "nodes")]
-        return Met(numbers[0], numbers[1], str(told.get("host", ""))[:253], seen_as, str(told.get("own", ""))[:64])
+        return Met(
+            numbers[0],
+            numbers[1],
+            str(told.get("host", ""))[:253],
+            seen_as,
+            str(told.get("own", ""))[:64],
+            str(told.get("name", ""))[:253],
+        )
     except (OSError, ValueError, AttributeError):
         return None
 
