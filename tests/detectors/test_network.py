@@ -91,7 +91,7 @@ def test_port_that_goes_down_during_the_run_is_named_until_it_is_up_again() -> N
     healed = told(story, ports(port("mlx5_0"), port("mlx5_1")), wait=15)
 
     assert (down.severity, down.cause, down.subject, down.ranks) == (Severity.CRITICAL, "went_down", "port mlx5_1:1", (0,))
-    assert (healed["ib-port"].severity, healed["ib-port"].cause) == (Severity.INFO, "flaps")
+    assert (healed["ib-port"].severity, healed["ib-port"].cause) == (Severity.INFO, "link_downed")
 
 
 def test_nccls_own_event_of_a_port_that_diag_sees_makes_it_sure() -> None:
@@ -111,7 +111,7 @@ def test_event_of_another_node_is_enough_and_port_active_makes_it_a_flap() -> No
     healed = told(story, *warns(91, where, "NET/IB : mlx5_3:1 Got async error event: port active", host="gpu-node-1"), wait=15)
 
     assert ("mlx5_3:1" in down.summary, down.severity) == (True, Severity.CRITICAL)
-    assert (healed["ib-port"].severity, healed["ib-port"].cause) == (Severity.INFO, "flaps")
+    assert (healed["ib-port"].severity, healed["ib-port"].cause) == (Severity.INFO, "link_downed")
 
 
 def test_port_that_goes_down_again_and_again_flaps() -> None:

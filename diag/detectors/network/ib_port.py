@@ -52,12 +52,12 @@ class IbPortDetector:
                 yield finding
         for (_, number), (at, event) in self._errors.items():
             if (event.device, number) not in told:
-                yield _of_event(job, event, at, "went down, NCCL says", "went_down", Severity.CRITICAL)
+                yield _of_event(job, event, at, "went down, NCCL says", Severity.CRITICAL, "went_down")
         for spot, flaps in self._flaps.items():
             at, event = flaps[0]
             if spot not in self._errors and (event.device, spot[1]) not in told:
                 times = f"went down {len(flaps)} time{'s' if len(flaps) > 1 else ''} and came up again, NCCL says"
-                yield _of_event(job, event, at, times, "flaps", Severity.WARNING if len(flaps) >= _FLAPS else Severity.INFO)
+                yield _of_event(job, event, at, times, *_flapping(len(flaps)))
 
     def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
         key = (port.device, port.port)
@@ -70,7 +70,7 @@ class IbPortDetector:
                             f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", events)
         count = max(job.network.downs[key], _counted_downs(job, port))
         if count:
-            return _finding(job, port, Severity.WARNING if count >= _FLAPS else Severity.INFO, "flaps",
+            return _finding(job, port, *_flapping(count),
                             job.network.was_active.get(key, now),
                             f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again")
         wanted = _named(job, port)
@@ -104,7 +104,7 @@ def _finding(  # noqa: PLR0917 - the parts of one sentence
 
 
 def _of_event(  # noqa: PLR0917 - the parts of one sentence
-    job: JobState, event: NcclPortEvent, at: float, said: str, cause: str, severity: Severity,
+    job: JobState, event: NcclPortEvent, at: float, said: str, severity: Severity, cause: str,
 ) -> Finding:
     """The port is on a node that diag does not see: NCCL's word for it is all there is."""
     name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
@@ -116,6 +116,10 @@ def _of_event(  # noqa: PLR0917 - the parts of one sentence
                 + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
         evidence=(Evidence("nccl", event.line.text[:500], at, event.line.rank),),
     )
+
+
+def _flapping(count: int) -> tuple[Severity, str]:
+    return (Severity.WARNING, "flaps") if count >= _FLAPS else (Severity.INFO, "link_downed")
 
 
 def _advice(device: str) -> str:

@@ -14,7 +14,7 @@ from diag.detectors.network.transport_mismatch import differing
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclprocess import NcclProcess
-from diag.observations import LogLine, Observation
+from diag.observations import LogLine, NcclLine, Observation
 
 __all__ = ["NcclInitErrorDetector"]
 
@@ -107,7 +107,7 @@ class NcclInitErrorDetector:
         if process.failed and any(part in line.text for part in _NO_NETWORK):
             reason = find_cause(job, rank, process)
             cause, advice, why = "network_not_found", advice_for(reason.name, job, rank), f" ({reason.said})"
-        elif _LOST.search(line.text):
+        elif _is_loss(process, line):
             cause, advice = "peer_unreachable", _UNREACHABLE
             confidence = Confidence.LOW
         ranks = tuple(sorted(found))
@@ -166,7 +166,11 @@ def _by_retries(found: dict[int, NcclProcess]) -> Finding:
 
 
 def _only_lost(process: NcclProcess) -> bool:
-    return all(_LOST.search(line.text) for _, line in process.warnings)
+    return all(_is_loss(process, line) for _, line in process.warnings)
+
+
+def _is_loss(process: NcclProcess, line: NcclLine) -> bool:
+    return any(fact.line == line for _, fact in process.lost) or _LOST.search(line.text) is not None
 
 
 def _trim(text: str) -> str:
