@@ -28,7 +28,7 @@ from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
 from diag.launchers import redacted
 from diag.model import Change, Placement, Record
-from diag.nodewatch import NetworkWatch
+from diag.nodewatch import GpuWatch, NetworkWatch
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.rankfiles import RankFiles
 from diag.ras import RasWatch
@@ -36,8 +36,6 @@ from diag.rundir import RunDir
 from diag.settings import Settings
 from diag.sidecars import SidecarPool
 from diag.sources import run as run_source
-from diag.sources.nvml import SOURCE as NVML_SOURCE
-from diag.sources.nvml import NvmlReader, NvmlUnavailable
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
@@ -104,6 +102,7 @@ class Hub:
             settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
         )
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
+        self._gpus = GpuWatch(self.host, self.put, settings.node_seconds)
         self._networks = NetworkWatch(self.host, self.put, self._some_rank, self._sampled)
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
@@ -111,8 +110,6 @@ class Hub:
         self._assemblers: dict[str, LineAssembler] = {}
         self._files = RankFiles(self._put_lines, self._lost_file)
         self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
-        self._nvml: NvmlReader | None = None
-        self._stop_node = threading.Event()
         self._next: dict[str, float] = {}
         self._dump_lock = threading.Lock()
         self._mode = "normal"
@@ -156,7 +153,7 @@ class Hub:
         self.put(run_source.started(redacted(argv), pid, self.host, world_size))
         self._finder = RankFinder(pid, self.host)
         self._finder_from = time.monotonic()
-        threading.Thread(target=self._watch_node, name="node", daemon=True).start()
+        self._gpus.start()
         self._networks.start()
 
     def loop(self, until: Callable[[], bool]) -> None:
@@ -211,7 +208,7 @@ class Hub:
 
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
-        self._stop_node.set()
+        self._gpus.stop()
         self._networks.stop()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
@@ -222,8 +219,7 @@ class Hub:
             self._on_change(change)
         self._flames.close()
         self._pool.close()
-        if self._nvml is not None:
-            self._nvml.close()
+        self._gpus.close()
         if self._journal is not None:
             self._journal.close()
         return changes
@@ -271,7 +267,9 @@ class Hub:
         for found in self._finder.scan():
             self.add_rank(found)
         waited = time.monotonic() - self._finder_from
-        if not self.engine.job.ranks and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
+        # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and late.
+        none = not self.engine.job.ranks and not self.environment
+        if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
             lone = self._finder.sole_process()
             if lone is not None:
                 self._talk(f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
@@ -303,23 +301,6 @@ class Hub:
         mode = "closer" if closer else "normal"
         self._mode = mode
         self._pool.set_mode(mode)
-
-    def _watch_node(self) -> None:
-        """GPUs, in a thread of their own: NVML of a sick GPU takes its time to be given up."""
-        self._nvml = NvmlReader(self.settings.node_seconds)
-        told = ""
-        while not self._stop_node.is_set():
-            try:
-                sample = self._nvml.latest()
-                self.put(Record(NVML_SOURCE, sample, host=self.host, emitted=time.time()))
-                if told:
-                    told = ""
-                    self.put(run_source.works("gpu", host=self.host))
-            except NvmlUnavailable as error:
-                if error.reason != told:
-                    told = error.reason
-                    self.put(run_source.failed("gpu", error.reason, error.remedy, host=self.host))
-            self._stop_node.wait(self.settings.node_seconds)
 
     def _some_rank(self) -> int | None:
         with self.lock:

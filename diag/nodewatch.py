@@ -1,5 +1,5 @@
-"""The node's networks, read once a node in a thread of their own: a driver that holds up a reading of /sys holds up nothing
-else, neither the GPUs' readings nor the hub's end."""
+"""What is read once a node: GPUs, and networks. Each has a thread of its own: a sick GPU takes its time to be given up, and a
+driver that holds up a reading of /sys holds up nothing else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,51 @@ from typing import Any
 from diag.model import Record
 from diag.sources import infiniband, interfaces
 from diag.sources import run as run_source
+from diag.sources.nvml import SOURCE as NVML_SOURCE
+from diag.sources.nvml import NvmlReader, NvmlUnavailable
 
-__all__ = ["NetworkWatch"]
+__all__ = ["GpuWatch", "NetworkWatch"]
 
 _SECONDS = 10.0
 _COST_RATIO = 0.005  # of a core: a node of many virtual functions is read less often
+
+
+class GpuWatch:
+    """Puts samples of all GPUs until it is stopped."""
+
+    def __init__(self, host: str, put: Callable[[Record], None], seconds: float) -> None:
+        self._host = host
+        self._put = put
+        self._seconds = seconds
+        self._reader: NvmlReader | None = None
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="gpus", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        """End the helper that asks NVML."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _run(self) -> None:
+        self._reader = NvmlReader(self._seconds)
+        told = ""
+        while not self._stopped.is_set():
+            try:
+                sample = self._reader.latest()
+                self._put(Record(NVML_SOURCE, sample, host=self._host, emitted=time.time()))
+                if told:
+                    told = ""
+                    self._put(run_source.works("gpu", host=self._host))
+            except NvmlUnavailable as error:
+                if error.reason != told:
+                    told = error.reason
+                    self._put(run_source.failed("gpu", error.reason, error.remedy, host=self._host))
+            self._stopped.wait(self._seconds)
 
 
 class NetworkWatch:

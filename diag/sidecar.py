@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from diag.probes import Probe, Probes
+from diag.rank_rdma import RankRdma
 from diag.rank_stacks import RankStacks
-from diag.sources import cgroup, exits, flight_recorder, proc, rdma_access, shm
+from diag.sources import cgroup, exits, flight_recorder, proc, shm
 from diag.sources.versions import versions
 
 __all__ = ["Sidecar", "main"]
 
 _LIMITS_SECONDS = 60.0
-_RDMA_FIRST_SECONDS = 60.0  # NCCL opens its devices after the process group is made, most often within a minute
-_RDMA_SECONDS = 300.0  # a reading is 5-30 ms: maps and open files of a rank are long
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<rank>.<pid>.sock needs up to 27
 _COLLECTIVES_AGAIN_SECONDS = 5.0
@@ -58,6 +57,7 @@ class Sidecar:
         self._dumps = 0
         self._gone = threading.Event()
         self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone)
+        self.rdma = RankRdma(self.pid, self.start_ticks, self.record, self._gone)
         self._failing: dict[str, str] = {}
         self._recorder_stuck = False
         self._by_pipe = False
@@ -65,8 +65,6 @@ class Sidecar:
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
         self._cgroup_lock = threading.Lock()
-        self._rdma = rdma_access.RdmaAccessReader(self.pid, self.start_ticks)
-        self._rdma_lock = threading.Lock()
         self._children: list[tuple[int, str]] = []
         self._versions: dict[str, str] = {}
 
@@ -194,25 +192,7 @@ class Sidecar:
             return str(error)
 
     def _sample_rdma(self) -> None:
-        """In a thread of its own: a rank's memory map waits for the rank's own changes of it."""
-        wait = _RDMA_FIRST_SECONDS
-        while not self._gone.is_set():
-            self._read_rdma()
-            self._gone.wait(wait)
-            wait = _RDMA_SECONDS
-
-    def _read_rdma(self) -> str:
-        """Returns why it could not be read, empty when it was."""
-        if not self._rdma_lock.acquire(timeout=1.0):
-            return "an earlier reading has not come back from the kernel"
-        try:
-            began = time.monotonic()
-            self.record(rdma_access.SOURCE, self._rdma.sample(), time.monotonic() - began)
-            return ""
-        except ProcessLookupError as error:
-            return str(error)
-        finally:
-            self._rdma_lock.release()
+        self.rdma.watch(lambda: self._closer)
 
     # -- stacks -------------------------------------------------------------------------------------------
 
@@ -340,7 +320,7 @@ class Sidecar:
         probe.reason = self._read_cgroup()
 
     def _probe_rdma(self, probe: Probe) -> None:
-        probe.reason = self._read_rdma()
+        probe.reason = self.rdma.read()
 
     def _probe_shm(self, probe: Probe) -> None:
         probe.reason = self._read_shm()

@@ -174,11 +174,12 @@ class MemlockDetector:
     """Meaning: the limit of locked memory is too low for RDMA: registering buffers will fail or NCCL falls to sockets.
 
     Evidence: `Max locked memory` of a rank on a machine with RDMA devices in the rank's /dev/infiniband; lines of
-    ibv_reg_mr, ibv_create_qp and ibv_create_cq that failed with Cannot allocate memory.
+    ibv_reg_mr, ibv_create_qp and ibv_create_cq that failed with Cannot allocate memory, or (a limit of 0) Operation not
+    permitted.
 
     What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
 
-    False alarms: without RDMA devices nothing is said, however low the limit is.
+    False alarms: without RDMA devices nothing is said, however low the limit is, nor of a rank with CAP_IPC_LOCK.
     """
 
     name = "memlock-limit"
@@ -187,8 +188,11 @@ class MemlockDetector:
         # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source):
         #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
         #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
+        # Under a limit of 0 the kernel says EPERM (soft-RoCE, Linux 6.1, tests/rdma):
+        #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Operation not permitted
         self._lines = _FirstLine(
-            r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*Cannot allocate memory", ("Cannot allocate memory",)
+            r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not permitted)",
+            ("Cannot allocate memory", "Operation not permitted"),
         )
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -217,8 +221,8 @@ class MemlockDetector:
 
 
 def _memlock_low(rank: RankState) -> bool:
-    if rank.limits is None or not rank.limits.rdma_devices:
-        return False  # no RDMA here: the limit does not matter
+    if rank.limits is None or not rank.limits.rdma_devices or rank.limits.ipc_lock:
+        return False  # no RDMA here, or CAP_IPC_LOCK: the limit does not matter
     names = dict(rank.limits.soft)
     limit = names.get("Max locked memory")
     return "Max locked memory" in names and limit is not None and limit < _MEMLOCK_ENOUGH_BYTES

@@ -58,6 +58,7 @@ class LimitsSeen(Observation):
     pid: int
     soft: tuple[tuple[str, int | None], ...]
     rdma_devices: bool = False  # /dev/infiniband is there, seen through the rank's own root
+    ipc_lock: bool | None = None  # CAP_IPC_LOCK: the limit of locked memory does not hold; None: not seen
 
     def get(self, name: str) -> int | None:
         return dict(self.soft).get(name)

@@ -105,7 +105,7 @@ class Rank(BaseModel):
     open_files: int | None
     children: int | None
     limits: dict[str, Any] | None = Field(description='soft limits; a number or "unlimited"')
-    rdma: dict[str, Any] | None = Field(description="devices seen and held open, libraries, container; null inside: may not be seen")
+    rdma: dict[str, Any] | None = Field(description="RDMA devices seen and held open, libraries, container; null: not seen")
     exit: Exit | None
 
 

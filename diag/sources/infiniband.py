@@ -97,16 +97,22 @@ class InfinibandReader:
     def _device(self, device: str, now: float) -> Payload:
         ports = _listed(f"{self._root}/{device}/ports")
         numbers = sorted((name for name in ports if name.isdecimal() and len(name) < 4), key=int)[:_MOST_PORTS]
-        return {number: self._port(f"{self._root}/{device}/ports/{number}", now) for number in numbers}
+        # EFA before Linux 5.14 counts by the device, of which it has one port
+        hardware = f"{self._root}/{device}/hw_counters" if len(numbers) == 1 else ""
+        return {number: self._port(f"{self._root}/{device}/ports/{number}", hardware, now) for number in numbers}
 
-    def _port(self, base: str, now: float) -> Payload:
+    def _port(self, base: str, device_counters: str, now: float) -> Payload:
         port: dict[str, Any] = {"link_layer": self._read(f"{base}/link_layer", now)}
         port["state"] = self._read(f"{base}/state", now)
         if port["state"] is not None:  # one query of the driver answers all three: where it fails, each is a line in dmesg
             port["phys_state"] = self._read(f"{base}/phys_state", now)
             port["rate"] = self._read(f"{base}/rate", now)
         port["counters"] = self._read_all(f"{base}/counters", _COUNTERS, now)
-        port["hw_counters"] = self._read_all(f"{base}/hw_counters", self._hw_names(f"{base}/hw_counters"), now)
+        folder = f"{base}/hw_counters"
+        names = self._hw_names(folder)
+        if device_counters and not names and not port["counters"]:
+            folder, names = device_counters, self._hw_names(device_counters)
+        port["hw_counters"] = self._read_all(folder, names, now)
         at, gids = self._gids.get(base, (-_GID_SECONDS, []))
         if now - at >= _GID_SECONDS:
             gids = self._read_gids(base, now)

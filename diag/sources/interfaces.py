@@ -25,6 +25,7 @@ SOURCE = "interfaces"
 SYS_NET = Path("/sys/class/net")
 _MOST_INTERFACES = 256
 _MOST_BYTES = 256 * 1024  # of a routing table: hosts that route for others have long ones
+_MOST_DEFAULTS = 8
 _SELDOM_SECONDS = 300.0  # `speed` asks the driver under the kernel's lock of all interfaces
 
 
@@ -79,7 +80,14 @@ class InterfacesReader:
         ours = pid is None or self._same_namespace(pid)
         net = self._net if ours else f"{self._proc}/{pid}/root{self._net}"
         addresses = self._own_addresses() if ours else self._addresses_of(who, names)
-        return {"dev": dev[:_MOST_BYTES], "addresses": addresses, "net": self._describe(net, names)}
+        return {"dev": dev[:_MOST_BYTES], "addresses": addresses, "default": self._default_routes(who),
+                "net": self._describe(net, names)}
+
+    def _default_routes(self, who: str) -> list[str]:
+        """Interfaces that a default route leads to. A host that routes for others has long tables; this one stands first."""
+        found: list[str] = _DEFAULT.findall(_beginning(f"{self._proc}/{who}/net/route"))
+        found += _DEFAULT6.findall(_beginning(f"{self._proc}/{who}/net/ipv6_route"))
+        return list(dict.fromkeys(found))[:_MOST_DEFAULTS]
 
     def _same_namespace(self, pid: int) -> bool:
         """Whether it has our network namespace; where that may not be seen, by the names of its interfaces."""
@@ -109,8 +117,7 @@ class InterfacesReader:
     def _addresses_of(self, who: str, names: list[str]) -> dict[str, list[str]]:
         """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed to."""
         fib_trie, route, if_inet6 = (
-            (read_raw(f"{self._proc}/{who}/net/{table}") or b"")[:_MOST_BYTES].decode("ascii", "replace")
-            for table in ("fib_trie", "route", "if_inet6")
+            _beginning(f"{self._proc}/{who}/net/{table}") for table in ("fib_trie", "route", "if_inet6")
         )
         return _addresses(fib_trie, route, if_inet6, names)
 
@@ -132,6 +139,18 @@ def _facts(base: str, state: str) -> dict[str, Any]:
     }
 
 
+def _beginning(path: str) -> str:
+    """The first _MOST_BYTES of a table of the kernel, empty where it may not be read."""
+    data = b""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while len(data) < _MOST_BYTES and (more := file.read(65536)):
+                data += more
+    except OSError:
+        pass
+    return data.decode("ascii", "replace")
+
+
 def _line(path: str) -> str | None:
     raw = read_raw(path)
     return None if raw is None else raw[:64].decode("ascii", "replace").strip()
@@ -145,6 +164,11 @@ _LOCAL = re.compile(r"\|-- (\d{1,3}(?:\.\d{1,3}){3})\n +/32 host LOCAL", re.ASCI
 # /proc/net/route of the same machine (destination and mask as the bytes lie in memory):
 #   eth0	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
 _ROUTE = re.compile(r"^(\S{1,15})\t([0-9A-F]{8})\t0{8}\t\S+\t\d+\t\d+\t\d+\t([0-9A-F]{8})\t", re.ASCII | re.MULTILINE)
+_DEFAULT = re.compile(r"^(\S{1,15})\t0{8}\t[0-9A-F]{8}\t\S+\t\d+\t\d+\t\d+\t0{8}\t", re.ASCII | re.MULTILINE)
+# /proc/net/ipv6_route, zeros shortened; the second is of lo and only rejects:
+#   0{32} 00 0{32} 00 fd000000000000000000000000000001 00000400 00000001 00000000 00000003     eth0
+#   0{32} 00 0{32} 00 0{32} ffffffff 00000001 00000000 00200200       lo
+_DEFAULT6 = re.compile(r"^0{32} 00 (?:[0-9a-f]+ ){7} *(?!lo$)(\S{1,15})$", re.ASCII | re.MULTILINE)
 # /proc/net/if_inet6:
 #   fe8000000000000000fc00fffe000001 04 40 20 80     eth0
 _INET6 = re.compile(r"^([0-9a-f]{32}) (?:[0-9a-f]{2,} ){4} *(\S{1,15})$", re.ASCII | re.MULTILINE)
@@ -197,7 +221,12 @@ def parse(record: Record) -> Iterator[Observation]:
     for line in lines:
         facts = net.get(line[1]) if isinstance(net, Mapping) else None
         known[line[1]] = facts if isinstance(facts, Mapping) else {}
-    hardware = any(facts.get("device") is True for facts in known.values())
+    default = payload.get("default")
+    ways_out = [known[name] for name in default if isinstance(name, str) and name in known] if isinstance(default, list) else []
+    # A pod's way out is its end of a pair, also where it has an SR-IOV port beside it. A node's is hardware, or lies on it.
+    hardware = any(facts.get("device") is True for facts in known.values()) and not any(
+        facts and not _lies_over(facts) and facts.get("device") is not True for facts in ways_out
+    )
     interfaces = []
     for line in lines:
         name, facts = line[1], known[line[1]]
@@ -226,11 +255,15 @@ def _speed(text: object) -> float | None:
 def _carries(name: str, facts: Mapping[str, Any], hardware: bool) -> bool:
     """Whether its bytes leave or enter here and are counted by no other interface of the list.
 
-    Where there is hardware: the hardware, not the bonds, VLANs, bridges and containers' ends on top of it. In a pod that has
-    none, its own ends (eth0 is a veth).
+    `hardware`, on a node: its hardware, not the bonds, VLANs, bridges and containers' ends on top of it. In a pod: its own
+    ends (eth0 is a veth), and ports given to it.
     """
-    if facts.get("lower") is True or facts.get("bridge") is True:
+    if _lies_over(facts):
         return False
     if hardware:
         return facts.get("device") is True and not _REPRESENTOR.match(str(facts.get("port")))
     return not name.startswith(("docker", "br-", "virbr", "dummy", "ifb"))
+
+
+def _lies_over(facts: Mapping[str, Any]) -> bool:
+    return facts.get("lower") is True or facts.get("bridge") is True

@@ -13,7 +13,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.observations import LimitsSeen, Observation, ProcessSample, ProcessTree, Unparsed
-from diag.sources.rdma_access import device_nodes
+from diag.sources.rdma_access import device_nodes, ipc_lock, lock_rights
 from diag.sources.tree import FULL_SCAN_EVERY, PROC, Tree, read_raw, split_stat
 
 __all__ = ["SOURCE", "ProcessGone", "ProcessReader", "parse"]
@@ -90,14 +90,15 @@ class ProcessReader:
         }
 
     def limits(self) -> Payload:
-        """What seldom changes: limits, and whether the rank sees RDMA devices (None: not allowed to look).
+        """What seldom changes: limits, the right to lock memory beyond them, whether RDMA devices are seen (None: may not look).
 
         Raises ProcessGone.
         """
         self._start_ticks(self._read_stat())
         limits = read_raw(f"{self._base}/limits")
         nodes = device_nodes(self._base)
-        return {"pid": self.pid, "limits": _text(limits), "rdma": None if nodes is None else bool(nodes)}
+        rdma = None if nodes is None else bool(nodes)
+        return {"pid": self.pid, "limits": _text(limits), "rdma": rdma, **lock_rights(self._base)}
 
     def _child(self, pid: int, detail: bool) -> Payload:
         base = f"{self._root}/{pid}"
@@ -269,6 +270,7 @@ def _parse_limits(record: Record, payload: Mapping[str, Any]) -> Iterator[Observ
         pid=pid,
         soft=tuple((name, None if value == "unlimited" else int(value)) for name, value in found),
         rdma_devices=payload.get("rdma") is True,
+        ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
     )
 
 

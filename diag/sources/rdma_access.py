@@ -7,7 +7,6 @@ Read seldom: a memory map of a rank has thousands of lines, and reading it waits
 from __future__ import annotations
 
 import os
-import platform
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from diag.model import Payload, Record
 from diag.observations import Observation, RdmaAccess, Unparsed
 from diag.sources.tree import PROC, read_environ, read_raw, split_stat
 
-__all__ = ["SOURCE", "RdmaAccessReader", "device_nodes", "parse"]
+__all__ = ["SOURCE", "RdmaAccessReader", "device_nodes", "ipc_lock", "lock_rights", "parse"]
 
 SOURCE = "rdma_access"
 
@@ -53,8 +52,7 @@ class RdmaAccessReader:
             "open": self._open_nodes(),
             "mapped": libraries,
             "verbs": None, "complete": environment is not None, "providers": None,
-            "cap_eff": self._status_line(b"CapEff"),
-            "uid_map": _words(read_raw(f"{self._base}/uid_map")),
+            **lock_rights(self._base),
             "container": self._container(view, environment),
             "nccl_conf": [],
         }
@@ -114,12 +112,6 @@ class RdmaAccessReader:
             return None
         return list(found)[:_MOST_NAMES]
 
-    def _status_line(self, name: bytes) -> str | None:
-        for line in (read_raw(f"{self._base}/status") or b"").split(b"\n"):
-            if line.startswith(name + b":"):
-                return line.partition(b":")[2].decode("ascii", "replace").strip()
-        return None
-
     def _library_folders(self, view: _RankFiles, environment: Environment) -> list[str]:
         """Where dlopen looks, in its order: LD_LIBRARY_PATH, the interpreter's own prefix (conda's RPATH), ld.so.cache, defaults.
 
@@ -135,9 +127,12 @@ class RdmaAccessReader:
             folders.append(f"{prefix}/lib")
         cache = view.read("/etc/ld.so.cache", 8 << 20) or b""
         folders += [found.decode("utf-8", "replace").rpartition("/")[0] for found in _CACHED.findall(cache)]
-        triple = f"{platform.machine()}-linux-gnu"
+        triple = f"{os.uname().machine}-linux-gnu"
         folders += [f"/lib/{triple}", f"/usr/lib/{triple}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
-        return list(dict.fromkeys(folders))
+        once: dict[str, str] = {}  # /lib is /usr/lib on most
+        for folder in dict.fromkeys(folders):
+            once.setdefault(view.real(folder) or folder, folder)
+        return list(once.values())
 
     def _container(self, view: _RankFiles | None, environment: Environment | None) -> Payload:
         marks = {name: view.exists(path) if view else None for name, path in _MARKS.items()}
@@ -189,7 +184,7 @@ class RdmaAccessReader:
 
     def _home(self, view: _RankFiles) -> str:
         """As getpwuid says it, for NCCL does not look at HOME; empty where the user is in no file (LDAP)."""
-        uids = (self._status_line(b"Uid") or "").split()
+        uids = (_status_line(self._base, b"Uid") or "").split()
         uid = self._uid_inside(int(uids[0])) if uids and uids[0].isdecimal() else None
         for line in (view.read("/etc/passwd", 1 << 20) or b"").decode("utf-8", "replace").split("\n"):
             fields = line.split(":")
@@ -207,6 +202,18 @@ def device_nodes(base: str) -> list[str] | None:
         return []
     except OSError:
         return None
+
+
+def lock_rights(base: str) -> dict[str, str | None]:
+    """What tells whether a process may lock memory beyond its limit, by its /proc folder: see `ipc_lock`."""
+    return {"cap_eff": _status_line(base, b"CapEff"), "uid_map": _words(read_raw(f"{base}/uid_map"))}
+
+
+def _status_line(base: str, name: bytes) -> str | None:
+    for line in (read_raw(f"{base}/status") or b"").split(b"\n"):
+        if line.startswith(name + b":"):
+            return line.partition(b":")[2].decode("ascii", "replace").strip()
+    return None
 
 
 # /proc/PID/fd of a process with a context of soft-RoCE, Linux 6.1, 2026-11-20:
@@ -259,7 +266,7 @@ class _RankFiles:
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def _real(self, path: str) -> str | None:
+    def real(self, path: str) -> str | None:
         """None for what is not there, or leads in circles."""
         todo = [part for part in PurePosixPath(path).parts if part != "/"][::-1]
         done: list[str] = []
@@ -286,18 +293,18 @@ class _RankFiles:
         return "/".join([self._root, *done])
 
     def exists(self, path: str) -> bool:
-        real = self._real(path)
+        real = self.real(path)
         return real is not None and os.path.lexists(real)
 
     def list(self, path: str) -> list[str]:
-        real = self._real(path)
+        real = self.real(path)
         try:
             return sorted(os.listdir(real))[: 4 * _MOST_NAMES] if real else []
         except OSError:
             return []
 
     def read(self, path: str, most: int) -> bytes | None:
-        real = self._real(path)
+        real = self.real(path)
         try:
             if real is None or not Path(real).is_file():  # a FIFO called nccl.conf must not hold us up
                 return None
@@ -341,7 +348,7 @@ def parse(record: Record) -> Iterator[Observation]:
         providers=None if providers is None else tuple(sorted({
             found[1] for path in providers if (found := _PROVIDER.search(path))
         })),
-        ipc_lock=_ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
+        ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
         container=_container_kind(payload.get("container")),
         nccl_conf=tuple(
             (row[0], row[1], row[2]) for row in (conf if isinstance(conf, list) else [])
@@ -358,7 +365,8 @@ def _verbs_library(found: tuple[str, ...] | None, mapped: tuple[str, ...] | None
     return False if found is not None and complete else None  # LD_LIBRARY_PATH was not seen: it may be there
 
 
-def _ipc_lock(capabilities: object, uid_map: object) -> bool | None:
+def ipc_lock(capabilities: object, uid_map: object) -> bool | None:
+    """Whether CAP_IPC_LOCK lets a process lock memory beyond its limit; None where that was not to be seen."""
     if not isinstance(capabilities, str) or not re.fullmatch(r"[0-9a-f]{1,16}", capabilities):
         return None
     if isinstance(uid_map, str) and uid_map != _WHOLE_MAP:

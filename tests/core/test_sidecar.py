@@ -162,7 +162,7 @@ def is_gone(pid: int) -> bool:
 def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subprocess.Popen[bytes]) -> None:
     # given a sidecar, when it has looked at all there is
     with beside(rank) as sidecar:
-        wanted = {"proc", "cgroup", "shm", STACKS}
+        wanted = {"proc", "cgroup", "shm", "rdma_access", STACKS}
         sidecar.until(lambda message: wanted <= {m.get("source") for m in sidecar.seen})
 
         # then these are records with the reader's clock, and /proc was read in both ways
@@ -190,6 +190,16 @@ def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subproces
             lambda message: message.get("source") == STACKS and message["payload"].get("parent_pid") == rank.pid
         )
         assert "reads_a_shard" in functions(child)
+
+
+def test_suspicion_reads_anew_what_the_rank_has_of_rdma(rank: subprocess.Popen[bytes]) -> None:
+    # given a sidecar that has looked once, and would again in a minute
+    with beside(rank) as sidecar:
+        sidecar.source("rdma_access")
+
+        sidecar.order({"mode": "closer"})
+
+        assert sidecar.source("rdma_access")["payload"]["pid"] == rank.pid
 
 
 @needs_pyspy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diag.observations import CgroupMemory, HostMemory, LimitsSeen, LogLine, SharedMemory
@@ -87,6 +89,26 @@ def test_low_memlock_matters_only_beside_rdma_devices() -> None:
 
     assert before == []
     assert (story.the("memlock-limit").ranks, story.the("memlock-limit").severity.value) == ((0,), "warning")
+
+
+def test_low_memlock_does_not_matter_to_a_rank_with_cap_ipc_lock() -> None:
+    story = Story()
+
+    story.tell(*(replace(limits(rank, memlock=8 * MIB, rdma=True), ipc_lock=rank == 0) for rank in (0, 1)))
+    story.wait(2)
+
+    assert story.the("memlock-limit").ranks == (1,)
+
+
+def test_registration_that_a_limit_of_zero_forbids_is_critical() -> None:
+    story = Story()
+
+    # wording of NCCL 2.28.9's source; that EPERM is what a limit of 0 gives was seen (tests/rdma)
+    story.tell(LogLine(1, "stdout", "n:1:2 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr_iova2 failed with error "
+                                    "Operation not permitted"))  # fmt: skip
+    story.wait(2)
+
+    assert (story.the("memlock-limit").ranks, story.the("memlock-limit").severity.value) == ((1,), "critical")
 
 
 def test_refused_allocation_with_a_limited_address_space_names_the_limit() -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from diag.observations import GpuSample, Iteration, LimitsSeen, RankExited
+from diag.observations import GpuSample, Iteration, LimitsSeen, RankExited, RdmaAccess
 from diag.outputs.prometheus import METRICS, HubCollector, exposition, families
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -91,6 +91,19 @@ def test_unlimited_is_infinite(empty: Any, kit: Any) -> None:
     empty.tell(1.0, kit.found(0, 1), LimitsSeen(0, 750, (("Max locked memory", None),)))
 
     assert samples(empty)[("diag_rlimit_memlock_bytes", "rank=0")] == float("inf")
+
+
+def test_devices_that_a_rank_holds_are_counted_and_unknown_is_no_zero(empty: Any, kit: Any) -> None:
+    held = ("rdma_cm", "uverbs0", "uverbs1")
+    empty.tell(1.0, *(kit.found(rank, 3) for rank in range(3)))
+    for rank, nodes in enumerate((held, (), None)):
+        pid = empty.engine.job.ranks[rank].placement.pid
+        empty.tell(2.0, RdmaAccess(rank, pid, None, nodes, None, None, None, None))
+
+    told = samples(empty)
+
+    assert told[("diag_rank_rdma_open", "rank=0")] == 2 and told[("diag_rank_rdma_open", "rank=1")] == 0
+    assert ("diag_rank_rdma_open", "rank=2") not in told
 
 
 def test_what_was_not_read_has_no_sample(empty: Any, kit: Any) -> None:

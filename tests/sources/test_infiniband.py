@@ -109,6 +109,16 @@ def test_counters_of_the_driver_are_there_where_ib_core_has_none(root: Path) -> 
     assert all("lifespan" not in counters for counters in told.values())  # milliseconds, counts nothing
 
 
+def test_counters_of_the_device_stand_in_where_its_only_port_has_none(root: Path) -> None:
+    # given EFA of an older kernel (CentOS: /sys/class/infiniband/efa_0/hw_counters/tx_pkts)
+    device = root / "rdmap0s6"
+    (device / "ports/1/hw_counters").rename(device / "hw_counters")
+
+    told = {port.device: dict(port.counters) for port in seen(InfinibandReader(root)).ports}
+
+    assert told["rdmap0s6"]["tx_bytes"] == 8472920000
+
+
 def test_only_slots_in_use_of_the_gid_table_are_told(root: Path) -> None:
     told = {port.device: port.gids for port in seen(InfinibandReader(root)).ports}
 
@@ -278,13 +288,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-PORT = st.fixed_dictionaries({}, optional={
-    name: JSON for name in ("state", "phys_state", "rate", "link_layer", "counters", "hw_counters", "gids")
-})  # fmt: skip
+FILES = ("state", "phys_state", "rate", "link_layer", "counters", "hw_counters", "gids")
+PORTS = st.dictionaries(st.sampled_from("12x"), st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, JSON)) | JSON)
 
 
 @settings(deadline=None, max_examples=100)
-@given(JSON | st.fixed_dictionaries({"devices": st.dictionaries(st.text(), st.dictionaries(st.sampled_from("12x"), PORT) | JSON)}))
+@given(JSON | st.fixed_dictionaries({"devices": st.dictionaries(st.text(), PORTS | JSON)}))
 def test_parse_raises_for_nothing(payload: Any) -> None:
     for found in parse(Record("infiniband", payload)):
         assert isinstance(found, (RdmaPortsSeen, Unparsed))

@@ -1,0 +1,88 @@
+"""A training job of two ranks on "two nodes": `python -m tests.rdma.guest.job SCENARIO`.
+
+Its parent starts the ranks and waits for them; a rank opens RDMA as its scenario says, prints what NCCL printed on two H200
+"hosts" without RDMA, and then does a step every half second until it is told to stop (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from tests.rdma.guest.containers import Container
+from tests.rdma.guest.hold import open_and_register
+from tests.rdma.guest.network import DEVICES
+from tests.rdma.guest.shell import as_user
+from tests.rdma.scenarios import BY_NAME, Rank, Scenario
+
+_NCCL_LINES = Path(__file__).parents[2] / "captures" / "loose" / "healthy__twohosts"
+# NCCL 2.28.9, src/misc/ibvwrap.cc; the words are of its source: there is no such machine to see it on
+_WARNING = "misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr_iova2 failed with error {}"
+
+
+def main(scenario: Scenario) -> int:
+    shared = tuple(filter(None, (os.environ.get("DIAG_RUN_DIR"),)))
+    containers, ranks = [], []
+    for number, rank in enumerate(scenario.ranks):
+        prefix = as_user(0, rank.memlock)
+        if rank.without is not None:
+            containers.append(Container(f"{scenario.name}{number}", rank.without, shared))
+            prefix += containers[-1].command
+        env = {**os.environ, "RANK": str(number), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
+               "NODE_RANK": str(number), "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}  # fmt: skip
+        words = [*prefix, sys.executable, "-u", "-m", "tests.rdma.guest.job", scenario.name, str(number)]
+        ranks.append(subprocess.Popen(words, env=env, cwd="/diag"))
+    signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
+    codes = [rank.wait() for rank in ranks]
+    for container in containers:
+        container.remove()
+    return max(codes)
+
+
+def train(rank: Rank, number: int) -> int:
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    print(f"[rank{number}] init_process_group", flush=True)
+    if rank.registers:
+        said = open_and_register(DEVICES[number], rank.registers)
+        print(f"[rank{number}] rdma {json.dumps(said)}", flush=True)
+        if said["errno"]:
+            words = {"ENOMEM": "Cannot allocate memory", "EPERM": "Operation not permitted"}[str(said["errno"])]
+            _nccl([f"{os.uname().nodename}:{os.getpid()}:{os.getpid()} [0] {_WARNING.format(words)}\n"])
+    if rank.nccl:
+        _nccl(_socket_lines(number))
+    print("The training of Epoch 0 starts...", flush=True)
+    step = 0
+    while not over.wait(0.5):
+        step += 1
+        print(f"[rank{number}] iteration {step:6d}/1000000 | loss: 5.6034E-02", flush=True)
+    return 0
+
+
+def _socket_lines(number: int) -> list[str]:
+    """Those of the capture until the communicator stands, with this machine's names."""
+    lines = [line for line in (_NCCL_LINES / f"rank{number}.log").read_text().splitlines(keepends=True) if " NCCL " in line]
+    theirs = lines[0].split(" ")[0].split(":")[1]
+    ours = str(os.getpid())
+    return [line.replace(f":{theirs}:{theirs} ", f":{ours}:{ours} ").replace("eth0:192.0.2.2", f"d{number}:192.0.2.{number + 1}")
+            for line in lines if "Destroy" not in line and "Closing" not in line]  # fmt: skip
+
+
+def _nccl(lines: list[str]) -> None:
+    """Where NCCL writes: the file that NCCL_DEBUG_FILE names (%h host, %p pid), else stdout."""
+    name = os.environ.get("NCCL_DEBUG_FILE")
+    if name is None:
+        print("".join(lines), end="", flush=True)
+        return
+    with open(name.replace("%h", os.uname().nodename).replace("%p", str(os.getpid())), "a") as file:
+        file.writelines(lines)
+
+
+if __name__ == "__main__":
+    chosen = BY_NAME[sys.argv[1]]
+    sys.exit(main(chosen) if len(sys.argv) == 2 else train(chosen.ranks[int(sys.argv[2])], int(sys.argv[2])))
