@@ -4,7 +4,6 @@ Says what a variable really does and what to do instead; whoever calls knows whe
 A variable that may belong to a plugin of NCCL, or to the job's own code, is left alone.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

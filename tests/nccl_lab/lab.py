@@ -310,14 +310,16 @@ def record(setup: Setup, case: Case, serial: int) -> dict[str, Any]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     plans = [rank_plan(setup, case, rank, work) for rank in (0, 1)]
-    begun, nodes = time.monotonic(), []
+    nodes: list[subprocess.Popen[str]] = []
+    begun = time.monotonic()
     for number in range(case.nodes):
         plan: dict[str, Any] = {"node": number, "namespaces": setup.namespaces, "shm": case.fault == "shm"}
         plan["ranks"] = plans if case.nodes == 1 else [plans[number]]
         plan["link"] = f"lab{serial}{'ab'[number]}"
         plan["address"] = None if case.no_address and number == 1 else f"192.0.2.{10 + number}"
         command = [sys.executable, __file__, "node", json.dumps(plan)]
-        nodes.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True, start_new_session=True)  # -1: PIPE)
+        pipe = subprocess.PIPE
+        nodes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True))
     codes: dict[str, int | None] = {"0": None, "1": None}
     try:
         if setup.namespaces:
@@ -346,7 +348,7 @@ def record(setup: Setup, case: Case, serial: int) -> dict[str, Any]:
     for log in sorted(work.glob("*.log")):
         text = log.read_bytes()
         (kept / log.name).write_bytes(
-            text.replace(str(work).encode(), b"/work/job").replace(str(setup.lab).encode(), b"/opt/lab")
+            text.replace(str(work).encode(), b"/srv/job").replace(str(setup.lab).encode(), b"/opt/lab")
         )
     results = [json.loads(p.read_text()) if (p := work / f"rank{r}.json").exists() else None for r in (0, 1)]
     verbs = [case.rank_verbs.get(r, case.verbs) for r in (0, 1)]

@@ -85,11 +85,14 @@ def test_nothing_waits_and_no_web_framework_is_loaded() -> None:
         "import sys; from diag.cli import main; main(['doctor', '--json', '--', 'torchrun', 't.py']);"
         "print(sorted({'fastapi', 'uvicorn', 'pydantic', 'torch'} & set(sys.modules)), file=sys.stderr)"
     )
-    best = 1e9
-    for _ in range(3):
+    best, bare = 1e9, 1e9
+    for _ in range(5):  # the machine may be busy: the best of five, beside an interpreter that does nothing
         began = time.monotonic()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        bare = min(bare, time.monotonic() - began)
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         best = min(best, time.monotonic() - began)
 
     assert done.stderr.splitlines()[-1] == "[]"
-    assert best < 1.5  # the machine may be busy: the best of three
+    assert best < 1.0 + 5 * bare
