@@ -221,11 +221,17 @@ CASES = [
         nodes=1,
         env={"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"},
         fault="shm",
-        expect=[["shm-too-small", ""]],
+        expect=[["shm-too-small", "exhausted"]],
     ),
     # A peer goes
-    Case("peer-killed", seconds=11, fault="kill", steps=200, expect=[["rank-died", ""]]),
-    Case("peer-killed-buffered", seconds=11, fault="kill-buffered", steps=200, expect=[["rank-died", ""]]),
+    Case("peer-killed", seconds=11, fault="kill", steps=200, expect=[["rank-died", ""], ["ib-fallback", "no_device"]]),
+    Case(
+        "peer-killed-buffered",
+        seconds=11,
+        fault="kill-buffered",
+        steps=200,
+        expect=[["rank-died", ""], ["ib-fallback", "no_device"]],
+    ),
     Case("peer-killed-ib", seconds=11, verbs=IB, fault="kill", steps=200, expect=[["rank-died", ""]]),
     Case("peer-killed-one-node", seconds=11, nodes=1, fault="kill", steps=200, expect=[["rank-died", ""]]),
 ]
