@@ -22,12 +22,17 @@ $(VENV)/.job: $(VENV)/.diag requirements/job.txt
 	$(BIN)/python -m pip install --quiet -r requirements/job.txt
 	@touch $@
 
-# Prometheus is what the live test scrapes with. Without root the test says that it was skipped, and why.
+# Prometheus is what the live test scrapes with; ip and nft make the two machines of the preflight tests. What is there is left
+# alone. Without root the tests say that they were skipped, and why.
 system-packages:
-	@command -v prometheus >/dev/null 2>&1 || { \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus gcc libc6-dev >/dev/null; \
-	  else echo "note: prometheus is not installed (needs root and apt-get): its live test will be skipped"; fi; }
+	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
+	for tool in prometheus:prometheus gcc:gcc nft:nftables ip:iproute2; do \
+	  command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; done; \
+	case "$$missing" in *gcc*) missing="$$missing libc6-dev";; esac; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "note: not installed (needs root and apt-get):$$missing: live tests that use them will be skipped"; fi
 
 demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says which rank and why
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo

@@ -151,6 +151,9 @@ class Hub:
     def watch_job(self, argv: list[str], pid: int, world_size: int = 0) -> None:
         """The job's root process is `pid`: look for its ranks from now on."""
         self.put(run_source.started(redacted(argv), pid, self.host, world_size))
+        nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]
+        if nets:
+            self.put(run_source.expected(nets, self.host))
         self._finder = RankFinder(pid, self.host)
         self._finder_from = time.monotonic()
         self._gpus.start()

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from diag.model import NotChecked
+from diag.ncclprocess import NcclProcesses
 from diag.ncclstate import NcclState
 from diag.networkstate import NetworkState
 from diag.observations import (
     BarMoved,
     CgroupMemory,
+    EnvironmentSeen,
     EpochStarted,
     FlightRecorder,
     GpuSample,
@@ -26,7 +28,13 @@ from diag.observations import (
     LimitsSeen,
     LogLine,
     MetricsLogged,
+    NcclCommunicator,
+    NcclFact,
     NcclLine,
+    NcclPlainLines,
+    NcclRasListening,
+    NcclVersion,
+    NetworkExpected,
     Observation,
     PhaseMarked,
     ProcessTree,
@@ -74,6 +82,7 @@ class JobState(Progress):
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
         self.nccl = NcclState()
+        self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
@@ -144,6 +153,7 @@ class JobState(Progress):
     # -- being told ---------------------------------------------------------------------------------------
 
     def observe(self, at: float, fact: Observation) -> None:
+        self.nccl_processes.observe(at, fact)
         handler = _HANDLERS.get(type(fact))
         if handler is None:
             return
@@ -272,7 +282,15 @@ class JobState(Progress):
             if rank is not None:
                 rank.tail.append(fact.text)
 
-    def _nccl_line(self, at: float, fact: NcclLine) -> None:
+    def _plain_lines(self, at: float, fact: NcclPlainLines) -> None:
+        self.log_lines += fact.count
+        self.nccl.lines += fact.count
+        self.tail.extend(fact.last)
+        rank = self.ranks.get(fact.rank) if fact.rank is not None else None
+        if rank is not None:
+            rank.tail.extend(fact.last)
+
+    def _nccl(self, at: float, fact: NcclLine | NcclFact) -> None:
         self.nccl.observe(at, fact)
 
     def _limits(self, at: float, fact: LimitsSeen) -> None:
@@ -284,7 +302,12 @@ class JobState(Progress):
         if rank is not None and rank.placement.pid == fact.pid:
             rank.rdma, rank.rdma_at = fact, at
 
-    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen) -> None:
+    def _environment(self, at: float, fact: EnvironmentSeen) -> None:
+        rank = self._told_of(fact)
+        if rank is not None and rank.placement.pid == fact.pid:
+            rank.variables = dict(fact.variables)
+
+    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen | NetworkExpected) -> None:
         self.network.observe(at, fact)
 
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
@@ -340,11 +363,17 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     FlightRecorder: JobState._recorder,
     RecorderAsked: JobState._recorder,
     LogLine: JobState._log_line,
-    NcclLine: JobState._nccl_line,
+    NcclLine: JobState._nccl,
+    NcclPlainLines: JobState._plain_lines,
+    NcclVersion: JobState._nccl,
+    NcclRasListening: JobState._nccl,
+    NcclCommunicator: JobState._nccl,
     LimitsSeen: JobState._limits,
     RdmaAccess: JobState._rdma_access,
     RdmaPortsSeen: JobState._network,
     InterfacesSeen: JobState._network,
+    NetworkExpected: JobState._network,
+    EnvironmentSeen: JobState._environment,
     CgroupMemory: JobState._cgroup,
     SharedMemory: JobState._shm,
     HostMemory: JobState._host_memory,

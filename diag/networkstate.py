@@ -1,12 +1,13 @@
-"""What the node's networks showed: RDMA ports and IP interfaces, the first reading and those of the last minutes."""
+"""What the node's networks showed: RDMA ports and IP interfaces, the first reading and those of the last minutes, and which
+ports went down meanwhile."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from diag.observations import InterfacesSeen, Observation, RdmaPortsSeen
+from diag.observations import InterfacesSeen, NetworkExpected, Observation, RdmaPort, RdmaPortsSeen
 
 __all__ = ["NetworkState", "Readings"]
 
@@ -41,13 +42,42 @@ class Readings(Generic[T]):
 
 @dataclass(slots=True)
 class NetworkState:
-    """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are none."""
+    """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are none.
+
+    Ports are (device, port). `expected` are patterns of networks that NCCL is meant to use; none: anything but sockets.
+    """
 
     ports: Readings[RdmaPortsSeen] = field(default_factory=Readings)
     interfaces: Readings[InterfacesSeen] = field(default_factory=Readings)
+    expected: tuple[str, ...] = ()
+    was_active: dict[tuple[str, int], float] = field(default_factory=dict)  # when a port was last seen active
+    down_since: dict[tuple[str, int], float] = field(default_factory=dict)  # ports that were active and are not
+    downs: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def observe(self, at: float, fact: RdmaPortsSeen | InterfacesSeen) -> None:
+    def observe(self, at: float, fact: RdmaPortsSeen | InterfacesSeen | NetworkExpected) -> None:
         if isinstance(fact, RdmaPortsSeen):
             self.ports.told(at, fact)
-        else:
+            for port in fact.ports:
+                self._see_port(at, port)
+        elif isinstance(fact, InterfacesSeen):
             self.interfaces.told(at, fact)
+        else:
+            self.expected = fact.nets
+
+    def rdma_ports(self) -> tuple[RdmaPort, ...] | None:
+        """As read last; None when nobody looked."""
+        return None if self.ports.last is None else self.ports.last[1].ports
+
+    def active_ports(self) -> tuple[RdmaPort, ...] | None:
+        """Those that can carry traffic; None when nobody looked."""
+        ports = self.rdma_ports()
+        return None if ports is None else tuple(port for port in ports if port.active)
+
+    def _see_port(self, at: float, port: RdmaPort) -> None:
+        key = (port.device, port.port)
+        if port.active:
+            self.was_active[key] = at
+            self.down_since.pop(key, None)
+        elif key in self.was_active and key not in self.down_since and port.state is not None:
+            self.down_since[key] = at
+            self.downs[key] += 1

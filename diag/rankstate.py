@@ -65,6 +65,7 @@ class RankState:
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
+    variables: dict[str, str] = field(default_factory=dict)  # those of its environment that matter to diagnosis
     rdma: RdmaAccess | None = None
     rdma_at: float = 0.0
     cgroup: CgroupMemory | None = None

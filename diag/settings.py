@@ -32,6 +32,8 @@ class Settings(BaseSettings):
     flight_recorder: bool = Field(True, description="let torch's worker server answer for the Flight Recorder of each rank")
     nccl_debug: bool = Field(True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither")
     ras: Literal["auto", "force", "off"] = Field("auto", description="whether NCCL RAS is asked under suspicion")
+    expected_net: str = Field("", description="networks that NCCL is meant to use between nodes: names with * and ? and commas, "
+                              "as NCCL writes them (IB, IBext*, AWS Libfabric, Socket); empty: anything but sockets")
     stack_seconds: float = Field(5.0, ge=0.5, description="time between stack samples of a healthy rank")
     close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")
     proc_seconds: float = Field(2.0, ge=0.2, description="time between readings of /proc of a rank")

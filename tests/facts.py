@@ -30,8 +30,9 @@ def pid_of(rank: int) -> int:
     return 1000 + rank
 
 
-def found(rank: int, world: int = 2) -> RankFound:
-    place = Placement(rank, rank, world, "node-0", pid_of(rank), TICKS, 0, world, "torchrun")
+def found(rank: int, world: int = 2, nodes: int = 1) -> RankFound:
+    """With several nodes the ranks seen are those of the first: it has `world / nodes` of them."""
+    place = Placement(rank, rank, world, "node-0", pid_of(rank), TICKS, 0, world // nodes, "torchrun")
     return RankFound(rank, place, "python train.py")
 
 
@@ -70,15 +71,17 @@ def stack(rank: int, at: float, lines: Sequence[str], *others: ThreadStack, pid:
 class Story:
     """Tells an engine facts at told times, the way a hub would, without sources."""
 
-    def __init__(self, detectors: Sequence[Detector] | None = None, world: int = 2, start: float = 1000.0) -> None:
+    def __init__(
+        self, detectors: Sequence[Detector] | None = None, world: int = 2, start: float = 1000.0, nodes: int = 1
+    ) -> None:
         from diag.detectors import make_detectors
 
         self.engine = Engine({}, make_detectors() if detectors is None else detectors)
         self.now = start
         self.world = world
         self.tell(RunStarted(None, ("torchrun", "train.py"), 999, "node-0", world))
-        for rank in range(world):
-            self.tell(found(rank, world))
+        for rank in range(world // nodes):
+            self.tell(found(rank, world, nodes))
 
     def tell(self, *facts: Observation) -> None:
         self.engine.advance(self.now)

@@ -181,6 +181,14 @@ def test_every_class_of_hang_that_can_be_said_is_in_the_contract_and_documented(
     assert [name for name in sorted(said) if not is_mentioned(name)] == []
 
 
+def test_every_cause_of_a_fallback_is_documented() -> None:
+    text = (ROOT / "diag" / "detectors" / "network" / "causes.py").read_text()
+    causes = set(re.findall(r'\bCause\(\s*"(\w+)"', text))
+
+    assert len(causes) > 10
+    assert [cause for cause in sorted(causes) if not re.search(rf"^\| {cause} \|", DOCS, re.MULTILINE)] == []
+
+
 def causes_in_code() -> set[str]:
     """Words in `cause=...` of the hang detector, where they are written out."""
     found = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 
@@ -11,16 +12,29 @@ __all__ = ["add", "run"]
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
+    parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="of several nodes: node 0 listens this "
+                        "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("0 to 3600 seconds")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
     from diag.preflight import CHECKS, document, text
+    from diag.preflight.network import check_network
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
-    lines = [line for check in CHECKS for line in check(words)]
+    colour = os.isatty(1) and "NO_COLOR" not in os.environ
+    lines = []
+    for line in itertools.chain((line for check in CHECKS for line in check(words)), check_network(words, args.wait)):
+        lines.append(line)
+        if not args.json:  # at once: node 0 may wait for the others between two lines
+            print(text([line], colour=colour), flush=True)
     if args.json:
         print(json.dumps(document(lines), indent=1))
-    else:
-        print(text(lines, colour=os.isatty(1) and "NO_COLOR" not in os.environ))
     return 10 if any(line.status == "problem" for line in lines) else 0

@@ -46,9 +46,11 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="ADDRESS", help="HTTP address (default 127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="HTTP port (default 9095; 0: any free one)")
     parser.add_argument("--no-http", action="store_const", const=False, dest="http", default=None, help="serve no HTTP")
-    parser.add_argument("--stack-seconds", type=float, metavar="S", help="time between stack samples (default 10)")
+    parser.add_argument("--stack-seconds", type=float, metavar="S", help="time between stack samples (default 5)")
     parser.add_argument("--ras", choices=("auto", "force", "off"), help="ask NCCL RAS under suspicion (default auto: NCCL 2.28.7 "
                         "and later; force: earlier ones too, which may crash the job)")
+    parser.add_argument("--expect-net", metavar="NAME[,NAME]", help="networks that NCCL is meant to use between nodes, such as "
+                        "'IB,IBext*' or Socket (default: anything but sockets)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
         from diag.settings import load
 
         settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, inject=args.inject,
-                        nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds, ras=args.ras)
+                        nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds, ras=args.ras,
+                        expected_net=args.expect_net)
         return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
     finally:
         prepared.witness.close()

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
 from diag.detectors.hang import HangDetector
 from diag.detectors.host_oom import HostOomDetector
-from diag.detectors.limits import FdLimitDetector, MemlockDetector, ShmDetector
+from diag.detectors.limits import FdLimitDetector, ShmDetector
+from diag.detectors.network import (
+    DuplicateGpuDetector,
+    IbErrorDetector,
+    IbFallbackDetector,
+    IbPortDetector,
+    MemlockDetector,
+    NcclInitErrorDetector,
+    NoInterfaceDetector,
+    TransportMismatchDetector,
+)
 from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.straggler import StragglerDetector
 from diag.engine import Detector
@@ -19,6 +30,15 @@ DETECTORS: tuple[type[Detector], ...] = (
     FdLimitDetector,
     MemlockDetector,
     StragglerDetector,
+    IbFallbackDetector,
+    TransportMismatchDetector,
+    IbPortDetector,
+    IbErrorDetector,
+    NoInterfaceDetector,
+    DuplicateGpuDetector,
+    NcclInitErrorDetector,
+    EnvHarmfulDetector,
+    EnvNoEffectDetector,
 )
 
 

@@ -1,4 +1,4 @@
-"""Limits that break training: /dev/shm, open files, locked memory. Said before the crash and after it."""
+"""Limits that break training: /dev/shm and open files. Said before the crash and after it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import LogLine, Observation, SharedMemory
 from diag.rankstate import RankState
 
-__all__ = ["FdLimitDetector", "MemlockDetector", "ShmDetector"]
+__all__ = ["FdLimitDetector", "ShmDetector"]
 
 _MIB = 1 << 20
 # docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
 _SHM_TOO_SMALL_BYTES = 64 * _MIB
 _SHM_NEARLY_FULL = 0.95
 _FD_NEARLY_FULL = 0.90
-# RDMA registers whole buffers: anything that is not unlimited fails sooner or later; docker's default is 8 MiB.
-_MEMLOCK_ENOUGH_BYTES = 1 << 40
 
 
 class _FirstLine:
@@ -168,64 +166,6 @@ class FdLimitDetector:
                 "open files of ranks " + ",".join(map(str, closed)), "/proc/PID/fd may not be read",
                 "run diag as the user of the ranks, or give it CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
             )
-
-
-class MemlockDetector:
-    """Meaning: the limit of locked memory is too low for RDMA: registering buffers will fail or NCCL falls to sockets.
-
-    Evidence: `Max locked memory` of a rank on a machine with RDMA devices in the rank's /dev/infiniband; lines of
-    ibv_reg_mr, ibv_create_qp and ibv_create_cq that failed with Cannot allocate memory, or (a limit of 0) Operation not
-    permitted.
-
-    What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
-
-    False alarms: without RDMA devices nothing is said, however low the limit is, nor of a rank with CAP_IPC_LOCK.
-    """
-
-    name = "memlock-limit"
-
-    def __init__(self) -> None:
-        # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source):
-        #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
-        #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
-        # Under a limit of 0 the kernel says EPERM (soft-RoCE, Linux 6.1, tests/rdma):
-        #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Operation not permitted
-        self._lines = _FirstLine(
-            r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not permitted)",
-            ("Cannot allocate memory", "Operation not permitted"),
-        )
-
-    def observe(self, at: float, fact: Observation) -> None:
-        self._lines.observe(at, fact)
-
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        low = [rank for rank in job.ranks.values() if _memlock_low(rank)]
-        if not low and not self._lines.hits:
-            return
-        crashed = bool(self._lines.hits)
-        ranks = tuple(sorted({*self._lines.ranks(), *(rank.rank for rank in low)}))
-        limit = low[0].limits.get("Max locked memory") if low and low[0].limits else None
-        said = f"the limit of locked memory is {_mib(limit)}" if limit is not None else "locked memory ran out"
-        yield Finding(
-            id="memlock-limit", subject=JOB, severity=Severity.CRITICAL if crashed else Severity.WARNING,
-            confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
-            cause="registration_failed" if crashed else "low",
-            summary=f"{said}{_of(ranks)}, and this machine has RDMA devices: buffers cannot be registered",
-            advice="Lift it: `ulimit -l unlimited` before the launcher; docker --ulimit memlock=-1; Kubernetes: "
-            "securityContext.capabilities.add: [IPC_LOCK]; Slurm: PropagateResourceLimitsExcept=MEMLOCK.",
-            evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
-        )
-
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        return ()
-
-
-def _memlock_low(rank: RankState) -> bool:
-    if rank.limits is None or not rank.limits.rdma_devices or rank.limits.ipc_lock:
-        return False  # no RDMA here, or CAP_IPC_LOCK: the limit does not matter
-    names = dict(rank.limits.soft)
-    limit = names.get("Max locked memory")
-    return "Max locked memory" in names and limit is not None and limit < _MEMLOCK_ENOUGH_BYTES
 
 
 def _fd_ratio(rank: RankState) -> float:

@@ -28,7 +28,6 @@ __all__ = ["folder_records", "holds_evidence"]
 _BEFORE_SECONDS = 60.0  # between two moments, and between the logs and the first: only the order matters
 _SETTLE_SECONDS = 5.0  # a death is judged some seconds after it
 _CLOCKS_APART_SECONDS = 3600.0  # further away a log's times are another day's, or another time zone's
-_EPOCH = 1e9  # where nothing tells a time
 _MOST_ROWS = 200_000
 
 
@@ -69,7 +68,7 @@ class _Folder:
     # -- in order -----------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[Record]:
-        end = math.ceil(self._rows[-1][0] if self._rows else self._manifest_end() or _EPOCH) + 0.1
+        end = math.ceil(self._rows[-1][0] if self._rows else self._manifest_end() or self._written()) + 0.1
         start = min(end - _BEFORE_SECONDS * (len(self._moments) + 1), self._rows[0][0] - 1.0 if self._rows else end)
         ticks = _Ticks(start)
         ranks, pids = self._ranks(), self._pids()
@@ -217,6 +216,10 @@ class _Folder:
             if text == "looked" and at > before:
                 return float(at - before)
         return None
+
+    def _written(self) -> float:
+        """When the newest file was written: the best guess where nothing in them tells a time."""
+        return max((item.path.stat().st_mtime for item in self._files), default=1e9)
 
     def _manifest_end(self) -> float | None:
         times = [item for event in self._events() for item in event if isinstance(item, float) and 1e9 < item < 1e11]

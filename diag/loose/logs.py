@@ -12,25 +12,20 @@ from diag.model import Record
 from diag.observations import (
     EpochStarted,
     Iteration,
+    NcclCommunicator,
     NcclLine,
     Observation,
     SaveStarted,
     WorkerFailureReported,
     WorkerNamed,
 )
+from diag.sources.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.output import SOURCE as OUTPUT
-from diag.sources.output import LineAssembler, read_text
 
 __all__ = ["LooseLogs"]
 
 _CHUNK = 1 << 20
-# NCCL 2.28.9, two H200, 2026-11-20; the largest communicator is the world's:
-#   gpu-node-0:751:751 [0] NCCL INFO ncclCommInitRankConfig comm 0x37ccd510 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 ...
-#   gpu-node-0:1626:1626 [0] NCCL INFO comm 0x9feb050 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE
-_COMMUNICATOR = re.compile(
-    r":(\d{1,10}):\d{1,10} \[-?\d+\] NCCL INFO (?:ncclCommInit\w* )?comm 0x\w+ rank (\d{1,6}) nranks (\d{1,6}) "
-)
-# torch 2.11.0, the same run: somebody, or something, asked for the Flight Recorder's dump
+# torch 2.11.0, NCCL 2.28.9, two H200, 2026-11-20: somebody, or something, asked for the Flight Recorder's dump
 #   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] [PG ID 0 ...] ProcessGroupNCCL preparing to dump debug info. ...
 _ASKED = "ProcessGroupNCCL preparing to dump debug info"
 _TRACEBACK = re.compile(r"^(?:\[rank(\d{1,6})\]: ?)?Traceback \(most recent call last\):")
@@ -65,7 +60,7 @@ class LooseLogs:
             for payload in _payloads(item):
                 lines: list[list[object]] = []
                 for line in payload["lines"]:
-                    told = epoch_of(line[0])
+                    told = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
                     if told is not None and told != at:
                         if lines:
                             yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
@@ -76,7 +71,9 @@ class LooseLogs:
     def _learn(self, item: LooseFile) -> None:
         before = ""
         for payload in _payloads(item):
-            for text, bar in payload["lines"]:
+            for held, kind in payload["lines"]:
+                text = held.rpartition("\n")[2] if kind == PLAIN_RUN else held  # the last of a run stands for all
+                bar = bool(kind) and kind != PLAIN_RUN
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)
                 self._see_line(text, item.rank, before, facts)
@@ -90,8 +87,10 @@ class LooseLogs:
             elif isinstance(fact, WorkerFailureReported) and self._named is not None and self._named < _MOST_RANKS:
                 self.failed[self._named] = fact.exit_code
                 self.pids[self._named] = fact.pid
-            elif isinstance(fact, NcclLine) and rank is not None:
+            elif isinstance(fact, NcclLine) and rank is not None and fact.pid:
                 self.pids.setdefault(rank, fact.pid)
+            elif isinstance(fact, NcclCommunicator) and fact.stage != "topology":
+                self._see_communicator(fact, rank)
         if named is not None and named < _MOST_RANKS:
             self.ranks.add(named)
         self.asked_recorder |= _ASKED in text
@@ -102,14 +101,12 @@ class LooseLogs:
                 self.raised.add(who)
         elif any(isinstance(fact, (Iteration, EpochStarted, SaveStarted)) for fact in facts):
             self.raised.discard(named if named is not None else -1)
-        if " nranks " in text:
-            match = _COMMUNICATOR.search(text)
-            if match:
-                pid, local, size = int(match[1]), int(match[2]), int(match[3])
-                if size >= self.world_size and size < _MOST_RANKS:
-                    self.world_size = size
-                    self.pids[rank if rank is not None else local] = pid
-                (self._destroyed if "Destroy COMPLETE" in text else self._made).add(pid)
+
+    def _see_communicator(self, fact: NcclCommunicator, rank: int | None) -> None:
+        if self.world_size <= fact.size < _MOST_RANKS:  # the largest communicator is the world's
+            self.world_size = fact.size
+            self.pids[rank if rank is not None else fact.comm_rank] = fact.line.pid
+        (self._destroyed if fact.stage == "destroyed" else self._made).add(fact.line.pid)
 
 
 def _payloads(item: LooseFile) -> Iterator[dict[str, Any]]:

@@ -24,10 +24,12 @@ __all__ = [
     "NcclNetChosen",
     "NcclNetFailed",
     "NcclPeerLost",
+    "NcclPlainLines",
     "NcclPlugin",
     "NcclPortEvent",
     "NcclRasListening",
     "NcclResult",
+    "NcclRetry",
     "NcclSockets",
     "NcclVerbsError",
     "NcclVersion",
@@ -49,6 +51,16 @@ class NcclLine(Observation):
     level: str
     text: str
     where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NcclPlainLines(Observation):
+    """Consecutive lines of NCCL that tell nothing but that it is at work (rings, trees, channels within a node): `count` of
+    them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they stand."""
+
+    stream: str
+    count: int
+    last: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +184,7 @@ class NcclCommunicator(NcclFact):
     """A step of a communicator's life as one member tells it. `stage` is start, topology, complete, destroyed or aborted.
 
     `comm` is the address in that process ("0x20035e20"), `comm_id` the same on all members ("" where the line has none).
-    `nodes` and `local_ranks` come with topology only (NCCL 2.20 and later).
+    `nodes` and `local_ranks` come with topology only (NCCL 2.20 and later), `bus_id` of the member's GPU with the other stages.
     """
 
     stage: str
@@ -184,6 +196,7 @@ class NcclCommunicator(NcclFact):
     parent: str = ""
     nodes: int | None = None
     local_ranks: int | None = None
+    bus_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +212,10 @@ class NcclInitTimings(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclGpuDirect(NcclFact):
-    """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does not."""
+    """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does not.
+
+    "use ring PXN 0 GDR 0" is told of any communicator's rings: on one node, or over sockets, it means nothing (seen: 0 and 1).
+    """
 
     enabled: bool
     why: str = ""
@@ -241,7 +257,7 @@ class NcclPortEvent(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclDuplicateGpu(NcclFact):
-    """Two ranks of a communicator on one GPU."""
+    """Two ranks of a communicator on one GPU. NCCL 2.30 and later do not tell which: -1, -1 and ""."""
 
     comm_rank: int
     other_rank: int
@@ -254,6 +270,18 @@ class NcclPeerLost(NcclFact):
 
     peer: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NcclRetry(NcclFact):
+    """A connection is tried again: `call` "connect" or "ibv_modify_qp", `attempt` 1, 2 ... of `most`; no failure yet."""
+
+    call: str
+    error: str
+    attempt: int
+    most: int
+    peer: str = ""
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from diag.observations.base import Observation
 
-__all__ = ["Interface", "InterfacesSeen", "RdmaAccess", "RdmaGid", "RdmaPort", "RdmaPortsSeen"]
+__all__ = ["Interface", "InterfacesSeen", "NetworkExpected", "RdmaAccess", "RdmaGid", "RdmaPort", "RdmaPortsSeen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +93,10 @@ class RdmaAccess(Observation):
     ipc_lock: bool | None
     container: str = ""
     nccl_conf: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkExpected(Observation):
+    """The user says which networks NCCL is meant to use between nodes: names with * and ?, as NCCL writes them."""
+
+    nets: tuple[str, ...]

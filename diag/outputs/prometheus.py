@@ -24,6 +24,7 @@ from prometheus_client.samples import Exemplar, Sample
 from diag.engine import Engine
 from diag.model import ChangeKind
 from diag.observations import GpuSample
+from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
 from diag.rankstate import RankState
@@ -81,6 +82,7 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         ("diag_rank_rdma_open", "gauge", "", "rank",
          "RDMA devices (uverbs) that the rank's process holds open; no sample where that may not be looked at."),
         *NETWORK_METRICS,
+        *NCCL_METRICS,
         ("diag_shm_size_bytes", "gauge", "bytes", "", "Size of /dev/shm, the tightest that a rank sees."),
         ("diag_shm_available_bytes", "gauge", "bytes", "", "Free space in the same /dev/shm."),
         ("diag_cgroup_memory_usage_bytes", "gauge", "bytes", "", "Memory of the fullest cgroup of the ranks."),
@@ -169,6 +171,7 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield from _gpus(view.engine, gpus)
     yield from _memory(view.engine)
     yield from network_samples(view.engine.job)
+    yield from nccl_samples(view.engine)
     yield from _findings(view.engine)
     yield from _agent(view)
 

@@ -30,21 +30,22 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
         "job": {"state": "not started", "phase": "preflight", "world_size": 0, "ranks_seen": 0},
         "findings": [
             {
-                "id": line.id, "subject": "node", "class": "", "severity": line.severity, "confidence": "high", "ranks": [],
+                "id": line.id, "subject": "node", "class": "", "severity": line.level, "confidence": "high", "ranks": [],
                 "waiting_ranks": [], "since": now, "summary": line.said, "cause": "preflight", "advice": line.remedy,
                 "evidence": [{"rank": None, "at": now, "kind": "preflight", "excerpt": line.said}],
             }
             for line in lines
-            if line.status == "problem"
+            if line.status == "problem" or (line.status == "note" and line.id)
         ],
         "not_checked": [
             {"what": line.what, "reason": line.said, "remedy": line.remedy} for line in lines if line.status == "not checked"
         ],
+        "checks": [{"what": line.what, "status": line.status, "said": line.said, "remedy": line.remedy} for line in lines],
     }
 
 
 def text(lines: Sequence[Line], *, colour: bool) -> str:
-    marks = {"ok": "\033[32m", "problem": "\033[31m", "not checked": "\033[33m"}
+    marks = {"ok": "\033[32m", "problem": "\033[31m", "not checked": "\033[33m", "note": "\033[36m"}
     rows = []
     for line in lines:
         status = f"{line.status:<11}"

@@ -9,7 +9,10 @@ __all__ = ["Line"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`status` is ok, problem or not checked; `id` is the finding id that the trouble would have in a run."""
+    """`status` is ok, note, problem or not checked; `id` is the finding id that the trouble would have in a run.
+
+    A note is worth reading and no trouble: a finding of level info where it has an id.
+    """
 
     what: str
     status: str
@@ -17,3 +20,8 @@ class Line:
     remedy: str = ""
     id: str = ""
     severity: str = "warning"
+
+    @property
+    def level(self) -> str:
+        """The severity of its finding."""
+        return self.severity if self.status == "problem" else "info"

@@ -12,6 +12,7 @@ from diag.model import Record
 from diag.observations import CgroupMemory, HostMemory
 from diag.preflight.line import Line
 from diag.sources import cgroup
+from diag.sources.rdma_access import ipc_lock, lock_rights
 
 __all__ = ["check_disk", "check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
 
@@ -45,10 +46,13 @@ def check_open_files(command: Sequence[str]) -> Iterator[Line]:
 def check_locked_memory(command: Sequence[str], rdma: Path = Path("/dev/infiniband")) -> Iterator[Line]:
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     said = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / _MIB:.0f} MiB"
+    rights = lock_rights("/proc/self")
     if not rdma.is_dir() or not os.listdir(rdma):
         yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
     elif soft == resource.RLIM_INFINITY:
         yield Line("locked memory", "ok", said)
+    elif ipc_lock(rights["cap_eff"], rights["uid_map"]):
+        yield Line("locked memory", "ok", f"limit {said}, but CAP_IPC_LOCK lifts it")
     else:
         yield Line("locked memory", "problem", f"limit {said} with RDMA devices present",
                    "`ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK", "memlock-limit")

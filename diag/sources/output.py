@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Record
-from diag.observations import LogLine, Observation, Unparsed
+from diag.observations import LogLine, NcclPlainLines, Observation, Unparsed
 from diag.sources import nccl_log, swift_log, torch_log, trainer_log, watchdog_log
 
-__all__ = ["SOURCE", "FileFollower", "LineAssembler", "parse"]
+__all__ = ["PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
 
 SOURCE = "output"
 
 # Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the text.
 MAX_LINE_CHARS = 64 * 1024
+# In place of a line's "is a bar": the item holds several lines of NCCL that tell nothing, joined by line feeds.
+PLAIN_RUN = 2
+_LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 # One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is counted.
 MAX_LINES_PER_RECORD = 2000
 
@@ -37,11 +40,10 @@ class LineAssembler:
         """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the last."""
         text = self._rest + self._decoder.decode(data, final)
         held = "\r" if text.endswith("\r") and not final else ""  # a bar's end, or half of a CRLF: the next byte tells
-        pieces = text.removesuffix(held).replace("\r\n", "\n").split("\n")
-        rest = pieces.pop()
+        whole, newline, rest = text.removesuffix(held).replace("\r\n", "\n").rpartition("\n")
         lines: list[list[Any]] = []
-        for piece in pieces:
-            self._add(lines, piece)
+        if newline:
+            self._add_whole(lines, whole + newline)
         if final and rest:
             self._add(lines, rest)
             if not lines[-1][0]:  # a bar was the last: no empty line after it
@@ -59,11 +61,29 @@ class LineAssembler:
         payload: dict[str, Any] = {"stream": self.stream}
         if len(lines) > MAX_LINES_PER_RECORD:
             half = MAX_LINES_PER_RECORD // 2
-            payload["dropped"] = len(lines) - 2 * half
-            self.dropped_lines += len(lines) - 2 * half
-            lines = lines[:half] + lines[-half:]
+            middle = lines[half:-half]
+            kept = [item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]]  # what NCCL says comes once
+            payload["dropped"] = len(middle) - len(kept)
+            self.dropped_lines += len(middle) - len(kept)
+            lines = [*lines[:half], *kept, *lines[-half:]]
         payload["lines"] = lines
         return payload
+
+    def _add_whole(self, lines: list[list[Any]], text: str) -> None:
+        """Whole lines, each with its line feed; runs of NCCL's plain ones stay in one piece."""
+        at = 0
+        if not self._cut:
+            for begin, end in nccl_log.plain_runs(text):
+                if begin > at:
+                    self._add_each(lines, text[at : begin - 1])
+                lines.append([text[begin : end - 1], PLAIN_RUN])
+                at = end
+        if at < len(text):
+            self._add_each(lines, text[at:-1])
+
+    def _add_each(self, lines: list[list[Any]], text: str) -> None:
+        for piece in text.split("\n"):
+            self._add(lines, piece)
 
     def _add_bar(self, lines: list[list[Any]], drawn: str) -> None:
         self._cut = 0  # what was cut stood before the carriage return
@@ -145,7 +165,7 @@ class FileFollower:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?}."""
+    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?}; is_bar may be PLAIN_RUN."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
@@ -155,8 +175,16 @@ def parse(record: Record) -> Iterator[Observation]:
         if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
             continue
+        if item[1] == PLAIN_RUN:
+            yield plain_run(item[0], stream, record.rank)
+            continue
         # Ours are short; those of a stranger's capture need not be.
         yield from read_text(item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(item[1]))
+
+
+def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
+    """What an item marked PLAIN_RUN stands for."""
+    return NcclPlainLines(rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]))
 
 
 def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) -> Iterable[Observation]:
@@ -168,9 +196,16 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
         yield from swift_log.read_bar(text, rank)
         yield from trainer_log.read_bar(text, rank)
         return
-    if " NCCL " in text and "ProcessGroupNCCL" not in text:
-        yield from nccl_log.read_line(text, rank)
-        return
+    if "NCCL " in text and "ProcessGroupNCCL" not in text:
+        of_nccl = nccl_log.read_line(text, rank)
+        if of_nccl:
+            yield from of_nccl
+            return
+    if "libibverbs: Warning: " in text:
+        missing = nccl_log.driver_missing(text, rank)
+        if missing is not None:
+            yield missing
+            return
     yield from swift_log.read_line(text, rank)
     yield from trainer_log.read_line(text, rank)
     yield from torch_log.read_line(text, rank)

@@ -9,6 +9,7 @@ from diag.model import Placement, Record
 from diag.observations import (
     EnvironmentSeen,
     Interrupted,
+    NetworkExpected,
     Observation,
     RankFound,
     RecorderAsked,
@@ -29,6 +30,11 @@ def started(argv: list[str], pid: int, host: str, world_size: int = 0) -> Record
     return Record(
         SOURCE, {"event": "started", "argv": argv, "pid": pid, "world_size": world_size}, host=host
     )
+
+
+def expected(nets: list[str], host: str) -> Record:
+    """The user's word on which networks NCCL should use between nodes."""
+    return Record(SOURCE, {"event": "expected", "nets": nets}, host=host)
 
 
 def ended(returncode: int, host: str) -> Record:
@@ -86,6 +92,8 @@ def parse(record: Record) -> Iterator[Observation]:
             yield SnapshotTaken(None, str(payload["name"]), float(payload["began"]),
                                 None if silent is None else float(silent), str(payload["why"]),
                                 bool(payload.get("final", True)))
+        elif event == "expected":
+            yield NetworkExpected(None, tuple(map(str, payload["nets"])))
         elif event == "asked":
             yield RecorderAsked(record.rank)
         elif event == "failed":

@@ -70,9 +70,24 @@ def test_mismatch_shows_both_calls() -> None:
     assert "rank 0 calls all_reduce [1024], rank 1 calls broadcast [1024]" in hang.summary
 
 
-@pytest.mark.parametrize("scenario", ["healthy", "healthy__twohosts", "megatron_healthy"])
+@pytest.mark.parametrize("scenario", ["healthy", "megatron_healthy"])
 def test_healthy_run_gives_nothing(scenario: str) -> None:
     assert judged(LOOSE / scenario) == {}
+
+
+def test_two_hosts_without_rdma_are_on_sockets_and_nobody_is_hung() -> None:
+    found = judged(LOOSE / "healthy__twohosts")
+
+    assert list(found) == ["ib-fallback"]
+    assert (found["ib-fallback"].ranks, found["ib-fallback"].cause) == ((0, 1), "no_device")
+    assert found["ib-fallback"].severity.value == "warning"  # the log does not tell whether the machine has RDMA at all
+
+
+def test_interface_that_is_not_there_is_named_with_the_variable_that_asks_for_it() -> None:
+    found = judged(LOOSE / "healthy__iffail")["nccl-no-interface"]
+
+    assert (found.ranks, found.cause) == ((0,), "ifname_matches_nothing")
+    assert "NCCL_SOCKET_IFNAME=ib0" in found.summary
 
 
 def test_slow_rank_is_a_straggler_and_no_hang() -> None:

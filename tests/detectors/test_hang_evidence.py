@@ -12,13 +12,13 @@ from diag.observations import (
     CollectiveGroup,
     FlightRecorder,
     GpuSample,
-    NcclLine,
+    Observation,
     RasCommunicator,
     RasMissing,
     RasRank,
     RasReading,
 )
-from diag.sources import kmsg, output
+from diag.sources import kmsg, nccl_log, output
 from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack, tree
 
@@ -145,13 +145,13 @@ COMPLETION = "NET/IB: Got completion from peer 10.0.0.2<42443> with status=12 op
 ACTIVE = "NET/IB : mlx5_0:1 Got async event : port active"
 
 
-def nccl(rank: int, text: str) -> NcclLine:
-    return NcclLine(None, "node-0", pid_of(rank), 1, 0, "WARN", text)
+def nccl(rank: int, text: str) -> Sequence[Observation]:
+    return nccl_log.read_line(f"node-0:{pid_of(rank)}:1 [0] transport/net_ib.cc:1 NCCL WARN {text}", None)
 
 
 def test_network_error_that_nccl_printed_is_the_cause_where_all_wait() -> None:
     story = steady(2)
-    story.tell(nccl(1, COMPLETION))
+    story.tell(*nccl(1, COMPLETION))
     quiet(story, dict.fromkeys(range(2), ALL_REDUCE), lambda _: [])
 
     hang = story.the("hang")
@@ -161,7 +161,7 @@ def test_network_error_that_nccl_printed_is_the_cause_where_all_wait() -> None:
 
 def test_port_that_came_up_is_no_network_error() -> None:
     story = steady(2)
-    story.tell(nccl(1, ACTIVE))
+    story.tell(*nccl(1, ACTIVE))
     quiet(story, dict.fromkeys(range(2), ALL_REDUCE), lambda _: [])
 
     assert story.the("hang").klass == "unknown"
@@ -169,7 +169,7 @@ def test_port_that_came_up_is_no_network_error() -> None:
 
 def test_network_error_does_not_overrule_a_rank_that_is_visibly_elsewhere() -> None:
     story = steady(2)
-    story.tell(nccl(0, COMPLETION))
+    story.tell(*nccl(0, COMPLETION))
     quiet(story, {0: ALL_REDUCE, 1: SLEEP}, lambda _: [])
 
     assert (story.the("hang").klass, story.the("hang").ranks) == ("peer_not_joined", (1,))

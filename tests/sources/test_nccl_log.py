@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import LogLine, NcclLine
+from diag.observations import LogLine, NcclFact, NcclLine, NcclPlainLines
 from diag.sources import nccl_log, output
-from diag.sources.output import LineAssembler
+from diag.sources.output import PLAIN_RUN, LineAssembler
 
 LOGS = sorted((Path(__file__).parents[1] / "captures" / "logs" / "nccl").glob("*.log"))
 
 
 def one(text: str) -> NcclLine | None:
     found = list(nccl_log.read_line(text, None))
-    assert len(found) <= 1
     fact = found[0] if found else None
     assert fact is None or isinstance(fact, NcclLine)
+    assert len(found) <= 2 and all(isinstance(said, NcclFact) for said in found[1:])
     return fact
 
 
@@ -31,23 +31,24 @@ def test_every_line_of_nccl_is_taken_and_no_other(path: Path) -> None:
     # when it is read
     facts = list(output.parse(Record(output.SOURCE, payload, rank=0)))
 
-    # then each line with NCCL's head is one fact
-    heads = [text for text, _ in payload["lines"] if "] NCCL INFO " in text or " NCCL WARN " in text]
+    # then each line with NCCL's head is one fact, or counted in a run of plain ones
+    runs = [fact for fact in facts if isinstance(fact, NcclPlainLines)]
+    heads = [text for text, kind in payload["lines"] if kind != PLAIN_RUN and ("] NCCL INFO " in text or " NCCL WARN " in text)]
     found = [fact for fact in facts if isinstance(fact, NcclLine)]
     assert len(found) == len(heads) > 0
     for fact, text in zip(found, heads, strict=True):
-        assert text.endswith(fact.text.partition(" ")[2])
+        assert text.endswith(fact.text)
         assert (fact.host, fact.pid > 0, fact.gpu in (0, 1), fact.rank) == ("gpu-node-0", True, True, 0)
-    assert sum(isinstance(fact, LogLine) for fact in facts) == len(payload["lines"])
+    alone = sum(isinstance(fact, LogLine) for fact in facts)
+    assert alone + sum(fact.count for fact in runs) == len(path.read_bytes().splitlines())
 
 
-def test_warning_keeps_its_place_in_the_source_and_its_timestamp_is_left_out() -> None:
+def test_warning_keeps_its_place_in_the_source_apart_and_its_timestamp_is_left_out() -> None:
     # NCCL 2.28.9, NCCL_SOCKET_IFNAME=ib0, two H200, 2026-11-20
     text = "[2026-11-20 22:48:14] gpu-node-0:731:731 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"
 
-    fact = one(text)
-
-    assert fact == NcclLine(None, "gpu-node-0", 731, 731, 0, "WARN", "bootstrap.cc:114 Bootstrap : no socket interface found")
+    said = "Bootstrap : no socket interface found"
+    assert one(text) == NcclLine(None, "gpu-node-0", 731, 731, 0, "WARN", said, "bootstrap.cc:114")
 
 
 @pytest.mark.parametrize(

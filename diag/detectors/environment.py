@@ -1,0 +1,101 @@
+"""Variables of the ranks' environments that harm the job, or that nothing reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from diag.envlint import Advice, lint
+from diag.jobstate import JobState
+from diag.model import Confidence, Evidence, Finding, NotChecked, rank_words
+from diag.observations import Observation
+from diag.rankstate import RankState
+
+__all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
+
+
+class _EnvironmentDetector:
+    """One of the two: both read the same table (`diag.envlint`)."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[Finding, ...]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """The job state keeps the environments."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known otherwise."""
+        ports = job.network.rdma_ports()
+        rdma = None if ports is None else bool(ports)
+        key = (rdma, job.nccl.version,
+               tuple((number, id(rank.variables), id(rank.rdma)) for number, rank in sorted(job.ranks.items())))
+        if key not in self._known:
+            self._known = {key: tuple(self._judge(now, job, rdma))}
+        yield from self._known[key]
+
+    def _judge(self, now: float, job: JobState, rdma: bool | None) -> Iterator[Finding]:
+        version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
+        told: dict[tuple[str, str], tuple[Advice, list[RankState], str]] = {}
+        for _, rank in sorted(job.ranks.items()):
+            origin = {name: path for path, name, _ in (rank.rdma.nccl_conf if rank.rdma else ())}
+            variables = {**{name: value for _, name, value in (rank.rdma.nccl_conf if rank.rdma else ())}, **rank.variables}
+            for advice in lint(variables, nodes=_nodes(rank), nccl_version=version, rdma=rdma):
+                if advice.id == self.name:
+                    where = origin.get(advice.variable, "") if advice.variable not in rank.variables else ""
+                    told.setdefault((advice.variable, advice.value), (advice, [], where))[1].append(rank)
+        for (variable, value), (advice, ranks, where) in told.items():
+            numbers = tuple(rank.rank for rank in ranks)
+            place, source = (f" (set in {where})", f"{where}: ") if where else ("", "")
+            first = ranks[0]
+            yield Finding(
+                id=self.name, subject=variable, severity=advice.severity, confidence=Confidence.HIGH, ranks=numbers,
+                since=first.found_at, cause=variable.lower(),
+                summary=f"{variable}={value[:100]}{place} on {rank_words(numbers)}: {advice.does}",
+                advice=_sentence(advice.instead),
+                evidence=(Evidence("nccl.conf" if where else "environ", f"{source}{variable}={value}"[:500],
+                                   first.found_at, first.rank),),
+            )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _sentence(order: str) -> str:
+    word = order.split(" ", 1)[0].rstrip(",;")
+    return (order[:1].upper() + order[1:] if word.isalpha() else order) + "."
+
+
+def _nodes(rank: RankState) -> int | None:
+    """How many nodes the job has, as the launcher tells; None where it does not."""
+    place = rank.placement
+    if place.launcher == "captured" or not place.local_world_size:
+        return None
+    return -(-place.world_size // place.local_world_size)
+
+
+class EnvHarmfulDetector(_EnvironmentDetector):
+    """Meaning: a variable that makes the job slower, or turns an error into a hang: advice once copied and left in place.
+
+    Evidence: the environment of the ranks as they were started, nccl.conf files; variables set later by the program itself are
+    not seen.
+
+    What to do: as said with the variable; most often: unset it.
+
+    False alarms: a variable that was measured on this cluster and is wanted: its finding may be ignored.
+    """
+
+    name = "env-harmful"
+
+
+class EnvNoEffectDetector(_EnvironmentDetector):
+    """Meaning: a variable that nothing reads: invented, misspelt, of another version, or overruled by another one.
+
+    Evidence: the environment of the ranks, against the parameters that NCCL and PyTorch have by version.
+
+    What to do: remove it, or use the name that the finding tells.
+
+    False alarms: variables that the training script itself reads; those of NCCL's plugins are left alone.
+    """
+
+    name = "env-no-effect"

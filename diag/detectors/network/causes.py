@@ -1,0 +1,237 @@
+"""Why a rank's NCCL did not take RDMA: from its own lines, and from its process, environment and node where lines are silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.detectors.network.said import line_evidence
+from diag.jobstate import JobState
+from diag.model import Evidence
+from diag.ncclnames import selects
+from diag.ncclprocess import NcclProcess
+from diag.observations import NcclFact, RdmaAccess, RdmaPort
+
+__all__ = ["Cause", "find_cause"]
+
+_TRUE = ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`name` is a closed enum (REFERENCE.md), `said` its half of a sentence; `proven`: the setting or two channels tell."""
+
+    name: str
+    said: str
+    evidence: tuple[Evidence, ...] = ()
+    proven: bool = False
+
+
+def find_cause(job: JobState, rank: int, process: NcclProcess | None) -> Cause:
+    """The first that holds, in the order in which NCCL itself would have come to it."""
+    view = _View(job, rank, process)
+    for look in _LOOKS:
+        cause = look(view)
+        if cause is not None:
+            return cause
+    return Cause("no_device", "NCCL found no RDMA device, and diag could not look whether the machine has any",
+                 view.of(process.devices if process else None))
+
+
+class _View:
+    """What is known of one rank, behind one face."""
+
+    def __init__(self, job: JobState, rank: int, process: NcclProcess | None) -> None:
+        self.job = job
+        self.rank = rank
+        self.process = process
+        state = job.ranks.get(rank)
+        self.access: RdmaAccess | None = state.rdma if state is not None else None
+        self.variables = state.variables if state is not None else {}
+        self.ports: tuple[RdmaPort, ...] | None = job.network.rdma_ports()
+        self.talks = process is not None and process.talks
+
+    def variable(self, name: str) -> tuple[str, str, Evidence | None] | None:
+        """(value, where it comes from, evidence): NCCL's own echo, the rank's environment, or an nccl.conf."""
+        if self.process is not None and name in self.process.environment:
+            fact = self.process.environment[name]
+            return fact.value, "the environment", self.of(fact)[0]
+        value = self.variables.get(name)
+        if value is not None:
+            return value, "the environment", Evidence("environ", f"{name}={value}", 0.0, self.rank)
+        for path, key, setting in self.access.nccl_conf if self.access else ():
+            if key == name:
+                return setting, path, Evidence("nccl.conf", f"{path}: {name}={setting}", 0.0, self.rank)
+        return None
+
+    def of(self, *facts: NcclFact | None) -> tuple[Evidence, ...]:
+        """The lines as evidence, with the time at which they were told."""
+        return tuple(line_evidence(fact.line, self.process, self.rank) for fact in facts if fact is not None)
+
+    def ports_evidence(self) -> tuple[Evidence, ...]:
+        if not self.ports:
+            return ()
+        at = self.job.network.ports.last[0] if self.job.network.ports.last else 0.0
+        text = ", ".join(port_words(port) for port in self.ports[:8])
+        return (Evidence("infiniband", text, at, None),)
+
+
+def port_words(port: RdmaPort) -> str:
+    """`mlx5_0:1 InfiniBand 400 Gb/s ACTIVE`."""
+    states = {1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+    rate = f" {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s" if port.rate_bytes_per_second else ""
+    state = states.get(port.state or 0, "state unknown")
+    return f"{port.device}:{port.port} {port.link_layer or 'RDMA'}{rate} {state}"
+
+
+def _disabled(view: _View) -> Cause | None:
+    told = view.variable("NCCL_IB_DISABLE")
+    if told is None or told[0].strip().lower() not in _TRUE:
+        return None
+    return Cause("ib_disabled", f"NCCL_IB_DISABLE={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
+
+
+def _forced(view: _View) -> Cause | None:
+    """NCCL_NET=Socket. NCCL prints it from 2.28 on, if at all, when a second communicator is made; before, its trace is that
+    NCCL found devices and took sockets all the same, or had no word for RDMA at all (captured with 2.18-2.31)."""
+    told = view.variable("NCCL_NET")
+    if told is not None and told[0].strip().lower() == "socket":
+        return Cause("net_forced", f"NCCL_NET={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
+    process = view.process
+    if process is not None and process.devices is not None and process.devices.devices and not process.failed:
+        names = ", ".join(f"{one.name}:{one.port}" for one in process.devices.devices[:4])
+        return Cause("net_forced", f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, "
+                     "the program or an nccl.conf) makes it do", view.of(process.devices), True)
+    return None
+
+
+def _forced_unseen(view: _View) -> Cause | None:
+    process = view.process
+    if process is None or not process.talks or process.sockets is None:
+        return None
+    silent = process.devices is None and not process.missing and not process.no_interface and not process.verbs
+    if silent and not any(fact.net == "IB" for fact in process.failed):
+        return Cause("net_forced", "NCCL never looked for RDMA devices: NCCL_NET=Socket, most likely, set in the program or in "
+                     "an nccl.conf that diag cannot see", view.of(process.sockets))
+    return None
+
+
+def _no_library(view: _View) -> Cause | None:
+    line = view.process.missing.get("libibverbs") if view.process else None
+    absent = view.access is not None and view.access.verbs_library is False
+    if line is None and not (absent and not view.talks):
+        return None
+    return Cause("libibverbs_missing", "libibverbs.so.1 cannot be opened in this image or environment", view.of(line), absent)
+
+
+def _no_oob(view: _View) -> Cause | None:
+    facts = [fact for fact in (view.process.no_interface if view.process else ()) if fact.use == "oob"]
+    if not facts:
+        return None
+    wanted = f" ({facts[0].wanted})" if facts[0].wanted else ""
+    return Cause("no_oob_interface", f"no IP interface for RDMA's out-of-band connections{wanted}, so NCCL gave RDMA up",
+                 view.of(facts[0]), True)
+
+
+def _device_nodes(view: _View) -> Cause | None:
+    access = view.access
+    if not view.ports or access is None or access.device_nodes is None:
+        return None
+    if any(node.startswith("uverbs") for node in access.device_nodes):
+        return None
+    line = view.process.devices if view.process else None
+    return Cause("device_nodes_missing", f"/dev/infiniband is not in the rank's container, though this node has "
+                 f"{_devices(view.ports)}", (*view.of(line), *view.ports_evidence()), True)
+
+
+def _provider(view: _View) -> Cause | None:
+    missing = view.job.nccl_processes.drivers_missing
+    said = missing.get(view.rank) or missing.get(None)
+    if said is not None:
+        line = Evidence("output", said.text[:500], 0.0, view.rank)
+        return Cause("provider_missing", f"libibverbs cannot load the driver {said.driver}", (line,), True)
+    access = view.access
+    if not view.ports or access is None or access.providers is None or access.verbs_library is not True:
+        return None
+    there = access.providers
+    needed = {port.device.split("_")[0] for port in view.ports if port.device.startswith(("mlx5", "mlx4", "rxe", "efa"))}
+    absent = sorted(name for name in needed if name.rstrip("0123456789") not in {one.rstrip("0123456789") for one in there})
+    if not absent or len(absent) < len(needed):
+        return None
+    return Cause("provider_missing", f"the image has libibverbs but no driver for {', '.join(absent)} "
+                 f"(it has {', '.join(there) or 'none'})", view.ports_evidence())
+
+
+def _filter(view: _View) -> Cause | None:
+    told = view.variable("NCCL_IB_HCA")
+    process = view.process
+    if told is None or (process is not None and process.devices is not None and process.devices.devices):
+        return None
+    if not view.ports:
+        if view.ports == () or process is None or process.devices is None:
+            return None
+        return Cause("hca_filter", f"NCCL_IB_HCA={told[0]} and no device is left: it may select nothing here",
+                     (*_kept(told[2]), *view.of(process.devices)))
+    usable = [port for port in view.ports if port.active]
+    if not usable or any(selects(told[0], port.device, port.port) for port in usable):
+        return None
+    return Cause("hca_filter", f"NCCL_IB_HCA={told[0]} selects none of the active ports ({_devices(tuple(usable))})",
+                 (*_kept(told[2]), *view.ports_evidence()), True)
+
+
+def _not_opened(view: _View) -> Cause | None:
+    errors = [fact for _, fact in (view.process.verbs if view.process else ()) if fact.call == "ibv_open_device"]
+    if not errors:
+        return None
+    return Cause("device_open_failed", f"{errors[0].device or 'the RDMA device'} cannot be opened: the process may not use its "
+                 "/dev/infiniband/uverbs node, or its library is too old for the kernel", view.of(errors[0]), True)
+
+
+def _port_down(view: _View) -> Cause | None:
+    if not view.ports or any(port.active for port in view.ports):
+        return None
+    first = view.ports[0]
+    waits = " (INIT on InfiniBand: no subnet manager has configured it)" if first.state == 2 and (
+        first.link_layer == "InfiniBand") else ""
+    return Cause("port_down", f"no RDMA port is ACTIVE: {', '.join(port_words(port) for port in view.ports[:8])}{waits}",
+                 view.ports_evidence(), True)
+
+
+def _plugin(view: _View) -> Cause | None:
+    broken = [fact for fact in (view.process.plugins if view.process else ()) if fact.status == "failed"]
+    if not broken:
+        return None
+    name = broken[0].name or "the external network plugin"
+    return Cause("plugin_failed", f"{name} cannot be used, and NCCL fell back to its own network code", view.of(broken[0]))
+
+
+def _no_rdma(view: _View) -> Cause | None:
+    if view.ports != ():
+        return None
+    line = view.process.devices if view.process else None
+    return Cause("no_rdma", "this machine shows no RDMA device", view.of(line), True)
+
+
+def _without_reason(view: _View) -> Cause | None:
+    """Ports are active and nothing explains it: NCCL's own log would."""
+    if view.ports and not view.talks:
+        return Cause("unknown", f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would tell why it is not used",
+                     view.ports_evidence())
+    if view.ports:
+        line = view.process.devices if view.process else None
+        return Cause("no_device", f"NCCL found no RDMA device though this node has {_devices(view.ports)}",
+                     (*view.of(line), *view.ports_evidence()))
+    return None
+
+
+_LOOKS = (
+    _forced, _disabled, _no_library, _no_oob, _device_nodes, _provider, _not_opened, _port_down, _filter, _plugin, _no_rdma,
+    _forced_unseen, _without_reason,
+)
+
+
+def _devices(ports: tuple[RdmaPort, ...]) -> str:
+    return ", ".join(port_words(port) for port in ports[:4]) + (f" and {len(ports) - 4} more" if len(ports) > 4 else "")
+
+
+def _kept(evidence: Evidence | None) -> tuple[Evidence, ...]:
+    return () if evidence is None else (evidence,)

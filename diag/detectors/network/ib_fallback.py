@@ -1,0 +1,170 @@
+"""NCCL goes over TCP sockets between nodes: on which ranks, why, and how much it matters on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from diag.detectors.network.advice import advice_for
+from diag.detectors.network.causes import Cause, find_cause, port_words
+from diag.detectors.network.said import line_evidence
+from diag.detectors.network.transport_mismatch import differing
+from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.ncclprocess import NcclProcess
+from diag.observations import Observation
+
+__all__ = ["IbFallbackDetector"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fallen:
+    rank: int
+    net: str
+    cause: Cause
+    since: float
+    evidence: tuple[Evidence, ...]
+
+
+class IbFallbackDetector:
+    """Meaning: NCCL's traffic between nodes goes over TCP sockets, not InfiniBand, RoCE or EFA: steps take many times longer.
+
+    Evidence: NCCL's lines (`Using network Socket` of a communicator that spans nodes, `via NET/Socket` connections), and what
+    explains them: the rank's environment and nccl.conf, /dev/infiniband and libibverbs as the rank sees them, the node's RDMA
+    ports. Without NCCL_DEBUG=INFO: no RDMA device held open by ranks that train over several nodes, while ports are active and
+    bytes flow over Ethernet. Critical where an RDMA port is active; warning where the ports are down, or nobody could look
+    (a log replayed elsewhere); info where the machine has no RDMA device at all. On one node nothing is said.
+
+    What to do: the advice follows the cause (REFERENCE.md lists them) and the place: container, Kubernetes, Slurm, bare.
+
+    False alarms: a cluster that is meant to use sockets although its nodes have RDMA: --expect-net Socket says so.
+    """
+
+    name = "ib-fallback"
+
+    def __init__(self) -> None:
+        self._unlogged = Unlogged()
+
+    def observe(self, at: float, fact: Observation) -> None:
+        self._unlogged.observe(at, fact)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        placed = job.nccl_processes.placed()
+        if one_node(job):
+            return  # whatever NCCL uses there, it is no network between nodes
+        fallen = [one for rank, process in sorted(placed.items()) if (one := _fell(job, rank, process)) is not None]
+        mixed = differing(job)
+        if mixed is not None and {one.rank for one in fallen} <= set(mixed.odd):
+            return  # transport-mismatch names them, and why
+        if fallen:
+            yield _finding(job, fallen)
+            return
+        if any(process.nets_between_nodes() for process in placed.values()):
+            return  # NCCL says what it uses, and it is no socket
+        quiet = self._unlogged.verdict(now, job)
+        if quiet is not None:
+            cause = find_cause(job, quiet.ranks[0], placed.get(quiet.ranks[0]))
+            if cause.name == "no_rdma":
+                return
+            yield _unlogged_finding(job, quiet, cause)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        if several_nodes(job) and not any(process.talks for process in job.nccl_processes.by_pid.values()):
+            active = job.network.active_ports()
+            if active is None and not _captured(job):
+                yield NotChecked("whether NCCL uses RDMA between nodes", "NCCL_DEBUG is not INFO and /sys/class/infiniband "
+                "cannot "
+                                 "be read", "NCCL_DEBUG=INFO, or let diag see the node's /sys")
+            elif active and all(rank.rdma is None or rank.rdma.open_nodes is None for rank in job.ranks.values()):
+                yield NotChecked("whether the ranks hold RDMA devices open", "/proc/PID/fd may not be read",
+                                 "run diag as the user of the ranks, or NCCL_DEBUG=INFO")
+
+
+def _captured(job: JobState) -> bool:
+    return all(rank.placement.launcher == "captured" for rank in job.ranks.values())
+
+
+def _fell(job: JobState, rank: int, process: NcclProcess) -> _Fallen | None:
+    """This rank uses a network between nodes that is not the one it should be on."""
+    for name in sorted(process.nets_between_nodes()):
+        if not _is_fallback(name, job.network.expected):
+            continue
+        chosen, channel = process.chosen.get(name), process.first_channel.get(name)
+        lines = [fact for fact in (chosen, process.sockets, channel) if fact is not None]
+        since = min((process.told[fact.line] for fact in lines if fact.line in process.told), default=0.0)
+        cause = find_cause(job, rank, process)
+        if name != "Socket" and not name.startswith("Socket"):
+            cause = Cause("not_expected", f"{' or '.join(job.network.expected)} is expected", ())
+        shown = tuple(line_evidence(fact.line, process, rank, since) for fact in lines[:3])
+        return _Fallen(rank, name, cause, since, shown)
+    return None
+
+
+def _is_fallback(name: str, expected: tuple[str, ...]) -> bool:
+    if expected:
+        return not any(fnmatchcase(name, pattern) for pattern in expected)
+    return name == "Socket"
+
+
+def _severity(job: JobState, cause: Cause) -> Severity:
+    if cause.name in ("no_rdma",):
+        return Severity.INFO
+    ports = job.network.active_ports()
+    if ports is None:
+        return Severity.WARNING
+    if not ports:
+        return Severity.WARNING if job.network.rdma_ports() else Severity.INFO
+    return Severity.CRITICAL
+
+
+def _finding(job: JobState, fallen: list[_Fallen]) -> Finding:
+    causes: dict[str, list[_Fallen]] = {}
+    for one in fallen:
+        causes.setdefault(one.cause.name, []).append(one)
+    main = max(causes.values(), key=len)
+    first = main[0]
+    ranks = tuple(one.rank for one in fallen)
+    others = "".join(f"; {rank_words([one.rank for one in group])}: {group[0].cause.said}"
+                     for group in causes.values() if group is not main)
+    severity = _severity(job, first.cause)
+    outside = job.network.ports.last is not None or first.cause.proven
+    return Finding(
+        id="ib-fallback", subject=JOB, severity=severity,
+        confidence=Confidence.HIGH if first.cause.proven and outside else Confidence.MEDIUM,
+        ranks=ranks, since=min(one.since for one in fallen), cause=first.cause.name,
+        summary=f"{rank_words(ranks)} {'sends' if len(ranks) == 1 else 'send'} NCCL traffic between nodes over "
+        f"{_over(job, first)}, "
+                f"not over RDMA: {first.cause.said}{others}{_unused(job, first.cause)}",
+        advice=advice_for(first.cause.name, job, first.rank),
+        evidence=(*first.evidence, *first.cause.evidence)[:8],
+    )
+
+
+def _over(job: JobState, one: _Fallen) -> str:
+    process = job.nccl_processes.placed().get(one.rank)
+    interfaces = process.sockets.interfaces if process is not None and process.sockets is not None else ()
+    words = " (" + ", ".join(name for name, _ in interfaces[:4]) + ")" if interfaces else ""
+    return ("TCP sockets" if one.net == "Socket" else one.net) + words
+
+
+def _unused(job: JobState, cause: Cause) -> str:
+    ports = job.network.active_ports()
+    if not ports or any(port.device in cause.said for port in ports):
+        return ""
+    return f"; unused: {', '.join(port_words(port) for port in ports[:4])}"
+
+
+def _unlogged_finding(job: JobState, quiet: Verdict, cause: Cause) -> Finding:
+    known = cause.name not in ("unknown", "no_device")
+    ranks = quiet.ranks
+    return Finding(
+        id="ib-fallback", subject=JOB, severity=_severity(job, cause),
+        confidence=Confidence.HIGH if quiet.sure and known else Confidence.MEDIUM, ranks=ranks, since=quiet.since,
+        cause=cause.name,
+        summary=f"{rank_words(ranks)} {'does' if len(ranks) == 1 else 'do'} not use RDMA between nodes: {quiet.said}; "
+                f"{cause.said}",
+        advice=advice_for(cause.name, job, ranks[0]),
+        evidence=(*quiet.evidence, *cause.evidence)[:8], holds_seconds=60.0,
+    )

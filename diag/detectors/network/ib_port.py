@@ -1,0 +1,172 @@
+"""An RDMA port that the job needs is not active, or went down while it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from diag.detectors.network.causes import port_words
+from diag.jobstate import JobState
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.ncclnames import selects
+from diag.observations import NcclPortEvent, Observation, RdmaPort
+
+__all__ = ["IbPortDetector"]
+
+# gpud's rule for a flapping port (components/accelerator/nvidia/infiniband): three times down.
+_FLAPS = 3
+
+
+class IbPortDetector:
+    """Meaning: an RDMA port went down while the job ran, flaps, runs slower than its like, or is down and in NCCL_IB_HCA.
+
+    Evidence: /sys/class/infiniband/*/ports/*/state and rate, the link_downed counter, NCCL's `port error` events.
+
+    What to do: cable, transceiver, switch port, subnet manager; take the node out of the job until the port stays up.
+
+    False alarms: a port that was never active and that no setting names is not reported: cards have ports without cables.
+    """
+
+    name = "ib-port"
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[str, int | None], tuple[float, NcclPortEvent]] = {}
+        self._flaps: dict[tuple[str, int | None], list[tuple[float, NcclPortEvent]]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if not isinstance(fact, NcclPortEvent) or len(self._errors) > 1000:
+            return
+        key = (f"{fact.line.host} {fact.device}", fact.port)
+        if fact.event == "port error":
+            self._errors.setdefault(key, (at, fact))
+        elif fact.event == "port active" and key in self._errors:
+            at, event = self._errors.pop(key)
+            self._flaps.setdefault(key, []).append((at, event))
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        told: set[tuple[str, int | None]] = set()
+        for port in job.network.rdma_ports() or ():
+            key = (port.device, port.port)
+            finding = self._of_port(job, port, now)
+            if finding is not None:
+                told.add(key)
+                yield finding
+        for (_, number), (at, event) in self._errors.items():
+            if (event.device, number) not in told:
+                yield _of_event(job, event, at, "went down, NCCL says", Severity.CRITICAL, "went_down")
+        for spot, flaps in self._flaps.items():
+            at, event = flaps[0]
+            if spot not in self._errors and (event.device, spot[1]) not in told:
+                times = f"went down {len(flaps)} time{'s' if len(flaps) > 1 else ''} and came up again, NCCL says"
+                yield _of_event(job, event, at, times, *_flapping(len(flaps)))
+
+    def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
+        key = (port.device, port.port)
+        name = f"{port.device}:{port.port}"
+        if key in job.network.down_since:
+            at = job.network.down_since[key]
+            times = f", for the {_nth(job.network.downs[key])} time" if job.network.downs[key] > 1 else ""
+            events = [(event, when) for (_, number), (when, event) in self._errors.items() if (event.device, number) == key]
+            return _finding(job, port, Severity.CRITICAL, "went_down", at,
+                            f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", events)
+        count = max(job.network.downs[key], _counted_downs(job, port))
+        if count:
+            return _finding(job, port, *_flapping(count),
+                            job.network.was_active.get(key, now),
+                            f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again")
+        wanted = _named(job, port)
+        if not port.active and port.state is not None and wanted:
+            waits = ": INIT, no subnet manager has configured it" if port.state == 2 and port.link_layer == "InfiniBand" else ""
+            return _finding(job, port, Severity.WARNING, "down", now,
+                            f"RDMA port {name} is not active ({port_words(port)}{waits}) though NCCL_IB_HCA={wanted} names it")
+        best = max((other.rate_bytes_per_second or 0.0 for other in (job.network.rdma_ports() or ())
+                    if other.active and _family(other) == _family(port)), default=0.0)
+        if port.active and port.rate_bytes_per_second and port.rate_bytes_per_second < best and _selected(job, port):
+            return _finding(job, port, Severity.INFO, "slow_rate", now,
+                            f"RDMA port {name} runs at {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s, its like at "
+                            f"{best * 8 / 1e9:.0f} Gb/s")
+        return None
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _finding(  # noqa: PLR0917 - the parts of one sentence
+    job: JobState, port: RdmaPort, severity: Severity, cause: str, since: float, summary: str,
+    events: Sequence[tuple[NcclPortEvent, float]] = (),
+) -> Finding:
+    evidence = [Evidence("infiniband", port_words(port), job.network.ports.last[0] if job.network.ports.last else since)]
+    evidence += [Evidence("nccl", event.line.text[:500], at, event.line.rank) for event, at in events[:3]]
+    return Finding(
+        id="ib-port", subject=f"port {port.device}:{port.port}", severity=severity,
+        confidence=Confidence.HIGH if events else Confidence.MEDIUM, ranks=_users(job), since=since, cause=cause,
+        summary=summary, advice=_advice(port.device), evidence=tuple(evidence), holds_seconds=10.0,
+    )
+
+
+def _of_event(  # noqa: PLR0917 - the parts of one sentence
+    job: JobState, event: NcclPortEvent, at: float, said: str, severity: Severity, cause: str,
+) -> Finding:
+    """The port is on a node that diag does not see: NCCL's word for it is all there is."""
+    name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
+    ranks = tuple(sorted(rank for rank, process in job.nccl_processes.placed().items() if process.host == event.line.host))
+    return Finding(
+        id="ib-port", subject=f"port {name} of {event.line.host}", severity=severity, confidence=Confidence.MEDIUM,
+        ranks=ranks, since=at, cause=cause, advice=_advice(event.device), holds_seconds=10.0,
+        summary=f"an RDMA port ({name}) of {event.line.host} {said}"
+                + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
+        evidence=(Evidence("nccl", event.line.text[:500], at, event.line.rank),),
+    )
+
+
+def _flapping(count: int) -> tuple[Severity, str]:
+    return (Severity.WARNING, "flaps") if count >= _FLAPS else (Severity.INFO, "link_downed")
+
+
+def _advice(device: str) -> str:
+    leave_out = f"NCCL_IB_HCA=^{device}, or take" if device else "take"
+    return (
+        "`ibstat` or `rdma link` on the node shows the port. DOWN or Polling is a cable, transceiver or switch port; INIT on "
+        "InfiniBand a missing subnet manager; a RoCE port follows its Ethernet interface. Until it is mended leave it out: "
+        f"{leave_out} the node out of the job."
+    )
+
+
+def _users(job: JobState) -> tuple[int, ...]:
+    """Ranks of this node that hold an RDMA device; which port of it they use is not known."""
+    return tuple(sorted(rank.rank for rank in job.ranks.values() if rank.rdma is not None and rank.rdma.open_nodes))
+
+
+def _counted_downs(job: JobState, port: RdmaPort) -> int:
+    """How much link_downed grew since the run began."""
+    if job.network.ports.first is None:
+        return 0
+    for other in job.network.ports.first[1].ports:
+        if (other.device, other.port) == (port.device, port.port):
+            return max(0, dict(port.counters).get("link_downed", 0) - dict(other.counters).get("link_downed", 0))
+    return 0
+
+
+def _named(job: JobState, port: RdmaPort) -> str:
+    """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever is active."""
+    for value in _filters(job):
+        parts = [part.partition(":")[0].strip() for part in value.lstrip("=").split(",")]
+        if value and not value.startswith("^") and port.device in parts and selects(value, port.device, port.port):
+            return value
+    return ""
+
+
+def _selected(job: JobState, port: RdmaPort) -> bool:
+    values = _filters(job)
+    return bool(values) and all(selects(value, port.device, port.port) for value in values)
+
+
+def _filters(job: JobState) -> set[str]:
+    return {rank.variables["NCCL_IB_HCA"] for rank in job.ranks.values() if rank.variables.get("NCCL_IB_HCA")}
+
+
+def _family(port: RdmaPort) -> tuple[str, str]:
+    return port.device.rstrip("0123456789"), port.link_layer
+
+
+def _nth(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")

@@ -1,0 +1,107 @@
+"""The limit of locked memory is too low for RDMA: said before NCCL fails at it, and after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.network.advice import memlock_advice, surroundings
+from diag.detectors.network.unlogged import several_nodes
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import LogLine, NcclVerbsError, Observation
+from diag.rankstate import RankState
+
+__all__ = ["MemlockDetector"]
+
+_MIB = 1 << 20
+# RDMA registers whole buffers: anything that is not unlimited fails sooner or later; docker's default is 8 MiB.
+_ENOUGH_BYTES = 1 << 40
+# NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source; soft-RoCE gave ENOMEM over the limit, EPERM at limit 0):
+#   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
+#   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
+_CALLS = re.compile(r"^ibv_(?:reg_mr\w*|create_qp\w*|create_cq\w*|reg_dmabuf_mr)$")
+# Others that use libibverbs (UCX, MPI, the program itself) word it differently.
+_ELSEWHERE = re.compile(r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not "
+"permitted)")
+_ENOMEM, _EPERM = 12, 1
+
+
+class MemlockDetector:
+    """Meaning: the limit of locked memory is too low for RDMA: registering buffers fails, and with it NCCL's start.
+
+    Evidence: `Max locked memory` of a rank that has RDMA devices in its /dev/infiniband and no CAP_IPC_LOCK; failed ibv_reg_mr,
+    ibv_create_qp and ibv_create_cq with Cannot allocate memory (over the limit) or Operation not permitted (the limit is 0).
+
+    What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
+
+    False alarms: without RDMA devices, or with CAP_IPC_LOCK, nothing is said; on one node, where NCCL uses no RDMA, it is info.
+    """
+
+    name = "memlock-limit"
+
+    def __init__(self) -> None:
+        self._failed: dict[int | None, tuple[float, str]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if not isinstance(fact, LogLine) or "ibv_" not in fact.text or " NCCL " in fact.text or len(self._failed) >= 4096:
+            return
+        if _ELSEWHERE.search(fact.text):
+            self._failed.setdefault(fact.rank, (at, fact.text))
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        failed = {**self._failed, **_nccl_failures(job)}
+        low = [rank for rank in job.ranks.values() if _is_low(rank)]
+        if not low and not failed:
+            return
+        ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
+        limits = [_limit(job.ranks.get(rank)) for rank in (*ranks, *(rank.rank for rank in low))]
+        limit = next((limit for limit in limits if limit is not None), None)
+        said = f"the limit of locked memory is {_mib(limit)}" if limit is not None else "locked memory ran out"
+        several = several_nodes(job) or not low
+        where = f" on {rank_words(ranks)}" if ranks else ""
+        what = "RDMA buffers could not be registered" if failed else "RDMA buffers of that size cannot be registered"
+        yield Finding(
+            id="memlock-limit", subject=JOB,
+            severity=Severity.CRITICAL if failed else Severity.WARNING if several else Severity.INFO,
+            confidence=Confidence.HIGH, ranks=ranks, since=min((at for at, _ in failed.values()), default=now),
+            cause="registration_failed" if failed else "low",
+            summary=f"{said}{where}: {what}" + ("" if failed else ", and this machine has RDMA devices"),
+            advice=memlock_advice(surroundings(job, ranks[0] if ranks else 0)),
+            evidence=tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(failed.items())[:3]),
+            final=bool(failed), holds_seconds=30.0,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _nccl_failures(job: JobState) -> dict[int | None, tuple[float, str]]:
+    return {
+        rank: (at, f"{error.line.where} {error.line.text}".strip())
+        for rank, process in job.nccl_processes.placed().items()
+        for at, error in process.verbs
+        if is_memlock(error)
+    }
+
+
+def is_memlock(error: NcclVerbsError) -> bool:
+    """Whether this failed call is one that the limit of locked memory explains."""
+    return _CALLS.match(error.call) is not None and error.errno in (_ENOMEM, _EPERM)
+
+
+def _limit(rank: RankState | None) -> int | None:
+    return None if rank is None or rank.limits is None else rank.limits.get("Max locked memory")
+
+
+def _is_low(rank: RankState) -> bool:
+    if rank.limits is None or not rank.limits.rdma_devices:
+        return False  # no RDMA here: the limit does not matter
+    if rank.limits.ipc_lock or (rank.rdma is not None and rank.rdma.ipc_lock):
+        return False
+    limit = _limit(rank)
+    return limit is not None and limit < _ENOUGH_BYTES
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.0f} MiB" if size < 10 << 30 else f"{size / (1 << 30):.0f} GiB"

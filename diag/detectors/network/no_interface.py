@@ -1,0 +1,96 @@
+"""NCCL has no interface over which its ranks find each other, or one that leads nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.network.said import line_evidence, on_ranks
+from diag.detectors.network.unlogged import several_nodes
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity
+from diag.ncclprocess import NcclProcess
+from diag.observations import Observation
+
+__all__ = ["NoInterfaceDetector", "lost_interfaces"]
+
+# Addresses of these mean something on their own machine only.
+_NOWHERE = ("lo", "docker", "virbr", "br-", "cni", "flannel", "veth", "podman")
+
+
+class NoInterfaceDetector:
+    """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that leads nowhere.
+
+    Evidence: `no socket interface found`, `Bootstrap : Using lo:...` (or docker0 and its like) of a job on several nodes.
+
+    What to do: set NCCL_SOCKET_IFNAME to an interface that all nodes reach, or remove a wrong one.
+
+    False alarms: none known; `lo` on one node is fine and nothing is said.
+    """
+
+    name = "nccl-no-interface"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """Everything it needs is kept by the job's network state."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        missing, wrong = lost_interfaces(job)
+        if missing:
+            yield _missing(missing, now)
+        elif wrong:
+            yield _wrong(wrong, now)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def lost_interfaces(job: JobState) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
+    """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where nothing tells it."""
+    nccl = job.nccl_processes
+    placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.by_pid.values())}
+    missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
+    spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
+    if not spread:
+        return missing, {}
+    return missing, {rank: process for rank, process in placed.items()
+                     if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
+
+
+def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
+    rank, process = min(found.items())
+    fact = next(one for one in process.no_interface if one.use != "oob")
+    told = process.environment.get("NCCL_SOCKET_IFNAME")
+    wanted = told.value if told is not None else fact.wanted
+    ranks = tuple(sorted(rank for rank in found if rank >= 0))
+    lines = [item for item in (told, fact) if item is not None]
+    said = f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address" if wanted else (
+        "no interface is up and has an address")
+    return Finding(
+        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
+        since=process.told.get(fact.line, now), cause="ifname_matches_nothing" if wanted else "no_interface",
+        summary=f"NCCL cannot start{on_ranks(ranks)}: {said}",
+        advice="`ip -br addr` where the rank runs shows what there is. Unset NCCL_SOCKET_IFNAME, or name the interface that "
+        "the nodes "
+        "reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
+        evidence=tuple(line_evidence(item.line, process, rank, now) for item in lines), final=True,
+    )
+
+
+def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
+    rank, process = min(found.items())
+    fact = process.bootstrap
+    assert fact is not None
+    told = process.environment.get("NCCL_SOCKET_IFNAME")
+    loop = fact.interface == "lo"
+    remedy = "Remove NCCL_SOCKET_IFNAME=lo" if told is not None and loop else (
+        "Set NCCL_SOCKET_IFNAME to the interface that the nodes reach each other by (`ip -br addr`)")
+    why = f" (NCCL_SOCKET_IFNAME={told.value})" if told is not None else ""
+    ranks = tuple(sorted(rank for rank in found if rank >= 0))
+    return Finding(
+        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL if loop else Severity.WARNING,
+        confidence=Confidence.HIGH if loop else Confidence.MEDIUM, ranks=ranks, since=process.told.get(fact.line, now),
+        cause="loopback" if loop else "bridge",
+        summary=f"NCCL{on_ranks(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
+                f"{'cannot' if loop else 'most likely cannot'} reach",
+        advice=f"{remedy}. In docker use --network=host; `^docker,lo` excludes both.",
+        evidence=tuple(line_evidence(item.line, process, rank, now) for item in (told, fact) if item is not None),
+    )

@@ -1,0 +1,108 @@
+"""Whether ranks use RDMA, told without a word of NCCL: open devices, active ports, and over which wires the bytes go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.jobstate import JobState
+from diag.model import Evidence
+from diag.observations import GpuSample, NcclVersion, Observation
+from diag.traffic import Traffic, recent
+
+__all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
+
+# Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every step's gradients.
+_WINDOW_SECONDS = 60.0
+_SHORTEST_SECONDS = 30.0
+# What leaves the node a second before it is called training traffic: logging, NFS metadata and health checks stay below.
+_TRAFFIC_BYTES_PER_SECOND = 5e6
+# RDMA carries less than this share of it: then it does not carry the training.
+_RDMA_SHARE = 0.1
+# A packet of RDMA carries 1 to 4 KiB: what of it would be training traffic, where a driver counts packets only (soft-RoCE).
+_PACKET_BYTES = 1024
+_TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`sure`: closed devices and bytes on the wire tell the same."""
+
+    ranks: tuple[int, ...]
+    since: float
+    said: str
+    sure: bool
+    evidence: tuple[Evidence, ...]
+
+
+class Unlogged:
+    """Knows which processes hold GPUs; all else is the job state's."""
+
+    def __init__(self) -> None:
+        self._gpu_pids: set[int] = set()
+        self._nccl = False
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, GpuSample):
+            self._gpu_pids.update(fact.pids)
+        elif isinstance(fact, NcclVersion):
+            self._nccl = True
+
+    def verdict(self, now: float, job: JobState) -> Verdict | None:
+        """None while it cannot be told, or RDMA is in use."""
+        ports = job.network.active_ports()
+        if not ports or not several_nodes(job) or job.phase not in _TRAINING:
+            return None
+        if not (self._nccl or any(rank.placement.pid in self._gpu_pids for rank in job.ranks.values())):
+            return None  # no GPU, no NCCL: gloo talks over sockets by design
+        alive = [rank.rank for rank in job.alive_ranks()]
+        access = {rank.rank: rank.rdma for rank in job.alive_ranks() if rank.rdma is not None}
+        if any(one.open_nodes for one in access.values()):
+            return None  # somebody holds an RDMA device: NCCL closes those that it does not use
+        closed = bool(access) and len(access) == len(alive) and all(one.open_nodes == () for one in access.values())
+        traffic = recent(job.network, now - _WINDOW_SECONDS)
+        flows, flat = _flows(traffic), _flat(traffic)
+        stepped = job.iteration is not None and job.iteration >= 1
+        if not ((closed and flat is not False and (flows or stepped)) or (flows and flat)):
+            return None
+        evidence = [Evidence("infiniband", ", ".join(f"{port.device}:{port.port} ACTIVE" for port in ports[:8]), now)]
+        words = []
+        if closed:
+            words.append("none of their processes holds an RDMA device open")
+            evidence += [Evidence("rdma_access", f"pid {one.pid}: no /dev/infiniband/uverbs* among its open files", now, rank)
+                         for rank, one in list(access.items())[:2]]
+        if flows and traffic is not None:
+            share = f", {traffic.rdma_sent / 1e6:.1f} MB/s over RDMA" if traffic.rdma_sent is not None else ""
+            words.append(f"{(traffic.socket_sent or 0.0) / 1e6:.0f} MB/s leave this node over sockets{share}")
+            evidence.append(Evidence("interfaces", f"{words[-1]} (over {traffic.seconds:.0f} s)", now))
+        return Verdict(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
+
+
+def one_node(job: JobState) -> bool:
+    """Whether the job is known to run on one node: the launcher says so, or all its ranks are seen there."""
+    places = [rank.placement for rank in job.ranks.values()]
+    told = [place for place in places if place.launcher != "captured" and place.local_world_size]
+    if told:
+        return all(place.local_world_size == place.world_size for place in told)
+    return job.nccl_processes.on_one_node()
+
+
+def several_nodes(job: JobState) -> bool:
+    """Whether the job runs on more than one node, as the launcher says: more ranks in it than on this node."""
+    return any(rank.placement.world_size > (rank.placement.local_world_size or rank.placement.world_size)
+               or rank.placement.node_rank > 0 for rank in job.ranks.values())
+
+
+def _flows(traffic: Traffic | None) -> bool:
+    """Sockets carry what only training moves."""
+    return (traffic is not None and traffic.seconds >= _SHORTEST_SECONDS
+            and (traffic.socket_sent or 0.0) >= _TRAFFIC_BYTES_PER_SECOND)
+
+
+def _flat(traffic: Traffic | None) -> bool | None:
+    """RDMA carries nothing beside it; None where it is not counted."""
+    if traffic is None or traffic.socket_sent is None:
+        return None
+    sent = traffic.rdma_sent
+    if sent is None and traffic.rdma_packets is not None:
+        sent = traffic.rdma_packets * _PACKET_BYTES / 2  # both ways
+    return None if sent is None else sent < max(_RDMA_SHARE * traffic.socket_sent, 1.0)

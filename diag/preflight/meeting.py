@@ -1,0 +1,145 @@
+"""The rendezvous before the run: does MASTER_ADDR resolve, is it this machine, is the port free, do the others get through."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+
+from diag.preflight.first_node import bind, check_first_node
+from diag.preflight.line import Line
+from diag.preflight.other_node import check_other_node
+from diag.preflight.plan import Plan, is_own
+from diag.preflight.reach import resolve
+
+__all__ = ["check_rendezvous"]
+
+_RESOLVE_SECONDS = 5.0
+_WHAT = "rendezvous"
+
+
+def check_rendezvous(plan: Plan) -> Iterator[Line]:
+    meeting = plan.meeting
+    for value in meeting.bad:
+        yield Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
+    if meeting.nodes < 2:
+        if plan.given:
+            yield from _one_node(plan)
+        return
+    if meeting.address is None:
+        yield _no_address(plan)
+        return
+    where = f"{meeting.address}:{meeting.port}"
+    addresses, why = resolve(meeting.address, meeting.port, _RESOLVE_SECONDS)
+    if not addresses:
+        yield Line(
+            _WHAT,
+            "problem",
+            f"{meeting.address} ({meeting.address_from}) does not resolve here: {why}",
+            _unresolved(plan),
+            "hostname-resolution",
+            "critical",
+        )
+        return
+    loopback = [address for address in addresses if ipaddress.ip_address(address.partition("%")[0]).is_loopback]
+    own = [address for address in addresses if is_own(address)]
+    first = meeting.node_rank == 0 if meeting.node_rank is not None and meeting.backend == "static" else bool(own)
+    if meeting.backend.startswith("etcd"):
+        yield from check_other_node(plan, where, addresses, diag_listens=False)
+        return
+    if loopback and (not first or meeting.address == "localhost" or meeting.address in loopback):
+        yield _loopback(plan, addresses)
+        return
+    if first:
+        yield from check_first_node(plan, where, addresses, bool(own), loopback)
+    else:
+        yield from check_other_node(plan, where, addresses, diag_listens=True)
+
+
+def _one_node(plan: Plan) -> Iterator[Line]:
+    """Of a job of one node only the port matters, and only when one was asked for."""
+    if plan.meeting.port_from:
+        place, line = bind(plan)
+        if place is not None:
+            place.close()
+        yield line or Line(_WHAT, "ok", f"one node; port {plan.meeting.port} ({plan.meeting.port_from}) is free")
+    else:
+        yield Line(_WHAT, "ok", "one node")
+
+
+def _no_address(plan: Plan) -> Line:
+    meeting = plan.meeting
+    nodes = f"{meeting.nodes} nodes ({meeting.nodes_from})"
+    if meeting.launcher == "deepspeed":
+        return Line(
+            _WHAT,
+            "not checked",
+            f"{nodes}: deepspeed asks the first host of its host file for its address",
+            "name it: --master_addr HOST",
+        )
+    if meeting.launcher == "accelerate":
+        return Line(
+            _WHAT,
+            "not checked",
+            f"{nodes}: no --main_process_ip on the command line; accelerate's config file is not read by diag",
+            "name it: --main_process_ip HOST",
+        )
+    flags = {
+        "swift": "MASTER_ADDR=HOST", "megatron": "MASTER_ADDR=HOST", "": "MASTER_ADDR=HOST",
+    }.get(meeting.launcher, "--master_addr HOST, or --rdzv_endpoint HOST:PORT")  # fmt: skip
+    said = f"{nodes}, and no address where they meet"
+    if meeting.launcher:
+        said += ": each node would wait for the others on its own 127.0.0.1"
+    ignored = [name for name in meeting.ignored if name == "MASTER_ADDR"]
+    if ignored:
+        said += (
+            f"; torchrun does not read MASTER_ADDR={plan.environment['MASTER_ADDR']} from the environment (only PET_MASTER_ADDR)"
+        )
+        flags = f"--master_addr {plan.environment['MASTER_ADDR']}"
+    if not meeting.launcher and not plan.given:
+        return Line(_WHAT, "not checked", said, f"{flags}, or `diag doctor -- CMD`")
+    return Line(_WHAT, "problem", said, flags, "rendezvous-failure", "critical")
+
+
+def _unresolved(plan: Plan) -> str:
+    if "KUBERNETES_SERVICE_HOST" in plan.environment:
+        return (
+            "Pods of a plain Job have random names and no DNS entry: use an Indexed Job or JobSet with a headless Service "
+            "(clusterIP: None) and `subdomain`, and JOB-0.SERVICE as the address; publishNotReadyAddresses: true lets it "
+            "resolve at start"
+        )
+    return "check the spelling; put the name into DNS or into /etc/hosts of each node (docker: --add-host), or use its address"
+
+
+def _loopback(plan: Plan, addresses: tuple[str, ...]) -> Line:
+    meeting = plan.meeting
+    if meeting.address in ("localhost", *addresses):
+        return Line(
+            _WHAT,
+            "problem",
+            f"{meeting.address} ({meeting.address_from or 'the default'}) is each node's own loopback: the "
+            f"{meeting.nodes} nodes would each wait for themselves",
+            "the name or address of node 0 as the others see it",
+            "rendezvous-failure",
+            "critical",
+        )
+    line = _hosts_line(str(meeting.address))
+    said = f"{meeting.address} resolves to {', '.join(addresses)} here, which is this machine and not node 0"
+    return Line(
+        _WHAT,
+        "problem",
+        said + (f": `{line}` in /etc/hosts" if line else ""),
+        f"take {meeting.address} out of the 127.* lines of /etc/hosts, or use node 0's address",
+        "hostname-resolution",
+        "critical",
+    )
+
+
+def _hosts_line(name: str, path: Path = Path("/etc/hosts")) -> str:
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").splitlines():
+            words = line.partition("#")[0].split()
+            if name in words[1:] and words[0].startswith(("127.", "::1")):
+                return " ".join(words)
+    return ""

@@ -1,0 +1,42 @@
+"""What nodes that meet tell each other of themselves, and whether a name told is one that others can use."""
+
+from __future__ import annotations
+
+import socket
+
+from diag.preflight.line import Line
+from diag.preflight.plan import Plan, is_own
+from diag.preflight.reach import Met, own_name, resolve
+
+__all__ = ["mine", "name_of"]
+
+_RESOLVE_SECONDS = 5.0
+
+
+def mine(plan: Plan) -> dict[str, int | str | None]:
+    name = ""
+    if plan.meeting.backend == "c10d":
+        name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
+    return {"node_rank": plan.meeting.node_rank, "nodes": plan.meeting.nodes, "host": socket.gethostname(), "name": name}
+
+
+def name_of(plan: Plan, met: Met) -> Line | None:
+    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the endpoint was.
+
+    torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
+    """
+    if plan.meeting.backend != "c10d" or not met.name:
+        return None
+    addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
+    if addresses and not any(is_own(address) for address in addresses):
+        return None
+    wrong = f"resolves to {', '.join(addresses)} here, which is this machine" if addresses else f"does not resolve here: {why}"
+    return Line(
+        "other nodes",
+        "problem",
+        f"the node at {met.seen_as} calls itself {met.name}, and that {wrong}; torchrun's c10d rendezvous gives such a name to "
+        "the ranks as MASTER_ADDR",
+        "--local_addr with each node's own address, or the names in DNS or /etc/hosts of each node",
+        "hostname-resolution",
+        "critical",
+    )

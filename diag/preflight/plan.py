@@ -1,0 +1,130 @@
+"""What the network checks go by: CMD, its environment as NCCL will see it, where its nodes meet, the IP interfaces here."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+from diag.preflight import nccl_conf
+from diag.preflight.nccl_interfaces import Address, NetworkInterface
+
+__all__ = ["Plan", "interfaces_here", "is_own", "make_plan", "route_to"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a CMD."""
+
+    command: tuple[str, ...]
+    given: bool
+    environment: Mapping[str, str]
+    origins: Mapping[str, Path]
+    meeting: Rendezvous
+    nccl_version: tuple[int, ...] | None
+    interfaces: tuple[NetworkInterface, ...]
+    rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
+    wait_seconds: float  # 0: node 0 does not listen, the others try once
+
+    @property
+    def nodes(self) -> int:
+        return self.meeting.nodes
+
+    def said_of(self, variable: str) -> str:
+        """ "NCCL_DEBUG=INFO (/etc/nccl.conf)": the variable, its value, and where it was set if not in the environment."""
+        origin = f" ({self.origins[variable]})" if variable in self.origins else ""
+        return f"{variable}={self.environment[variable]}{origin}"
+
+
+def make_plan(command: Sequence[str], environment: Mapping[str, str], wait_seconds: float) -> Plan:
+    words, env = split_environment(command, environment)
+    version = _nccl_version(words, env)
+    old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
+    files = nccl_conf.read({name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"})
+    merged, origins = nccl_conf.effective(env, files)
+    return Plan(
+        command=tuple(words),
+        given=bool(words),
+        environment=merged,
+        origins=origins,
+        meeting=rendezvous(words, env),
+        nccl_version=version,
+        interfaces=interfaces_here(),
+        rdma=_rdma(),
+        wait_seconds=wait_seconds,
+    )
+
+
+def _rdma(root: Path = Path("/sys/class/infiniband")) -> bool | None:
+    try:
+        return any(root.iterdir())
+    except FileNotFoundError:
+        return False if root.parent.is_dir() else None
+    except OSError:
+        return None
+
+
+def interfaces_here() -> tuple[NetworkInterface, ...]:
+    """In the kernel's order, which is the one that NCCL goes by."""
+    import psutil
+
+    states = psutil.net_if_stats()
+    found = []
+    for name, places in psutil.net_if_addrs().items():
+        flags = states[name].flags.split(",") if name in states else []
+        addresses = []
+        for place in places:
+            if place.family in (socket.AF_INET, socket.AF_INET6):
+                addresses.append(Address(place.address.partition("%")[0], _prefix(place.netmask, place.family)))
+        found.append(NetworkInterface(name, "up" in flags, "running" in flags, tuple(addresses)))
+    return tuple(found)
+
+
+def _prefix(netmask: str | None, family: int) -> int:
+    whole = 32 if family == socket.AF_INET else 128
+    if not netmask:  # a point-to-point link
+        return whole
+    try:
+        return bin(int(ipaddress.ip_address(netmask))).count("1")
+    except ValueError:
+        return whole
+
+
+def is_own(address: str) -> bool:
+    """Whether it is an address of this machine, by binding to it on any free port for a moment."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+            return True
+    except OSError:
+        return False
+
+
+def route_to(address: str) -> str:
+    """The address that this machine would talk to it from; "" where it knows no way. Sends nothing: a UDP socket."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _nccl_version(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, ...] | None:
+    """Of the wheel in the Python environment that CMD's program lies in; None where there is none, or several."""
+    program = shutil.which(words[0], path=env.get("PATH")) if words else None
+    if program is None:
+        return None
+    versions = set()
+    for folder in Path(program).parent.parent.glob("lib/python3*/*-packages/nvidia_nccl_cu*.dist-info"):
+        found = re.match(r"nvidia_nccl_cu\d+-(\d+)\.(\d+)\.(\d+)", folder.name)
+        if found:
+            versions.add((int(found[1]), int(found[2]), int(found[3])))
+    return versions.pop() if len(versions) == 1 else None

@@ -1,0 +1,98 @@
+"""`diag doctor` as a person runs it: the environment lint with its origins, its exit code, and how quick it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "TMPDIR")
+
+
+def doctor(*words: str, **env: str) -> tuple[dict[str, Any], int]:
+    kept = {name: value for name, value in os.environ.items() if name in KEPT}
+    done = subprocess.run(
+        [sys.executable, "-m", "diag", "doctor", "--json", *words],
+        env={**kept, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 10), done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
+def of_environment(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        (one["id"], one["severity"], one["summary"].partition(":")[0])
+        for one in document["findings"]
+        if one["id"].startswith("env-")
+    ]
+
+
+def test_variables_of_the_environment_of_the_command_and_of_nccl_conf_are_told_with_their_origin(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_SHM_DISABLE=1\nNCCL_P2P_DISABLE=1\n")
+
+    document, code = doctor(
+        "--", "env", "NCCL_P2P_DISABLE=0", "NCCL_TIMEOUT=3600", "torchrun", "t.py",
+        NCCL_CONF_FILE=str(conf), CUDA_LAUNCH_BLOCKING="1", NCCL_ALGO="Ring",
+    )  # fmt: skip
+
+    assert of_environment(document) == [
+        ("env-harmful", "warning", f"NCCL_SHM_DISABLE=1 ({conf})"),
+        ("env-harmful", "warning", "CUDA_LAUNCH_BLOCKING=1"),
+        ("env-harmful", "info", "NCCL_ALGO=Ring"),
+        ("env-no-effect", "warning", "NCCL_TIMEOUT=3600"),
+    ]
+    assert code == 10
+
+
+def test_notes_alone_are_no_finding_of_the_exit_code() -> None:
+    clean, without = doctor("--", "torchrun", "t.py")
+    document, code = doctor("--", "torchrun", "t.py", NCCL_ALGO="Ring")
+
+    assert of_environment(clean) == [] and code == without
+    assert of_environment(document) == [("env-harmful", "info", "NCCL_ALGO=Ring")]
+
+
+def test_variable_that_torchrun_does_not_read_is_named() -> None:
+    document, _ = doctor("--", "torchrun", "--nnodes", "2", "t.py", MASTER_ADDR="node0")
+
+    (found,) = [one for one in document["findings"] if one["id"] == "rendezvous-failure"]
+    assert "torchrun does not read MASTER_ADDR=node0" in found["summary"] and found["advice"] == "--master_addr node0"
+
+
+def test_every_line_is_in_the_document() -> None:
+    document, _ = doctor()
+
+    assert {"what", "status", "said", "remedy"} == set(document["checks"][0])
+    assert {"environment", "NCCL interface", "RDMA", "shared memory"} <= {line["what"] for line in document["checks"]}
+
+
+def test_wrong_options_are_told() -> None:
+    done = subprocess.run([sys.executable, "-m", "diag", "doctor", "--wait", "soon"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2 and "--wait" in done.stderr
+
+
+def test_nothing_waits_and_no_web_framework_is_loaded() -> None:
+    code = (
+        "import sys; from diag.cli import main; main(['doctor', '--json', '--', 'torchrun', 't.py']);"
+        "print(sorted({'fastapi', 'uvicorn', 'pydantic', 'torch'} & set(sys.modules)), file=sys.stderr)"
+    )
+    best, bare = 1e9, 1e9
+    for _ in range(5):  # the machine may be busy: the best of five, beside an interpreter that does nothing
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        bare = min(bare, time.monotonic() - began)
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        best = min(best, time.monotonic() - began)
+
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert best < 1.0 + 5 * bare
