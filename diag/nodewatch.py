@@ -17,7 +17,8 @@ from diag.sources.nvml import NvmlReader, NvmlUnavailable
 __all__ = ["GpuWatch", "NetworkWatch"]
 
 _SECONDS = 10.0
-_COST_RATIO = 0.005  # of a core: a node of many virtual functions is read less often
+_COST_RATIO = 0.01  # of a core: a node of many virtual functions is read less often,
+_LONGEST_SECONDS = 60.0  # but not so seldom that nobody sees a port go down
 
 
 class GpuWatch:
@@ -95,11 +96,11 @@ class NetworkWatch:
 
     def _run(self) -> None:
         while not self._stopped:
-            began = time.monotonic()
+            began, spent = time.monotonic(), time.thread_time()
             self._read(infiniband.SOURCE, "RDMA ports", self._ports.sample)
             self._read(interfaces.SOURCE, "network interfaces", self._sample_interfaces)
-            spent = time.monotonic() - began
-            if self._wake.wait(max(self._seconds - spent, spent / _COST_RATIO)):
+            period = max(self._seconds, min((time.thread_time() - spent) / _COST_RATIO, _LONGEST_SECONDS))
+            if self._wake.wait(max(0.0, began + period - time.monotonic())):
                 self._wake.clear()
 
     def _sample_interfaces(self) -> Any:
