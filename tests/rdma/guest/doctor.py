@@ -1,4 +1,4 @@
-"""`diag doctor` in the virtual machine: with RDMA as it should be, and without each thing that a container or a cable can lack."""
+"""`diag doctor` in the virtual machine: with RDMA as it should be, and without each thing that a container or cable can lack."""
 
 from __future__ import annotations
 
