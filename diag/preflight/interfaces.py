@@ -24,7 +24,7 @@ def check_nccl_interface(plan: Plan) -> Iterator[Line]:
     host = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
     comm_id_ip = ""
     if host and not plan.environment.get("NCCL_SOCKET_IFNAME"):
-        comm_id_ip = next(iter(resolve(host, 0, _RESOLVE_SECONDS)[0]), "")
+        comm_id_ip = next(iter(resolve(host, 0, _RESOLVE_SECONDS)[0]), "").partition("%")[0]
     choice = choose(plan.interfaces, plan.environment, plan.nccl_version, comm_id_ip)
     here = ", ".join(_described(plan)) or "none"
     if not choice.interfaces:

@@ -23,6 +23,15 @@ def check_rendezvous(plan: Plan) -> Iterator[Line]:
     meeting = plan.meeting
     for value in meeting.bad:
         yield Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
+    if meeting.port > 65535:
+        yield Line(
+            _WHAT,
+            "problem",
+            f"{meeting.port} ({meeting.port_from}) is no port",
+            "a port from 1024 to 65535",
+            "rendezvous-failure",
+        )
+        return
     if meeting.nodes < 2:
         if plan.given:
             yield from _one_node(plan)

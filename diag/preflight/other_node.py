@@ -25,6 +25,16 @@ def check_other_node(plan: Plan, where: str, addresses: tuple[str, ...], *, diag
     if not diag_listens and outcomes[-1].how in ("reached", "stranger"):
         yield Line(_WHAT, "ok", f"{where} takes connections")
         return
+    if not diag_listens and outcomes[-1].how == "refused":
+        yield Line(
+            _WHAT,
+            "problem",
+            f"{where} refused the connection: no {plan.meeting.backend} server listens there",
+            "start it, or correct --rdzv_endpoint",
+            "rendezvous-failure",
+            "critical",
+        )
+        return
     for outcome in outcomes:
         yield _line_of(plan, where, outcome)
         unnamed = name_of(plan, outcome.met) if outcome.met is not None else None

@@ -62,7 +62,7 @@ def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]
         except socket.gaierror as error:
             words = {socket.EAI_NONAME: "no such name", socket.EAI_AGAIN: "the name server did not answer"}
             failed.append(words.get(error.errno or 0, error.strerror or str(error)))
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             failed.append(str(error))
 
     asker = threading.Thread(target=ask, daemon=True, name="diag-resolve")

@@ -67,6 +67,28 @@ def test_variable_that_torchrun_does_not_read_is_named() -> None:
     assert "torchrun does not read MASTER_ADDR=node0" in found["summary"] and found["advice"] == "--master_addr node0"
 
 
+def of_rendezvous(*words: str) -> tuple[str, str]:
+    document, _ = doctor("--", "torchrun", "--nnodes", "2", *words, "t.py")
+    (line,) = [line for line in document["checks"] if line["what"] == "rendezvous"]
+    return line["status"], line["said"]
+
+
+def test_values_that_make_no_sense_are_named() -> None:
+    assert of_rendezvous("--master_addr", "192.0.2.1", "--master_port", "99999") == (
+        "problem",
+        "99999 (--master_port) is no port",
+    )
+    assert "127.0.0.1 (--master_addr) is each node's own loopback" in of_rendezvous("--master_addr", "127.0.0.1")[1]
+    assert of_rendezvous("--rdzv_backend", "c10d")[0] == "problem"
+    assert "does not resolve here" in of_rendezvous("--master_addr", "a..b")[1]
+
+
+def test_etcd_server_that_does_not_run_is_named() -> None:
+    status, said = of_rendezvous("--rdzv_backend", "etcd-v2", "--rdzv_endpoint", "127.0.0.1:2")
+
+    assert status == "problem" and "no etcd-v2 server listens there" in said
+
+
 def test_every_line_is_in_the_document() -> None:
     document, _ = doctor()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rdma.guest import network, parts
+from tests.rdma.guest.doctor import doctor
 from tests.rdma.guest.watched import watch
 from tests.rdma.scenarios import SCENARIOS
 
@@ -26,6 +27,7 @@ PARTS: dict[str, Part] = {
     "processes": parts.processes,
     "containers": parts.containers,
     "traffic": parts.traffic,
+    "doctor": doctor,
 }
 # Jobs under `diag run` go side by side: one waits while another starts. Those for which the cable is cut come one by one.
 TOGETHER: dict[str, Part] = {f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if not scenario.down}
