@@ -204,8 +204,9 @@ class MemlockDetector:
             return
         crashed = bool(self._lines.hits)
         ranks = tuple(sorted({*self._lines.ranks(), *(rank.rank for rank in low)}))
-        limit = low[0].limits.get("Max locked memory") if low and low[0].limits else None
-        said = f"the limit of locked memory is {_mib(limit)}" if limit is not None else "locked memory ran out"
+        limits = sorted({rank.limits.get("Max locked memory") or 0 for rank in low if rank.limits})
+        size = _mib(limits[-1]) if len(limits) == 1 else f"{_mib(limits[0])} to {_mib(limits[-1])}" if limits else ""
+        said = f"the limit of locked memory is {size}" if limits else "locked memory ran out"
         yield Finding(
             id="memlock-limit", subject=JOB, severity=Severity.CRITICAL if crashed else Severity.WARNING,
             confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
