@@ -122,7 +122,7 @@ class NcclProcesses:
     """All of them, and what libibverbs itself said beside them."""
 
     by_pid: dict[tuple[str, int], NcclProcess] = field(default_factory=dict)  # (host, pid)
-    drivers_missing: dict[int | None, VerbsDriverMissing] = field(default_factory=dict)  # by rank, where the line tells it
+    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)  # by rank, where a line tells it
     _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -203,7 +203,9 @@ class NcclProcesses:
         self._rank_pids[place.pid] = place.rank
 
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
-        self.drivers_missing.setdefault(fact.rank, fact)
+        known = self.drivers_missing.setdefault(fact.rank, [])
+        if len(known) < _MOST_ERRORS:
+            known.append(fact)
 
 
 # --- what a process keeps of a line --------------------------------------------------------------------------

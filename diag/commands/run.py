@@ -314,6 +314,9 @@ def start_server(hub: Hub, settings: Settings, say: object) -> Server | None:
         except CannotServe as error:
             say(f"diag: no HTTP: {error}")
             return None
+        except ImportError as error:  # a broken installation of fastapi or uvicorn: findings go on without a page
+            say(f"diag: no HTTP: {error}; reinstall diag's packages (pip install --force-reinstall diag)")
+            return None
     say(f"diag: no HTTP: {problem}")
     return None
 

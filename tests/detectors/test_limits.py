@@ -100,6 +100,15 @@ def test_low_memlock_does_not_matter_to_a_rank_with_cap_ipc_lock() -> None:
     assert story.the("memlock-limit").ranks == (1,)
 
 
+def test_memlock_of_ranks_that_differ_is_told_as_a_range() -> None:
+    story = Story()
+
+    story.tell(limits(0, memlock=8 * MIB, rdma=True), limits(1, memlock=0, rdma=True))
+    story.wait(2)
+
+    assert "is 0 MiB to 8 MiB on ranks 0,1" in story.the("memlock-limit").summary
+
+
 def test_refused_allocation_with_a_limited_address_space_names_the_limit() -> None:
     story = Story()
     story.tell(

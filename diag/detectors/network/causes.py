@@ -13,6 +13,8 @@ from diag.observations import NcclFact, RdmaAccess, RdmaPort
 
 __all__ = ["Cause", "find_cause"]
 
+# Devices that are called like their driver; others (ibp3s0, rocep1s0f0) tell nothing.
+_DRIVERS = frozenset({"mlx5", "mlx4", "rxe", "efa", "hfi1", "irdma", "siw", "bnxt"})
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -144,21 +146,32 @@ def _device_nodes(view: _View) -> Cause | None:
 
 
 def _provider(view: _View) -> Cause | None:
+    """libibverbs warns of every driver that it is configured for and cannot load, needed or not (rdma-core 44, seen with
+    soft-RoCE): only those of devices that the node has count, where that is known."""
     missing = view.job.nccl_processes.drivers_missing
-    said = missing.get(view.rank) or missing.get(None)
-    if said is not None:
-        line = Evidence("output", said.text[:500], 0.0, view.rank)
-        return Cause("provider_missing", f"libibverbs cannot load the driver {said.driver}", (line,), True)
+    said = [*missing.get(view.rank, ()), *missing.get(None, ())]
+    families = {_family(port.device) for port in view.ports or ()}
+    matching = [one for one in said if any(family in one.driver for family in families)] if view.ports else said
+    nothing_found = view.process is None or view.process.devices is None or not view.process.devices.devices
+    if matching and view.ports != () and nothing_found:
+        names = ", ".join(dict.fromkeys(one.driver for one in matching[:4] if one.driver)) or "of the device"
+        line = Evidence("output", matching[0].text[:500], 0.0, view.rank)
+        return Cause("provider_missing", f"libibverbs cannot load the driver {names}", (line, *view.ports_evidence()), bool(view.ports))
     access = view.access
     if not view.ports or access is None or access.providers is None or access.verbs_library is not True:
         return None
-    there = access.providers
-    needed = {port.device.split("_")[0] for port in view.ports if port.device.startswith(("mlx5", "mlx4", "rxe", "efa"))}
-    absent = sorted(name for name in needed if name.rstrip("0123456789") not in {one.rstrip("0123456789") for one in there})
-    if not absent or len(absent) < len(needed):
+    there = {_family(name) for name in access.providers}
+    absent = sorted(families & _DRIVERS - there)
+    if not absent or families & there:
         return None
     return Cause("provider_missing", f"the image has libibverbs but no driver for {', '.join(absent)} "
-                 f"(it has {', '.join(there) or 'none'})", view.ports_evidence())
+                 f"(it has {', '.join(access.providers) or 'none'})", view.ports_evidence())
+
+
+def _family(name: str) -> str:
+    """Of a device or its driver: mlx5_bond_0 and mlx5 are mlx5, rxe0 is rxe."""
+    first = name.split("_", maxsplit=1)[0]
+    return first if first in _DRIVERS else first.rstrip("0123456789")
 
 
 def _filter(view: _View) -> Cause | None:

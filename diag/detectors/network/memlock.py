@@ -56,8 +56,9 @@ class MemlockDetector:
             return
         ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
         limits = [_limit(job.ranks.get(rank)) for rank in (*ranks, *(rank.rank for rank in low))]
-        limit = next((limit for limit in limits if limit is not None), None)
-        said = f"the limit of locked memory is {_mib(limit)}" if limit is not None else "locked memory ran out"
+        sizes = sorted({limit for limit in limits if limit is not None})
+        size = _mib(sizes[0]) if len(sizes) == 1 else f"{_mib(sizes[0])} to {_mib(sizes[-1])}" if sizes else ""
+        said = f"the limit of locked memory is {size}" if size else "locked memory ran out"
         several = several_nodes(job) or not low
         where = f" on {rank_words(ranks)}" if ranks else ""
         what = "RDMA buffers could not be registered" if failed else "RDMA buffers of that size cannot be registered"
