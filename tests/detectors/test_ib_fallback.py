@@ -76,6 +76,16 @@ def test_driver_that_libibverbs_itself_misses_is_the_cause() -> None:
     assert "libmlx5-rdmav34.so" in found.summary
 
 
+def test_driver_that_no_device_of_the_node_needs_is_not_the_cause() -> None:
+    # rdma-core 44 warns of each driver that it is configured for, and works with the others
+    line = "libibverbs: Warning: couldn't load driver 'libmlx4-rdmav34.so': libmlx4-rdmav34.so: cannot open shared object file: "
+    unneeded = [*read_text(line + "No such file or directory", "stderr", 0)]
+
+    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=()), *unneeded, *fell(*SOCKETS))["ib-fallback"]
+
+    assert found.cause == "device_nodes_missing"
+
+
 def test_interface_that_rdma_needs_beside_it_is_the_cause() -> None:
     facts = [*warns(pid_of(0), "transport/net_ib/init.cc:300", "NET/IB : No IP interface found."), *fell(*SOCKETS)]
 
@@ -129,6 +139,16 @@ PLACES = [
     ("slurm", "ConstrainDevices"),
     ("", "modprobe"),
 ]
+
+
+def test_cause_is_not_told_before_the_ranks_own_view_is_there() -> None:
+    story = two_nodes()
+
+    early = told(story, ports(port("mlx5_0")), *fell(*SOCKETS), wait=2.0)
+    found = told(story, access(0, nodes=()), wait=1.0)
+
+    assert early == {}
+    assert found["ib-fallback"].cause == "device_nodes_missing"
 
 
 @pytest.mark.parametrize(("place", "words"), PLACES)

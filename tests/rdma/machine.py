@@ -80,7 +80,7 @@ def _overlay(folder: Path) -> Path:
     """diag and the driver as a second archive: the kernel unpacks it over the first."""
     tree, archive = folder / "overlay", folder / "overlay.cpio"
     home = tree / "diag"
-    for name in ("diag", "rules", "dashboards", "deploy", "tests/rdma", "tests/captures/loose/healthy__twohosts"):
+    for name in ("diag", "rules", "dashboards", "deploy", "tests/rdma", "tests/captures/nccl/2.28.9"):
         shutil.copytree(REPOSITORY / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(REPOSITORY / "tests/__init__.py", home / "tests/__init__.py")
     shutil.copy2(_HERE / "guest/init", tree / "init")

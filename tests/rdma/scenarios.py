@@ -22,7 +22,7 @@ class Rank:
 
     `registers`: bytes that it registers with its device (rxe0 of rank 0, rxe1 of rank 1), 0 for a rank that does not touch
     RDMA. `without`: files that its container lacks, None for no container. `memlock`: its limit of locked memory in bytes, None
-    for unlimited. `nccl`: the lines of NCCL that it prints, "socket" (no RDMA device found, data goes over sockets) or "".
+    for unlimited. `nccl`: the case of tests/captures/nccl/2.28.9 whose lines it prints (real NCCL, other devices), or "".
     """
 
     registers: int = MIB
@@ -56,23 +56,32 @@ class Scenario:
     down: str = ""
 
 
-_FELL_BACK = Rank(registers=0, nccl="socket")
+_FELL_BACK = Rank(registers=0, nccl="no-device")
+_ISOLATED = Rank(0, (DEVICE_NODES,), nccl="no-device")
+
+
+def _fallback(cause: str, ranks: tuple[int, ...] = (0, 1), words: str = "") -> tuple[Wanted, ...]:
+    return (Wanted("ib-fallback", cause, ranks, words),)
+
 
 SCENARIOS = (
     # CAP_IPC_LOCK: rank 0's limit does not hold
-    Scenario("healthy", (Rank(16 * MIB, memlock=8 * MIB), Rank())),
-    Scenario("no_device_nodes", (Rank(0, (DEVICE_NODES,), nccl="socket"), Rank(0, (DEVICE_NODES,), nccl="socket"))),
-    Scenario("one_rank_without_device_nodes", (Rank(), Rank(0, (DEVICE_NODES,), nccl="socket"))),
+    Scenario("healthy", (Rank(16 * MIB, memlock=8 * MIB, nccl="ib-healthy"), Rank(nccl="ib-healthy"))),
+    Scenario("no_device_nodes", (_ISOLATED, _ISOLATED), _fallback("device_nodes_missing", words="rxe0:1")),
+    Scenario("one_rank_without_device_nodes", (Rank(), _ISOLATED), _fallback("device_nodes_missing", (1,), "/dev/infiniband")),
     # libibverbs itself warns on stderr, of each driver that it is configured for
-    Scenario("no_drivers", (Rank(without=(PROVIDERS,), nccl="socket"), Rank(without=(PROVIDERS,), nccl="socket"))),
-    Scenario("no_library", (Rank(without=(LIBRARY,), nccl="socket"), Rank(without=(LIBRARY,), nccl="socket"))),
+    Scenario("no_drivers", (Rank(without=(PROVIDERS,), nccl="no-device"), Rank(without=(PROVIDERS,), nccl="no-device")),
+             _fallback("provider_missing", words="librxe-rdmav34.so")),
+    Scenario("no_library", (Rank(without=(LIBRARY,), nccl="no-libibverbs"), Rank(without=(LIBRARY,), nccl="no-libibverbs")),
+             _fallback("libibverbs_missing")),
     Scenario(
         "memlock",
         (Rank(16 * MIB, memlock=8 * MIB), Rank(16 * MIB, memlock=0)),
-        (Wanted("memlock-limit", "registration_failed", ranks=(0, 1)),),
+        (Wanted("memlock-limit", "registration_failed", ranks=(0, 1), words="0 MiB to 8 MiB"),),
         user=NOBODY,
     ),
-    Scenario("port_down", (_FELL_BACK, _FELL_BACK), down="before"),
-    Scenario("port_goes_down", (Rank(), Rank()), down="during"),
+    Scenario("port_down", (_FELL_BACK, _FELL_BACK), _fallback("port_down", words="rxe0:1 Ethernet"), down="before"),
+    Scenario("port_goes_down", (Rank(nccl="ib-healthy"), Rank(nccl="ib-healthy")), (Wanted("ib-port", "went_down"),),
+             down="during"),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

@@ -156,7 +156,8 @@ def _provider(view: _View) -> Cause | None:
     if matching and view.ports != () and nothing_found:
         names = ", ".join(dict.fromkeys(one.driver for one in matching[:4] if one.driver)) or "of the device"
         line = Evidence("output", matching[0].text[:500], 0.0, view.rank)
-        return Cause("provider_missing", f"libibverbs cannot load the driver {names}", (line, *view.ports_evidence()), bool(view.ports))
+        return Cause("provider_missing", f"libibverbs cannot load the driver {names}", (line, *view.ports_evidence()),
+                     bool(view.ports))
     access = view.access
     if not view.ports or access is None or access.providers is None or access.verbs_library is not True:
         return None

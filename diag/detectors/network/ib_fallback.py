@@ -19,6 +19,10 @@ from diag.observations import Observation
 __all__ = ["IbFallbackDetector"]
 
 
+# The sidecar reads it when it finds the rank; NCCL's lines come with the same seconds.
+_PATIENCE_SECONDS = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Fallen:
     rank: int
@@ -59,7 +63,8 @@ class IbFallbackDetector:
         if mixed is not None and {one.rank for one in fallen} <= set(mixed.odd):
             return  # transport-mismatch names them, and why
         if fallen:
-            yield _finding(job, fallen)
+            if now - max(one.since for one in fallen) > _PATIENCE_SECONDS or not _awaits_access(job, fallen):
+                yield _finding(job, fallen)
             return
         if any(process.nets_between_nodes() for process in placed.values()):
             return  # NCCL says what it uses, and it is no socket
@@ -80,6 +85,12 @@ class IbFallbackDetector:
             elif active and all(rank.rdma is None or rank.rdma.open_nodes is None for rank in job.ranks.values()):
                 yield NotChecked("whether the ranks hold RDMA devices open", "/proc/PID/fd may not be read",
                                  "run diag as the user of the ranks, or NCCL_DEBUG=INFO")
+
+
+def _awaits_access(job: JobState, fallen: list[_Fallen]) -> bool:
+    """What these living ranks have of RDMA is still to be read: it tells the cause."""
+    ranks = [job.ranks[one.rank] for one in fallen if one.rank in job.ranks]
+    return any(rank.alive and rank.rdma is None and rank.placement.launcher != "captured" for rank in ranks)
 
 
 def _captured(job: JobState) -> bool:

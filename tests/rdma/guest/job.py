@@ -20,9 +20,9 @@ from tests.rdma.guest.network import DEVICES
 from tests.rdma.guest.shell import as_user
 from tests.rdma.scenarios import BY_NAME, Rank, Scenario
 
-_NCCL_LINES = Path(__file__).parents[2] / "captures" / "loose" / "healthy__twohosts"
-# NCCL 2.28.9, src/misc/ibvwrap.cc; the words are of its source: there is no such machine to see it on
-_WARNING = "misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr_iova2 failed with error {}"
+_NCCL_LINES = Path(__file__).parents[2] / "captures" / "nccl" / "2.28.9"
+# NCCL 2.28.9, captured on 2 x H200 with played RDMA devices, 2026-11-21
+_WARNING = "misc/ibvwrap.cc:178 NCCL WARN Call to ibv_reg_mr failed with error {}"
 
 
 def main(scenario: Scenario) -> int:
@@ -55,7 +55,7 @@ def train(rank: Rank, number: int) -> int:
             words = {"ENOMEM": "Cannot allocate memory", "EPERM": "Operation not permitted"}[str(said["errno"])]
             _nccl([f"{os.uname().nodename}:{os.getpid()}:{os.getpid()} [0] {_WARNING.format(words)}\n"])
     if rank.nccl:
-        _nccl(_socket_lines(number))
+        _nccl(_nccl_lines(rank.nccl, number))
     print("The training of Epoch 0 starts...", flush=True)
     step = 0
     while not over.wait(0.5):
@@ -64,13 +64,17 @@ def train(rank: Rank, number: int) -> int:
     return 0
 
 
-def _socket_lines(number: int) -> list[str]:
-    """Those of the capture until the communicator stands, with this machine's names."""
-    lines = [line for line in (_NCCL_LINES / f"rank{number}.log").read_text().splitlines(keepends=True) if " NCCL " in line]
+def _nccl_lines(case: str, number: int) -> list[str]:
+    """Those of the capture until the job ends, with this machine's names."""
+    text = (_NCCL_LINES / case / f"rank{number}.log").read_text()
+    lines = [line for line in text.splitlines(keepends=True) if " NCCL " in line]
     theirs = lines[0].split(" ")[0].split(":")[1]
-    ours = str(os.getpid())
-    return [line.replace(f":{theirs}:{theirs} ", f":{ours}:{ours} ").replace("eth0:192.0.2.2", f"d{number}:192.0.2.{number + 1}")
-            for line in lines if "Destroy" not in line and "Closing" not in line]  # fmt: skip
+    ours, host = os.getpid(), os.uname().nodename
+    names = {f"gpu-node-{number}:{theirs}:": f"{host}:{ours}:", f"eth0:192.0.2.1{number}": f"d{number}:192.0.2.{number + 1}",
+             "mlx5_0": "rxe0", "mlx5_1": "rxe1"}  # fmt: skip
+    for old, new in names.items():
+        lines = [line.replace(old, new) for line in lines]
+    return [line for line in lines if "Destroy" not in line and "Closing" not in line]
 
 
 def _nccl(lines: list[str]) -> None:
