@@ -26,6 +26,7 @@ from diag.observations import (
     NcclLibraryMissing,
     NcclLine,
     NcclNetChosen,
+    NcclNetDiffers,
     NcclNetFailed,
     NcclPeerLost,
     NcclPlugin,
@@ -90,6 +91,7 @@ class NcclProcess:
     completions: list[tuple[float, NcclCompletionError]] = field(default_factory=list)
     lost: list[tuple[float, NcclPeerLost]] = field(default_factory=list)
     results: list[tuple[float, NcclResult]] = field(default_factory=list)
+    differs: list[NcclNetDiffers] = field(default_factory=list)
     retries: dict[str, tuple[float, NcclRetry]] = field(default_factory=dict)  # call -> when it began, the last attempt
     events: list[tuple[float, NcclPortEvent]] = field(default_factory=list)
     connected: bool = False  # a communicator of it has its connections: NCCL is set up
@@ -303,6 +305,7 @@ _KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
     NcclVersion: _version,
     NcclEnvironment: _variable,
     NcclNetChosen: _chosen,
+    NcclNetDiffers: _each("differs"),
     NcclNetFailed: _each("failed"),
     NcclPortEvent: _each("events", timed=True),
     NcclRetry: _retry,

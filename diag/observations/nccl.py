@@ -22,6 +22,7 @@ __all__ = [
     "NcclLibraryMissing",
     "NcclLine",
     "NcclNetChosen",
+    "NcclNetDiffers",
     "NcclNetFailed",
     "NcclPeerLost",
     "NcclPlainLines",
@@ -270,6 +271,15 @@ class NcclPeerLost(NcclFact):
 
     peer: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class NcclNetDiffers(NcclFact):
+    """A peer connects with another network than this process uses: `theirs` and `ours` are "Socket" or "IB"."""
+
+    theirs: str
+    ours: str
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def two_nodes() -> Story:
     return Story(world=4, nodes=2)
 
 
-def told(story: Story, *facts: Observation, wait: float = 7.0) -> dict[str, Finding]:
+def told(story: Story, *facts: Observation, wait: float = 12.0) -> dict[str, Finding]:
     """Findings by id after these facts."""
     story.tell(*facts)
     story.wait(wait)

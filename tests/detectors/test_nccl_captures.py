@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.model import Finding
 from diag.replay import replay
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "nccl"
@@ -42,3 +43,20 @@ def test_log_leads_to_its_verdict(folder: Path, expected: set[tuple[str, str]]) 
     else:
         assert {name for name, _ in found} == {name for name, _ in expected}
         assert {one for one in expected if one[1]} <= found
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.28.9", "2.30.7"])
+def test_one_nodes_log_is_enough_to_tell_mixed_networks(version: str) -> None:
+    folder = CAPTURES / version / "mixed-ib-disable"
+
+    on_infiniband = verdict(folder / "rank0.log")["transport-mismatch"]
+    on_sockets = verdict(folder / "rank1.log")["transport-mismatch"]
+
+    assert (on_infiniband.ranks, on_infiniband.waiting_ranks) == ((), (0,))
+    assert "ranks of another node: Socket" in on_infiniband.summary
+    assert (on_sockets.ranks, on_sockets.cause) == ((1,), "ib_disabled")
+
+
+def verdict(path: Path) -> dict[str, Finding]:
+    engine, _, _ = replay([path])
+    return {finding.id: finding for finding in engine.active()}

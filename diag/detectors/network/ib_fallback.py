@@ -20,7 +20,7 @@ __all__ = ["IbFallbackDetector"]
 
 
 # The sidecar reads it when it finds the rank; NCCL's lines come with the same seconds.
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)

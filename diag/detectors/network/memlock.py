@@ -24,6 +24,7 @@ _CALLS = re.compile(r"^ibv_(?:reg_mr\w*|create_qp\w*|create_cq\w*|reg_dmabuf_mr)
 # Others that use libibverbs (UCX, MPI, the program itself) word it differently.
 _ELSEWHERE = re.compile(r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not "
 "permitted)")
+_PATIENCE_SECONDS = 10.0  # the limits of a rank are read when it is found, which may be just now
 _ENOMEM, _EPERM = 12, 1
 
 
@@ -54,6 +55,8 @@ class MemlockDetector:
         low = [rank for rank in job.ranks.values() if _is_low(rank)]
         if not low and not failed:
             return
+        if failed and now - min(at for at, _ in failed.values()) < _PATIENCE_SECONDS and _awaits_limits(job, failed):
+            return
         ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
         limits = [_limit(job.ranks.get(rank)) for rank in (*ranks, *(rank.rank for rank in low))]
         sizes = sorted({limit for limit in limits if limit is not None})
@@ -75,6 +78,11 @@ class MemlockDetector:
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+
+def _awaits_limits(job: JobState, failed: dict[int | None, tuple[float, str]]) -> bool:
+    ranks = [job.ranks[rank] for rank in failed if rank is not None and rank in job.ranks]
+    return any(rank.alive and rank.limits is None and rank.placement.launcher != "captured" for rank in ranks)
 
 
 def _nccl_failures(job: JobState) -> dict[int | None, tuple[float, str]]:

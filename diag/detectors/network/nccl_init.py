@@ -52,6 +52,7 @@ _UNREACHABLE = (
 _SHM = "shared memory segment"
 # NCCL tries 34 times, 100 ms, 200 ms ... apart; the peer listens before its address is given out, so it is not merely late.
 _RETRIES = 5
+_SETTLE_SECONDS = 3.0
 # NCCL 2.18-2.26: `Error: network IB not found.`; 2.27 and later: `Failed to initialize any NET plugin` (src/plugin/net.cc)
 _NO_NETWORK = ("Error: network ", "any NET plugin")
 
@@ -88,6 +89,8 @@ class NcclInitErrorDetector:
         told = self._torch if placed or not job.nccl_processes.by_pid else {}  # all are set up: another error, later
         if not (failing or trying or told) or _has_own_finding(job):
             return
+        if not failing and told and job.returncode is None and now - min(at for at, _, _ in told.values()) < _SETTLE_SECONDS:
+            return  # NCCL's own lines may come by another file, and later
         own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
         if failing:
             yield self._by_nccl(job, own or failing, now)
@@ -123,7 +126,7 @@ class NcclInitErrorDetector:
     def _by_torch(self) -> Finding:
         _, (at, result, _) = min(self._torch.items(), key=lambda item: item[1][0])
         ranks = tuple(sorted(rank for rank in self._torch if rank is not None))
-        cause, _, advice = next((row for row in _RESULTS.values() if row[1] == result), _OTHER)
+        cause, _, advice = next((row for row in _RESULTS.values() if result.startswith(row[1])), _OTHER)
         return Finding(
             id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.LOW, ranks=ranks, since=at,
             cause=cause,

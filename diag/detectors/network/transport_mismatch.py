@@ -66,7 +66,19 @@ def differing(job: JobState) -> Mixed | None:
         if len(by_net) > 1 and _spans_nodes(found):
             odd = "Socket" if "Socket" in by_net else min(by_net, key=lambda name: (len(by_net[name]), name))
             return Mixed(size, by_net, tuple(by_net[odd]), odd)
-    return None
+    return _told_by_connections(job)
+
+
+def _told_by_connections(job: JobState) -> Mixed | None:
+    """The others are on nodes that nobody sees: a rank here says that their connections are of another network."""
+    by_net: dict[str, list[int]] = {}
+    for rank, process in sorted(job.nccl_processes.placed().items()):
+        for fact in process.differs[:1]:
+            by_net.setdefault(fact.ours, []).append(rank)
+            by_net.setdefault(fact.theirs, [])
+    if len(by_net) < 2:
+        return None
+    return Mixed(job.nccl_processes.world_size() or job.world_size, by_net, tuple(by_net["Socket"]), "Socket")
 
 
 def _spans_nodes(members: dict[int, tuple[str, NcclProcess]]) -> bool:
@@ -77,13 +89,17 @@ def _spans_nodes(members: dict[int, tuple[str, NcclProcess]]) -> bool:
 def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
     placed, by_net, ranks = job.nccl_processes.placed(), mixed.by_net, mixed.odd
     others = tuple(rank for name, group in by_net.items() if name != mixed.odd_net for rank in group)
-    words = "; ".join(f"{rank_words(group)}: {name}" for name, group in sorted(by_net.items(), key=lambda item: item[1]))
-    cause = find_cause(job, ranks[0], placed[ranks[0]]) if mixed.odd_net == "Socket" else None
+    words = "; ".join(f"{rank_words(group) if group else 'ranks of another node'}: {name}"
+                      for name, group in sorted(by_net.items(), key=lambda item: item[1] or [1 << 30]))
+    cause = find_cause(job, ranks[0], placed[ranks[0]]) if mixed.odd_net == "Socket" and ranks else None
     why = f"; {rank_words(ranks)}: {cause.said}" if cause is not None else ""
     evidence: list[Evidence] = []
     times: list[float] = []
     for name, group in by_net.items():
+        if not group:
+            continue
         process = placed[group[0]]
+        evidence += [line_evidence(fact.line, process, group[0], now) for fact in process.differs[:1]]
         chosen = process.chosen.get(name)
         if chosen is not None:
             at = process.told.get(chosen.line, now)

@@ -8,6 +8,7 @@ from diag.observations import (
     NcclCompletionError,
     NcclFact,
     NcclLine,
+    NcclNetDiffers,
     NcclPeerLost,
     NcclPortEvent,
     NcclResult,
@@ -203,10 +204,28 @@ _PEER = re.compile(
 def peer(line: NcclLine) -> NcclFact | None:
     match = _PEER.match(line.text)
     if match is None:
-        return _retry(line) if ", retrying (" in line.text else None
+        return _retry(line) if ", retrying (" in line.text else _other_net(line)
     address = match["p1"] or match["p2"] or match["p3"] or match["p4"] or match["p5"] or ""
     error = match["closed"] or match["e2"] or match["e3"] or match["e4"] or match["e5"] or match["exceeded"]
     return NcclPeerLost(line.rank, line, address, error)
+
+
+# src/misc/socket.cc; two ranks on two H200, one on played InfiniBand and one on sockets, 2026-11-21. The numbers are those of
+# ncclSocketType (include/socket.h): theirs, then ours.
+#   2.18.3, 2.21.5  socketFinalizeAccept: wrong type 3 != 4                                                      (WARN)
+#   2.27.5, 2.28.9  socketFinalizeAccept from 192.0.2.11<40864>: wrong type 3 != 4                               (WARN)
+#   2.30.7          socketFinalizeAccept from 192.0.2.11<40864>: wrong socket type (peer 3 != expected 4 -- ...  (INFO)
+_OTHER_NET = re.compile(
+    r"\w{0,20}[sS]ocketFinalizeAccept(?: from (\S{1,120}))?: wrong (?:type|socket type \(peer) ([34]) != (?:expected )?([34])\b"
+)
+_SOCKET_TYPES = {"3": "Socket", "4": "IB"}
+
+
+def _other_net(line: NcclLine) -> NcclFact | None:
+    match = _OTHER_NET.match(line.text)
+    if match is None:
+        return None
+    return NcclNetDiffers(line.rank, line, _SOCKET_TYPES[match[2]], _SOCKET_TYPES[match[3]], match[1] or "")
 
 
 # src/include/checks.h, INFO; captured with 2.28.9:
