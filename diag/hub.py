@@ -114,6 +114,11 @@ class Hub:
         self._dump_lock = threading.Lock()
         self._mode = "normal"
 
+    @property
+    def _home(self) -> Path | None:
+        """The run directory in which the job's own files are."""
+        return self._job_dir or (self.run_dir.path if self.run_dir else None)
+
     # -- taking records -----------------------------------------------------------------------------------
 
     def put(self, record: Record) -> None:
@@ -244,7 +249,7 @@ class Hub:
         if self._due("scan", every):
             self._scan()
         if self._due("files", 0.5):
-            self._files.read_new(self._job_dir or (self.run_dir.path if self.run_dir else None))
+            self._files.read_new(self._home)
         if self._due("second", 1.0):
             if self._journal is not None:
                 with self.lock:  # a dump flushes it too
@@ -292,6 +297,9 @@ class Hub:
             for stream, path, appended in self._finder.output_files(found.placement.pid):
                 earlier = appended and path.parent != self._job_dir  # `>> train.log`: an older run's lines come first
                 self._files.follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier)
+        named = found.variables.get("NCCL_DEBUG_FILE", "")
+        if named and not (self._home and named.startswith(f"{self._home}/")):
+            self._files.await_nccl(named, found.placement.pid, found.placement.rank)
 
     def own_output(self, paths: Iterable[Path]) -> None:
         """Files that the relay already follows: not to be read a second time."""

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import socket
+import stat
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from diag.sources.output import FileFollower
 
 __all__ = ["RankFiles"]
+
+# NCCL makes its file with the first communicator, which a model that loads may hold up for long.
+_AWAIT_SECONDS = 4 * 3600.0
 
 
 class RankFiles:
@@ -22,6 +32,7 @@ class RankFiles:
         self._lost = lost
         self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
         self._left_out: set[Path] = set()
+        self._awaited: list[tuple[tuple[Path, ...], int | None, float, float]] = []  # places, rank, not before, until
 
     def leave_out(self, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -40,12 +51,41 @@ class RankFiles:
         with contextlib.suppress(OSError):
             self._followers[real] = (rank, FileFollower(real, stream, from_end=from_end))
 
+    def await_nccl(self, named: str, pid: int, rank: int, *, host: str = "") -> None:
+        """Follow the NCCL_DEBUG_FILE that a rank was given, once NCCL has made it.
+
+        NCCL (src/debug.cc) fills in %h (the host's name up to the first dot), %p and %%, and begins the file anew: what was
+        there before the rank was started is another run's.
+        """
+        try:
+            began = psutil.Process(pid).create_time()
+            folder = Path(os.readlink(f"/proc/{pid}/cwd"))
+        except (psutil.Error, OSError):
+            return
+        short = (host or socket.gethostname()).partition(".")[0]
+        filled = {"%h": short, "%p": str(pid), "%%": "%"}
+        path = folder / re.sub("%[hp%]", lambda match: filled[match[0]], named)
+        inside = Path(f"/proc/{pid}/root{path}")  # where the rank has another file system than diag
+        self._awaited.append(((path, inside), rank, began - 1.0, time.monotonic() + _AWAIT_SECONDS))
+
+    def _follow_awaited(self) -> None:
+        still = []
+        for waiting in self._awaited:
+            places, rank, began, until = waiting
+            made = next((place for place in places if _is_newer_file(place, began)), None)
+            if made is not None:
+                self.follow(made, f"nccl:{made.name}", rank)
+            elif time.monotonic() < until:
+                still.append(waiting)
+        self._awaited = still
+
     def read_new(self, home: Path | None) -> None:
         """What came since last time; files that NCCL made in the run directory `home` are followed from now on."""
         if home is not None:
             for path in (home / "nccl").glob("*.log"):
                 if path not in self._followers:
                     self.follow(path, f"nccl:{path.name}", None)
+        self._follow_awaited()
         for path, (rank, follower) in list(self._followers.items()):
             try:
                 self._put(follower.read_new(), rank)
@@ -55,7 +95,17 @@ class RankFiles:
 
     def read_rest(self) -> None:
         """To their ends: nobody writes any more."""
+        self._follow_awaited()
         for rank, follower in list(self._followers.values()):
             with contextlib.suppress(OSError):
                 for payload in follower.read_rest():
                     self._put(payload, rank)
+
+
+def _is_newer_file(path: Path, since: float) -> bool:
+    """A regular file (never a FIFO or a terminal: NCCL_DEBUG_FILE=/dev/stderr is usual) that was written since then."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_mtime >= since

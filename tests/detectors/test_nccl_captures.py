@@ -33,7 +33,7 @@ def test_every_recorded_folder_is_judged() -> None:
     assert len(folders) > 500
 
 
-@pytest.mark.parametrize(("folder", "expected"), cases())
+@pytest.mark.parametrize(("folder", "expected"), [*cases()])
 def test_log_leads_to_its_verdict(folder: Path, expected: set[tuple[str, str]]) -> None:
     engine, _, _ = replay([folder])
 
