@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from diag.cli import VERBS, make_parser
+from diag.commands.explain import pages
 from diag.detectors import DETECTORS
 from diag.settings import Settings
 
@@ -166,6 +167,13 @@ def ids_in_code() -> set[str]:
 
 def test_every_finding_that_can_be_made_is_in_the_contract() -> None:
     assert ids_in_code() <= FINDING_IDS
+
+
+@pytest.mark.parametrize("finding", sorted(ids_in_code()))
+def test_finding_has_a_manual_page(finding: str) -> None:
+    page = pages()[finding]
+
+    assert [part for part in ("Meaning:", "Evidence:", "What to do:", "False alarms:") if part not in page] == []
 
 
 @pytest.mark.parametrize("finding", sorted(ids_in_code()))

@@ -1,4 +1,4 @@
-"""`diag explain ID`: the manual page of a finding, which is its detector's docstring."""
+"""`diag explain ID`: the manual page of a finding, its detector's docstring or a page of the checks before the run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 def pages() -> dict[str, str]:
     """Finding id -> manual page."""
     from diag.detectors import DETECTORS
+    from diag.preflight.manual import PAGES
 
-    return {kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS}
+    return {**{kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS}, **PAGES}
 
 
 def run(args: argparse.Namespace) -> int:
     manual = pages()
     if args.id is None:
         for name, text in manual.items():
-            print(f"{name:<16} {text.splitlines()[0].removeprefix('Meaning: ')}")
+            print(f"{name:<20} {text.splitlines()[0].removeprefix('Meaning: ')}")
         return 0
     if args.id not in manual:
         near = difflib.get_close_matches(args.id, manual, n=1)

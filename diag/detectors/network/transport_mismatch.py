@@ -17,10 +17,13 @@ __all__ = ["Mixed", "TransportMismatchDetector", "differing"]
 
 
 class TransportMismatchDetector:
-    """Meaning: members of one communicator that spans nodes chose different networks (InfiniBand here, sockets there). NCCL does
-    not notice it: the job hangs while the communicator is made, or at its first call.
+    """Meaning: ranks of one communicator that spans nodes chose different networks: InfiniBand here, sockets there.
 
-    Evidence: `Using network` of each member, by the communicator's id. The ranks named are those on sockets, or else the
+    NCCL does not notice it in time: the job hangs while the communicator is made or at its first call, or fails there with an
+    internal error (`wrong type 3 != 4`).
+
+    Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen, connections of the
+    wrong type. The ranks named are those on sockets, or else the
     fewer; why they differ is told as for ib-fallback.
 
     What to do: make the nodes alike: the same image, devices, environment and plugin on all.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.observations import GpuSample, NcclVersion, Observation
+from diag.rankstate import RankState
 from diag.traffic import Traffic, recent
 
 __all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
@@ -89,7 +90,13 @@ def one_node(job: JobState) -> bool:
 def several_nodes(job: JobState) -> bool:
     """Whether the job runs on more than one node, as the launcher says: more ranks in it than on this node."""
     return any(rank.placement.world_size > (rank.placement.local_world_size or rank.placement.world_size)
-               or rank.placement.node_rank > 0 for rank in job.ranks.values())
+               or rank.placement.node_rank > 0 or _slurm_nodes(rank) > 1 for rank in job.ranks.values())
+
+
+def _slurm_nodes(rank: RankState) -> int:
+    """srun tells its tasks the nodes of their step, not how many ranks are on this one."""
+    told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if rank.placement.launcher == "slurm" else ""
+    return int(told) if told.isdecimal() and len(told) < 7 else 0
 
 
 def _flows(traffic: Traffic | None) -> bool:
