@@ -12,23 +12,11 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["effective", "parse", "read"]
+from diag.nccl_rules import parse_conf
+
+__all__ = ["effective", "read"]
 
 _MOST_BYTES = 1 << 20
-_LONGEST = 1023  # characters of a name and of a value
-
-
-def parse(text: str) -> dict[str, str]:
-    """
-    >>> parse("# comment\\nNCCL_DEBUG=WARN\\nNCCL_SOCKET_IFNAME==ens1f0\\nNCCL_DEBUG=INFO\\n indented\\n")
-    {'NCCL_DEBUG': 'WARN', 'NCCL_SOCKET_IFNAME': '=ens1f0'}
-    """
-    found: dict[str, str] = {}
-    for line in text.split("\n"):
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            found.setdefault(name[:_LONGEST], value[:_LONGEST])
-    return found
 
 
 def read(environment: Mapping[str, str], root: Path = Path("/"), home: Path | None = None) -> list[tuple[Path, dict[str, str]]]:
@@ -47,7 +35,7 @@ def read(environment: Mapping[str, str], root: Path = Path("/"), home: Path | No
             if not path.is_file():  # a FIFO of that name must not hold us up
                 continue
             with path.open("rb") as file:
-                found.append((path, parse(file.read(_MOST_BYTES).decode(errors="replace"))))
+                found.append((path, parse_conf(file.read(_MOST_BYTES).decode(errors="replace"))))
         except OSError:
             pass  # NCCL says nothing of a file that it cannot open, either
     return found

@@ -11,7 +11,9 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Address", "Choice", "NetworkInterface", "choose", "matches"]
+from diag.nccl_rules import matches
+
+__all__ = ["Address", "Choice", "NetworkInterface", "choose"]
 
 _MOST = 16  # MAX_IFS
 _FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
@@ -108,28 +110,3 @@ def choose(
         if found:
             return Choice(found, how)
     return Choice((), "")
-
-
-def matches(name: str, spec: str, port: int | None = None) -> bool:
-    """NCCL's filter of names in NCCL_SOCKET_IFNAME and NCCL_IB_HCA: prefixes, with `=` whole names, with `^` what not.
-
-    Of NCCL_IB_HCA each may have a port: "mlx5_0:1".
-
-    >>> matches("eth0", "eth"), matches("eth0", "=eth"), matches("docker0", "^docker,lo"), matches("mlx5_1", "mlx5_1:2", 1)
-    (True, False, False, False)
-    >>> matches("mlx5_10", "mlx5_1"), matches("mlx5_10", "=mlx5_1"), matches("eth0", "^=eth0")
-    (True, False, False)
-    """
-    excluded = spec.startswith("^")
-    spec = spec[1:] if excluded else spec
-    exact = spec.startswith("=")
-    spec = spec[1:] if exact else spec
-    wanted = [word.partition(":") for word in spec.split(",") if word.partition(":")[0]]
-    if not wanted:
-        return not excluded  # NCCL takes an empty list for "all"
-    found = False
-    for prefix, _, text in wanted:
-        same = name == prefix if exact else name.startswith(prefix)
-        of_port = port is None or not text or (text.isdecimal() and int(text) == port)
-        found = found or (same and of_port)
-    return found != excluded

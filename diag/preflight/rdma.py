@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diag.model import Record
+from diag.nccl_rules import matches
 from diag.observations import RdmaAccess, RdmaPort, RdmaPortsSeen
 from diag.preflight.line import Line
-from diag.preflight.nccl_interfaces import matches
 from diag.preflight.plan import Plan
 from diag.sources import infiniband, rdma_access
 

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from diag.model import Payload, Record
+from diag.nccl_rules import parse_conf
 from diag.observations import Observation, RdmaAccess, Unparsed
 from diag.sources.tree import PROC, read_environ, read_raw, split_stat
 
@@ -155,9 +156,9 @@ class RdmaAccessReader:
             files = [f"{home}/.nccl.conf"] if home.startswith("/") else []
         found: dict[str, list[str]] = {}
         for file in dict.fromkeys([*files, "/etc/nccl.conf"]):
-            for line in (view.read(file, _MOST_CONF_BYTES) or b"").decode("utf-8", "replace").split("\n"):
-                name, equals, value = line.partition("=")
-                if equals and _CONF_NAME.match(name) and len(found) < 4 * _MOST_NAMES:
+            text = (view.read(file, _MOST_CONF_BYTES) or b"").decode("utf-8", "replace")
+            for name, value in parse_conf(text).items():
+                if _CONF_NAME.match(name) and len(found) < 4 * _MOST_NAMES:
                     found.setdefault(name, [file, name, value[:1000]])
         return list(found.values())
 

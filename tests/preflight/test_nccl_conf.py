@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from diag.preflight.nccl_conf import effective, parse, read
+from diag.nccl_rules import parse_conf as parse
+from diag.preflight.nccl_conf import effective, read
 
 
 def test_environment_wins_then_the_users_file_then_the_machines(tmp_path: Path) -> None:

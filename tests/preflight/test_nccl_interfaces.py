@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.preflight.nccl_interfaces import Address, NetworkInterface, choose, matches
+from diag.nccl_rules import matches
+from diag.preflight.nccl_interfaces import Address, NetworkInterface, choose
 
 
 def card(name: str, *addresses: str, up: bool = True, running: bool = True) -> NetworkInterface:

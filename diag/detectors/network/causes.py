@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from diag.detectors.network.said import line_evidence
 from diag.jobstate import JobState
 from diag.model import Evidence
-from diag.ncclnames import selects
+from diag.nccl_rules import matches
 from diag.ncclprocess import NcclProcess
 from diag.observations import NcclFact, RdmaAccess, RdmaPort
 
@@ -186,7 +186,7 @@ def _filter(view: _View) -> Cause | None:
         return Cause("hca_filter", f"NCCL_IB_HCA={told[0]} and no device is left: it may select nothing here",
                      (*_kept(told[2]), *view.of(process.devices)))
     usable = [port for port in view.ports if port.active]
-    if not usable or any(selects(told[0], port.device, port.port) for port in usable):
+    if not usable or any(matches(port.device, told[0], port.port) for port in usable):
         return None
     return Cause("hca_filter", f"NCCL_IB_HCA={told[0]} selects none of the active ports ({_devices(tuple(usable))})",
                  (*_kept(told[2]), *view.ports_evidence()), True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from diag.detectors.network.causes import port_words
 from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.ncclnames import selects
+from diag.nccl_rules import matches
 from diag.observations import NcclPortEvent, Observation, RdmaPort
 
 __all__ = ["IbPortDetector"]
@@ -150,14 +150,14 @@ def _named(job: JobState, port: RdmaPort) -> str:
     """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever is active."""
     for value in _filters(job):
         parts = [part.partition(":")[0].strip() for part in value.lstrip("=").split(",")]
-        if value and not value.startswith("^") and port.device in parts and selects(value, port.device, port.port):
+        if value and not value.startswith("^") and port.device in parts and matches(port.device, value, port.port):
             return value
     return ""
 
 
 def _selected(job: JobState, port: RdmaPort) -> bool:
     values = _filters(job)
-    return bool(values) and all(selects(value, port.device, port.port) for value in values)
+    return bool(values) and all(matches(port.device, value, port.port) for value in values)
 
 
 def _filters(job: JobState) -> set[str]:
