@@ -50,6 +50,7 @@ _CONNECTED = "Connected all "
 _MOST_PROCESSES = 1 << 17
 _MOST_COMMUNICATORS = 4096
 _MOST_ERRORS = 16
+_MOST_LINES = 256  # that stand as evidence, with their times
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ class NcclProcesses:
             process = self._process(fact.line)
             if keep is not None and process is not None:
                 keep(process, at, fact)
-                if len(process.told) < _MOST_COMMUNICATORS:
+                if type(fact) not in _UNTIMED and len(process.told) < _MOST_LINES:
                     process.told.setdefault(fact.line, at)
 
     def _process(self, line: NcclLine) -> NcclProcess | None:
@@ -257,7 +258,10 @@ def _communicator(process: NcclProcess, at: float, fact: NcclCommunicator) -> No
 
 def _channel(process: NcclProcess, at: float, fact: NcclChannel) -> None:
     process.channels[fact.net, fact.gpu_direct] += 1
-    process.first_channel.setdefault(fact.net, fact)
+    if fact.net in process.first_channel:
+        return
+    process.first_channel[fact.net] = fact
+    process.told.setdefault(fact.line, at)
 
 
 def _devices(process: NcclProcess, at: float, fact: NcclIbDevices) -> None:
@@ -325,6 +329,9 @@ _KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
     NcclResult: _each("results", timed=True),
     NcclDuplicateGpu: _each("duplicates"),
 }
+
+# Many of each, and none is shown as evidence by its line alone.
+_UNTIMED = frozenset({NcclChannel, NcclCommunicator, NcclInitTimings, NcclResult, NcclRetry, NcclPortEvent})
 
 _HANDLERS: dict[type[Observation], Callable[[NcclProcesses, float, Any], None]] = {
     NcclLine: NcclProcesses._line,
