@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diag.model import NotChecked
-from diag.ncclprocess import NcclProcesses
+from diag.ncclprocesses import NcclProcesses
 from diag.ncclstate import NcclState
 from diag.networkstate import NetworkState
 from diag.observations import (

@@ -1,14 +1,10 @@
-"""What each process's NCCL said of itself and of the network, kept by process. Judges nothing.
-
-Processes are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is follows from
-the line, the pid, or its number in the communicator of the world.
-"""
+"""What one process's NCCL said of itself and of the network. Judges nothing; all of them are in `ncclprocesses`."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from diag.observations import (
@@ -18,7 +14,6 @@ from diag.observations import (
     NcclCompletionError,
     NcclDuplicateGpu,
     NcclEnvironment,
-    NcclFact,
     NcclGpuDirect,
     NcclIbDevices,
     NcclInitTimings,
@@ -37,20 +32,14 @@ from diag.observations import (
     NcclVerbsError,
     NcclVersion,
     Observation,
-    RankFound,
-    VerbsDriverMissing,
 )
 
-__all__ = ["Communicator", "NcclProcess", "NcclProcesses"]
+__all__ = ["KEEP", "UNTIMED", "Communicator", "NcclProcess"]
 
-# NCCL 2.28.9, captured on 2 x H200, 2026-11-20 (2.18: "Connected all rings" alone):
-#   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
-_CONNECTED = "Connected all "
 # A job of a node has some hundred communicators a process; what is beyond is no log of NCCL.
-_MOST_PROCESSES = 1 << 17
 _MOST_COMMUNICATORS = 4096
+_MANY_COMMUNICATORS = 256  # beyond, those that are over are forgotten
 _MOST_ERRORS = 16
-_MOST_LINES = 256  # that stand as evidence, with their times
 
 
 @dataclass(slots=True)
@@ -64,6 +53,7 @@ class Communicator:
     nodes: int | None = None
     made: bool = False
     bus_id: str = ""  # of this member's GPU, on PCI
+    nvlink: bool = False  # its nodes reach each other over NVLink: the network carries only what a channel says
 
 
 @dataclass(slots=True)
@@ -96,6 +86,7 @@ class NcclProcess:
     retries: dict[str, tuple[float, NcclRetry]] = field(default_factory=dict)  # call -> when it began, the last attempt
     events: list[tuple[float, NcclPortEvent]] = field(default_factory=list)
     connected: bool = False  # a communicator of it has its connections: NCCL is set up
+    past_nets: set[str] = field(default_factory=set)  # of communicators between nodes that are over and forgotten
     duplicates: list[NcclDuplicateGpu] = field(default_factory=list)
     warnings_total: int = 0
     init_seconds: float = 0.0  # of all its communicators together
@@ -116,99 +107,10 @@ class NcclProcess:
 
     def nets_between_nodes(self) -> set[str]:
         """The networks of its communicators that span nodes; of connections where NCCL does not tell the nodes."""
-        nets = {comm.net for comm in self.communicators.values() if comm.net and (comm.nodes or 0) > 1}
-        return nets or ({net for net, _ in self.channels} if self.nodes is None else set())
-
-
-@dataclass(slots=True)
-class NcclProcesses:
-    """All of them, and what libibverbs itself said beside them."""
-
-    by_pid: dict[tuple[str, int], NcclProcess] = field(default_factory=dict)  # (host, pid)
-    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)  # by rank, where a line tells it
-    _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    def placed(self) -> dict[int, NcclProcess]:
-        """Processes by their rank in the job. Those of which nothing tells the rank are left out; of two, the later one."""
-        world = self.world_size()
-        one_host = len({process.host for process in self.by_pid.values()}) == 1
-        ranks: dict[int, NcclProcess] = {}
-        for process in self.by_pid.values():
-            rank = process.rank
-            if rank is None and one_host:
-                rank = self._rank_pids.get(process.pid)
-            if rank is None:
-                rank = next((comm.rank for comm in process.communicators.values() if comm.size == world), None)
-            if rank is not None:
-                ranks[rank] = process
-        return ranks
-
-    def world_size(self) -> int:
-        """Of the widest communicator that NCCL told."""
-        return max((comm.size for process in self.by_pid.values() for comm in process.communicators.values()), default=0)
-
-    def hosts(self) -> set[str]:
-        return {process.node for process in self.by_pid.values()}
-
-    def on_one_node(self) -> bool:
-        """All members of the world are seen, and on one node, whatever NCCL says of nodes: with P2P and shared memory
-        switched off it counts each rank of a machine as one (2.28.9, captured)."""
-        world = self.world_size()
-        return len(self.hosts()) == 1 and 0 < world <= len(self.placed())
-
-    # -- being told ---------------------------------------------------------------------------------------
-
-    def observe(self, at: float, fact: Observation) -> None:
-        handler = _HANDLERS.get(type(fact))
-        if handler is not None:
-            handler(self, at, fact)
-        elif isinstance(fact, NcclFact):
-            keep = _KEEP.get(type(fact))
-            process = self._process(fact.line)
-            if keep is not None and process is not None:
-                keep(process, at, fact)
-                if type(fact) not in _UNTIMED and len(process.told) < _MOST_LINES:
-                    process.told.setdefault(fact.line, at)
-
-    def _process(self, line: NcclLine) -> NcclProcess | None:
-        key = (line.host, line.pid)
-        process = self.by_pid.get(key)
-        if process is None and not line.host:  # `NCCL version ...` has no head below 2.24 or at level VERSION
-            told = [other for other in self.by_pid.values() if line.rank is not None and other.rank == line.rank]
-            return told[-1] if told else None
-        if process is None:
-            if len(self.by_pid) >= _MOST_PROCESSES:
-                return None
-            process = self.by_pid[key] = NcclProcess(*key)
-        if line.rank is not None and process.rank is None:
-            process.rank = line.rank
-        return process
-
-    def _line(self, at: float, fact: NcclLine) -> None:
-        if fact.level == "WARN":
-            process = self._process(fact)
-            if process is not None:
-                process.warnings.append((at, fact))
-                process.warnings_total += 1
-        elif fact.level == "INFO":
-            process = self.by_pid.get((fact.host, fact.pid)) or self._process(fact)
-            if process is not None:
-                process.talks = True
-                if fact.text.startswith(_CONNECTED):
-                    process.connected = True
-                    process.retries.clear()
-
-    def _rank_found(self, at: float, fact: RankFound) -> None:
-        place = fact.placement
-        self._rank_pids = {pid: rank for pid, rank in self._rank_pids.items() if rank != place.rank}
-        self._rank_pids[place.pid] = place.rank
-
-    def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
-        known = self.drivers_missing.setdefault(fact.rank, [])
-        if len(known) < _MOST_ERRORS:
-            known.append(fact)
+        carried = {net for net, _ in self.channels}
+        nets = self.past_nets | {comm.net for comm in self.communicators.values() if comm.net and (comm.nodes or 0) > 1
+                                 and (not comm.nvlink or comm.net in carried)}
+        return nets or (carried if self.nodes is None else set())
 
 
 # --- what a process keeps of a line --------------------------------------------------------------------------
@@ -231,32 +133,43 @@ def _chosen(process: NcclProcess, at: float, fact: NcclNetChosen) -> None:
 
 
 def _communicator(process: NcclProcess, at: float, fact: NcclCommunicator) -> None:
-    if fact.stage in ("destroyed", "aborted"):
-        known = process.communicators.get(fact.comm)
-        if known is not None and known.nodes is None:
-            known.made = True  # its nets stay known: a job that has ended was on what it was on
-        return
     known = process.communicators.get(fact.comm)
-    if known is None or (fact.stage == "start" and known.made):  # an address that is used again
+    if fact.stage in ("destroyed", "aborted"):
+        if known is not None and len(process.communicators) > _MANY_COMMUNICATORS:
+            _forget(process, fact.comm)
+        elif known is not None:
+            known.made = True  # it stays known: a job that has ended was on what it was on
+        return
+    if known is not None and fact.stage == "start" and known.made:  # an address that is used again
+        _forget(process, fact.comm)
+        known = None
+    if known is None:
         if len(process.communicators) >= _MOST_COMMUNICATORS:
             return
         net = process._last_net.get(fact.line.tid, "")
         if not net and len(process.chosen) == 1:
             net = next(iter(process.chosen))
-        kept = replace(known, made=False) if known is not None else None
         known = process.communicators[fact.comm] = Communicator(fact.comm_id, fact.comm_rank, fact.size, net)
-        if kept is not None and (kept.nodes or 0) > 1:
-            process.communicators[f"{fact.comm} {kept.comm_id}"] = replace(kept, made=True)
     known.comm_id = known.comm_id or fact.comm_id
     known.bus_id = known.bus_id or fact.bus_id
     known.net = known.net or process._last_net.get(fact.line.tid, "")
     if fact.nodes is not None:
-        known.nodes = fact.nodes
+        known.nodes, known.nvlink = fact.nodes, fact.nvlink
     if fact.stage == "complete":
         known.made = True
+        process.results.clear()  # what it warned of while this one was made, it came over
+        process.warnings.clear()
+
+
+def _forget(process: NcclProcess, address: str) -> None:
+    gone = process.communicators.pop(address)
+    if gone.net and (gone.nodes or 0) > 1 and not gone.nvlink and len(process.past_nets) < _MOST_ERRORS:
+        process.past_nets.add(gone.net)
 
 
 def _channel(process: NcclProcess, at: float, fact: NcclChannel) -> None:
+    if fact.net not in process.first_channel and len(process.first_channel) >= _MOST_ERRORS:
+        return
     process.channels[fact.net, fact.gpu_direct] += 1
     if fact.net in process.first_channel:
         return
@@ -276,6 +189,8 @@ def _gpu_direct(process: NcclProcess, at: float, fact: NcclGpuDirect) -> None:
 
 
 def _retry(process: NcclProcess, at: float, fact: NcclRetry) -> None:
+    if fact.call not in process.retries and len(process.retries) >= _MOST_ERRORS:
+        return
     began = process.retries[fact.call][0] if fact.call in process.retries and fact.attempt > 1 else at
     process.retries[fact.call] = (began, fact)
 
@@ -305,7 +220,7 @@ def _library(process: NcclProcess, at: float, fact: NcclLibraryMissing) -> None:
     process.missing.setdefault(fact.library, fact)
 
 
-_KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
+KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
     NcclVersion: _version,
     NcclEnvironment: _variable,
     NcclNetChosen: _chosen,
@@ -331,10 +246,4 @@ _KEEP: dict[type[Observation], Callable[[NcclProcess, float, Any], None]] = {
 }
 
 # Many of each, and none is shown as evidence by its line alone.
-_UNTIMED = frozenset({NcclChannel, NcclCommunicator, NcclInitTimings, NcclResult, NcclRetry, NcclPortEvent})
-
-_HANDLERS: dict[type[Observation], Callable[[NcclProcesses, float, Any], None]] = {
-    NcclLine: NcclProcesses._line,
-    VerbsDriverMissing: NcclProcesses._driver,
-    RankFound: NcclProcesses._rank_found,
-}
+UNTIMED = frozenset({NcclChannel, NcclCommunicator, NcclInitTimings, NcclResult, NcclRetry, NcclPortEvent})

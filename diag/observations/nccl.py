@@ -185,7 +185,8 @@ class NcclCommunicator(NcclFact):
     """A step of a communicator's life as one member tells it. `stage` is start, topology, complete, destroyed or aborted.
 
     `comm` is the address in that process ("0x20035e20"), `comm_id` the same on all members ("" where the line has none).
-    `nodes` and `local_ranks` come with topology only (NCCL 2.20 and later), `bus_id` of the member's GPU with the other stages.
+    `nodes` and `local_ranks` come with topology only (NCCL 2.20 and later), `bus_id` of the
+    member's GPU with the other stages; `nvlink`: the nodes reach each other over NVLink (MNNVL).
     """
 
     stage: str
@@ -198,6 +199,7 @@ class NcclCommunicator(NcclFact):
     nodes: int | None = None
     local_ranks: int | None = None
     bus_id: str = ""
+    nvlink: bool = False
 
 
 @dataclass(frozen=True, slots=True)

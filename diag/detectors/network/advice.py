@@ -22,9 +22,8 @@ _ADVICE = {
     "that rdma-core {image} is not older than the host's driver.",
     "ib_disabled": "Remove NCCL_IB_DISABLE {variable}: it was most likely copied from a guide for a machine without InfiniBand.",
     "net_forced": "Remove NCCL_NET=Socket {variable}; NCCL_NET=IB instead makes NCCL fail loudly where RDMA cannot be used.",
-    "hca_filter": "Correct NCCL_IB_HCA {variable}: names are prefixes, `=mlx5_0` means exactly that one, `^mlx5_1` all but "
-    "that; `ls "
-    "/sys/class/infiniband` shows what this node has. Unset, NCCL takes all active ports.",
+    "hca_filter": "Correct NCCL_IB_HCA {variable}: names are prefixes, `=mlx5_0` means exactly that one, `^=mlx5_1` all "
+    "but that one; `ls /sys/class/infiniband` shows what this node has. Unset, NCCL takes all active ports.",
     "port_down": "Bring the port up: `ibstat` or `rdma link` on the node shows it; DOWN is a cable or switch port, INIT on "
     "InfiniBand "
     "a missing subnet manager (opensm, UFM), a RoCE port follows its Ethernet interface (`ip link`).",

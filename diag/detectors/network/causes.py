@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.detectors.network.said import line_evidence
+from diag.envlint import number
 from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.nccl_rules import matches
@@ -15,7 +16,6 @@ __all__ = ["Cause", "find_cause"]
 
 # Devices that are called like their driver; others (ibp3s0, rocep1s0f0) tell nothing.
 _DRIVERS = frozenset({"mlx5", "mlx4", "rxe", "efa", "hfi1", "irdma", "siw", "bnxt"})
-_TRUE = ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def port_words(port: RdmaPort) -> str:
 
 def _disabled(view: _View) -> Cause | None:
     told = view.variable("NCCL_IB_DISABLE")
-    if told is None or told[0].strip().lower() not in _TRUE:
+    if told is None or number(told[0]) == 0:  # NCCL takes words, `true` too, for 0
         return None
     return Cause("ib_disabled", f"NCCL_IB_DISABLE={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
 

@@ -30,7 +30,7 @@ class DuplicateGpuDetector:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        refused = [process for process in job.nccl_processes.by_pid.values() if process.duplicates]
+        refused = [process for process in job.nccl_processes.living() if process.duplicates]
         if not refused:
             return
         process = refused[0]
@@ -40,11 +40,12 @@ class DuplicateGpuDetector:
         ranks, bus = _same_gpu(job.nccl_processes.placed())
         if not ranks and whole and fact.comm_rank >= 0:
             ranks, bus = tuple(sorted((fact.comm_rank, fact.other_rank))), fact.bus_id
+        where = "on one GPU" if len(ranks) < 3 else "two or more to a GPU"
         who = rank_words(ranks) if ranks else "two ranks of a communicator"
         yield Finding(
             id="duplicate-gpu", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
             since=process.told.get(fact.line, now), cause="same_gpu",
-            summary=f"{who} are on one GPU{f' (PCI bus {bus})' if bus else ''}: NCCL refuses that",
+            summary=f"{who} are {where}{f' (PCI bus {bus})' if bus else ''}: NCCL refuses that",
             advice="Give each rank its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first CUDA call, "
             "no more ranks on a node (NPROC_PER_NODE) than GPUs it shows (CUDA_VISIBLE_DEVICES, nvidia.com/gpu).",
             evidence=tuple(line_evidence(one.duplicates[0].line, one, one.rank, now) for one in refused[:3]), final=True,
@@ -61,7 +62,6 @@ def _same_gpu(placed: dict[int, NcclProcess]) -> tuple[tuple[int, ...], str]:
         for comm in process.communicators.values():
             if comm.bus_id:
                 there.setdefault((process.node, comm.bus_id), set()).add(rank)
-    for (_, bus), ranks in there.items():
-        if len(ranks) > 1:
-            return tuple(sorted(ranks)), bus
-    return (), ""
+    shared = {key: ranks for key, ranks in there.items() if len(ranks) > 1}
+    buses = {bus for _, bus in shared}
+    return tuple(sorted(rank for ranks in shared.values() for rank in ranks)), buses.pop() if len(buses) == 1 else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.network.memlock import is_memlock, is_resource, may_lock_all
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.ncclprocess import NcclProcess
@@ -104,7 +105,7 @@ class IbErrorDetector:
         first: dict[str, tuple[float, int, NcclFact, str, str]] = {}
         ranks: dict[str, set[int]] = {}
         for rank, process in sorted(job.nccl_processes.placed().items()):
-            for at, fact, cause, means, advice in _errors(process):
+            for at, fact, cause, means, advice in _errors(process, free=may_lock_all(job.ranks.get(rank))):
                 ranks.setdefault(cause, set()).add(rank)
                 if cause not in first or at < first[cause][0]:
                     first[cause] = (at, rank, fact, means, advice)
@@ -138,8 +139,8 @@ class IbErrorDetector:
         return ()
 
 
-def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, str]]:
-    """(when, the line, cause, what it means, what to do) of each."""
+def _errors(process: NcclProcess, *, free: bool) -> Iterator[tuple[float, NcclFact, str, str, str]]:
+    """(when, the line, cause, what it means, what to do) of each. `free`: the rank may lock all memory."""
     for at, event in process.events:
         if event.fatal:
             yield at, event, "fatal_event", "the card gave up a queue or itself", (
@@ -158,9 +159,11 @@ def _errors(process: NcclProcess) -> Iterator[tuple[float, NcclFact, str, str, s
         if error.call.startswith("ibv_modify_qp"):
             cause, means, advice = _MODIFY.get(error.errno or 0, _QP_FAILED)
             yield at, error, cause, means, advice
-        elif error.call in ("ibv_create_qp", "ibv_create_cq", "ibv_alloc_pd") and error.errno not in (1, 12):
-            yield at, error, "verbs_failed", error.error or "refused by the driver", "See the driver's messages in dmesg on "
-            "the node."
+        elif error.call in ("ibv_alloc_pd", "ibv_post_send", "ibv_post_recv") or (is_resource(error.call) and (
+                free or not is_memlock(error))):
+            yield at, error, "verbs_failed", error.error or "refused by the driver", (
+                "See the driver's messages in dmesg on that node: the card may be out of queues or memory regions, or nvidia_peermem "
+                "does not fit the driver. The limit of locked memory is not the reason.")
 
 
 def _said(fact: NcclFact) -> str:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import Cause, find_cause, port_words
-from diag.detectors.network.said import line_evidence
+from diag.detectors.network.said import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
 from diag.jobstate import JobState
@@ -25,7 +25,8 @@ _PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Fallen:
-    rank: int
+    rank: int  # -1: nothing tells it
+    process: NcclProcess
     net: str
     cause: Cause
     since: float
@@ -55,18 +56,19 @@ class IbFallbackDetector:
         self._unlogged.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        placed = job.nccl_processes.placed()
         if one_node(job):
             return  # whatever NCCL uses there, it is no network between nodes
-        fallen = [one for rank, process in sorted(placed.items()) if (one := _fell(job, rank, process)) is not None]
+        placed = job.nccl_processes.placed()
+        there = [*sorted(placed.items()), *((-1, process) for process in job.nccl_processes.unplaced())]
+        fallen = [one for rank, process in there if (one := _fell(job, rank, process)) is not None]
         mixed = differing(job)
-        if mixed is not None and {one.rank for one in fallen} <= set(mixed.odd):
+        if mixed is not None and {id(one.process) for one in fallen} <= {id(process) for process in mixed.odd}:
             return  # transport-mismatch names them, and why
         if fallen:
             if now - max(one.since for one in fallen) > _PATIENCE_SECONDS or not _awaits_access(job, fallen):
                 yield _finding(job, fallen)
             return
-        if any(process.nets_between_nodes() for process in placed.values()):
+        if any(process.nets_between_nodes() for _, process in there):
             return  # NCCL says what it uses, and it is no socket
         quiet = self._unlogged.verdict(now, job)
         if quiet is not None:
@@ -76,7 +78,7 @@ class IbFallbackDetector:
             yield _unlogged_finding(job, quiet, cause)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        if several_nodes(job) and not any(process.talks for process in job.nccl_processes.by_pid.values()):
+        if several_nodes(job) and not any(process.talks for process in job.nccl_processes.living()):
             active = job.network.active_ports()
             if active is None and not _captured(job):
                 yield NotChecked("whether NCCL uses RDMA between nodes", "NCCL_DEBUG is not INFO and /sys/class/infiniband "
@@ -109,7 +111,7 @@ def _fell(job: JobState, rank: int, process: NcclProcess) -> _Fallen | None:
         if name != "Socket" and not name.startswith("Socket"):
             cause = Cause("not_expected", f"{' or '.join(job.network.expected)} is expected", ())
         shown = tuple(line_evidence(fact.line, process, rank, since) for fact in lines[:3])
-        return _Fallen(rank, name, cause, since, shown)
+        return _Fallen(rank, process, name, cause, since, shown)
     return None
 
 
@@ -136,26 +138,30 @@ def _finding(job: JobState, fallen: list[_Fallen]) -> Finding:
         causes.setdefault(one.cause.name, []).append(one)
     main = max(causes.values(), key=len)
     first = main[0]
-    ranks = tuple(one.rank for one in fallen)
-    others = "".join(f"; {rank_words([one.rank for one in group])}: {group[0].cause.said}"
-                     for group in causes.values() if group is not main)
-    severity = _severity(job, first.cause)
+    ranks = _ranks(fallen)
+    others = "".join(f"; {_who(group)}: {group[0].cause.said}" for group in causes.values() if group is not main)
     outside = job.network.ports.last is not None or first.cause.proven
     return Finding(
-        id="ib-fallback", subject=JOB, severity=severity,
+        id="ib-fallback", subject=JOB, severity=_severity(job, first.cause),
         confidence=Confidence.HIGH if first.cause.proven and outside else Confidence.MEDIUM,
         ranks=ranks, since=min(one.since for one in fallen), cause=first.cause.name,
-        summary=f"{rank_words(ranks)} {'sends' if len(ranks) == 1 else 'send'} NCCL traffic between nodes over "
-        f"{_over(job, first)}, "
+        summary=f"{_who(fallen)} {'sends' if len(fallen) == 1 else 'send'} NCCL traffic between nodes over {_over(first)}, "
                 f"not over RDMA: {first.cause.said}{others}{_unused(job, first.cause)}",
         advice=advice_for(first.cause.name, job, first.rank),
         evidence=(*first.evidence, *first.cause.evidence)[:8],
     )
 
 
-def _over(job: JobState, one: _Fallen) -> str:
-    process = job.nccl_processes.placed().get(one.rank)
-    interfaces = process.sockets.interfaces if process is not None and process.sockets is not None else ()
+def _ranks(fallen: list[_Fallen]) -> tuple[int, ...]:
+    return tuple(one.rank for one in fallen if one.rank >= 0)
+
+
+def _who(fallen: list[_Fallen]) -> str:
+    return who(_ranks(fallen), [one.process for one in fallen if one.rank < 0])
+
+
+def _over(one: _Fallen) -> str:
+    interfaces = one.process.sockets.interfaces if one.process.sockets is not None else ()
     words = " (" + ", ".join(name for name, _ in interfaces[:4]) + ")" if interfaces else ""
     return ("TCP sockets" if one.net == "Socket" else one.net) + words
 

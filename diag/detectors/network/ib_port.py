@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from diag.detectors.network.causes import port_words
+from diag.detectors.network.unlogged import one_node
 from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.nccl_rules import matches
@@ -14,6 +16,20 @@ __all__ = ["IbPortDetector"]
 
 # gpud's rule for a flapping port (components/accelerator/nvidia/infiniband): three times down.
 _FLAPS = 3
+
+
+_MOST_SPOTS = 1000
+_Spot = tuple[str, str, int | None]  # host, device, port
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one process was told of a port."""
+
+    at: float
+    event: NcclPortEvent
+    down: bool = True
+    downs: int = 1
 
 
 class IbPortDetector:
@@ -29,35 +45,51 @@ class IbPortDetector:
     name = "ib-port"
 
     def __init__(self) -> None:
-        self._errors: dict[tuple[str, int | None], tuple[float, NcclPortEvent]] = {}
-        self._flaps: dict[tuple[str, int | None], list[tuple[float, NcclPortEvent]]] = {}
+        self._spots: dict[_Spot, dict[int, _Seen]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, NcclPortEvent) or len(self._errors) > 1000:
+        if not isinstance(fact, NcclPortEvent) or fact.event not in ("port error", "port active"):
             return
-        key = (f"{fact.line.host} {fact.device}", fact.port)
-        if fact.event == "port error":
-            self._errors.setdefault(key, (at, fact))
-        elif fact.event == "port active" and key in self._errors:
-            at, event = self._errors.pop(key)
-            self._flaps.setdefault(key, []).append((at, event))
+        spot = (fact.line.host, fact.device, fact.port)
+        down = fact.event == "port error"
+        if spot not in self._spots and (not down or len(self._spots) >= _MOST_SPOTS):
+            return
+        seen = self._spots.setdefault(spot, {})
+        one = seen.get(fact.line.pid)
+        if one is None:
+            if down and len(seen) < _MOST_SPOTS:
+                seen[fact.line.pid] = _Seen(at, fact)
+        elif down and not one.down:
+            one.down, one.downs = True, one.downs + 1
+        elif not down:
+            one.down = False
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         told: set[tuple[str, int | None]] = set()
         for port in job.network.rdma_ports() or ():
-            key = (port.device, port.port)
             finding = self._of_port(job, port, now)
             if finding is not None:
-                told.add(key)
+                told.add((port.device, port.port))
                 yield finding
-        for (_, number), (at, event) in self._errors.items():
-            if (event.device, number) not in told:
-                yield _of_event(job, event, at, "went down, NCCL says", Severity.CRITICAL, "went_down")
-        for spot, flaps in self._flaps.items():
-            at, event = flaps[0]
-            if spot not in self._errors and (event.device, spot[1]) not in told:
-                times = f"went down {len(flaps)} time{'s' if len(flaps) > 1 else ''} and came up again, NCCL says"
-                yield _of_event(job, event, at, times, *_flapping(len(flaps)))
+        by_host: dict[str, list[int]] = {}
+        if self._spots:
+            for rank, process in job.nccl_processes.placed().items():
+                by_host.setdefault(process.host, []).append(rank)
+        for (host, device, number), seen in self._spots.items():
+            if (device, number) in told or not seen:
+                continue
+            first = next(iter(seen.values()))
+            ranks = tuple(sorted(by_host.get(host, ())))
+            if all(one.down for one in seen.values()):
+                yield _of_event(job, first, ranks, "went down, NCCL says", Severity.CRITICAL, "went_down")
+            else:
+                downs = max(one.downs for one in seen.values())
+                times = f"went down {downs} time{'s' if downs > 1 else ''} and came up again, NCCL says"
+                yield _of_event(job, first, ranks, times, *_flapping(downs))
+
+    def _events(self, port: RdmaPort) -> list[_Seen]:
+        return [one for (_, device, number), seen in self._spots.items() if (device, number) == (port.device, port.port)
+                for one in seen.values() if one.down]
 
     def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
         key = (port.device, port.port)
@@ -65,12 +97,13 @@ class IbPortDetector:
         if key in job.network.down_since:
             at = job.network.down_since[key]
             times = f", for the {_nth(job.network.downs[key])} time" if job.network.downs[key] > 1 else ""
-            events = [(event, when) for (_, number), (when, event) in self._errors.items() if (event.device, number) == key]
-            return _finding(job, port, Severity.CRITICAL, "went_down", at,
-                            f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", events)
+            severity = Severity.CRITICAL if _matters(job, port) else Severity.INFO
+            return _finding(job, port, severity, "went_down", at,
+                            f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", self._events(port))
         count = max(job.network.downs[key], _counted_downs(job, port))
         if count:
-            return _finding(job, port, *_flapping(count),
+            severity, cause = _flapping(count)
+            return _finding(job, port, severity if _matters(job, port) else Severity.INFO, cause,
                             job.network.was_active.get(key, now),
                             f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again")
         wanted = _named(job, port)
@@ -92,38 +125,47 @@ class IbPortDetector:
 
 def _finding(  # noqa: PLR0917 - the parts of one sentence
     job: JobState, port: RdmaPort, severity: Severity, cause: str, since: float, summary: str,
-    events: Sequence[tuple[NcclPortEvent, float]] = (),
+    events: Sequence[_Seen] = (),
 ) -> Finding:
     evidence = [Evidence("infiniband", port_words(port), job.network.ports.last[0] if job.network.ports.last else since)]
-    evidence += [Evidence("nccl", event.line.text[:500], at, event.line.rank) for event, at in events[:3]]
+    evidence += [Evidence("nccl", one.event.line.text[:500], one.at, one.event.line.rank) for one in events[:3]]
     return Finding(
         id="ib-port", subject=f"port {port.device}:{port.port}", severity=severity,
         confidence=Confidence.HIGH if events else Confidence.MEDIUM, ranks=_users(job), since=since, cause=cause,
-        summary=summary, advice=_advice(port.device), evidence=tuple(evidence), holds_seconds=10.0,
+        summary=summary, advice=_advice(job, port.device), evidence=tuple(evidence), holds_seconds=10.0,
     )
 
 
 def _of_event(  # noqa: PLR0917 - the parts of one sentence
-    job: JobState, event: NcclPortEvent, at: float, said: str, severity: Severity, cause: str,
+    job: JobState, seen: _Seen, ranks: tuple[int, ...], said: str, severity: Severity, cause: str,
 ) -> Finding:
     """The port is on a node that diag does not see: NCCL's word for it is all there is."""
+    event = seen.event
     name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
-    ranks = tuple(sorted(rank for rank, process in job.nccl_processes.placed().items() if process.host == event.line.host))
     return Finding(
         id="ib-port", subject=f"port {name} of {event.line.host}", severity=severity, confidence=Confidence.MEDIUM,
-        ranks=ranks, since=at, cause=cause, advice=_advice(event.device), holds_seconds=10.0,
+        ranks=ranks, since=seen.at, cause=cause, advice=_advice(job, event.device), holds_seconds=10.0,
         summary=f"an RDMA port ({name}) of {event.line.host} {said}"
                 + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
-        evidence=(Evidence("nccl", event.line.text[:500], at, event.line.rank),),
+        evidence=(Evidence("nccl", event.line.text[:500], seen.at, event.line.rank),),
     )
+
+
+def _matters(job: JobState, port: RdmaPort) -> bool:
+    """Whether the job may use it: no filter leaves it out, and on one node somebody holds a device at all."""
+    if _filters(job) and not _selected(job, port):
+        return False
+    return not one_node(job) or bool(_users(job))
 
 
 def _flapping(count: int) -> tuple[Severity, str]:
     return (Severity.WARNING, "flaps") if count >= _FLAPS else (Severity.INFO, "link_downed")
 
 
-def _advice(device: str) -> str:
-    leave_out = f"NCCL_IB_HCA=^{device}, or take" if device else "take"
+def _advice(job: JobState, device: str) -> str:
+    leave_out = f"NCCL_IB_HCA=^={device}, or take" if device else "take"
+    if device and _filters(job):
+        leave_out = f"drop {device} from your NCCL_IB_HCA, or take"
     return (
         "`ibstat` or `rdma link` on the node shows the port. DOWN or Polling is a cable, transceiver or switch port; INIT on "
         "InfiniBand a missing subnet manager; a RoCE port follows its Ethernet interface. Until it is mended leave it out: "

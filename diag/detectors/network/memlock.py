@@ -12,11 +12,12 @@ from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity,
 from diag.observations import LogLine, NcclVerbsError, Observation
 from diag.rankstate import RankState
 
-__all__ = ["MemlockDetector"]
+__all__ = ["MemlockDetector", "is_memlock", "is_resource", "may_lock_all"]
 
 _MIB = 1 << 20
-# RDMA registers whole buffers: anything that is not unlimited fails sooner or later; docker's default is 8 MiB.
-_ENOUGH_BYTES = 1 << 40
+# Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far above is a share of
+# the host's memory that somebody chose.
+_ENOUGH_BYTES = 64 << 30
 # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source; soft-RoCE gave ENOMEM over the limit, EPERM at limit 0):
 #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
 #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
@@ -52,7 +53,7 @@ class MemlockDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         failed = {**self._failed, **_nccl_failures(job)}
-        low = [rank for rank in job.ranks.values() if _is_low(rank)]
+        low = [rank for rank in job.ranks.values() if _is_low(rank, job)]
         if not low and not failed:
             return
         if failed and now - min(at for at, _ in failed.values()) < _PATIENCE_SECONDS and _awaits_limits(job, failed):
@@ -90,24 +91,39 @@ def _nccl_failures(job: JobState) -> dict[int | None, tuple[float, str]]:
         rank: (at, f"{error.line.where} {error.line.text}".strip())
         for rank, process in job.nccl_processes.placed().items()
         for at, error in process.verbs
-        if is_memlock(error)
+        if is_memlock(error) and not may_lock_all(job.ranks.get(rank))
     }
+
+
+def may_lock_all(rank: RankState | None) -> bool:
+    """Known to be free to lock memory: a refusal has another reason (the card's resources, nvidia_peermem)."""
+    if rank is None or rank.limits is None:
+        return False
+    return rank.limits.ipc_lock is True or dict(rank.limits.soft).get("Max locked memory", 0) is None
+
+
+def is_resource(call: str) -> bool:
+    """Whether this call of libibverbs locks memory."""
+    return _CALLS.match(call) is not None
 
 
 def is_memlock(error: NcclVerbsError) -> bool:
     """Whether this failed call is one that the limit of locked memory explains."""
-    return _CALLS.match(error.call) is not None and error.errno in (_ENOMEM, _EPERM)
+    return is_resource(error.call) and error.errno in (_ENOMEM, _EPERM)
 
 
 def _limit(rank: RankState | None) -> int | None:
     return None if rank is None or rank.limits is None else rank.limits.get("Max locked memory")
 
 
-def _is_low(rank: RankState) -> bool:
+def _is_low(rank: RankState, job: JobState) -> bool:
     if rank.limits is None or not rank.limits.rdma_devices:
         return False  # no RDMA here: the limit does not matter
     if rank.limits.ipc_lock or (rank.rdma is not None and rank.rdma.ipc_lock):
         return False
+    process = job.nccl_processes.placed().get(rank.rank)
+    if process is not None and process.connected and process.nets_between_nodes() - {"Socket"}:
+        return False  # it has registered what it needs
     limit = _limit(rank)
     return limit is not None and limit < _ENOUGH_BYTES
 

@@ -86,7 +86,7 @@ class NcclInitErrorDetector:
         placed = {rank: process for rank, process in job.nccl_processes.placed().items() if not process.connected}
         failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
         trying = {rank: process for rank, process in placed.items() if _tries(process)}
-        told = self._torch if placed or not job.nccl_processes.by_pid else {}  # all are set up: another error, later
+        told = self._torch if placed or not job.nccl_processes.living() else {}  # all are set up: another error, later
         if not (failing or trying or told) or _has_own_finding(job):
             return
         if not failing and told and job.returncode is None and now - min(at for at, _, _ in told.values()) < _SETTLE_SECONDS:
@@ -119,7 +119,7 @@ class NcclInitErrorDetector:
             id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=confidence, ranks=ranks,
             waiting_ranks=tuple(sorted(set(job.nccl_processes.placed()) - set(ranks))), since=at, cause=cause,
             summary=f'NCCL cannot be set up on {rank_words(ranks)} ({words}): "{_trim(line.text)}"{why}',
-            advice=advice, final=True,
+            advice=advice, final=bool(torch) or job.returncode not in (None, 0), holds_seconds=10.0,
             evidence=(*(line_evidence(warning, process, rank, when) for when, warning in list(process.warnings)[:3]), *torch[:1]),
         )
 
@@ -141,7 +141,7 @@ def _has_own_finding(job: JobState) -> bool:
     missing, wrong = lost_interfaces(job)
     if missing or wrong or differing(job) is not None:
         return True
-    for process in job.nccl_processes.by_pid.values():
+    for process in job.nccl_processes.living():
         shm = any(_SHM in line.text for _, line in process.warnings)
         rdma = any(is_memlock(error) or error.call.startswith("ibv_modify_qp") for _, error in process.verbs)
         fatal = any(event.fatal for _, event in process.events)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence, on_ranks
-from diag.detectors.network.unlogged import several_nodes
+from diag.detectors.network.unlogged import one_node, several_nodes
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
 from diag.ncclprocess import NcclProcess
@@ -14,7 +15,8 @@ from diag.observations import Observation
 __all__ = ["NoInterfaceDetector", "lost_interfaces"]
 
 # Addresses of these mean something on their own machine only.
-_NOWHERE = ("lo", "docker", "virbr", "br-", "cni", "flannel", "veth", "podman")
+# br- and 12 hexadecimal digits is docker's; a host's own uplink may be called br-ex or br0.
+_NOWHERE = re.compile(r"lo|docker\d+|virbr\d+|br-[0-9a-f]{12}|cni\d*|cni-podman\d+|flannel.*|veth.*|podman\d+")
 
 
 class NoInterfaceDetector:
@@ -46,13 +48,20 @@ class NoInterfaceDetector:
 def lost_interfaces(job: JobState) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
     """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where nothing tells it."""
     nccl = job.nccl_processes
-    placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.by_pid.values())}
+    placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.living())}
     missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
     spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
-    if not spread:
+    if not spread or one_node(job):
         return missing, {}
-    return missing, {rank: process for rank, process in placed.items()
-                     if process.bootstrap is not None and process.bootstrap.interface.startswith(_NOWHERE)}
+    return missing, {rank: process for rank, process in placed.items() if _leads_nowhere(process)}
+
+
+def _leads_nowhere(process: NcclProcess) -> bool:
+    """By its name, and by what came of it: a communicator between nodes that was made shows that they reached each other."""
+    if process.bootstrap is None or _NOWHERE.fullmatch(process.bootstrap.interface) is None:
+        return False
+    met = any(comm.made and (comm.nodes or 0) > 1 for comm in process.communicators.values())
+    return not met and not process.connected
 
 
 def _missing(found: dict[int, NcclProcess], now: float) -> Finding:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from diag.model import Evidence, rank_words
 from diag.ncclprocess import NcclProcess
 from diag.observations import NcclLine
 
-__all__ = ["line_evidence", "on_ranks"]
+__all__ = ["line_evidence", "on_ranks", "who"]
 
 
 def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None, at: float = 0.0) -> Evidence:
@@ -20,3 +22,19 @@ def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None,
 def on_ranks(ranks: tuple[int, ...]) -> str:
     """` on ranks 0-3`, or nothing where no rank is known."""
     return f" on {rank_words(ranks)}" if ranks else ""
+
+
+def who(ranks: Sequence[int], others: Sequence[NcclProcess]) -> str:
+    """Ranks, and the processes of which nothing tells the rank.
+
+    >>> who([0, 1], [])
+    'ranks 0-1'
+    >>> who([], [NcclProcess("node-b", 7), NcclProcess("node-b", 8)])
+    '2 processes on node-b'
+    """
+    parts = [rank_words(ranks)] if ranks else []
+    if others:
+        hosts = sorted({process.host for process in others})
+        shown = ", ".join(hosts[:4]) + (" ..." if len(hosts) > 4 else "")
+        parts.append(f"{len(others)} process{'es' if len(others) > 1 else ''} on {shown}")
+    return " and ".join(parts)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
-from diag.detectors.network.said import line_evidence
+from diag.detectors.network.said import line_evidence, who
 from diag.jobstate import JobState
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
 
@@ -47,76 +47,94 @@ class TransportMismatchDetector:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """The widest communicator whose members chose different networks: ranks by network, and those that are the odd ones."""
+    """Members of communicators that chose different networks: processes by network, and the odd ones (none in a tie)."""
 
-    size: int
-    by_net: dict[str, list[int]]
-    odd: tuple[int, ...]
-    odd_net: str
+    size: int  # of the widest such communicator
+    by_net: dict[str, list[NcclProcess]]
+    odd: tuple[NcclProcess, ...]
 
 
 def differing(job: JobState) -> Mixed | None:
     """None where all members of each communicator chose alike, or it does not span nodes."""
-    members: dict[tuple[str, int], dict[int, tuple[str, NcclProcess]]] = {}
-    for rank, process in job.nccl_processes.placed().items():
+    members: dict[tuple[str, int], list[tuple[str, NcclProcess]]] = {}
+    for process in job.nccl_processes.living():
         for comm in process.communicators.values():
             if comm.net and comm.comm_id:
-                members.setdefault((comm.comm_id, comm.size), {})[rank] = (comm.net, process)
-    for (_, size), found in sorted(members.items(), key=lambda item: -item[0][1]):
-        by_net: dict[str, list[int]] = {}
-        for rank, (name, _) in sorted(found.items()):
-            by_net.setdefault(name, []).append(rank)
-        if len(by_net) > 1 and _spans_nodes(found):
-            odd = "Socket" if "Socket" in by_net else min(by_net, key=lambda name: (len(by_net[name]), name))
-            return Mixed(size, by_net, tuple(by_net[odd]), odd)
-    return _told_by_connections(job)
+                members.setdefault((comm.comm_id, comm.size), []).append((comm.net, process))
+    by_net: dict[str, dict[int, NcclProcess]] = {}
+    widest = 0
+    for (_, size), found in members.items():
+        if len({net for net, _ in found}) > 1 and _spans_nodes([process for _, process in found]):
+            widest = max(widest, size)
+            for net, process in found:
+                by_net.setdefault(net, {})[id(process)] = process
+    if not by_net:
+        return _told_by_connections(job)
+    return _mixed(widest, {net: list(there.values()) for net, there in by_net.items()})
+
+
+def _mixed(size: int, by_net: dict[str, list[NcclProcess]]) -> Mixed:
+    """Sockets among others are odd, else the fewer."""
+    fewest = min(map(len, by_net.values()))
+    odd = ["Socket"] if "Socket" in by_net else [net for net, there in by_net.items() if len(there) == fewest]
+    return Mixed(size, by_net, tuple(by_net[odd[0]]) if len(odd) == 1 else ())
 
 
 def _told_by_connections(job: JobState) -> Mixed | None:
-    """The others are on nodes that nobody sees: a rank here says that their connections are of another network."""
-    by_net: dict[str, list[int]] = {}
-    for rank, process in sorted(job.nccl_processes.placed().items()):
+    """The others are on nodes that nobody sees: a process here says that their connections are of another network."""
+    by_net: dict[str, list[NcclProcess]] = {}
+    for process in job.nccl_processes.living():
         for fact in process.differs[:1]:
-            by_net.setdefault(fact.ours, []).append(rank)
+            by_net.setdefault(fact.ours, []).append(process)
             by_net.setdefault(fact.theirs, [])
-    if len(by_net) < 2:
-        return None
-    return Mixed(job.nccl_processes.world_size() or job.world_size, by_net, tuple(by_net["Socket"]), "Socket")
+    size = job.nccl_processes.world_size() or job.world_size
+    return Mixed(size, by_net, tuple(by_net["Socket"])) if len(by_net) > 1 else None
 
 
-def _spans_nodes(members: dict[int, tuple[str, NcclProcess]]) -> bool:
-    return len({process.node for _, process in members.values()}) > 1 or any(
-        (process.nodes or 0) > 1 for _, process in members.values())
+def _spans_nodes(members: list[NcclProcess]) -> bool:
+    return len({process.node for process in members}) > 1 or any((process.nodes or 0) > 1 for process in members)
 
 
 def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
-    placed, by_net, ranks = job.nccl_processes.placed(), mixed.by_net, mixed.odd
-    others = tuple(rank for name, group in by_net.items() if name != mixed.odd_net for rank in group)
-    words = "; ".join(f"{rank_words(group) if group else 'ranks of another node'}: {name}"
-                      for name, group in sorted(by_net.items(), key=lambda item: item[1] or [1 << 30]))
-    cause = find_cause(job, ranks[0], placed[ranks[0]]) if mixed.odd_net == "Socket" and ranks else None
-    why = f"; {rank_words(ranks)}: {cause.said}" if cause is not None else ""
+    numbers = {id(process): rank for rank, process in job.nccl_processes.placed().items()}
+    by_net = mixed.by_net
+    ranks = _ranks(mixed.odd, numbers)
+    odd = {id(process) for process in mixed.odd}
+    rest = [process for there in by_net.values() for process in there if id(process) not in odd]
+    words = "; ".join(f"{_who(there, numbers)}: {net}" for net, there in sorted(by_net.items(), key=lambda item: -len(item[1])))
+    socket = by_net.get("Socket", [])
+    first = socket[0] if socket else None
+    cause = find_cause(job, numbers.get(id(first), -1), first) if first is not None else None
+    why = f"; {_who(socket, numbers)}: {cause.said}" if cause is not None else ""
     evidence: list[Evidence] = []
     times: list[float] = []
-    for name, group in by_net.items():
-        if not group:
-            continue
-        process = placed[group[0]]
-        evidence += [line_evidence(fact.line, process, group[0], now) for fact in process.differs[:1]]
-        chosen = process.chosen.get(name)
-        if chosen is not None:
-            at = process.told.get(chosen.line, now)
-            times.append(at)
-            evidence.append(line_evidence(chosen.line, process, group[0], at))
+    for net, there in by_net.items():
+        for process in there[:1]:
+            rank = numbers.get(id(process))
+            evidence += [line_evidence(fact.line, process, rank, now) for fact in process.differs[:1]]
+            chosen = process.chosen.get(net)
+            if chosen is not None:
+                at = process.told.get(chosen.line, now)
+                times.append(at)
+                evidence.append(line_evidence(chosen.line, process, rank, at))
     advice = ("All ranks of a communicator must use the same network: give all nodes the same image, devices, environment and "
               "network plugin.")
     if cause is not None:
-        advice += " " + advice_for(cause.name, job, ranks[0])
+        advice += " " + advice_for(cause.name, job, ranks[0] if ranks else -1)
     return Finding(
         id="transport-mismatch", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
-        waiting_ranks=tuple(sorted(others)), since=min(times, default=now),
+        waiting_ranks=_ranks(rest, numbers), since=min(times, default=now),
         cause=cause.name if cause is not None else "networks_differ",
         summary=f"ranks of one communicator of {mixed.size} chose different networks ({words}): it cannot be made, or hangs at "
                 f"its first call{why}",
         advice=advice, evidence=(*evidence, *(cause.evidence if cause else ()))[:8],
     )
+
+
+def _ranks(processes: Sequence[NcclProcess], numbers: dict[int, int]) -> tuple[int, ...]:
+    return tuple(sorted(numbers[id(process)] for process in processes if id(process) in numbers))
+
+
+def _who(processes: Sequence[NcclProcess], numbers: dict[int, int]) -> str:
+    unknown = [process for process in processes if id(process) not in numbers]
+    return who(_ranks(processes, numbers), unknown) if processes else "ranks of another node"

@@ -31,7 +31,8 @@ _PARENT = re.compile(r"parent (0x[0-9a-f]{1,16})")
 # src/init.cc, 2.20-2.31 (RCCL the same, less MNNVL); captured with 2.28.9:
 #   comm 0x400879c0 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
 _TOPOLOGY = re.compile(
-    r"comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nRanks (\d{1,7}) nNodes (\d{1,7}) localRanks (\d{1,7}) localRank \d{1,7}(?: |$)"
+    r"comm (0x[0-9a-f]{1,16}) rank (\d{1,7}) nRanks (\d{1,7}) nNodes (\d{1,7}) localRanks (\d{1,7}) "
+    r"localRank \d{1,7}(?: MNNVL (\d)| |$)"
 )
 
 
@@ -42,7 +43,8 @@ def communicator(line: NcclLine) -> NcclFact | None:
         if match is None:
             return None
         size, nodes, local = int(match[3]), int(match[4]), int(match[5])
-        return NcclCommunicator(line.rank, line, "topology", match[1], int(match[2]), size, nodes=nodes, local_ranks=local)
+        return NcclCommunicator(line.rank, line, "topology", match[1], int(match[2]), size, nodes=nodes, local_ranks=local,
+                                nvlink=match[6] == "1")
     match = _LIFE.match(text)
     stage = _STAGES.get(match["stage"]) if match else None
     if match is None or stage is None:

@@ -1,0 +1,221 @@
+"""All processes whose NCCL said something, and which rank each is. Judges nothing.
+
+They are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is follows from the
+line, the pid, or its number in the communicator of the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from diag.ncclprocess import KEEP, UNTIMED, NcclProcess
+from diag.observations import (
+    NcclCommunicator,
+    NcclEnvironment,
+    NcclFact,
+    NcclLine,
+    Observation,
+    RankFound,
+    VerbsDriverMissing,
+)
+
+__all__ = ["NcclProcesses"]
+
+_MOST_PROCESSES = 1 << 17
+_MOST_LINES = 256  # that stand as evidence, with their times
+_MOST_DRIVERS = 16
+# NCCL 2.28.9, captured on 2 x H200, 2026-11-20 (2.18: "Connected all rings" alone):
+#   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
+_CONNECTED = "Connected all "
+
+_Key = tuple[str, int, int]  # host, pid, and a rank where two of the same host and pid were told apart by it (-1: no)
+
+
+@dataclass(slots=True)
+class _Placement:
+    """Who is who, as of `stamp`."""
+
+    stamp: int
+    living: list[NcclProcess]
+    world: int
+    ranks: dict[int, NcclProcess]
+    rest: list[NcclProcess]
+
+
+@dataclass(slots=True)
+class NcclProcesses:
+    """All of them, and what libibverbs itself said beside them."""
+
+    by_pid: dict[_Key, NcclProcess] = field(default_factory=dict)
+    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)  # by rank, where a line tells it
+    _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
+    _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines told, the last one
+    _stamp: int = 0
+    _known: _Placement | None = None
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def living(self) -> list[NcclProcess]:
+        """Those of the present attempt: without the ones whose GPU another process took over later (a requeued job)."""
+        return self._placement().living
+
+    def placed(self) -> dict[int, NcclProcess]:
+        """Processes by their rank in the job; of two, the later one."""
+        return self._placement().ranks
+
+    def unplaced(self) -> list[NcclProcess]:
+        """Those of which nothing tells the rank."""
+        return self._placement().rest
+
+    def world_size(self) -> int:
+        """Of the widest communicator that NCCL told."""
+        return self._placement().world
+
+    def hosts(self) -> set[str]:
+        return {process.node for process in self.living()}
+
+    def on_one_node(self) -> bool:
+        """All members of the world are seen, and on one node, whatever NCCL says of nodes: with P2P and shared memory
+        switched off it counts each rank of a machine as one (2.28.9, captured)."""
+        addresses = {process.bootstrap.address for process in self.living() if process.bootstrap is not None}
+        return len(self.hosts()) == 1 and len(addresses) <= 1 and 0 < self.world_size() <= len(self.placed())
+
+    def _placement(self) -> _Placement:
+        if self._known is None or self._known.stamp != self._stamp:
+            self._known = self._place()
+        return self._known
+
+    def _place(self) -> _Placement:
+        living = _living(list(self.by_pid.values()))
+        world = max((comm.size for process in living for comm in process.communicators.values()), default=0)
+        one_host = len({process.host for process in living}) == 1
+        numbered = _numbers(living, world)
+        ranks: dict[int, NcclProcess] = {}
+        for process in living:
+            rank = process.rank
+            if rank is None and one_host:
+                rank = self._rank_pids.get(process.pid)
+            if rank is None:
+                rank = numbered.get(id(process))
+            if rank is not None:
+                ranks[rank] = process
+        known = {id(process) for process in ranks.values()}
+        return _Placement(self._stamp, living, world, ranks, [process for process in living if id(process) not in known])
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def observe(self, at: float, fact: Observation) -> None:
+        handler = _HANDLERS.get(type(fact))
+        if handler is not None:
+            handler(self, at, fact)
+        elif isinstance(fact, NcclFact):
+            keep = KEEP.get(type(fact))
+            process = self._process(fact.line)
+            if keep is not None and process is not None:
+                keep(process, at, fact)
+                if isinstance(fact, (NcclCommunicator, NcclEnvironment)):
+                    self._stamp += 1
+                if type(fact) not in UNTIMED and len(process.told) < _MOST_LINES:
+                    process.told.setdefault(fact.line, at)
+
+    def _process(self, line: NcclLine) -> NcclProcess | None:
+        rank = -1 if line.rank is None else line.rank
+        if not line.host:  # `NCCL version ...` has no head below 2.24 or at level VERSION
+            return self._of_rank.get(rank)
+        process = self.by_pid.get((line.host, line.pid, -1))
+        if process is not None and rank >= 0 and process.rank not in (None, rank):
+            process = self.by_pid.get((line.host, line.pid, rank))  # nodes of one name, and pids that repeat
+            if process is None:
+                process = self._made(line, rank)
+        elif process is None:
+            process = self._made(line, -1)
+        if process is not None and rank >= 0 and process.rank is None:
+            process.rank = rank
+            self._stamp += 1
+        if process is not None and rank >= 0:
+            self._of_rank[rank] = process
+        return process
+
+    def _made(self, line: NcclLine, rank: int) -> NcclProcess | None:
+        if len(self.by_pid) >= _MOST_PROCESSES:
+            return None
+        self._stamp += 1
+        process = self.by_pid[line.host, line.pid, rank] = NcclProcess(line.host, line.pid)
+        return process
+
+    def _line(self, at: float, fact: NcclLine) -> None:
+        process = self._process(fact)
+        if process is None:
+            return
+        if fact.level == "WARN":
+            process.warnings.append((at, fact))
+            process.warnings_total += 1
+        elif fact.level == "INFO":
+            process.talks = True
+            if fact.text.startswith(_CONNECTED):
+                process.connected = True
+                process.retries.clear()
+
+    def _rank_found(self, at: float, fact: RankFound) -> None:
+        place = fact.placement
+        self._rank_pids = {pid: rank for pid, rank in self._rank_pids.items() if rank != place.rank}
+        self._rank_pids[place.pid] = place.rank
+        self._stamp += 1
+
+    def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
+        known = self.drivers_missing.setdefault(fact.rank, [])
+        if len(known) < _MOST_DRIVERS:
+            known.append(fact)
+
+
+_HANDLERS: dict[type[Observation], Callable[[NcclProcesses, float, Any], None]] = {
+    NcclLine: NcclProcesses._line,
+    VerbsDriverMissing: NcclProcesses._driver,
+    RankFound: NcclProcesses._rank_found,
+}
+
+
+def _living(processes: list[NcclProcess]) -> list[NcclProcess]:
+    """Without those whose GPU a later process has, in communicators that are all others."""
+    owner: dict[tuple[str, str], NcclProcess] = {}
+    gone: set[int] = set()
+    for process in processes:
+        for comm in process.communicators.values():
+            key = (process.node, comm.bus_id)
+            before = owner.get(key) if comm.bus_id else None
+            if before is not None and before is not process and not _share(before, process):
+                gone.add(id(before))
+            if comm.bus_id:
+                owner[key] = process
+    if not gone:
+        return processes
+    # A rank that ended with its attempt and whose GPU nobody took (a job that went on smaller) ended with its peers.
+    over = {comm.comm_id for process in processes if id(process) in gone for comm in process.communicators.values()}
+    return [process for process in processes if id(process) not in gone and not _only_in(process, over)]
+
+
+def _share(one: NcclProcess, other: NcclProcess) -> bool:
+    ids = {comm.comm_id for comm in one.communicators.values() if comm.comm_id}
+    return not ids or any(comm.comm_id in ids for comm in other.communicators.values())
+
+
+def _only_in(process: NcclProcess, over: set[str]) -> bool:
+    ids = {comm.comm_id for comm in process.communicators.values() if comm.comm_id}
+    return bool(ids) and ids <= over
+
+
+def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
+    """Process (by identity) -> its number in the communicator of the world; empty where the widest is no world: groups of one
+    size, each with its own numbers (tensor parallel groups, one a node)."""
+    numbers: dict[int, int] = {}
+    claimed: dict[int, str] = {}
+    for process in living:
+        for comm in process.communicators.values():
+            if comm.size != world:
+                continue
+            if comm.comm_id and claimed.setdefault(comm.rank, comm.comm_id) != comm.comm_id and id(process) not in numbers:
+                return {}
+            numbers.setdefault(id(process), comm.rank)
+    return numbers
