@@ -28,6 +28,9 @@ class _EnvironmentDetector:
         """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known otherwise."""
         ports = job.network.rdma_ports()
         rdma = None if ports is None else bool(ports)
+        nets = {net for process in job.nccl_processes.living() for net in process.nets_between_nodes()}
+        if nets and not nets & {"IB", "Socket"}:
+            rdma = False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
         key = (rdma, job.nccl.version,
                tuple((number, id(rank.variables), id(rank.rdma)) for number, rank in sorted(job.ranks.items())))
         if key not in self._known:
@@ -69,6 +72,9 @@ def _sentence(order: str) -> str:
 def _nodes(rank: RankState) -> int | None:
     """How many nodes the job has, as the launcher tells; None where it does not."""
     place = rank.placement
+    told = rank.variables.get("SLURM_STEP_NUM_NODES", "") if place.launcher == "slurm" else ""
+    if told.isdecimal() and len(told) < 7:
+        return int(told)
     if place.launcher == "captured" or not place.local_world_size:
         return None
     return -(-place.world_size // place.local_world_size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.detectors.netfacts import access, environment, port, ports, told, two_nodes
-from tests.facts import Story
+from tests.detectors.netfacts import access, environment, nccl, port, ports, told, two_nodes, world
+from tests.facts import Story, pid_of
 
 
 def test_copied_switch_is_told_with_its_ranks_and_what_it_does() -> None:
@@ -36,6 +36,12 @@ def test_environment_overrules_nccl_conf() -> None:
     facts = [environment(0, NCCL_P2P_DISABLE="0"), access(0, conf=(("/etc/nccl.conf", "NCCL_P2P_DISABLE", "1"),))]
 
     assert told(Story(), *facts) == {}
+
+
+def test_switch_of_rdma_does_not_matter_to_another_plugins_network() -> None:
+    libfabric = nccl(pid_of(0), "Using network AWS Libfabric", *world(0))
+
+    assert told(two_nodes(), environment(0, NCCL_IB_DISABLE="1"), ports(port("rdmap16s27")), *libfabric) == {}
 
 
 def test_switch_costs_nothing_on_one_node() -> None:

@@ -51,6 +51,9 @@ LOGGED = [
     ("device_nodes_missing", SOCKETS, (ports(port("mlx5_0")), access(0, nodes=()))),
     ("provider_missing", SOCKETS, (ports(port("mlx5_0")), access(0, providers=("rxe",)))),
     ("port_down", SOCKETS, (ports(port("mlx5_0", 1), port("mlx5_1", 2)), access(0))),
+    ("efa_plugin_missing", SOCKETS, (ports(port("rdmap16s27", layer="Unspecified")), access(0, providers=("efa",)))),
+    ("device_nodes_missing", QUIET, (ports(port("mlx5_0")), access(0, nodes=()), environment(0, NCCL_IB_DISABLE="true"))),
+    ("ib_disabled", QUIET, (environment(0, NCCL_IB_DISABLE="2"),)),
 ]
 
 
@@ -188,6 +191,51 @@ HEALTHY = {
 @pytest.mark.parametrize("lines", HEALTHY.values(), ids=HEALTHY.keys())
 def test_healthy_log_raises_nothing(lines: tuple[str, ...]) -> None:
     assert told(two_nodes(), ports(port("mlx5_0")), *nccl(pid_of(0), *lines)) == {}
+
+
+def test_nodes_that_reach_each_other_over_nvlink_are_not_on_sockets() -> None:
+    lines = [line.replace("MNNVL 0", "MNNVL 1") for line in world(0)]
+
+    assert told(two_nodes(), ports(port("mlx5_0")), *nccl(pid_of(0), *SOCKETS, *lines)) == {}
+
+
+def log_of(nodes: dict[str, str], *, again: str = "") -> Iterator[Observation]:
+    """Tensor parallel groups of two within a node and data parallel groups over both, in one log without any rank; no
+    communicator of the world. `again`: appended to what tells one attempt from another."""
+    for number, (host, net) in enumerate(nodes.items()):
+        for local in range(2):
+            pid = 500 + local + 100 * len(again)
+            yield from nccl(
+                pid, "NET/Socket : Using [0]eth0:192.0.2.2<0>", f"Using network {net}",
+                f"ncclCommInitRankConfig comm 0x1 rank {local} nranks 2 cudaDev {local} nvmlDev {local} busId {local}a000 "
+                f"commId 0x7{number}{again} - Init START",
+                f"comm 0x1 rank {local} nRanks 2 nNodes 1 localRanks 2 localRank {local} MNNVL 0",
+                f"Using network {net}",
+                f"ncclCommSplit comm 0x2 rank {number} nranks 2 cudaDev {local} nvmlDev {local} busId {local}a000 parent 0x1 "
+                f"splitCount 1 color {local} key 0 commId 0x8{local}{again} - Init START",
+                f"comm 0x2 rank {number} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0", host=host, gpu=local)
+
+
+def test_log_without_ranks_and_without_a_world_names_hosts_and_no_wrong_rank() -> None:
+    story = Story(world=4, nodes=4)
+
+    found = told(story, *log_of({"node-a": "Socket", "node-b": "Socket"}))["ib-fallback"]
+
+    assert found.ranks == ()
+    assert found.summary.startswith("4 processes on node-a, node-b send NCCL traffic")
+
+
+def test_log_without_ranks_tells_mixed_networks() -> None:
+    found = told(Story(world=4, nodes=4), *log_of({"node-a": "IB", "node-b": "Socket"}))
+
+    assert "2 processes on node-b: Socket" in found["transport-mismatch"].summary
+    assert "ib-fallback" not in found
+
+
+def test_attempt_that_another_has_replaced_is_not_judged() -> None:
+    facts = [*log_of({"node-a": "Socket", "node-b": "Socket"}), *log_of({"node-a": "IB", "node-b": "IB"}, again="f")]
+
+    assert told(Story(world=4, nodes=4), *facts) == {}
 
 
 def test_sockets_of_a_small_communicator_within_a_node_do_not_count() -> None:

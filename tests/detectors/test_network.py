@@ -218,6 +218,35 @@ def test_retried_connection_is_no_error() -> None:
     assert told(two_nodes(), *nccl(pid_of(0), line)) == {}
 
 
+def test_port_that_the_jobs_filter_leaves_out_is_only_info() -> None:
+    story = two_nodes()
+    story.tell(environment(0, NCCL_IB_HCA="=mlx5_0"), environment(1, NCCL_IB_HCA="=mlx5_0"))
+    told(story, ports(port("mlx5_0"), port("mlx5_9")))
+
+    found = told(story, ports(port("mlx5_0"), port("mlx5_9", 1)))["ib-port"]
+
+    assert found.severity is Severity.INFO
+
+
+def test_flap_that_eight_ranks_saw_is_one() -> None:
+    where = "transport/net_ib.cc:199"
+    facts = [fact for pid in range(8) for event in ("error", "active")
+             for fact in warns(pid, where, f"NET/IB : mlx5_3:1 Got async error event: port {event}")]
+
+    found = told(two_nodes(), *facts)["ib-port"]
+
+    assert (found.severity, "went down 1 time and" in found.summary) == (Severity.INFO, True)
+
+
+def test_advice_leaves_out_exactly_the_port_that_failed() -> None:
+    story = two_nodes()
+    told(story, ports(port("mlx5_1"), port("mlx5_10")))
+
+    found = told(story, ports(port("mlx5_1", 1), port("mlx5_10")))["ib-port"]
+
+    assert "NCCL_IB_HCA=^=mlx5_1," in found.advice
+
+
 # --- nccl-no-interface -------------------------------------------------------------------------------------------
 
 
@@ -246,6 +275,26 @@ def test_one_node_may_use_loopback(name: str) -> None:
 @pytest.mark.parametrize("name", ["eth0", "ib0", "bond0", "ens1f0np0"])
 def test_ordinary_interface_is_no_finding(name: str) -> None:
     assert told(two_nodes(), *nccl(pid_of(0), f"Bootstrap : Using {name}:192.0.2.2<0>", *world(0))) == {}
+
+
+@pytest.mark.parametrize("name", ["lo", "docker0"])
+def test_one_machine_whose_ranks_nccl_counts_as_nodes_may_use_loopback(name: str) -> None:
+    # P2P and shared memory switched off (2.28.9, captured): nNodes is 2 on one machine
+    facts = [fact for rank in range(2) for fact in nccl(pid_of(rank), f"Bootstrap : Using {name}:127.0.0.1<0>", *world(rank, 2))]
+
+    assert told(Story(), *facts) == {}
+
+
+@pytest.mark.parametrize("name", ["lo", "docker0"])
+def test_interface_that_reached_the_others_is_no_finding(name: str) -> None:
+    lines = (*INFINIBAND, f"Bootstrap : Using {name}:10.1.2.3<0>", *world(0), "Connected all rings, use ring PXN 0 GDR 0")
+
+    assert told(two_nodes(), *nccl(pid_of(0), *lines)) == {}
+
+
+@pytest.mark.parametrize("name", ["br-ex", "br0", "lo1"])
+def test_hosts_own_bridge_is_no_finding(name: str) -> None:
+    assert told(two_nodes(), *nccl(pid_of(0), f"Bootstrap : Using {name}:192.0.2.2<0>")) == {}
 
 
 # --- duplicate-gpu -----------------------------------------------------------------------------------------------
@@ -318,6 +367,12 @@ def test_result_without_a_warning_is_no_finding(line: str) -> None:
     assert told(Story(), *nccl(pid_of(0), line)) == {}
 
 
+def test_warning_that_the_start_came_over_is_no_failure() -> None:
+    facts = [*failing(0, "Cuda failure 'operation not permitted'", 2), *nccl(pid_of(0), *world(0, 2, nodes=1))]
+
+    assert told(Story(), *facts) == {}
+
+
 # --- memlock-limit -----------------------------------------------------------------------------------------------
 
 
@@ -348,6 +403,25 @@ def test_low_limit_is_told_before_it_fails_and_capability_lifts_it() -> None:
 
     assert (low.severity, "IPC_LOCK" in low.advice) == (Severity.WARNING, True)
     assert told(two_nodes(), limit(0, 8 * MIB), access(0, ipc_lock=True)) == {}
+
+
+def test_refusal_of_a_rank_that_may_lock_all_memory_has_another_reason() -> None:
+    facts = failing(0, "Call to ibv_create_qp failed with error Cannot allocate memory", 2)
+
+    found = told(two_nodes(), limit(0, None), *facts)
+
+    assert ("memlock-limit" in found, found["ib-error"].cause) == (False, "verbs_failed")
+
+
+@pytest.mark.parametrize("size", [256 << 30, None])
+def test_limit_far_above_what_nccl_registers_is_no_finding(size: int | None) -> None:
+    assert told(two_nodes(), limit(0, size), access(0, ipc_lock=False)) == {}
+
+
+def test_limit_that_was_enough_is_no_finding() -> None:
+    lines = (*INFINIBAND, *world(0), "Connected all rings, use ring PXN 0 GDR 1")
+
+    assert told(two_nodes(), limit(0, 8 << 30), access(0, ipc_lock=False), *nccl(pid_of(0), *lines)) == {}
 
 
 def test_low_limit_on_one_node_is_only_info() -> None:

@@ -30,6 +30,9 @@ _ADVICE = {
     "no_oob_interface": "NCCL needs an IP interface beside RDMA: set NCCL_SOCKET_IFNAME {variable} to one that all nodes reach "
     "(`ip -br "
     "addr`), or correct NCCL_OOB_NET_IFNAME.",
+    "efa_plugin_missing": "Put aws-ofi-nccl and libfabric {image} (AWS's deep learning images have them) and their folder on "
+    "LD_LIBRARY_PATH; `fi_info -p efa` where the rank runs must list the device (Kubernetes: resource vpc.amazonaws.com/efa). "
+    "NCCL then says `Using network AWS Libfabric`.",
     "plugin_failed": "Make the plugin match the image ({image}: same NCCL major, its libraries on LD_LIBRARY_PATH), or turn it "
     "off: "
     "NCCL_NET_PLUGIN=none (NCCL 2.28 and later) uses NCCL's own InfiniBand code.",
@@ -42,6 +45,7 @@ _ADVICE = {
     "unknown": "Run once with NCCL_DEBUG=INFO (`diag run` sets it unless NCCL_DEBUG is set), and `diag doctor` where the rank "
     "runs.",
 }
+_MEANT = " If sockets are meant here: --expect-net Socket."
 _ALWAYS = " NCCL_NET=IB turns such a silent fallback into an error at the start."
 
 _DEVICES = {
@@ -97,7 +101,8 @@ def advice_for(cause: str, job: JobState, rank: int) -> str:
     place = surroundings(job, rank)
     text = _ADVICE[cause].replace("{devices}", _DEVICES[place]).replace("{image}", _IMAGE.get(place, "where the rank runs"))
     text = text.replace("{variable}", _VARIABLE.get(place, "where it is set (script, shell, nccl.conf)"))
-    return text if cause in ("no_rdma", "net_forced", "not_expected") else text + _ALWAYS
+    text = text if cause in ("no_rdma", "net_forced", "not_expected", "efa_plugin_missing") else text + _ALWAYS
+    return text if cause in ("no_rdma", "not_expected") else text + _MEANT
 
 
 def memlock_advice(place: str) -> str:

@@ -210,6 +210,18 @@ def _port_down(view: _View) -> Cause | None:
                  view.ports_evidence(), True)
 
 
+def _efa(view: _View) -> Cause | None:
+    """EFA is no InfiniBand: NCCL's own code never uses it."""
+    devices = [port for port in view.ports or () if port.active and port.device.startswith(("efa", "rdmap"))
+               and port.link_layer not in ("InfiniBand", "Ethernet")]
+    plugins = view.process.plugins if view.process else ()
+    if not devices or any(fact.status == "loaded" for fact in plugins):
+        return None
+    line = next((fact for fact in plugins if fact.status != "loaded"), None)
+    return Cause("efa_plugin_missing", f"this node's {_devices(tuple(devices))} is EFA, which NCCL reaches only through the "
+                 "aws-ofi-nccl plugin, and that was not loaded", (*view.of(line), *view.ports_evidence()), True)
+
+
 def _plugin(view: _View) -> Cause | None:
     broken = [fact for fact in (view.process.plugins if view.process else ()) if fact.status == "failed"]
     if not broken:
@@ -238,7 +250,7 @@ def _without_reason(view: _View) -> Cause | None:
 
 
 _LOOKS = (
-    _forced, _disabled, _no_library, _no_oob, _device_nodes, _provider, _not_opened, _port_down, _filter, _plugin, _no_rdma,
+    _forced, _disabled, _no_library, _no_oob, _device_nodes, _provider, _not_opened, _port_down, _filter, _efa, _plugin, _no_rdma,
     _forced_unseen, _without_reason,
 )
 

@@ -162,8 +162,8 @@ def _errors(process: NcclProcess, *, free: bool) -> Iterator[tuple[float, NcclFa
         elif error.call in ("ibv_alloc_pd", "ibv_post_send", "ibv_post_recv") or (is_resource(error.call) and (
                 free or not is_memlock(error))):
             yield at, error, "verbs_failed", error.error or "refused by the driver", (
-                "See the driver's messages in dmesg on that node: the card may be out of queues or memory regions, or nvidia_peermem "
-                "does not fit the driver. The limit of locked memory is not the reason.")
+                "See the driver's messages in dmesg on that node: the card may be out of queues or memory regions, or "
+                "nvidia_peermem does not fit the driver. The limit of locked memory is not the reason.")
 
 
 def _said(fact: NcclFact) -> str:
