@@ -42,6 +42,7 @@ class _Placement:
     world: int
     ranks: dict[int, NcclProcess]
     rest: list[NcclProcess]
+    whole: bool  # no communicator has a member that is not seen
 
 
 @dataclass(slots=True)
@@ -77,10 +78,10 @@ class NcclProcesses:
         return {process.node for process in self.living()}
 
     def on_one_node(self) -> bool:
-        """All members of the world are seen, and on one node, whatever NCCL says of nodes: with P2P and shared memory
+        """All members of all communicators are seen, and on one node, whatever NCCL says of nodes: with P2P and shared memory
         switched off it counts each rank of a machine as one (2.28.9, captured)."""
         addresses = {process.bootstrap.address for process in self.living() if process.bootstrap is not None}
-        return len(self.hosts()) == 1 and len(addresses) <= 1 and 0 < self.world_size() <= len(self.placed())
+        return len(self.hosts()) == 1 and len(addresses) <= 1 and self._placement().whole
 
     def _placement(self) -> _Placement:
         if self._known is None or self._known.stamp != self._stamp:
@@ -102,7 +103,8 @@ class NcclProcesses:
             if rank is not None:
                 ranks[rank] = process
         known = {id(process) for process in ranks.values()}
-        return _Placement(self._stamp, living, world, ranks, [process for process in living if id(process) not in known])
+        rest = [process for process in living if id(process) not in known]
+        return _Placement(self._stamp, living, world, ranks, rest, _are_whole(living))
 
     # -- being told ---------------------------------------------------------------------------------------
 
@@ -219,3 +221,12 @@ def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
                 return {}
             numbers.setdefault(id(process), comm.rank)
     return numbers
+
+
+def _are_whole(living: list[NcclProcess]) -> bool:
+    members: dict[tuple[str, int], set[int]] = {}
+    for process in living:
+        for comm in process.communicators.values():
+            if comm.comm_id:
+                members.setdefault((comm.comm_id, comm.size), set()).add(comm.rank)
+    return bool(members) and all(len(ranks) >= size for (_, size), ranks in members.items())

@@ -60,3 +60,22 @@ def test_one_nodes_log_is_enough_to_tell_mixed_networks(version: str) -> None:
 def verdict(path: Path) -> dict[str, Finding]:
     engine, _, _ = replay([path])
     return {finding.id: finding for finding in engine.active()}
+
+
+def test_groups_on_one_machine_are_no_nodes_though_nccl_counts_each_rank_as_one(tmp_path: Path) -> None:
+    # P2P and shared memory switched off, as in one-node-no-p2p-shm, and two groups of two without a communicator of the world
+    lines = []
+    for pid in range(100, 104):
+        group, rank = divmod(pid - 100, 2)
+        head = f"node-0:{pid}:{pid} [0] NCCL INFO"
+        lines += [
+            f"{head} Bootstrap: Using eth0:192.0.2.10<0>", f"{head} NET/Socket : Using [0]eth0:192.0.2.10<0>",
+            f"{head} Using network Socket",
+            f"{head} ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId {pid}000 commId 0xa{group} - Init START",
+            f"{head} comm 0x1 rank {rank} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
+            f"{head} Channel 00/0 : {rank}[0] -> {1 - rank}[0] [send] via NET/Socket/0",
+        ]
+    path = tmp_path / "nccl.log"
+    path.write_text("\n".join(lines) + "\n")
+
+    assert verdict(path) == {}
