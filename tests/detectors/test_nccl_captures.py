@@ -71,7 +71,8 @@ def test_groups_on_one_machine_are_no_nodes_though_nccl_counts_each_rank_as_one(
         lines += [
             f"{head} Bootstrap: Using eth0:192.0.2.10<0>", f"{head} NET/Socket : Using [0]eth0:192.0.2.10<0>",
             f"{head} Using network Socket",
-            f"{head} ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId {pid}000 commId 0xa{group} - Init START",
+            f"{head} ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId {pid}000 commId 0xa{group} - Init "
+            "START",
             f"{head} comm 0x1 rank {rank} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
             f"{head} Channel 00/0 : {rank}[0] -> {1 - rank}[0] [send] via NET/Socket/0",
         ]
