@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.envlint import Advice, lint
 from diag.jobstate import JobState
-from diag.model import Confidence, Evidence, Finding, NotChecked, rank_words
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
 from diag.rankstate import RankState
 
@@ -31,13 +31,14 @@ class _EnvironmentDetector:
         nets = {net for process in job.nccl_processes.living() for net in process.nets_between_nodes()}
         if nets and not nets & {"IB", "Socket"}:
             rdma = False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
-        key = (rdma, job.nccl.version,
+        desktop = bool(job.gpus) and all("GeForce" in gpu.name for _, gpu in job.gpus.values())
+        key = (rdma, desktop, job.nccl.version,
                tuple((number, id(rank.variables), id(rank.rdma)) for number, rank in sorted(job.ranks.items())))
         if key not in self._known:
-            self._known = {key: tuple(self._judge(now, job, rdma))}
+            self._known = {key: tuple(self._judge(now, job, rdma, desktop=desktop))}
         yield from self._known[key]
 
-    def _judge(self, now: float, job: JobState, rdma: bool | None) -> Iterator[Finding]:
+    def _judge(self, now: float, job: JobState, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None
         told: dict[tuple[str, str], tuple[Advice, list[RankState], str]] = {}
         for _, rank in sorted(job.ranks.items()):
@@ -51,8 +52,10 @@ class _EnvironmentDetector:
             numbers = tuple(rank.rank for rank in ranks)
             place, source = (f" (set in {where})", f"{where}: ") if where else ("", "")
             first = ranks[0]
+            # Desktop cards have no P2P, and drivers that claim it hang: there the switch is right.
+            severity = Severity.INFO if desktop and variable.startswith("NCCL_P2P_") else advice.severity
             yield Finding(
-                id=self.name, subject=variable, severity=advice.severity, confidence=Confidence.HIGH, ranks=numbers,
+                id=self.name, subject=variable, severity=severity, confidence=Confidence.HIGH, ranks=numbers,
                 since=first.found_at, cause=variable.lower(),
                 summary=f"{variable}={value[:100]}{place} on {rank_words(numbers)}: {advice.does}",
                 advice=_sentence(advice.instead),

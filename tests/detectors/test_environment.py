@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from diag.observations import GpuSample
 from tests.detectors.netfacts import access, environment, nccl, port, ports, told, two_nodes, world
 from tests.facts import Story, pid_of
 
@@ -42,6 +43,15 @@ def test_switch_of_rdma_does_not_matter_to_another_plugins_network() -> None:
     libfabric = nccl(pid_of(0), "Using network AWS Libfabric", *world(0))
 
     assert told(two_nodes(), environment(0, NCCL_IB_DISABLE="1"), ports(port("rdmap16s27")), *libfabric) == {}
+
+
+@pytest.mark.parametrize(("card", "severity"), [("NVIDIA GeForce RTX 4090", "info"), ("NVIDIA H200", "warning")])
+def test_switch_of_p2p_is_right_on_desktop_cards(card: str, severity: str) -> None:
+    gpu = GpuSample(None, 0, "GPU-0", "0000:00:06.0", card, 1.0, 1 << 30, 24 << 30, 120.0, 450.0, None, None)
+
+    found = told(Story(), gpu, environment(0, NCCL_P2P_DISABLE="1"))["env-harmful"]
+
+    assert found.severity.value == severity
 
 
 def test_switch_costs_nothing_on_one_node() -> None:
