@@ -11,35 +11,28 @@ __all__ = ["advice_for", "surroundings"]
 # By cause: what to do, with {image}, {devices}, {memlock} and {variable} filled in for the place where the rank runs.
 _ADVICE = {
     "libibverbs_missing": "Install libibverbs and the drivers of the card {image}: `apt-get install libibverbs1 "
-    "ibverbs-providers` (Debian, "
-    "Ubuntu), `dnf install libibverbs rdma-core`; in conda `conda install -c conda-forge rdma-core`.",
+    "ibverbs-providers` (Debian, Ubuntu), `dnf install libibverbs rdma-core`; in conda `conda install -c conda-forge rdma-core`.",
     "device_nodes_missing": "Give the rank the devices: {devices}.",
     "provider_missing": "Install the card's driver of libibverbs {image}: `apt-get install ibverbs-providers` (it holds mlx5, "
-    "mlx4, efa, "
-    "rxe ...), of the same rdma-core as libibverbs itself.",
+    "mlx4, efa, rxe ...), of the same rdma-core as libibverbs itself.",
     "device_open_failed": "Let the rank open /dev/infiniband/uverbs*: {devices}; check the nodes' owner and mode (0666 is "
-    "usual), and "
-    "that rdma-core {image} is not older than the host's driver.",
+    "usual), and that rdma-core {image} is not older than the host's driver.",
     "ib_disabled": "Remove NCCL_IB_DISABLE {variable}: it was most likely copied from a guide for a machine without InfiniBand.",
     "net_forced": "Remove NCCL_NET=Socket {variable}; NCCL_NET=IB instead makes NCCL fail loudly where RDMA cannot be used.",
     "hca_filter": "Correct NCCL_IB_HCA {variable}: names are prefixes, `=mlx5_0` means exactly that one, `^=mlx5_1` all "
     "but that one; `ls /sys/class/infiniband` shows what this node has. Unset, NCCL takes all active ports.",
     "port_down": "Bring the port up: `ibstat` or `rdma link` on the node shows it; DOWN is a cable or switch port, INIT on "
-    "InfiniBand "
-    "a missing subnet manager (opensm, UFM), a RoCE port follows its Ethernet interface (`ip link`).",
+    "InfiniBand a missing subnet manager (opensm, UFM), a RoCE port follows its Ethernet interface (`ip link`).",
     "no_oob_interface": "NCCL needs an IP interface beside RDMA: set NCCL_SOCKET_IFNAME {variable} to one that all nodes reach "
-    "(`ip -br "
-    "addr`), or correct NCCL_OOB_NET_IFNAME.",
+    "(`ip -br addr`), or correct NCCL_OOB_NET_IFNAME.",
     "efa_plugin_missing": "Put aws-ofi-nccl and libfabric {image} (AWS's deep learning images have them) and their folder on "
     "LD_LIBRARY_PATH; `fi_info -p efa` where the rank runs must list the device (Kubernetes: resource vpc.amazonaws.com/efa). "
     "NCCL then says `Using network AWS Libfabric`.",
     "plugin_failed": "Make the plugin match the image ({image}: same NCCL major, its libraries on LD_LIBRARY_PATH), or turn it "
-    "off: "
-    "NCCL_NET_PLUGIN=none (NCCL 2.28 and later) uses NCCL's own InfiniBand code.",
+    "off: NCCL_NET_PLUGIN=none (NCCL 2.28 and later) uses NCCL's own InfiniBand code.",
     "no_rdma": "Nothing to mend if the nodes have no InfiniBand, RoCE or EFA. If they have: {devices}.",
     "no_device": "See whether the node has RDMA (`ls /sys/class/infiniband /dev/infiniband` where the rank runs; `diag doctor` "
-    "does it "
-    "all): if so, {devices}.",
+    "does it all): if so, {devices}.",
     "not_expected": "See NCCL's lines in the evidence for why the network that you expect was not used: its plugin was not "
     "found, or failed.",
     "unknown": "Run once with NCCL_DEBUG=INFO (`diag run` sets it unless NCCL_DEBUG is set), and `diag doctor` where the rank "
@@ -56,22 +49,18 @@ _DEVICES = {
     "docker": "`docker run --device=/dev/infiniband --ulimit memlock=-1 --cap-add=IPC_LOCK --network=host ...`",
     "podman": "`podman run --device=/dev/infiniband --ulimit memlock=-1 --network=host ...`",
     "slurm": "ask the cluster's people to let jobs see /dev/infiniband (cgroup ConstrainDevices, or bind it: `apptainer exec "
-    "--bind "
-    "/dev/infiniband`; srun --container-mounts=/dev/infiniband)",
+    "--bind /dev/infiniband`; srun --container-mounts=/dev/infiniband)",
     "": "docker: `--device=/dev/infiniband --ulimit memlock=-1 --network=host`; Kubernetes: the cluster's rdma/... resource in "
-    "the "
-    "container's limits and capability IPC_LOCK; bare: load the card's driver (`modprobe mlx5_ib ib_uverbs`)",
+    "the container's limits and capability IPC_LOCK; bare: load the card's driver (`modprobe mlx5_ib ib_uverbs`)",
 }
 _MEMLOCK = {
     "kubernetes": "`securityContext: {capabilities: {add: [IPC_LOCK]}}` in the container",
     "docker": "`docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ...`",
     "podman": "`podman run --ulimit memlock=-1 ...`",
     "slurm": "`ulimit -l unlimited` in the job script, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and "
-    "LimitMEMLOCK=infinity for "
-    "slurmd",
+    "LimitMEMLOCK=infinity for slurmd",
     "": "`ulimit -l unlimited` before the launcher (limits.conf: `* - memlock unlimited`); docker --ulimit memlock=-1; "
-    "Kubernetes: "
-    "capability IPC_LOCK; Slurm: PropagateResourceLimitsExcept=MEMLOCK",
+    "Kubernetes: capability IPC_LOCK; Slurm: PropagateResourceLimitsExcept=MEMLOCK",
 }
 _IMAGE = {"kubernetes": "into the image", "docker": "into the image", "podman": "into the image"}
 _VARIABLE = {

@@ -24,17 +24,14 @@ __all__ = ["IbErrorDetector"]
 _STATUS = {
     12: ("retry_exceeded", "the other side did not answer: its process or path is gone",
          "Look at the other end first: a rank that died, a port or switch that went down. On RoCE check the GID "
-         "(NCCL_IB_GID_INDEX), "
-         "the path's MTU and flow control; a fabric that re-routes slowly needs NCCL_IB_TIMEOUT=22."),
+         "(NCCL_IB_GID_INDEX), the path's MTU and flow control; a fabric that re-routes slowly needs NCCL_IB_TIMEOUT=22."),
     13: ("rnr_retry_exceeded", "the other side was not ready to receive for too long", "Look for a stalled or stopped peer "
     "process."),
     4: ("local_protection", "the card may not reach this memory: often PCIe ACS in the way of GPU Direct",
         "Turn off ACS on the PCIe bridges (`setpci`, BIOS), or test with NCCL_NET_GDR_LEVEL=LOC; check that nvidia_peermem "
-        "fits the "
-        "driver."),
+        "fits the driver."),
     10: ("remote_access", "the other side refused access to its memory", "Check that all nodes run the same NCCL and driver; "
-    "then as "
-         "for local protection errors: ACS and nvidia_peermem on the other node."),
+         "then as for local protection errors: ACS and nvidia_peermem on the other node."),
     5: ("flushed", "the connection was torn down after an earlier error", "Look for the first error of another rank: this one "
     "follows."),
 }
@@ -45,17 +42,13 @@ _MODIFY = {
          "/sys/class/infiniband/*/ports/*/gid_attrs/types/*."),
     110: ("no_route", "ETIMEDOUT: the other port cannot be reached",
           "The two ports are in different subnets or rails: NCCL_CROSS_NIC=0 on rail-only fabrics, or a route between them; "
-          "check "
-          "`ib_write_bw` between these two nodes."),
+          "check `ib_write_bw` between these two nodes."),
     101: ("no_route", "ENETUNREACH: no route to the other port's address", "Give the RoCE interfaces addresses of one routed "
-    "network; "
-          "check `ip route get` to the address in the line."),
+          "network; check `ip route get` to the address in the line."),
     113: ("no_route", "EHOSTUNREACH: no route to the other port's address", "Check `ip route get` and the neighbour table for "
-    "the address "
-          "in the line."),
+          "the address in the line."),
     19: ("gid_vanished", "ENODEV: the address behind the GID went away", "The RoCE interface lost its address or its bond "
-    "changed: see "
-         "the node's network log."),
+         "changed: see the node's network log."),
 }
 _QP_FAILED = ("qp_failed", "the queue pair could not be connected", "Check the path between the two ports with `ib_write_bw` "
               "between these nodes.")

@@ -82,8 +82,7 @@ class IbFallbackDetector:
             active = job.network.active_ports()
             if active is None and not _captured(job):
                 yield NotChecked("whether NCCL uses RDMA between nodes", "NCCL_DEBUG is not INFO and /sys/class/infiniband "
-                "cannot "
-                                 "be read", "NCCL_DEBUG=INFO, or let diag see the node's /sys")
+                                 "cannot be read", "NCCL_DEBUG=INFO, or let diag see the node's /sys")
             elif active and all(rank.rdma is None or rank.rdma.open_nodes is None for rank in job.ranks.values()):
                 yield NotChecked("whether the ranks hold RDMA devices open", "/proc/PID/fd may not be read",
                                  "run diag as the user of the ranks, or NCCL_DEBUG=INFO")

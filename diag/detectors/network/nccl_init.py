@@ -34,8 +34,7 @@ _RESULTS = {
     2: ("system", "unhandled system error", "A system call failed: the warning names it (socket, shared memory, file limit, "
     "driver)."),
     3: ("internal", "internal error", "NCCL met something that it does not expect: different NCCL versions or topologies on "
-    "the nodes, "
-        "or a bug; compare `NCCL version` of all ranks."),
+        "the nodes, or a bug; compare `NCCL version` of all ranks."),
     4: ("invalid_argument", "invalid argument", "A call got an argument that NCCL refuses: a rank or size that differs between "
     "ranks."),
     5: ("invalid_usage", "invalid usage", "NCCL was used in a way that it refuses: the warning names it (variable, interface, "
@@ -46,8 +45,7 @@ _RESULTS = {
 _OTHER = ("other", "an error", "See NCCL's warnings in the evidence.")
 _UNREACHABLE = (
     "The address in the warning could not be reached: a peer that failed first (its own log), a firewall between the nodes, or "
-    "the "
-    "wrong interface (NCCL_SOCKET_IFNAME). `diag doctor` on both nodes tells these apart."
+    "the wrong interface (NCCL_SOCKET_IFNAME). `diag doctor` on both nodes tells these apart."
 )
 _SHM = "shared memory segment"
 # NCCL tries 34 times, 100 ms, 200 ms ... apart; the peer listens before its address is given out, so it is not merely late.

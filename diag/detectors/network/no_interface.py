@@ -78,8 +78,7 @@ def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
         since=process.told.get(fact.line, now), cause="ifname_matches_nothing" if wanted else "no_interface",
         summary=f"NCCL cannot start{on_ranks(ranks)}: {said}",
         advice="`ip -br addr` where the rank runs shows what there is. Unset NCCL_SOCKET_IFNAME, or name the interface that "
-        "the nodes "
-        "reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
+        "the nodes reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
         evidence=tuple(line_evidence(item.line, process, rank, now) for item in lines), final=True,
     )
 

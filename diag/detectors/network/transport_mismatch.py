@@ -23,8 +23,8 @@ class TransportMismatchDetector:
     internal error (`wrong type 3 != 4`).
 
     Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen, connections of the
-    wrong type. The ranks named are those on sockets, or else the
-    fewer; why they differ is told as for ib-fallback.
+    wrong type. The ranks named are those on sockets, or else the fewer (in a tie nobody); why they differ is told as for
+    ib-fallback.
 
     What to do: make the nodes alike: the same image, devices, environment and plugin on all.
 
