@@ -199,6 +199,7 @@ def test_error_beside_a_dead_rank_is_its_consequence() -> None:
     found = told(story, *warns(pid_of(0), "p2p.cc:1", COMPLETION.format(12)))["ib-error"]
 
     assert (found.severity, found.confidence.value) == (Severity.WARNING, "low")
+    assert (found.ranks, found.waiting_ranks) == ((1,), (0,))  # the dead one, not who lost it
 
 
 def test_port_that_loses_packets_for_a_minute_is_named_and_a_few_losses_are_not() -> None:

@@ -108,12 +108,13 @@ class IbErrorDetector:
         for cause, (at, rank, fact, means, advice) in sorted(first.items(), key=lambda item: item[1][0]):
             tries = isinstance(fact, NcclRetry)  # it may still come to a connection
             follows = bool(died) and cause in ("retry_exceeded", "flushed")
+            told = tuple(sorted(ranks[cause]))
             yield Finding(
                 id="ib-error", subject=JOB, severity=Severity.WARNING if follows or tries else Severity.CRITICAL,
                 confidence=Confidence.LOW if follows else Confidence.MEDIUM,
-                ranks=tuple(sorted(ranks[cause])), since=at, cause=cause,
-                summary=f"{rank_words(sorted(ranks[cause]))}: {_said(fact)}: {means}"
-                        + (f"; rank {died[0]} had died, which explains it" if follows else ""),
+                ranks=tuple(died) if follows else told, waiting_ranks=told if follows else (), since=at, cause=cause,
+                summary=f"{rank_words(told)}: {_said(fact)}: {means}"
+                        + (f"; {rank_words(died)} had died, which explains it" if follows else ""),
                 advice=advice, final=not tries,
                 evidence=(Evidence("nccl", f"{fact.line.where} {fact.line.text}".strip()[:500], at, rank),),
             )
