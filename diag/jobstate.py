@@ -17,9 +17,13 @@ from diag.networkstate import NetworkState
 from diag.observations import (
     BarMoved,
     CgroupMemory,
+    CgroupPids,
+    CheckpointsSeen,
+    DiskSpace,
     EnvironmentSeen,
     EpochStarted,
     FlightRecorder,
+    GpuHealth,
     GpuSample,
     HostMemory,
     InterfacesSeen,
@@ -27,6 +31,7 @@ from diag.observations import (
     Iteration,
     LimitsSeen,
     LogLine,
+    MemoryEstimated,
     MetricsLogged,
     NcclCommunicator,
     NcclFact,
@@ -81,6 +86,10 @@ class JobState(Progress):
         self.log_lines = 0
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
+        self.gpu_health: dict[int, tuple[float, GpuHealth]] = {}
+        self.checkpoints: dict[str, CheckpointsSeen] = {}  # by the save folder
+        self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
+        self.memory_estimate: MemoryEstimated | None = None
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
@@ -329,6 +338,22 @@ class JobState(Progress):
     def _gpu(self, at: float, fact: GpuSample) -> None:
         self.gpus[fact.index] = (at, fact)
 
+    def _gpu_health(self, at: float, fact: GpuHealth) -> None:
+        self.gpu_health[fact.index] = (at, fact)
+
+    def _checkpoints(self, at: float, fact: CheckpointsSeen) -> None:
+        self.checkpoints[fact.root] = fact
+
+    def _disk(self, at: float, fact: DiskSpace) -> None:
+        self.disks[fact.path] = (at, fact)
+
+    def _estimate(self, at: float, fact: MemoryEstimated) -> None:
+        self.memory_estimate = fact
+
+    def _pids(self, at: float, fact: CgroupPids) -> None:
+        for rank in self._addressed(fact.rank):
+            rank.pids = fact
+
     def _source_failed(self, at: float, fact: SourceFailed) -> None:
         self.failed_sources[(fact.source, fact.rank)] = fact
 
@@ -378,6 +403,11 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     SharedMemory: JobState._shm,
     HostMemory: JobState._host_memory,
     GpuSample: JobState._gpu,
+    GpuHealth: JobState._gpu_health,
+    CheckpointsSeen: JobState._checkpoints,
+    DiskSpace: JobState._disk,
+    MemoryEstimated: JobState._estimate,
+    CgroupPids: JobState._pids,
     SourceFailed: JobState._source_failed,
     SourceWorks: JobState._source_works,
     Unparsed: JobState._unparsed,

@@ -21,6 +21,7 @@ from diag.observations import (
     SaveStarted,
     StepsPlanned,
 )
+from diag.saves import SaveLog
 from diag.silences import Silences
 
 __all__ = ["PROGRESS_HANDLERS", "Progress"]
@@ -45,6 +46,7 @@ class Progress:
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
         self.silences = Silences()
         self.saves = 0
+        self.save_log = SaveLog()
         self._saved_path = ""
         self._bar: tuple[int, int] | None = None
         self._planned_steps = 0
@@ -129,11 +131,13 @@ class Progress:
     def _save_started(self, at: float, fact: SaveStarted) -> None:
         self.log_moved_at = at
         self._mark(at, "ckpt_save", fact.text)
+        self.save_log.began(at, self.iteration, at, "log", fact.path)  # only the path is new: the phase has begun it
 
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
         if not fact.path or fact.path != self._saved_path:  # weights and state of one checkpoint, or one line a rank
             self.saves += 1
         self._saved_path = fact.path
+        self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path)
         self.log_moved_at = at
         self._mark(at, "steady" if self.iteration is not None else self.phase)
 
@@ -146,6 +150,11 @@ class Progress:
         if phase != self.phase:
             if self.phase_at is not None:
                 self.silences.phase_ended(self.phase, at - self.phase_at)
+            if phase == "ckpt_save":
+                told_by = "log" if self.marked_phase == "ckpt_save" else "stacks"
+                self.save_log.began(at, self.iteration, self.iteration_at or self.phase_at or at, told_by)
+            elif self.phase == "ckpt_save":
+                self.save_log.ended(at, self.iteration, at, cut_off=phase in ("ended", "rendezvous"))
             self.phase, self.phase_at, self.phase_line = phase, at, ""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from diag.model import Placement
 from diag.observations import (
     CgroupMemory,
+    CgroupPids,
     LimitsSeen,
     ProcessSample,
     ProcessTree,
@@ -69,6 +70,7 @@ class RankState:
     rdma: RdmaAccess | None = None
     rdma_at: float = 0.0
     cgroup: CgroupMemory | None = None
+    pids: CgroupPids | None = None
     shm: SharedMemory | None = None
     exit: RankExited | None = None
     exited_at: float | None = None

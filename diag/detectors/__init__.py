@@ -1,11 +1,10 @@
-"""The judgements, one a file. A new detector is a file and a line here."""
+"""The judgements, one a file. A new detector is a file and a line here, or in the package that it belongs to."""
 
 from __future__ import annotations
 
+from diag.detectors import checkpoint, gpu, memory, training
 from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
 from diag.detectors.hang import HangDetector
-from diag.detectors.host_oom import HostOomDetector
-from diag.detectors.limits import FdLimitDetector, ShmDetector
 from diag.detectors.network import (
     DuplicateGpuDetector,
     IbErrorDetector,
@@ -17,7 +16,6 @@ from diag.detectors.network import (
     TransportMismatchDetector,
 )
 from diag.detectors.rank_died import RankDiedDetector
-from diag.detectors.straggler import StragglerDetector
 from diag.engine import Detector
 
 __all__ = ["DETECTORS", "make_detectors"]
@@ -25,11 +23,11 @@ __all__ = ["DETECTORS", "make_detectors"]
 DETECTORS: tuple[type[Detector], ...] = (
     HangDetector,
     RankDiedDetector,
-    HostOomDetector,
-    ShmDetector,
-    FdLimitDetector,
+    *memory.DETECTORS,
+    *gpu.DETECTORS,
+    *checkpoint.DETECTORS,
     MemlockDetector,
-    StragglerDetector,
+    *training.DETECTORS,
     IbFallbackDetector,
     TransportMismatchDetector,
     IbPortDetector,

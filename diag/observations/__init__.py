@@ -21,6 +21,15 @@ from diag.observations.collectives import (
     RecorderAsked,
     WatchdogState,
 )
+from diag.observations.gpu import (
+    CudaErrorRaised,
+    CudaOutOfMemory,
+    GpuHealth,
+    GpuSample,
+    NvlinkSeen,
+    SxidReported,
+    XidReported,
+)
 from diag.observations.log import (
     BarMoved,
     EpochStarted,
@@ -33,14 +42,20 @@ from diag.observations.log import (
     StepsPlanned,
 )
 from diag.observations.machine import (
-    CgroupMemory,
-    GpuSample,
-    HostMemory,
     LimitsSeen,
     ProcessSample,
     ProcessTree,
+)
+from diag.observations.memory import (
+    CgroupLevel,
+    CgroupMemory,
+    CgroupPids,
+    HostMemory,
+    KernelOomKill,
+    KernelRefusal,
+    MemoryEstimated,
+    MemoryTerm,
     SharedMemory,
-    XidReported,
 )
 from diag.observations.nccl import (
     NcclBootstrap,
@@ -100,25 +115,42 @@ from diag.observations.stacks import (
     StackSample,
     ThreadStack,
 )
+from diag.observations.storage import (
+    CheckpointFolder,
+    CheckpointsSeen,
+    DiskSpace,
+)
 
 __all__ = [
     "BarMoved",
+    "CgroupLevel",
     "CgroupMemory",
+    "CgroupPids",
+    "CheckpointFolder",
+    "CheckpointsSeen",
     "CollectiveEntry",
     "CollectiveGroup",
     "CollectiveTimedOut",
+    "CudaErrorRaised",
+    "CudaOutOfMemory",
+    "DiskSpace",
     "EnvironmentSeen",
     "EpochStarted",
     "FlightRecorder",
     "Frame",
+    "GpuHealth",
     "GpuSample",
     "HostMemory",
     "Interface",
     "InterfacesSeen",
     "Interrupted",
     "Iteration",
+    "KernelOomKill",
+    "KernelRefusal",
     "LimitsSeen",
     "LogLine",
+    "MemoryEstimated",
+    "MemoryTerm",
     "MetricsLogged",
     "NcclBootstrap",
     "NcclChannel",
@@ -148,6 +180,7 @@ __all__ = [
     "NcclVerbsError",
     "NcclVersion",
     "NetworkExpected",
+    "NvlinkSeen",
     "Observation",
     "PhaseMarked",
     "ProcessSample",
@@ -173,6 +206,7 @@ __all__ = [
     "SourceWorks",
     "StackSample",
     "StepsPlanned",
+    "SxidReported",
     "ThreadStack",
     "Unparsed",
     "VerbsDriverMissing",

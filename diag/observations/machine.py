@@ -1,4 +1,4 @@
-"""Processes, limits, memory and GPUs."""
+"""Processes and their limits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from diag.observations.base import Observation
 
 __all__ = [
-    "CgroupMemory",
-    "GpuSample",
-    "HostMemory",
     "LimitsSeen",
     "ProcessSample",
     "ProcessTree",
-    "SharedMemory",
-    "XidReported",
 ]
 
 
@@ -49,6 +44,9 @@ class ProcessTree(Observation):
     pinned_bytes: int | None = None
     locked_bytes: int | None = None
     main_thread_cpu_seconds: float | None = None
+    anon_bytes: int | None = None  # of the rank's resident memory: its own, not of files and not shared
+    shmem_bytes: int | None = None
+    swap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,62 +60,3 @@ class LimitsSeen(Observation):
 
     def get(self, name: str) -> int | None:
         return dict(self.soft).get(name)
-
-
-@dataclass(frozen=True, slots=True)
-class CgroupMemory(Observation):
-    """Memory of the cgroup that a rank (or CMD) lives in: the tightest limit of it and its parents."""
-
-    version: int
-    path: str
-    usage_bytes: int
-    limit_bytes: int | None
-    peak_bytes: int | None
-    oom_kills: int
-    cache_bytes: int = 0
-    shmem_bytes: int = 0
-    high_events: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class HostMemory(Observation):
-    total_bytes: int
-    available_bytes: int
-    oom_kills: int | None = None  # oom_kill of /proc/vmstat, whole host; None where hidden
-
-
-@dataclass(frozen=True, slots=True)
-class SharedMemory(Observation):
-    """/dev/shm as the rank sees it."""
-
-    size_bytes: int
-    available_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSample(Observation):
-    """One GPU now; None for what the driver did not say."""
-
-    index: int
-    uuid: str
-    pci_bus_id: str
-    name: str
-    utilization_ratio: float | None
-    memory_used_bytes: int | None
-    memory_total_bytes: int | None
-    power_watts: float | None
-    power_limit_watts: float | None
-    sm_clock_hertz: int | None
-    temperature_celsius: float | None
-    throttle_reasons: int | None = None
-    pids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class XidReported(Observation):
-    """NVIDIA's driver reported an error of a GPU to the kernel log; `pid` where the message names one."""
-
-    pci_bus_id: str
-    xid: int
-    pid: int | None
-    text: str

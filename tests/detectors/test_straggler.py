@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diag.detectors.straggler import StragglerDetector
-from diag.detectors.straggler_samples import fisher, split
+from diag.detectors.training.straggler import StragglerDetector
+from diag.detectors.training.straggler_samples import fisher, split
 from diag.model import Finding, Placement
 from diag.observations import (
     EnvironmentSeen,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from diag.detectors.straggler_samples import GpuLook, Look, Looks, Split, split
+from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.jobstate import JobState
 from diag.layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks

@@ -1,0 +1,11 @@
+"""Host memory and the limits beside it: what ran out, what will."""
+
+from __future__ import annotations
+
+from diag.detectors.memory.host_oom import HostOomDetector
+from diag.detectors.memory.limits import FdLimitDetector, ShmDetector
+from diag.engine import Detector
+
+__all__ = ["DETECTORS"]
+
+DETECTORS: tuple[type[Detector], ...] = (HostOomDetector, ShmDetector, FdLimitDetector)
