@@ -23,6 +23,9 @@ CHECK_SECONDS = 1.0
 # A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.
 _LONGEST_CATCH_UP_SECONDS = 600.0
 
+# What follows from something else that was found, latest consequence last: a rank dies of memory that ran out, and its peers wait.
+_CONSEQUENCES = {("rank-died", ""): 1, ("hang", "peer_lost"): 2, ("hang", "peer_not_joined"): 2}
+
 Parser = Callable[[Record], Iterator[Observation]]
 
 
@@ -45,6 +48,10 @@ class _Open:
         self.finding = finding
         self.opened_at = opened_at
         self.last_seen = opened_at
+
+
+def _reading_order(finding: Finding) -> tuple[int, int, float, str]:
+    return (-finding.severity.level, _CONSEQUENCES.get((finding.id, finding.klass), 0), finding.since, finding.id)
 
 
 class Engine:
@@ -129,9 +136,9 @@ class Engine:
     # -- reading ------------------------------------------------------------------------------------------
 
     def active(self) -> list[Finding]:
-        """Findings open now, gravest first."""
+        """Findings open now, gravest first; of equally grave ones, causes before what follows from them."""
         findings = [known.finding for known in self._open.values()]
-        return sorted(findings, key=lambda finding: (-finding.severity.level, finding.since, finding.id))
+        return sorted(findings, key=_reading_order)
 
     def history(self) -> list[Change]:
         return list(self._past)

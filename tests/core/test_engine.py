@@ -12,7 +12,7 @@ from diag.capture import JournalReader, JournalWriter, segments
 from diag.detectors import make_detectors
 from diag.engine import Engine, report
 from diag.jobstate import JobState
-from diag.model import Change, Confidence, Finding, NotChecked, Record, Severity
+from diag.model import JOB, Change, Confidence, Finding, NotChecked, Record, Severity
 from diag.observations import Observation
 from diag.replay import replay_records
 from diag.sources import run as run_source
@@ -282,3 +282,20 @@ def test_imports_point_at_the_model_never_sideways() -> None:
     }
     for name, names in allowed.items():
         assert set(_imports(root / name)) <= names, name
+
+
+def test_what_follows_from_another_finding_is_read_after_it() -> None:
+    def finding(name: str, since: float, klass: str = "", severity: Severity = Severity.CRITICAL) -> Finding:
+        return Finding(name, JOB, severity, Confidence.HIGH, "", "", since, klass)
+
+    says = Says()
+    says.findings = [
+        finding("hang", 1.0, "peer_lost"), finding("rank-died", 2.0), finding("shm-too-small", 3.0),
+        finding("straggler", 0.0, severity=Severity.WARNING),
+    ]
+    engine = Engine({}, [says])
+
+    engine.advance(10.0)
+    engine.advance(12.0)
+
+    assert [item.id for item in engine.active()] == ["shm-too-small", "rank-died", "hang", "straggler"]
