@@ -23,7 +23,7 @@ CHECK_SECONDS = 1.0
 # A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.
 _LONGEST_CATCH_UP_SECONDS = 600.0
 
-# What follows from something else that was found, latest consequence last: a rank dies of memory that ran out, and its peers wait.
+# What follows from something else that was found, the last consequence last: memory runs out, a rank dies of it, its peers wait.
 _CONSEQUENCES = {("rank-died", ""): 1, ("hang", "peer_lost"): 2, ("hang", "peer_not_joined"): 2}
 
 Parser = Callable[[Record], Iterator[Observation]]
