@@ -1,4 +1,4 @@
-"""The virtual machine's image: a kernel with soft-RoCE and a small Debian with Python and diag's dependencies, in build/rdma.
+"""The virtual machine's image: a kernel with soft-RoCE and a small Debian with Python and diag's dependencies, in build/vm.
 
 Built once for each recipe (`image.sh` and the dependencies in pyproject.toml); what is tested comes on top at each start.
 """
@@ -21,10 +21,10 @@ else:
     import tomli as tomllib
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-BUILD = REPOSITORY / "build" / "rdma"
+BUILD = REPOSITORY / "build" / "vm"
 _RECIPE = Path(__file__).with_name("image.sh")
 _PYTHON = "3.11"  # Debian 12's, in the machine
-# `make test-rdma` installs them from Debian where it may.
+# `make test-vm` installs them from Debian where it may.
 _TOOLS = ("qemu-system-x86_64", "debootstrap", "cpio", "dpkg", "unshare")
 
 
@@ -43,7 +43,7 @@ def why_not() -> str:
     if platform.machine() != "x86_64":
         return f"the image is for x86_64, and this is {platform.machine()}"
     if missing:
-        return f"{', '.join(missing)} not installed: `make test-rdma` as root installs them (Debian)"
+        return f"{', '.join(missing)} not installed: `make test-vm` as root installs them (Debian)"
     if os.geteuid() != 0 and not (_folder() / "rootfs.cpio").exists():
         return "debootstrap needs root to build the image"
     return ""

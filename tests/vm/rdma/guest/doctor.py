@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.rdma.guest import network
-from tests.rdma.guest.containers import Container
-from tests.rdma.guest.shell import as_user, sh
-from tests.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, NOBODY, PROVIDERS
+from tests.vm.rdma.guest import network
+from tests.vm.rdma.guest.containers import Container
+from tests.vm.guest.shell import as_user, sh
+from tests.vm.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, NOBODY, PROVIDERS
 
-_HOME = Path(__file__).parents[3]
+_HOME = Path(__file__).parents[4]
 _CMD = ["torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", network.ADDRESSES[0], "train.py"]
 
 

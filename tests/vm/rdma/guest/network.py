@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.rdma.guest.shell import sh, until
+from tests.vm.guest.shell import sh, until
 
 DEVICES = ("rxe0", "rxe1")
 INTERFACES = ("d0", "d1")

@@ -9,16 +9,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rdma.image import REPOSITORY, Image
+from tests.vm.image import REPOSITORY, Image
 
 # Emulated: /dev/kvm is not everywhere, and where it is it may not work nested. SSE4.2 and POPCNT are what wheels are built for.
 _QEMU = ("qemu-system-x86_64 -accel tcg,thread=multi -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt -smp 2 -m 2500 -nic none "
          "-display none -monitor none -no-reboot")  # fmt: skip
 _KERNEL_WORDS = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off psi=1"
+_DISK_BYTES = 1 << 30  # empty, and a file with holes: the root is in memory, where there is no page cache that could be given back
 _HERE = Path(__file__).parent
 
 
@@ -40,16 +42,23 @@ class Answers:
         return answer["result"]
 
 
-def run(image: Image, folder: Path, seconds: float, parts: tuple[str, ...] = ()) -> Answers:
-    """Boots, lets the driver do `parts` (all), and ends the machine after `seconds` at the latest."""
+def run(
+    image: Image, folder: Path, seconds: float, suites: Sequence[str] = (), parts: Sequence[str] = ()
+) -> Answers:
+    """Boots, lets the driver do `parts` (all) of `suites` (all), and ends the machine after `seconds` at the latest."""
     initrd, console, answers = folder / "initrd", folder / "console.txt", folder / "answers.jsonl"
+    disk = folder / "disk"
     began = time.monotonic()
     with open(initrd, "wb") as whole:
         for piece in (image.rootfs, _overlay(folder)):
             with open(piece, "rb") as file:
                 shutil.copyfileobj(file, whole, 1 << 20)
+    with open(disk, "wb") as file:
+        file.truncate(_DISK_BYTES)
+    chosen = [f"{name}={','.join(words)}" for name, words in (("suites", suites), ("parts", parts)) if words]
     words = [*_QEMU.split(), "-kernel", str(image.kernel), "-initrd", str(initrd),
-             "-append", " ".join([_KERNEL_WORDS, f"parts={','.join(parts)}"]),
+             "-append", " ".join([_KERNEL_WORDS, *chosen]),
+             "-drive", f"file={disk},if=virtio,format=raw,cache=unsafe",
              "-serial", f"file:{console}", "-serial", f"file:{answers}"]  # fmt: skip
     machine = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
@@ -60,6 +69,7 @@ def run(image: Image, folder: Path, seconds: float, parts: tuple[str, ...] = ())
         machine.kill()
         machine.wait()
         initrd.unlink()
+        disk.unlink()
     said = console.read_text("utf-8", "replace") if console.exists() else ""
     return Answers(read(answers), said + complaints.decode("utf-8", "replace"), time.monotonic() - began)
 
@@ -80,7 +90,7 @@ def _overlay(folder: Path) -> Path:
     """diag and the driver as a second archive: the kernel unpacks it over the first."""
     tree, archive = folder / "overlay", folder / "overlay.cpio"
     home = tree / "diag"
-    for name in ("diag", "rules", "dashboards", "deploy", "tests/rdma", "tests/captures/nccl/2.28.9"):
+    for name in ("diag", "rules", "dashboards", "deploy", "tests/vm", "tests/captures/nccl/2.28.9"):
         shutil.copytree(REPOSITORY / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy2(REPOSITORY / "tests/__init__.py", home / "tests/__init__.py")
     shutil.copy2(_HERE / "guest/init", tree / "init")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.rdma.guest.shell import sh
+from tests.vm.guest.shell import sh
 
 _BELOW = Path("/containers")
 

@@ -1,4 +1,4 @@
-"""A training job of two ranks on "two nodes": `python -m tests.rdma.guest.job SCENARIO`.
+"""A training job of two ranks on "two nodes": `python -m tests.vm.rdma.guest.job SCENARIO`.
 
 Its parent starts the ranks and waits for them; a rank opens RDMA as its scenario says, prints what NCCL printed on two H200
 "hosts" without RDMA, and then does a step every half second until it is told to stop (SIGTERM).
@@ -14,13 +14,13 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.rdma.guest.containers import Container
-from tests.rdma.guest.hold import open_and_register
-from tests.rdma.guest.network import DEVICES
-from tests.rdma.guest.shell import as_user
-from tests.rdma.scenarios import BY_NAME, Rank, Scenario
+from tests.vm.rdma.guest.containers import Container
+from tests.vm.rdma.guest.hold import open_and_register
+from tests.vm.rdma.guest.network import DEVICES
+from tests.vm.guest.shell import as_user
+from tests.vm.rdma.scenarios import BY_NAME, Rank, Scenario
 
-_NCCL_LINES = Path(__file__).parents[2] / "captures" / "nccl" / "2.28.9"
+_NCCL_LINES = Path(__file__).parents[3] / "captures" / "nccl" / "2.28.9"
 # NCCL 2.28.9, captured on 2 x H200 with played RDMA devices, 2026-11-21
 _WARNING = "misc/ibvwrap.cc:178 NCCL WARN Call to ibv_reg_mr failed with error {}"
 
@@ -35,7 +35,7 @@ def main(scenario: Scenario) -> int:
             prefix += containers[-1].command
         env = {**os.environ, "RANK": str(number), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1",
                "NODE_RANK": str(number), "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}  # fmt: skip
-        words = [*prefix, sys.executable, "-u", "-m", "tests.rdma.guest.job", scenario.name, str(number)]
+        words = [*prefix, sys.executable, "-u", "-m", "tests.vm.rdma.guest.job", scenario.name, str(number)]
         ranks.append(subprocess.Popen(words, env=env, cwd="/diag"))
     signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
     codes = [rank.wait() for rank in ranks]

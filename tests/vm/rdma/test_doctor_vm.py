@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rdma.machine import Answers
+from tests.vm.machine import Answers
 
-pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
 
 
 def lines(answers: Answers, case: str, what: str = "RDMA") -> list[dict[str, str]]:

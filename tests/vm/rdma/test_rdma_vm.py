@@ -16,10 +16,10 @@ from diag.observations import Observation, RdmaAccess, RdmaPortsSeen
 from diag.sources import infiniband, interfaces
 from diag.sources.parsers import PARSERS
 from diag.traffic import between
-from tests.rdma.machine import Answers
-from tests.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, PROVIDERS, SCENARIOS, Scenario, Wanted
+from tests.vm.machine import Answers
+from tests.vm.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, PROVIDERS, SCENARIOS, Scenario, Wanted
 
-pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
 
 
 def fact(read: dict[str, Any], name: str) -> dict[str, Any]:

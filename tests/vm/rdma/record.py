@@ -1,4 +1,4 @@
-"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.rdma.record [ANSWERS]` (else it boots).
+"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.rdma.record [ANSWERS]` (else it boots).
 
 Writes below tests/captures/sources/rdma; addresses there are of documentation networks already.
 """
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.rdma import image, machine
+from tests.vm import image, machine
 
 FOLDER = image.REPOSITORY / "tests" / "captures" / "sources" / "rdma"
 # What a process showed; of its status only what the sources read and what belongs to it.

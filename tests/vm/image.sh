@@ -1,11 +1,12 @@
 #!/bin/sh
-# Builds the virtual machine of the RDMA tests: DIR/vmlinuz and DIR/rootfs.cpio. As root, on Debian. Nothing is installed on the
+# Builds the virtual machine of the tests in tests/vm: DIR/vmlinuz and DIR/rootfs.cpio. As root, on Debian. Nothing is installed on the
 # host: the kernel comes out of its package, and the rest lives in a Debian of its own. Changing this file makes a new image.
 set -eu
 dir=$1
 suite=bookworm
 packages=python3,iproute2,kmod,procps,ibverbs-providers,ibverbs-utils,perftest,rdma-core
-modules="rdma_rxe crc32_generic veth overlay" # crc32: rxe asks for it by an alias that names no module
+# crc32: rxe asks for it by an alias that names no module, and so does ext4 for crc32c
+modules="rdma_rxe crc32_generic veth overlay virtio_pci virtio_blk ext4 crc32c_generic"
 
 root=$dir/rootfs
 mkdir -p "$dir"
