@@ -22,7 +22,8 @@ _RUNS = Path("/runs")
 
 
 class Run:
-    """`prefix` is put before diag's own command: another user, another cgroup."""
+    """`prefix` is put before diag's own command: another user, another cgroup. The driver's own safety from the OOM killer is not
+        inherited."""
 
     def __init__(self, name: str, job: Sequence[str], prefix: Sequence[str] = (), user: int = 0) -> None:
         self.root, self.terminal = _RUNS / name, Path(f"/tmp/{name}.txt")
@@ -30,7 +31,7 @@ class Run:
         shutil.chown(self.root, user)
         diag = [sys.executable, "-m", "diag", "run", "--port", "0", "--run-root", str(self.root)]
         with open(self.terminal, "wb") as file:
-            self.process = subprocess.Popen([*prefix, *diag, "--", *job], stdout=file, stderr=subprocess.STDOUT,
+            self.process = subprocess.Popen(["choom", "-n", "0", "--", *prefix, *diag, "--", *job], stdout=file, stderr=subprocess.STDOUT,
                                             start_new_session=True)  # fmt: skip
 
     def text(self) -> str:
