@@ -100,7 +100,12 @@ class SharedMemory(Observation):
 
 @dataclass(frozen=True, slots=True)
 class KernelOomKill(Observation):
-    """The kernel log tells a kill for memory. `pid` is the host's number; `cgroup` that whose limit was met, "" for the host."""
+    """The kernel log tells a kill for memory. `pid` is the host's number; `cgroup` that whose limit was met, "" for the host
+    and "?" where the log does not tell which.
+
+    `breakdown` and `tasks` are of that cgroup at this moment (of the host: tasks only); tasks are the biggest, as (pid, name,
+    resident bytes).
+    """
 
     pid: int
     comm: str
@@ -111,16 +116,21 @@ class KernelOomKill(Observation):
     usage_bytes: int | None
     limit_bytes: int | None
     text: str
+    victim_cgroup: str = ""
+    breakdown: tuple[tuple[str, int], ...] = ()  # anon, cache, shmem, dirty
+    tasks: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRefusal(Observation):
-    """The kernel log tells that it refused memory or a fork. `what`: overcommit, pids."""
+    """The kernel log tells that it refused memory or a fork. `what`: overcommit, pids. `cgroup`: the one that forked."""
 
     what: str
     pid: int | None
     comm: str
     text: str
+    cgroup: str = ""
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
