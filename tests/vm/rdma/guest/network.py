@@ -19,7 +19,6 @@ SYS = Path("/sys/class/infiniband")
 def make() -> None:
     """Raises RuntimeError or TimeoutError."""
     sh("""
-    ip link set lo up
     ip link add d0 address 02:00:00:00:00:01 type veth peer name d1 address 02:00:00:00:00:02
     for name in d0 d1; do
       ip link set $name up
