@@ -20,7 +20,7 @@ from tests.vm.image import REPOSITORY, Image
 _QEMU = ("qemu-system-x86_64 -accel tcg,thread=multi -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt -smp 2 -m 2500 -nic none "
          "-display none -monitor none -no-reboot")  # fmt: skip
 _KERNEL_WORDS = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off psi=1"
-_DISK_BYTES = 1 << 30  # empty, and a file with holes: the root is in memory, where there is no page cache that could be given back
+_DISK_BYTES = 1 << 30  # empty, with holes: the root is in memory, where no page cache could be given back
 _HERE = Path(__file__).parent
 
 

@@ -30,9 +30,9 @@ class Run:
         self.root.mkdir(parents=True)
         shutil.chown(self.root, user)
         diag = [sys.executable, "-m", "diag", "run", "--port", "0", "--run-root", str(self.root)]
+        words = ["choom", "-n", "0", "--", *prefix, *diag, "--", *job]
         with open(self.terminal, "wb") as file:
-            self.process = subprocess.Popen(["choom", "-n", "0", "--", *prefix, *diag, "--", *job], stdout=file, stderr=subprocess.STDOUT,
-                                            start_new_session=True)  # fmt: skip
+            self.process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
     def text(self) -> str:
         return self.terminal.read_text("utf-8", "replace")

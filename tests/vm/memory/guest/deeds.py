@@ -80,7 +80,5 @@ def wait() -> None:
     """Nothing: something happens elsewhere."""
 
 
-DEEDS: dict[str, Callable[[], None]] = {
-    deed.__name__: deed
-    for deed in (grow, grow_slowly, grow_in_writer, ask_for_too_much, fork_writers, fill_shm, write_and_read_file, kill_itself, wait)
-}
+_ALL = (grow, grow_slowly, grow_in_writer, ask_for_too_much, fork_writers, fill_shm, write_and_read_file, kill_itself, wait)
+DEEDS: dict[str, Callable[[], None]] = {deed.__name__: deed for deed in _ALL}

@@ -59,8 +59,8 @@ def main(scenario: Scenario) -> int:
     if failed is not None:
         number, rank = failed
         # torch 2.13, torch/distributed/elastic/multiprocessing/api.py, on stderr of the agent
-        print(f"E1121 20:00:00.000000 {os.getpid()} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: "
-              f"{rank.returncode}) local_rank: {number} (pid: {rank.pid}) of binary: {sys.executable}", file=sys.stderr, flush=True)  # fmt: skip
+        _say(f"E1121 20:00:00.000000 {os.getpid()} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: "
+             f"{rank.returncode}) local_rank: {number} (pid: {rank.pid}) of binary: {sys.executable}")  # fmt: skip
         for rank in ranks:
             rank.terminate()
     codes = [rank.wait() for rank in ranks]
@@ -73,7 +73,7 @@ def train(scenario: Scenario, number: int) -> int:
     signs, saved = Signs(scenario), False
     held = b"x" * (8 * MIB)  # the model, as it were
     if number == 0:
-        print("[INFO:swift] The training of Epoch 0 starts...", file=sys.stderr, flush=True)
+        _say("[INFO:swift] The training of Epoch 0 starts...")
     step = 0
     while not over.wait(0.5):
         step += 1
@@ -85,8 +85,12 @@ def train(scenario: Scenario, number: int) -> int:
             saved = True
             save_checkpoint(lambda: _work(scenario, number, over))
             if number == 0 and not over.is_set():
-                print("[INFO:swift] Successfully saved Megatron model weights in `/output/checkpoint-4`.", file=sys.stderr, flush=True)
+                _say("[INFO:swift] Successfully saved Megatron model weights in `/output/checkpoint-4`.")
     return 0 if held else 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _work(scenario: Scenario, number: int, over: threading.Event) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.vm.guest.shell import as_user, sh
 from tests.vm.rdma.guest import network
 from tests.vm.rdma.guest.containers import Container
-from tests.vm.guest.shell import as_user, sh
 from tests.vm.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, NOBODY, PROVIDERS
 
 _HOME = Path(__file__).parents[4]

@@ -14,10 +14,10 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.vm.guest.shell import as_user
 from tests.vm.rdma.guest.containers import Container
 from tests.vm.rdma.guest.hold import open_and_register
 from tests.vm.rdma.guest.network import DEVICES
-from tests.vm.guest.shell import as_user
 from tests.vm.rdma.scenarios import BY_NAME, Rank, Scenario
 
 _NCCL_LINES = Path(__file__).parents[3] / "captures" / "nccl" / "2.28.9"

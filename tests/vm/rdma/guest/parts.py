@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from diag.sources import infiniband
+from tests.vm.guest.shell import as_user, sh, until
 from tests.vm.rdma.guest import facts, network
 from tests.vm.rdma.guest.containers import Container
-from tests.vm.guest.shell import as_user, sh, until
 from tests.vm.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, NOBODY, PROVIDERS
 
 _HOLD = [sys.executable, "-u", str(Path(__file__).with_name("hold.py"))]
