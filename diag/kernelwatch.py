@@ -45,20 +45,21 @@ class KmsgLines:
     # Linux 6.1, /dev/kmsg, one read: b'3,561,57407793,-;Out of memory: Killed process 216 (python3) total-vm:...\n'
     # Lines after the first begin with a space and name a device: b' SUBSYSTEM=pci\n DEVICE=+pci:0000:00:07.0\n'
     # Kernels before 4.10 give fragments of one line as records of their own: flag c, those that follow +
-    def take(self, raw: bytes) -> str | None:
+    # Kernels before 6.10 give the numbers of a v2 cgroup as one record, the ends of its lines escaped (Linux 6.1, 2026-11-21):
+    #   b'6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0akernel_stack 0\\x0apagetables 344064...\n'
+    def take(self, raw: bytes) -> list[str]:
         head, found, text = raw.partition(b";")
         fields = head.split(b",")
         if not found or len(fields) < 4:
-            return None
+            return []
         text = text.partition(b"\n")[0]
         flag = fields[3]
         if self._fragment is not None and flag in (b"+", b"c"):
             text = self._fragment + text
         self._fragment = text[:1000] if flag in (b"+", b"c") else None
-        if not self._wanted(text):
-            return None
         micros = int(fields[2]) if fields[2].isdigit() else 0
-        return f"[{micros // 1_000_000:5d}.{micros % 1_000_000:06d}] {text.decode('utf-8', 'replace')[:900]}"
+        stamp = f"[{micros // 1_000_000:5d}.{micros % 1_000_000:06d}] "
+        return [stamp + line.decode("utf-8", "replace")[:900] for line in text.split(b"\\x0a") if self._wanted(line)]
 
     def _wanted(self, text: bytes) -> bool:
         if any(word in text for word in _WORDS):
@@ -168,7 +169,5 @@ class KernelWatch:
                 raise
             if not raw:
                 return count
-            line = self._lines.take(raw)
-            if line is not None and len(taken) < _MOST_TAKEN:
-                taken.append(line)
+            taken += self._lines.take(raw)[: _MOST_TAKEN - len(taken)]
         return _MOST_READ

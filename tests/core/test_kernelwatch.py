@@ -103,7 +103,7 @@ def test_only_lines_that_matter_are_taken_and_tables_only_inside_a_report() -> N
         b"NVRM: Xid (PCI:0000:00:07): 43, pid=1562, name=python3, channel 0x0000000a",
     ]
 
-    taken = [line for text in texts if (line := lines.take(b"6,1,1000000,-;" + text + b"\n")) is not None]
+    taken = [line for text in texts for line in lines.take(b"6,1,1000000,-;" + text + b"\n")]
 
     assert [line.partition("] ")[2][:9] for line in taken] == [
         "python3 i", "anon 4096", "[  300]  ", "Memory cg", "NVRM: Xid",
@@ -113,9 +113,11 @@ def test_only_lines_that_matter_are_taken_and_tables_only_inside_a_report() -> N
 def test_fragments_of_one_line_are_put_together_and_damage_is_passed_by() -> None:
     lines = KmsgLines()
 
-    assert lines.take(b"6,1,1,c;cgroup: fork rejected by pids controller in") is not None
-    assert lines.take(b"6,2,1,+; /docker/4d27\n") == "[    0.000001] cgroup: fork rejected by pids controller in /docker/4d27"
-    assert [lines.take(raw) for raw in (b"", b";", b"6,1;Killed process", b"\xff\xfe", b"6,1,x,-;nothing")] == [None] * 5
+    assert lines.take(b"6,1,1,c;cgroup: fork rejected by pids controller in")
+    assert lines.take(b"6,2,1,+; /docker/4d27\n") == [
+        "[    0.000001] cgroup: fork rejected by pids controller in /docker/4d27"
+    ]
+    assert [lines.take(raw) for raw in (b"", b";", b"6,1;Killed process", b"\xff\xfe", b"6,1,x,-;nothing")] == [[]] * 5
 
 
 @pytest.mark.parametrize(("number", "words"), [(errno.EPERM, "Operation not permitted"), (errno.ENOENT, "no /dev/kmsg")])
@@ -152,3 +154,13 @@ def test_real_kernel_tells_of_a_real_kill_and_nothing_from_before(small_cgroup: 
     assert eater.returncode == -9
     assert kill.cgroup.endswith(small_cgroup.name) and kill.limit_bytes == 48 << 20
     assert kill.tasks[0][0] == eater.pid and dict(kill.breakdown)["anon"] > 40 << 20
+
+
+def test_numbers_of_a_cgroup_that_come_as_one_record_are_lines() -> None:
+    lines = KmsgLines()
+    lines.take(b"4,440,57952877,-;python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n")
+
+    # Linux 6.1, cgroup v2, /dev/kmsg, 2026-11-21; the rest of 40 numbers left out
+    taken = lines.take(b"6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0ashmem 4096\\x0afile_mapped 0\n")
+
+    assert taken == ["[   57.954903] anon 116965376", "[   57.954903] file 8192", "[   57.954903] shmem 4096"]
