@@ -37,18 +37,26 @@ class Run:
     def text(self) -> str:
         return self.terminal.read_text("utf-8", "replace")
 
-    def job(self) -> dict[str, Any]:
-        """What diag's page says of the job, empty while it does not listen. Asked in this process: each start of Python costs the
-        machine half a second."""
+    def page(self, path: str) -> dict[str, Any]:
+        """What diag says there, empty while it does not listen. Asked in this process: each start of Python costs the machine
+        half a second."""
         found = re.search(r"page (http://[\d.:]+)", self.text())
         if found is None:
             return {}
         try:
-            with urllib.request.urlopen(f"{found[1]}/findings", timeout=30) as answer:
-                said: dict[str, Any] = json.load(answer)["job"]
+            with urllib.request.urlopen(f"{found[1]}/{path}", timeout=30) as answer:
+                said: dict[str, Any] = json.load(answer)
                 return said
         except (OSError, ValueError):  # it does not listen yet, or not any more
             return {}
+
+    def job(self) -> dict[str, Any]:
+        said: dict[str, Any] = self.page("findings").get("job", {})
+        return said
+
+    def ranks(self) -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = self.page("ranks").get("ranks", [])
+        return said
 
     def dump(self) -> dict[str, Any]:
         (run_dir,) = self.root.iterdir()

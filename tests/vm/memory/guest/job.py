@@ -12,7 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 from tests.vm.guest.shell import until
 from tests.vm.memory.guest import cgroups
@@ -74,6 +76,7 @@ def train(scenario: Scenario, number: int) -> int:
     held = b"x" * (8 * MIB)  # the model, as it were
     if number == 0:
         _say("[INFO:swift] The training of Epoch 0 starts...")
+    sys.excepthook = _as_torch_does
     step = 0
     while not over.wait(0.5):
         step += 1
@@ -87,6 +90,12 @@ def train(scenario: Scenario, number: int) -> int:
             if number == 0 and not over.is_set():
                 _say("[INFO:swift] Successfully saved Megatron model weights in `/output/checkpoint-4`.")
     return 0 if held else 1
+
+
+# torch 2.13, torch/distributed/distributed_c10d.py, once init_process_group has come
+def _as_torch_does(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    text = "".join(traceback.format_exception(kind, error, trace))
+    _say("".join(f"[rank{os.environ['RANK']}]: {line}" for line in text.splitlines(keepends=True)).rstrip("\n"))
 
 
 def _say(line: str) -> None:

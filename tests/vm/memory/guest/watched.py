@@ -45,10 +45,10 @@ def watch(scenario: Scenario) -> dict[str, Any]:
 
 def _go(scenario: Scenario, run: Run) -> str:
     signs = Signs(scenario)
-    until(lambda: run.job().get("ranks_seen") == 2 or run.ended(), _START_SECONDS, "both ranks in diag's page")
+    until(lambda: _both_read(run) or run.ended(), _START_SECONDS, "both ranks in diag's page")
     until(lambda: run.job().get("phase") == "steady" or run.ended(), _START_SECONDS, "steps")
     signs.give("save")
-    until(lambda: run.job().get("phase") == "ckpt_save" or run.ended(), _START_SECONDS, "a save that diag sees")
+    until(lambda: _both_save(run) or run.ended(), _START_SECONDS, "a save that diag sees")
     if scenario.host:
         host.act(scenario.host)
     signs.give("act")
@@ -62,6 +62,17 @@ def _go(scenario: Scenario, run: Run) -> str:
     quiet = time.monotonic() + _QUIET_SECONDS
     until(lambda: time.monotonic() > quiet, _QUIET_SECONDS + 5, "time")
     return ""
+
+
+def _both_read(run: Run) -> bool:
+    """Stack and memory: their sidecars are there."""
+    read = [rank for rank in run.ranks() if rank["activity"] is not None and rank["rss_bytes"] is not None and rank["limits"]]
+    return len(read) == 2
+
+
+def _both_save(run: Run) -> bool:
+    saving = [rank for rank in run.ranks() if "checkpoint" in (rank["activity"], rank["context"])]
+    return run.job().get("phase") == "ckpt_save" and len(saving) == 2
 
 
 def _talk(run: Run) -> str:
