@@ -30,7 +30,7 @@ class Scenario:
     `does`: what rank 1 does in its save (guest/deeds.py). `limits`: (cgroup below the pod's, file, value). `diag_inside`: diag
     and the launcher live where the ranks do, all in one cgroup, as in a container; else outside of all of these.
     `address_space`: limit of rank 1 in bytes. `shm`: size of rank 1's own /dev/shm in bytes. `goes_on`: the job outlives it, and
-    is ended by us. `host`: what is done to the whole machine meanwhile (guest/host.py), so that the job has it alone. `peak`:
+    is ended by us. `host`: what is done outside of the job meanwhile (guest/host.py). `peak`:
     the cgroup, below the pod's, whose memory.peak the finding must tell.
     """
 

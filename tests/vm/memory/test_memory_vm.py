@@ -109,7 +109,7 @@ def test_kernel_held_the_rank_up(answers: Answers) -> None:
     assert run["during"]["wchan"] == "mem_cgroup_handle_over_high"
     assert run["during"]["stat"].rpartition(")")[2].split()[0] in "DS"  # killable sleep, shown as D until it is told to end
     assert counted(run, "rank1", "memory.events")["high"] > 0
-    assert run["oom_kills"] == 0
+    assert counted(run, "rank1", "memory.events")["oom_kill"] == 0
 
 
 def test_host_ran_out(answers: Answers) -> None:
@@ -132,7 +132,6 @@ def test_cache_met_the_limit_and_nothing_was_killed(answers: Answers) -> None:
 def test_neighbour_was_killed_for_its_memory(answers: Answers, scenario: Scenario) -> None:
     run = answers[f"memory:{scenario.name}"]
 
-    assert run["oom_kills"] == 1
     assert any("oom_memcg=/neighbour" in line for line in run["kernel"])
 
 

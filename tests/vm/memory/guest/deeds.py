@@ -48,9 +48,14 @@ def fork_writers() -> None:
     """As many as are allowed."""
     fork = multiprocessing.get_context("fork")
     while True:
-        writer = fork.Process(target=time.sleep, args=(3600,), daemon=True)
+        writer = fork.Process(target=_write, daemon=True)
         writer.start()
         _kept.append(writer)
+
+
+def _write() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not its parent's
+    time.sleep(3600)
 
 
 def fill_shm() -> None:

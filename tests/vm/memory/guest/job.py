@@ -23,6 +23,7 @@ from tests.vm.memory.guest.megatron.trainers.base import save_checkpoint
 from tests.vm.memory.scenarios import BY_NAME, MIB, Scenario
 
 _WAIT_SECONDS = 600.0
+_GRACE_SECONDS = 10.0  # torchrun has 30
 
 
 class Signs:
@@ -65,8 +66,16 @@ def main(scenario: Scenario) -> int:
              f"{rank.returncode}) local_rank: {number} (pid: {rank.pid}) of binary: {sys.executable}")  # fmt: skip
         for rank in ranks:
             rank.terminate()
-    codes = [rank.wait() for rank in ranks]
+    codes = [_wait(rank) for rank in ranks]
     return 1 if any(codes) else 0
+
+
+def _wait(rank: subprocess.Popen[bytes]) -> int:
+    try:
+        return rank.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:  # the kernel holds it up
+        rank.kill()
+        return rank.wait()
 
 
 def train(scenario: Scenario, number: int) -> int:

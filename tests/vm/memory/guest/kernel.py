@@ -30,7 +30,7 @@ def kernel_log() -> dict[str, list[dict[str, Any]]]:
             assert reader.stdout is not None
             if reader.stdout.readline() != "ready\n":
                 raise RuntimeError(f"no reader as {name}")
-            host.act("neighbour")
+            host.neighbour()
             said, _ = reader.communicate(timeout=60)
         found[name] = json.loads(said)
     _RESTRICT.write_text("1")

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.vm.guest.parts import Parts
 from tests.vm.guest.shell import sh
 from tests.vm.memory.guest import cgroups
+from tests.vm.memory.guest.host import FOR_ALL
 from tests.vm.memory.guest.kernel import kernel_log
 from tests.vm.memory.guest.watched import watch
 from tests.vm.memory.scenarios import SCENARIOS
@@ -31,6 +32,6 @@ def prepare() -> dict[str, str]:
 
 PARTS = Parts(
     first={"cgroups": prepare, "kernel_log": kernel_log},
-    together={f"memory:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if not scenario.host},
-    alone={f"memory:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.host},
+    together={f"memory:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.host not in FOR_ALL},
+    alone={f"memory:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.host in FOR_ALL},
 )
