@@ -9,18 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.vm.wanted import Wanted
+
 MIB = 1 << 20
 NOBODY = 65534
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A finding that must open: its id, and where they are given its cause, culprit ranks and words of its summary."""
-
-    id: str
-    cause: str | None = None
-    ranks: tuple[int, ...] | None = None
-    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from diag.model import Record
 from diag.observations import KernelOomKill, SourceFailed
 from diag.sources.parsers import PARSERS
 from tests.vm.machine import Answers
-from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario, Wanted
+from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
@@ -25,15 +25,6 @@ def opened(run: dict[str, Any]) -> list[dict[str, Any]]:
     return [change["finding"] for change in run["changes"] if change["change"] != "resolved"]
 
 
-def matches(finding: dict[str, Any], wanted: Wanted) -> bool:
-    return (
-        finding["id"] == wanted.id
-        and (wanted.cause is None or finding["cause"] == wanted.cause)
-        and (wanted.ranks is None or tuple(finding["ranks"]) == wanted.ranks)
-        and wanted.words in finding["summary"]
-    )
-
-
 # -- jobs under `diag run` ------------------------------------------------------------------------------------
 
 
@@ -44,7 +35,7 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
     told = f"{run['problem']}\nfound: {found}\nterminal ends:\n{run['terminal']}"
 
     for wanted in scenario.wanted:
-        assert any(matches(finding, wanted) for finding in found), f"{wanted} was not found; {told}"
+        assert any(wanted.is_met_by(finding) for finding in found), f"{wanted} was not found; {told}"
         assert {finding["cause"] for finding in found if finding["id"] == wanted.id} <= {wanted.cause} or not wanted.cause, told
     ids = {wanted.id for wanted in scenario.wanted} | set(scenario.also)
     assert not [finding for finding in found if finding["severity"] != "info" and finding["id"] not in ids], told

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.vm.wanted import Wanted
+
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libibverbs.so*"
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 DEVICE_NODES = "/dev/infiniband"
@@ -29,16 +31,6 @@ class Rank:
     without: tuple[str, ...] | None = None
     memlock: int | None = None
     nccl: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A finding that must open: its id, and where they are given its cause, culprit ranks and words of its summary."""
-
-    id: str
-    cause: str | None = None
-    ranks: tuple[int, ...] | None = None
-    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
