@@ -58,6 +58,9 @@ SCENARIOS = (
     # kubelet sets it since 1.28: all of the container is killed at once
     Scenario("group_kill", "grow", _oom("cgroup_limit"), _KILLED,
              (("main", "memory.max", str(112 * MIB)), ("main", "memory.oom.group", "1")), peak="main"),
+    # ... and diag with it, where it lives there: nobody is left to say anything
+    Scenario("group_kill_with_diag", "grow", (), (), (("main", "memory.max", str(320 * MIB)), ("main", "memory.oom.group", "1")),
+             diag_inside=True),
     Scenario("writer_killed", "grow_in_writer", _oom("cgroup_limit"), _KILLED, _RANK, peak="rank1"),
     Scenario("address_space", "grow", _oom("rlimit_as"), _KILLED, address_space=400 * MIB),
     Scenario("too_much_at_once", "ask_for_too_much", _oom("allocation_refused"), _KILLED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -36,7 +37,8 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
 
     for wanted in scenario.wanted:
         assert any(wanted.is_met_by(finding) for finding in found), f"{wanted} was not found; {told}"
-        assert {finding["cause"] for finding in found if finding["id"] == wanted.id} <= {wanted.cause} or not wanted.cause, told
+        causes = {finding["cause"] for finding in found if finding["id"] == wanted.id}
+        assert wanted.cause is None or causes == {wanted.cause}, told
     ids = {wanted.id for wanted in scenario.wanted} | set(scenario.also)
     assert not [finding for finding in found if finding["severity"] != "info" and finding["id"] not in ids], told
     assert not run["problem"], told
@@ -72,6 +74,13 @@ def test_kernel_killed_for_the_limit_of_this_cgroup(answers: Answers, name: str,
 
 def test_kernel_killed_the_whole_group(answers: Answers) -> None:
     assert counted(answers["memory:group_kill"], "main", "memory.events")["oom_group_kill"] == 1
+
+
+def test_diag_that_dies_with_the_container_leaves_its_record(answers: Answers) -> None:
+    run = answers["memory:group_kill_with_diag"]
+
+    assert run["exit"] == -signal.SIGKILL
+    assert run["run"]
 
 
 def test_kernel_takes_diags_sidecars_before_a_rank_of_the_same_container(answers: Answers) -> None:
