@@ -29,6 +29,11 @@ class Event:
     kernel: list[tuple[KernelOomKill, Seen | None]] = field(default_factory=list)
     vanished: list[Seen] = field(default_factory=list)  # processes below ranks that were gone then
 
+    @property
+    def is_of_others(self) -> bool:
+        """So far: the kernel told of kills, and none concerned us."""
+        return bool(self.kernel) and not self.groups and all(seen is None for _, seen in self.kernel)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -64,7 +64,7 @@ class HostOomDetector:
         elif isinstance(fact, HostMemory):
             self._host_memory(at, fact)
         elif isinstance(fact, KernelOomKill):
-            event = self._event(at, fact)
+            event = self._event(at, fact, ours=resolve(fact, at, self._growth, counted=False) is not None)
             event.kernel.append((fact, resolve(fact, at, self._growth, counted=bool(event.groups))))
 
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
@@ -87,12 +87,16 @@ class HostOomDetector:
             self._counted = True
         self._host = fact
 
-    def _event(self, at: float, kill: KernelOomKill | None = None) -> Event:
-        """What happens within some seconds is one event; the moment that was told first is its moment."""
+    def _event(self, at: float, kill: KernelOomKill | None = None, *, ours: bool = False) -> Event:
+        """What happens within some seconds is one event; the moment that was told first is its moment, but for what was told
+        of others before."""
         if self._events and at - self._events[-1].at <= NEAR_SECONDS:
             event = self._events[-1]
-            if kill is not None and not event.kernel:
-                event.holders = self._growth.holders(event.at, kill)
+            if kill is None or (event.kernel and not (ours and event.is_of_others)):
+                return event
+            if ours and event.is_of_others:
+                event.at, event.host_before, event.vanished = at, self._host, self._growth.vanished(at)
+            event.holders = self._growth.holders(event.at, kill)
             return event
         event = Event(at, self._growth.holders(at, kill))
         event.host_before = self._host

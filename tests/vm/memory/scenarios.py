@@ -56,7 +56,7 @@ SCENARIOS = (
     Scenario("container_limit", "grow", _oom("cgroup_limit"), _KILLED, (("main", "memory.max", str(320 * MIB)),),
              diag_inside=True, peak="main"),
     # kubelet sets it since 1.28: all of the container is killed at once
-    Scenario("group_kill", "grow", _oom("cgroup_limit"), _KILLED,
+    Scenario("group_kill", "grow", _oom("cgroup_limit", (0, 1)), _KILLED,
              (("main", "memory.max", str(112 * MIB)), ("main", "memory.oom.group", "1")), peak="main"),
     # ... and diag with it, where it lives there: nobody is left to say anything
     Scenario("group_kill_with_diag", "grow", (), (), (("main", "memory.max", str(320 * MIB)), ("main", "memory.oom.group", "1")),
