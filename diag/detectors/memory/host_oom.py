@@ -19,6 +19,7 @@ from diag.observations import CgroupMemory, HostMemory, KernelOomKill, Observati
 __all__ = ["HostOomDetector"]
 
 _KEPT_EVENTS = 32
+_SETTLE_SECONDS = 1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
 
 
 class HostOomDetector:
@@ -107,7 +108,8 @@ class HostOomDetector:
     # -- saying -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        found = [(event, verdict) for event in self._events
+        told = [event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None]
+        found = [(event, verdict) for event in told
                  if (verdict := decide(event, job, self._full, event.host_before)) is not None]
         if found:  # that which cost a rank its life, else the first
             fatal = [pair for pair in found if killed_ranks(job, pair[0].at)]
