@@ -12,7 +12,7 @@ from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.hang.words import describe, evidence_of
-from diag.detectors.memory.stall import waits_for_memory
+from diag.detectors.memory.stall import waits_for
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, SnapshotTaken
@@ -124,11 +124,12 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
     """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what is wrong."""
-    starved = tuple(rank.rank for rank in alive if waits_for_memory(rank))
+    causes = {rank.rank: cause for rank in alive if (cause := waits_for(rank))}
+    starved = tuple(causes)
     if not starved or verdict.klass in ("resource_wait", "stopped", "peer_lost"):
         return verdict
     waiting = others(tuple(rank.rank for rank in alive), starved)
-    return replace(verdict, klass="resource_wait", culprits=starved, waiting=waiting, cause="memory_reclaim",
+    return replace(verdict, klass="resource_wait", culprits=starved, waiting=waiting, cause=causes[starved[0]],
                    confidence=Confidence.MEDIUM, blamed_child=None, collectives=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.detectors.memory.stall import throttled, waits_for_memory
+from diag.detectors.memory.stall import waits_for
 from diag.observations import StackSample
 from diag.rankstate import RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
@@ -170,10 +170,8 @@ def _starved_of(rank: RankState) -> str:
     tree = rank.tree
     if tree is None:
         return ""
-    if throttled(rank):
-        return "memory_high"
-    if waits_for_memory(rank):
-        return "memory_reclaim"
+    if cause := waits_for(rank):
+        return cause
     files = rank.limits.get("Max open files") if rank.limits else None
     if files and tree.open_files is not None and tree.open_files >= 0.98 * files:
         return "open_files"

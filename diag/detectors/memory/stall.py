@@ -8,7 +8,7 @@ from diag.jobstate import JobState
 from diag.observations import CgroupMemory
 from diag.rankstate import RankState
 
-__all__ = ["Stall", "Stalls", "throttled", "waits_for_memory"]
+__all__ = ["Stall", "Stalls", "throttled", "waits_for"]
 
 _RATIO = 0.2  # of the last 10 s: the machine above memory.high showed 0.35; page cache that is taken back stays below 0.05
 _SECONDS = 10.0  # held so long over readings: one full look at a burst is none
@@ -74,13 +74,17 @@ def throttled(rank: RankState) -> bool:
     return rank.tree is not None and rank.tree.main.wchan == "mem_cgroup_handle_over_high"
 
 
-def waits_for_memory(rank: RankState) -> bool:
-    """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s."""
+def waits_for(rank: RankState) -> str:
+    """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s: memory_high or memory_reclaim,
+    by the limit. Between two delays above memory.high a rank runs, so that one look at its state may show neither."""
     group = rank.cgroup
+    if throttled(rank):
+        return "memory_high"
     if group is None or (group.pressure_full_ratio or 0.0) < _RATIO:
-        return False
-    at_limit = group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes
-    return at_limit or _high(group) is not None
+        return ""
+    if _high(group) is not None:
+        return "memory_high"
+    return "memory_reclaim" if group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes else ""
 
 
 def _high(group: CgroupMemory) -> int | None:
