@@ -17,7 +17,7 @@ from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory,
 from diag.sources.cgroup_places import find
 from diag.sources.tree import PROC, read_raw
 
-__all__ = ["SOURCE", "CgroupReader", "parse"]
+__all__ = ["SOURCE", "CgroupReader", "host_sample", "parse"]
 
 SOURCE = "cgroup"
 
@@ -113,10 +113,7 @@ class CgroupReader:
             "levels": levels,
             "pids": _read_levels(self._pids, PIDS_FILES, ("limit",)),
             "missing": self._missing,
-            "meminfo": _text(_lines(read_raw(f"{self._root}/meminfo"), MEMINFO_LINES)),
-            "vmstat": _text(_lines(read_raw(f"{self._root}/vmstat"), (b"oom_kill ",))),
-            "overcommit": _text(read_raw(f"{self._root}/sys/vm/overcommit_memory")),
-            "pressure": _text(_lines(read_raw(f"{self._root}/pressure/memory"), (b"full ",))),
+            **host_sample(self._root),
         }
 
     def _find(self, membership: str) -> None:
@@ -125,6 +122,16 @@ class CgroupReader:
         self._version, self._view, self._missing = memory.version, memory.view, memory.missing
         self._levels = _open(memory.levels)
         self._pids = _open(find(self.pid, membership, "pids", PIDS_LIMITS, self._root, self._own).levels)
+
+
+def host_sample(root: Path = PROC) -> dict[str, Payload]:
+    """The host alone, as it is part of each sample."""
+    return {
+        "meminfo": _text(_lines(read_raw(f"{root}/meminfo"), MEMINFO_LINES)),
+        "vmstat": _text(_lines(read_raw(f"{root}/vmstat"), (b"oom_kill ",))),
+        "overcommit": _text(read_raw(f"{root}/sys/vm/overcommit_memory")),
+        "pressure": _text(_lines(read_raw(f"{root}/pressure/memory"), (b"full ",))),
+    }
 
 
 def _open(places: list[tuple[str, str]]) -> list[_Level]:
