@@ -47,8 +47,8 @@ class _FirstLine:
 class ShmDetector:
     """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its segments.
 
-    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full; a rank's end by SIGBUS
-    where it is small or full.
+    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full; a rank's end by
+    SIGBUS where it is small or full.
 
     What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on /dev/shm.
 

@@ -81,7 +81,8 @@ class PidsLimitDetector:
             rank.rank for rank in job.ranks.values() if rank.failed and abs((rank.exited_at or at) - at) <= _TOGETHER_SECONDS
         ))
         since = min([at, *(when for when, _ in said.values())])
-        limit = f"{newest.current} of {newest.limit} processes and threads" if newest.limit else "its limit is met"
+        # Those that were there then may have ended since: how many are left tells nothing.
+        limit = f"a limit of {newest.limit} processes and threads" if newest.limit else "its limit is met"
         return _finding(
             job, ranks, since, "cgroup_pids",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, since))}: cgroup {newest.path} "

@@ -66,8 +66,9 @@ SCENARIOS = (
     Scenario("too_much_at_once", "ask_for_too_much", _oom("allocation_refused"), _KILLED),
     Scenario("pids_limit", "fork_writers", (Wanted("pids-limit", ranks=(1,)),), _KILLED, (("rank1", "pids.max", "24"),)),
     Scenario("shm_full", "fill_shm", (Wanted("shm-too-small", "exhausted", (1,), "SIGBUS"),), _KILLED, shm=16 * MIB),
-    Scenario("held_up", "grow_slowly", (Wanted("host-oom", "reclaim_stall", (1,), _SAVE), Wanted("hang", "memory_high", (1,))), (),
-             (("rank1", "memory.high", str(48 * MIB)),), goes_on=True),
+    Scenario("held_up", "grow_slowly",
+             (Wanted("host-oom", "reclaim_stall", (1,), _SAVE), Wanted("hang", "memory_high", (1,))),
+             limits=(("rank1", "memory.high", str(48 * MIB)),), goes_on=True),
     # nothing is wrong with the memory of these
     Scenario("cache_at_the_limit", "write_and_read_file", (), (), (("rank1", "memory.max", str(64 * MIB)),), goes_on=True),
     Scenario("killed_by_hand", "kill_itself", (Wanted("rank-died", "signal_9", (1,)),)),
