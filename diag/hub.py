@@ -26,6 +26,7 @@ from diag.dump import Timer, add_native, dump_document, finish_document, manifes
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
+from diag.kernelwatch import KernelWatch
 from diag.launchers import redacted
 from diag.model import Change, Placement, Record
 from diag.nodewatch import GpuWatch, NetworkWatch
@@ -104,6 +105,7 @@ class Hub:
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
         self._gpus = GpuWatch(self.host, self.put, settings.node_seconds)
         self._networks = NetworkWatch(self.host, self.put, self._some_rank, self._sampled)
+        self._kernel = KernelWatch(self.host, self.put)
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
@@ -163,6 +165,7 @@ class Hub:
         self._finder_from = time.monotonic()
         self._gpus.start()
         self._networks.start()
+        self._kernel.start()
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -218,6 +221,7 @@ class Hub:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
         self._gpus.stop()
         self._networks.stop()
+        self._kernel.stop()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()

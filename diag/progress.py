@@ -38,6 +38,7 @@ class Progress:
         self.phase_at: float | None = None
         self.marked_phase = "launch"
         self.phase_line = ""  # the line that marked it; "" when stacks or processes told
+        self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
         self.iteration: int | None = None
         self.total_iterations = 0
         self.iteration_at: float | None = None
@@ -63,6 +64,11 @@ class Progress:
         if len(steps) < 2:
             return steps[0] if steps else None
         return statistics.quantiles(steps, n=20, method="inclusive")[-1]
+
+    def phase_then(self, at: float) -> str:
+        """The phase at an earlier moment, as it was told until then; the first known for a time before."""
+        first = self.phases[0][1] if self.phases else self.phase
+        return next((phase for began, phase in reversed(self.phases) if began <= at), first)
 
     def _phase_marked(self, at: float, fact: PhaseMarked) -> None:
         self.log_moved_at = at
@@ -156,6 +162,7 @@ class Progress:
             elif self.phase == "ckpt_save":
                 self.save_log.ended(at, self.iteration, at, cut_off=phase in ("ended", "rendezvous"))
             self.phase, self.phase_at, self.phase_line = phase, at, ""
+            self.phases.append((at, phase))
 
 
 PROGRESS_HANDLERS: dict[type[Observation], Callable[[Any, float, Any], None]] = {
