@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 
 from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation, SxidReported, XidReported
 
-__all__ = ["GpuFaults", "XidEvent", "same_bus"]
+__all__ = ["MEMORY_ERRORS", "GpuFaults", "XidEvent", "same_bus"]
+
+# CudaErrorRaised.error of memory that ran out
+MEMORY_ERRORS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
 
 # The driver tells one fault in several lines (13, 45), and NVML's event tells it once more.
 _ONE_EVENT_SECONDS = 10.0
@@ -57,6 +60,12 @@ class GpuFaults:
             told = self.errors.setdefault(fact.rank, [])
             if len(told) < _MOST_PER_RANK:
                 told.append((at, fact))
+
+    def finding_of(self, rank: int | None) -> str:
+        """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had none."""
+        told = [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
+        told += [(at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault") for at, fact in self.errors.get(rank, ())]
+        return min(told)[1] if told else ""
 
     def start_over(self) -> None:
         """A new attempt: what the program of the last one said is over; what the driver said is not."""

@@ -9,8 +9,8 @@ __all__ = ["ACTIONS", "ECC_XIDS", "HARDWARE_XIDS", "NVLINK_XIDS", "XIDS", "Xid",
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """`action` is a key of ACTIONS. `kind`: hardware (GPU, memory, links, firmware, driver), application (the program did it, unless
-    it comes again and again on one GPU alone), consequence (another error comes first), notice (nothing broke)."""
+    """`action` is a key of ACTIONS. `kind`: hardware (GPU, memory, links, firmware, driver), application (the program did it,
+    unless it comes again and again on one GPU alone), consequence (another error comes first), notice (nothing broke)."""
 
     number: int
     meaning: str
@@ -24,12 +24,12 @@ ACTIONS = {
     "look_at_others": "Look for the error that came before it, on this GPU or on another one.",
     "reset_gpu": "End all processes on the GPU, then reset it (`nvidia-smi --gpu-reset -i INDEX`; with NVSwitch all GPUs of the "
     "node together, or reboot). If it comes back, take the node out and have the GPU examined.",
-    "reset_and_watch": "Start the job again; reset the GPU (`nvidia-smi --gpu-reset -i INDEX`) or reboot the node as soon as it is "
-    "free, so that the bad memory is mapped out.",
+    "reset_and_watch": "Start the job again; reset the GPU (`nvidia-smi --gpu-reset -i INDEX`) or reboot the node as soon as it "
+    "is free, so that the bad memory is mapped out.",
     "reboot": "Drain the node and power-cycle it. If it comes back: power cables, seat of the board, riser, then the GPU itself.",
     "replace": "Drain the node; the GPU has to be replaced.",
-    "links": "Drain the node: check fabric manager (`systemctl status nvidia-fabricmanager`), `nvidia-smi nvlink -s` and `-e`, the "
-    "seat of board and cables; reset all GPUs of the node, or reboot.",
+    "links": "Drain the node: check fabric manager (`systemctl status nvidia-fabricmanager`), `nvidia-smi nvlink -s` and `-e`, "
+    "the seat of board and cables; reset all GPUs of the node, or reboot.",
     "driver": "Reset the GPU or reboot the node, and update driver and firmware: it is a known kind of driver fault.",
     "power": "Check the power cables of the GPU board.",
 }
@@ -104,9 +104,8 @@ _ROWS: tuple[tuple[int, str, str, str], ...] = (
 
 XIDS: dict[int, Xid] = {row[0]: Xid(*row) for row in _ROWS}
 # After these the GPU does not work on for anybody; after 94, say, the next program may use it.
-HARDWARE_XIDS = frozenset(
-    xid.number for xid in XIDS.values() if xid.kind == "hardware" and xid.action not in ("restart_job", "reset_and_watch", "power")
-)
+_WORKS_ON = ("restart_job", "reset_and_watch", "power")
+HARDWARE_XIDS = frozenset(xid.number for xid in XIDS.values() if xid.kind == "hardware" and xid.action not in _WORKS_ON)
 NVLINK_XIDS = frozenset({74, 137, *range(144, 151), 155})
 ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 171, 172})
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from diag.detectors.gpu.cuda_oom import CudaOomDetector
+from diag.detectors.gpu.gpu_fault import GpuFaultDetector
 from diag.engine import Detector
 
 __all__ = ["DETECTORS"]
 
-DETECTORS: tuple[type[Detector], ...] = ()
+DETECTORS: tuple[type[Detector], ...] = (CudaOomDetector, GpuFaultDetector)
