@@ -55,7 +55,10 @@ _EITHER = "|".join(map(re.escape, _WORDS))
 # Triton 3: RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered; Transformer Engine: CUDA Error: ...
 # NCCL 2.28.9, same capture: ... include/alloc.h:250 NCCL WARN Cuda failure 710 'device-side assert triggered'
 # NCCL before 2.24: ... include/alloc.h:316 NCCL WARN Cuda failure 'out of memory'
-_ERROR = re.compile(rf"(?:CUDA (?:driver )?[Ee]rror: |Triton Error \[CUDA\]: |Cuda failure (?:\d{{1,4}} )?')({_EITHER})")
+# torch.cuda.check_error, torch 2.11, same machine: torch.cuda.CudaError: out of memory (cudaError.???)
+_ERROR = re.compile(
+    rf"(?:CUDA (?:driver )?[Ee]rror: |Triton Error \[CUDA\]: |torch\.cuda\.CudaError: |Cuda failure (?:\d{{1,4}} )?')({_EITHER})"
+)
 # torch: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`
 #        RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED
 _LIBRARY = re.compile(r"\b(CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED)\b")
@@ -72,7 +75,7 @@ _HOST = re.compile(r"cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegiste
 
 def may_tell(text: str) -> bool:
     """Whether a line has a word of ours: cheap, for each line of a log."""
-    return "out of memory" in text or "CUDA" in text or "Cuda failure" in text or "_ALLOC_FAILED" in text or "Assertion `" in text
+    return any(word in text for word in ("CUDA", "out of memory", "ALLOC_FAILED", "Cuda failure", "CudaError", "Assertion `"))
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:

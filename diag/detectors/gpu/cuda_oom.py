@@ -77,7 +77,8 @@ class CudaOomDetector:
 
     def _by_message(self, found: list[tuple[float, CudaOutOfMemory, RankState | None]], job: JobState) -> Finding:
         at, fact, rank = found[0]
-        holders = holders_of(fact)
+        gpu = gpu_of_rank(rank, job) if rank is not None else None
+        holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
         cause = cause_of(fact, holders, job)
         ranks = tuple(sorted({one.rank for _, _, one in found if one is not None}))
         who = rank_words([rank.rank]) if rank is not None else "a rank"

@@ -36,8 +36,11 @@ class Holders:
         return sum(size for _, size in self.others)
 
 
-def holders_of(fact: CudaOutOfMemory) -> Holders:
-    """In a container the process finds itself in the list under its number outside, and not as "this process"."""
+def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid: int = 0) -> Holders:
+    """In a container the process finds itself in the list under its number outside, and not as "this process".
+
+    `seen`: the processes on the GPU as NVML told them last, for torch 2.0 and older, which names none; `pid` is the rank's own.
+    """
     pytorch = (fact.allocated_bytes or 0) + (fact.reserved_bytes or 0)
     own, others = fact.in_use_bytes, list(fact.others)
     if own is None and others:
@@ -46,6 +49,8 @@ def holders_of(fact: CudaOutOfMemory) -> Holders:
             ours = min(fits, key=lambda item: item[1])
             others.remove(ours)
             own = ours[1]
+    if own is None and not others and pid in dict(seen):
+        own, others = dict(seen)[pid], [item for item in seen if item[0] != pid]
     outside = None if own is None or fact.allocated_bytes is None else max(0, own - pytorch)
     hidden = None
     if own is not None and fact.total_bytes is not None and fact.free_bytes is not None:
@@ -102,8 +107,8 @@ _SHARED = (
 _UNSEEN = "`nvidia-smi` on the host shows them (processes of other containers are not seen from within one)"
 _OUTSIDE = (
     "Memory outside PyTorch holds it: NCCL's buffers (fewer process groups; NCCL_BUFFSIZE, NCCL_MAX_CTAS or NCCL_NVLS_ENABLE=0 "
-    "lower "
-    "them), libraries' workspaces, or an inference engine in the same process (--vllm_gpu_memory_utilization, --sleep_level 1)."
+    "lower them), libraries' workspaces, or an inference engine in the same process (--vllm_gpu_memory_utilization, "
+    "--sleep_level 1)."
 )
 _EXPANDS = (
     "expandable_segments is on already: call torch.cuda.empty_cache() between phases (after evaluation, before the save), make "
@@ -120,13 +125,14 @@ _ANY_TRAINER = (
     "zero3_offload)",
 )
 _SWIFT = (
-    "--gradient_checkpointing true", "--per_device_train_batch_size 1 with more --gradient_accumulation_steps", "a smaller --max_length",
+    "--gradient_checkpointing true",
+    "--per_device_train_batch_size 1 with more --gradient_accumulation_steps",
+    "a smaller --max_length",
     "--deepspeed zero2 or zero3 (zero3_offload puts the optimizer into host memory)",
 )
 _OFFLOAD = (
     "--optimizer_cpu_offload true --use_precision_aware_optimizer true --optimizer_offload_fraction 1 (the optimizer goes into "
-    "host "
-    "memory)"
+    "host memory)"
 )
 
 
