@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from diag.gpufaults import GpuFaults
 from diag.model import NotChecked
 from diag.ncclprocesses import NcclProcesses
 from diag.ncclstate import NcclState
@@ -19,6 +20,8 @@ from diag.observations import (
     CgroupMemory,
     CgroupPids,
     CheckpointsSeen,
+    CudaErrorRaised,
+    CudaOutOfMemory,
     DiskSpace,
     EnvironmentSeen,
     EpochStarted,
@@ -57,9 +60,11 @@ from diag.observations import (
     SourceWorks,
     StackSample,
     StepsPlanned,
+    SxidReported,
     Unparsed,
     WorkerFailureReported,
     WorkerNamed,
+    XidReported,
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
@@ -87,6 +92,7 @@ class JobState(Progress):
         self.host_memory: HostMemory | None = None
         self.gpus: dict[int, tuple[float, GpuSample]] = {}
         self.gpu_health: dict[int, tuple[float, GpuHealth]] = {}
+        self.gpu_faults = GpuFaults()
         self.checkpoints: dict[str, CheckpointsSeen] = {}  # by the save folder
         self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
         self.memory_estimate: MemoryEstimated | None = None
@@ -209,6 +215,7 @@ class JobState(Progress):
         self.iteration = self.iteration_at = None
         self._bar = None
         self.silences.start_over()
+        self.gpu_faults.start_over()
         self._mark(at, "rendezvous")
 
     def _rank_exited(self, at: float, fact: RankExited) -> None:
@@ -337,6 +344,13 @@ class JobState(Progress):
 
     def _gpu(self, at: float, fact: GpuSample) -> None:
         self.gpus[fact.index] = (at, fact)
+        users = [fact.rank] if fact.rank is not None else [self.rank_of_pid(pid) for pid in fact.pids]
+        for user in users:
+            if user is not None and user in self.ranks:
+                self.ranks[user].gpu_index = fact.index
+
+    def _gpu_fault(self, at: float, fact: XidReported | SxidReported | CudaOutOfMemory | CudaErrorRaised) -> None:
+        self.gpu_faults.observe(at, fact)
 
     def _gpu_health(self, at: float, fact: GpuHealth) -> None:
         self.gpu_health[fact.index] = (at, fact)
@@ -404,6 +418,10 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     HostMemory: JobState._host_memory,
     GpuSample: JobState._gpu,
     GpuHealth: JobState._gpu_health,
+    XidReported: JobState._gpu_fault,
+    SxidReported: JobState._gpu_fault,
+    CudaOutOfMemory: JobState._gpu_fault,
+    CudaErrorRaised: JobState._gpu_fault,
     CheckpointsSeen: JobState._checkpoints,
     DiskSpace: JobState._disk,
     MemoryEstimated: JobState._estimate,

@@ -13,6 +13,7 @@ from diag.sources import infiniband, interfaces
 from diag.sources import run as run_source
 from diag.sources.nvml import SOURCE as NVML_SOURCE
 from diag.sources.nvml import NvmlReader, NvmlUnavailable
+from diag.sources.nvml_health import HEALTH_SECONDS
 
 __all__ = ["GpuWatch", "NetworkWatch"]
 
@@ -43,7 +44,7 @@ class GpuWatch:
             self._reader.close()
 
     def _run(self) -> None:
-        self._reader = NvmlReader(self._seconds)
+        self._reader = NvmlReader(self._seconds, health_seconds=HEALTH_SECONDS)
         told = ""
         while not self._stopped.is_set():
             try:

@@ -69,6 +69,7 @@ class RankState:
     variables: dict[str, str] = field(default_factory=dict)  # those of its environment that matter to diagnosis
     rdma: RdmaAccess | None = None
     rdma_at: float = 0.0
+    gpu_index: int | None = None  # where NVML has seen its process
     cgroup: CgroupMemory | None = None
     pids: CgroupPids | None = None
     shm: SharedMemory | None = None

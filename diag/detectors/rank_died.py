@@ -95,7 +95,7 @@ class RankDiedDetector:
             klass="",
             cause=cause,
             summary=f"rank {root.rank} (pid {root.placement.pid}) {how}{after}{said}",
-            advice=_advice(cause, root),
+            advice=_advice(cause, root, job.gpu_faults.finding_of(root.rank)),
             evidence=tuple(_evidence(root, now)),
             final=True,
         )
@@ -206,7 +206,7 @@ def _evidence(rank: RankState, now: float) -> Iterator[Evidence]:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-def _advice(cause: str, rank: RankState) -> str:
+def _advice(cause: str, rank: RankState, explained: str) -> str:
     if cause == "oom_kill":
         return "The kernel killed it for memory: see the host-oom finding for the limit and what used it up."
     if cause == "signal_9":
@@ -224,4 +224,6 @@ def _advice(cause: str, rank: RankState) -> str:
             "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm. Lower "
             "--dataloader_num_workers or raise the limit."
         )
+    if explained:
+        return f"The {explained} finding says why rank {rank.rank} failed and what to change. The other ranks' errors follow."
     return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."

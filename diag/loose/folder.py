@@ -283,7 +283,7 @@ def _gpu_record(rows: list[dict[str, Any]], caps: dict[int, int]) -> Record:
             "index": row["gpu"], "uuid": row.get("uuid"), "pci": row.get("pci"), "name": row.get("name"), "util": row.get("util"),
             "mem_used": row.get("mem_used"), "mem_total": row.get("mem_total"), "power_mw": row.get("power_mw"),
             "power_limit_mw": row.get("power_limit_mw", caps.get(row["gpu"])), "sm_clock_mhz": row.get("sm_clock"),
-            "temp": row.get("temp"), "throttle": row.get("throttle"), "pids": row.get("pids") or pids,
+            "temp": row.get("temp"), "throttle": row.get("throttle"), "pids": row.get("pids") or pids, "pid_mem": procs,
         })
     return Record(nvml.SOURCE, {"gpus": gpus})
 

@@ -101,7 +101,8 @@ class SxidReported(Observation):
 class CudaOutOfMemory(Observation):
     """PyTorch could not allocate GPU memory; numbers as its message gives them, None where that version does not.
 
-    `device` is the program's own number. `reserved_bytes` is what PyTorch holds from the driver and does not use.
+    `device` is the program's own number. `reserved_bytes` is what PyTorch holds from the driver and does not use. In a container
+    the process itself may be one of `others`, by its number outside.
     """
 
     device: int | None
@@ -113,6 +114,8 @@ class CudaOutOfMemory(Observation):
     reserved_bytes: int | None
     others: tuple[tuple[int, int], ...] = ()  # (pid, bytes) of other processes on the GPU
     text: str = ""
+    allowed_bytes: int | None = None  # torch.cuda.set_per_process_memory_fraction
+    private_bytes: int | None = None  # of what is allocated: in private pools (CUDA graphs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Exemplar, Sample
 
 from diag.engine import Engine
+from diag.gpustate import gpus_of_ranks
 from diag.model import ChangeKind
 from diag.observations import GpuSample
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
@@ -29,7 +30,7 @@ from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
 from diag.rankstate import RankState
 
-__all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families", "gpus_of_ranks"]
+__all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ _Sample = tuple[str, Sequence[str], float, Exemplar | None]
 
 
 def _samples(view: HubView) -> Iterator[_Sample]:
-    gpus = gpus_of_ranks(view.engine)
+    gpus = gpus_of_ranks(view.engine.job)
     yield ("diag_build_info", (_encodable(view.version),), 1, None)
     yield from _ranks(view.engine, gpus)
     yield from _gpus(view.engine, gpus)
@@ -228,26 +229,6 @@ def _gpus(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
         ):
             if value is not None:
                 yield (name, (str(number),), value, None)
-
-
-def gpus_of_ranks(engine: Engine) -> dict[int, GpuSample]:
-    """Which GPU a rank uses: as the reading says, else by the processes on the GPU, else by position."""
-    job = engine.job
-    found: dict[int, GpuSample] = {}
-    for _, (_, gpu) in sorted(job.gpus.items()):
-        ranks = [gpu.rank] if gpu.rank is not None else [job.rank_of_pid(pid) for pid in gpu.pids]
-        for rank in ranks:
-            if rank is not None and rank in job.ranks:
-                found.setdefault(rank, gpu)
-    if not found and _is_one_gpu_a_rank(engine):
-        found = {rank.rank: job.gpus[rank.placement.local_rank][1] for rank in job.ranks.values()}
-    return found
-
-
-def _is_one_gpu_a_rank(engine: Engine) -> bool:  # in a container the driver hides the pids; then order is all there is
-    job = engine.job
-    local = sorted(rank.placement.local_rank for rank in job.ranks.values())
-    return bool(local) and local == sorted(job.gpus)
 
 
 def _memory(engine: Engine) -> Iterator[_Sample]:

@@ -24,6 +24,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.observations import GpuSample, Observation, Unparsed
+from diag.sources.nvml_health import HealthWatch, parse_events, parse_health
 
 __all__ = ["SOURCE", "NvmlReader", "NvmlUnavailable", "parse"]
 
@@ -50,12 +51,17 @@ class NvmlReader:
         self,
         interval: float = 5.0,
         start_seconds: float = START_SECONDS,
+        health_seconds: float = 0.0,
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`interval`: a sample younger than this is given again. `clock` tells when to retry, not how long to wait."""
+        """`interval`: a sample younger than this is given again. `clock` tells when to retry, not how long to wait.
+
+        `health_seconds`: with each sample the health that was read since and the events come too, if it is not 0.
+        """
         self._interval = interval
         self._start_seconds = start_seconds
+        self._health_seconds = health_seconds
         self._environ = dict(os.environ if environ is None else environ)
         self._clock = clock
         self._helper: subprocess.Popen[bytes] | None = None
@@ -83,6 +89,7 @@ class NvmlReader:
         if self._ready is None:
             self._wait_for_start(until)
         gpus: list[Payload] = []
+        beside: dict[str, Payload] = {}  # health and events, when there are any
         assert self._helper is not None and self._helper.stdin is not None
         with contextlib.suppress(OSError):  # it died since; reading says how
             self._helper.stdin.write(b"\n")
@@ -91,10 +98,11 @@ class NvmlReader:
             if message is None:
                 raise self._give_up(f"NVML did not answer for {deadline:g} s (GPU {len(gpus)})", _SICK)
             if "gpu" not in message:
+                beside = {name: message[name] for name in ("health", "events") if message.get(name)}
                 break
             gpus.append(message["gpu"])
         self._failures = 0
-        self._last, self._last_at = {**self._ready, "gpus": gpus}, now
+        self._last, self._last_at = {**self._ready, "gpus": gpus, **beside}, now
         return self._last
 
     def close(self) -> None:
@@ -112,7 +120,7 @@ class NvmlReader:
         home = os.fspath(Path(__file__).resolve().parents[2])
         path = self._environ.get("PYTHONPATH")
         self._helper = subprocess.Popen(
-            [sys.executable, "-m", "diag.sources.nvml"],
+            [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -196,12 +204,12 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is expected and is no news
     answers = os.dup(1)
     os.dup2(2, 1)  # what the library prints must not get between our lines
-    for message in _talk():
+    for message in _talk(float(sys.argv[1]) if len(sys.argv) > 1 else 0.0):
         os.write(answers, json.dumps(message).encode() + b"\n")
     return 0
 
 
-def _talk() -> Iterator[Payload]:
+def _talk(health_seconds: float) -> Iterator[Payload]:
     """The helper's side: ready or failed, then on each question a message for each GPU, and an end."""
     asked = threading.Semaphore(0)
     # A thread of its own, so that the helper ends with its parent also while an NVML call hangs.
@@ -223,11 +231,15 @@ def _talk() -> Iterator[Payload]:
         yield _failed(f"NVML cannot start: {error}", _SICK, final=False)
         return
     yield {"driver": _ask(nvml, nvml.nvmlSystemGetDriverVersion), "count": count}
+    watch = HealthWatch(nvml, count, health_seconds)
+    if health_seconds:
+        watch.start()
     fixed: dict[int, dict[str, Any]] = {}
     while asked.acquire():
         for index in range(count):
             yield {"gpu": _sample(nvml, index, fixed)}
-        yield {"end": count}
+        health, events = watch.take()
+        yield {"end": count, "health": health, "events": events}
 
 
 def _listen(asked: threading.Semaphore) -> None:
@@ -264,6 +276,7 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]]) -> Payload:
             "name": _ask(nvml, nvml.nvmlDeviceGetName, gpu),
         }
     memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, gpu)
+    processes = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ()
     return {
         **fixed[index],
         "util": getattr(_ask(nvml, nvml.nvmlDeviceGetUtilizationRates, gpu), "gpu", None),
@@ -275,7 +288,8 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]]) -> Payload:
         "temp": _ask(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
         # called EventReasons since CUDA 12.2; the old name is in all drivers
         "throttle": _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
-        "pids": [p.pid for p in _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ()],
+        "pids": [process.pid for process in processes],
+        "pid_mem": [[process.pid, process.usedGpuMemory] for process in processes],
     }
 
 
@@ -283,7 +297,7 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]]) -> Payload:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """One GpuSample a GPU; a GPU that NVML could not even open is Unparsed with NVML's reason."""
+    """One GpuSample a GPU; one that NVML could not even open is Unparsed with NVML's reason. Health and events when they came."""
     payload = record.payload
     gpus = payload.get("gpus") if isinstance(payload, Mapping) else None
     if not isinstance(gpus, list):
@@ -296,6 +310,8 @@ def parse(record: Record) -> Iterator[Observation]:
             yield Unparsed(record.rank, SOURCE, f"GPU {gpu['index']}: {gpu['error']}"[:200], str(gpu)[:200])
         else:
             yield _gpu_sample(record, gpu)
+    yield from parse_health(record, payload.get("health"))
+    yield from parse_events(record, payload.get("events"))
 
 
 def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
@@ -324,7 +340,14 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
         temperature_celsius=scaled("temp", 1.0),
         throttle_reasons=whole("throttle"),
         pids=tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else (),
+        process_memory=tuple(_process_memory(gpu.get("pid_mem"))),
     )
+
+
+def _process_memory(rows: Any) -> Iterator[tuple[int, int]]:
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, list) and len(row) == 2 and isinstance(row[0], int) and isinstance(row[1], int):
+            yield row[0], row[1]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, Unparsed
-from diag.sources import nccl_log, swift_log, torch_log, trainer_log, watchdog_log
+from diag.sources import cuda_log, nccl_log, swift_log, torch_log, trainer_log, watchdog_log
 
 __all__ = ["PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
 
@@ -200,6 +200,8 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
         of_nccl = nccl_log.read_line(text, rank)
         if of_nccl:
             yield from of_nccl
+            if "Cuda failure" in text:
+                yield from cuda_log.read_line(text, rank)
             return
     if "libibverbs: Warning: " in text:
         missing = nccl_log.driver_missing(text, rank)
@@ -210,3 +212,5 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
     yield from trainer_log.read_line(text, rank)
     yield from torch_log.read_line(text, rank)
     yield from watchdog_log.read_line(text, rank)
+    if cuda_log.may_tell(text):
+        yield from cuda_log.read_line(text, rank)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import GpuSample, Unparsed
+from diag.observations import GpuHealth, GpuSample, Unparsed, XidReported
 from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
 
 # NVML as pynvml calls it, for a machine with two GPUs. FAKE_NVML=hang|crash|lost|nodriver|slowstart picks what GPU 1
@@ -69,7 +69,7 @@ struct process { unsigned pid; unsigned long long memory; unsigned gi, ci; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, struct process *p) {
     if (gpu(d) == 1) { *n = 0; return 0; }
     if (!p) { *n = 1; return 7; }
-    p[0].pid = 751; *n = 1; return 0;
+    p[0].pid = 751; p[0].memory = 1774190592ull; *n = 1; return 0;
 }
 """
 
@@ -132,6 +132,7 @@ def test_two_healthy_gpus_are_sampled(reader: Any) -> None:
         temperature_celsius=39.0,
         throttle_reasons=1,
         pids=(751,),
+        process_memory=((751, 1774190592),),
     )
     assert isinstance(second, GpuSample) and (second.utilization_ratio, second.pids) == (0.0, ())
     assert payload["driver"] == "580.159.04"
@@ -287,12 +288,19 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-NAMES = ("uuid", "pci", "name", "util", "mem_used", "power_mw", "sm_clock_mhz", "temp", "throttle", "pids", "error")
+NAMES = ("uuid", "pci", "name", "util", "mem_used", "power_mw", "sm_clock_mhz", "temp", "throttle", "pids", "error", "pid_mem")
+HEALTH_NAMES = (
+    "uuid", "pci", "ecc_mode", "ecc", "remapped", "violation_ns", "slowdown_temp", "pcie", "nvlinks", "recovery", "error",
+)
+HEALTH = st.fixed_dictionaries({"index": st.integers() | JSON}, optional=dict.fromkeys(HEALTH_NAMES, JSON))
+EVENT = st.fixed_dictionaries({"xid": st.integers() | JSON}, optional={"pci": JSON})
 GPU = st.fixed_dictionaries({"index": st.integers() | JSON}, optional=dict.fromkeys(NAMES, JSON))
 
 
 @settings(deadline=None, max_examples=60)
-@given(JSON | st.fixed_dictionaries({"gpus": JSON | st.lists(GPU | JSON)}))
+@given(JSON | st.fixed_dictionaries(
+    {"gpus": JSON | st.lists(GPU | JSON)}, optional={"health": st.lists(HEALTH | JSON), "events": st.lists(EVENT | JSON)}
+))
 def test_parse_raises_for_nothing(payload: Any) -> None:
     for found in parse(Record("nvml", payload)):
-        assert isinstance(found, (GpuSample, Unparsed))
+        assert isinstance(found, (GpuSample, GpuHealth, XidReported, Unparsed))

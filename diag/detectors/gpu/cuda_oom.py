@@ -1,0 +1,200 @@
+"""GPU memory ran out: on which rank, what held it, whether it grew, and what would have let the allocation in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
+from diag.detectors.gpu.said import gib, mattered, victim_of_line, when
+from diag.gpufaults import MEMORY_ERRORS
+from diag.gpustate import gpu_of_rank
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import CudaErrorRaised, CudaOutOfMemory, GpuSample, Iteration, LogLine, Observation
+from diag.rankstate import RankState
+
+__all__ = ["CudaOomDetector"]
+
+_KEPT = 512  # steps of which the peak is remembered
+_TREND_STEPS = 24
+_GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third; ours
+# In a traceback above `CUDA error: out of memory`: memory of the host was asked for, pinned (torch 2.x, megatron-core 0.12-0.18).
+_PINS = ("pin_memory", "pin memory", "cudaHostAlloc", "cudaHostRegister", "preload_tensors", "CachingHostAllocator")
+_TRACEBACK_LINES = 60
+
+
+class CudaOomDetector:
+    """Meaning: a rank could not allocate GPU memory (or pinned host memory, which CUDA reports in the same words).
+
+    Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the processes that NVML
+    shows on the GPU, and its memory over the steps before. What holds the memory is told apart: tensors, what PyTorch keeps
+    unused (fragments), the CUDA context with NCCL and libraries, other processes, other ranks.
+
+    What to do: the advice follows the cause: expandable_segments where the bytes were there but in pieces; the flags that use
+    less memory where they were not; another GPU, or an end to left-overs, where other processes hold it.
+
+    False alarms: an error that the program catches and survives is not reported. What PyTorch says is of the moment after it gave
+    its free blocks back; a peak just before is not in it.
+    """
+
+    name = "cuda-oom"
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._peaks: dict[int, deque[tuple[int, int]]] = {}  # per GPU: (step, most bytes in use)
+        self._total: dict[int, int] = {}
+        self._lines: dict[int | None, deque[str]] = {}
+        self._pinned: set[int | None] = set()
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, Iteration):
+            self._step = fact.iteration
+        elif isinstance(fact, GpuSample) and fact.memory_used_bytes is not None:
+            self._see_memory(fact.index, fact.memory_used_bytes, fact.memory_total_bytes)
+        elif isinstance(fact, LogLine):
+            if not fact.bar and len(self._lines) < 4096:
+                self._lines.setdefault(fact.rank, deque(maxlen=_TRACEBACK_LINES)).append(fact.text[:200])
+        elif isinstance(fact, CudaErrorRaised) and fact.error == "out of memory" and fact.rank not in self._pinned:
+            above = self._lines.get(fact.rank, ())
+            if fact.host_memory or any(word in line for line in above for word in _PINS):
+                self._pinned.add(fact.rank)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        told = [(at, fact) for at, fact in job.gpu_faults.out_of_memory.values()]
+        found = []
+        for at, fact in sorted(told, key=lambda item: item[0]):
+            rank = victim_of_line(fact.rank, fact.device, job)
+            if mattered(at, fact.text, rank, now, job):
+                found.append((at, fact, rank))
+        if found:
+            yield self._by_message(found, job)
+        else:
+            yield from self._by_error(now, job)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+    def _by_message(self, found: list[tuple[float, CudaOutOfMemory, RankState | None]], job: JobState) -> Finding:
+        at, fact, rank = found[0]
+        gpu = gpu_of_rank(rank, job) if rank is not None else None
+        holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
+        cause = cause_of(fact, holders, job)
+        ranks = tuple(sorted({one.rank for _, _, one in found if one is not None}))
+        who = rank_words([rank.rank]) if rank is not None else "a rank"
+        more = f"; so did {rank_words([one for one in ranks if rank is None or one != rank.rank])}" if len(ranks) > 1 else ""
+        grew = self._growth(rank, job)
+        sure = cause not in ("fragmentation", "outside_pytorch") and fact.free_bytes is not None
+        evidence = [Evidence("output", one.text[:600], told, one.rank) for told, one, _ in found[:3]]
+        return Finding(
+            id="cuda-oom", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
+            ranks=ranks, since=at, cause=cause, final=True,
+            summary=f"{who} ran out of GPU memory {when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
+                    f"{_short(cause)}{grew}{more}",
+            advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""), evidence=tuple(evidence),
+        )
+
+    def _by_error(self, now: float, job: JobState) -> Iterator[Finding]:
+        """No numbers: a library outside PyTorch's allocator, a first CUDA call on a full GPU, or pinned host memory."""
+        errors = [(at, fact) for told in job.gpu_faults.errors.values() for at, fact in told if fact.error in MEMORY_ERRORS]
+        for at, fact in sorted(errors, key=lambda item: item[0]):
+            rank = victim_of_line(fact.rank, None, job)
+            if not mattered(at, fact.text, rank, now, job):
+                continue
+            ranks = (rank.rank,) if rank is not None else ()
+            who = rank_words(ranks) if ranks else "a rank"
+            pinned = fact.rank in self._pinned
+            cause = "host_pinned" if pinned else "outside_pytorch"
+            gpu = gpu_of_rank(rank, job) if rank is not None else None
+            use = ""
+            if gpu is not None and gpu.memory_used_bytes is not None and gpu.memory_total_bytes and not pinned:
+                use = f"; {gib(gpu.memory_used_bytes)} of {gib(gpu.memory_total_bytes)} of GPU {gpu.index} were in use before"
+            what = "could not get pinned host memory" if pinned else "ran out of GPU memory outside PyTorch's allocator"
+            yield Finding(
+                id="cuda-oom", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, ranks=ranks, since=at,
+                cause=cause,
+                summary=f'{who} {what} {when(job)}: "{_trim(fact.text)}"{use}', advice=_PINNED if pinned else _OUTSIDE,
+                evidence=(Evidence("output", fact.text[:500], at, fact.rank),), final=True,
+            )
+            return
+
+    # -- memory over time -----------------------------------------------------------------------------------
+
+    def _see_memory(self, gpu: int, used: int, total: int | None) -> None:
+        peaks = self._peaks.setdefault(gpu, deque(maxlen=_KEPT))
+        if total:
+            self._total[gpu] = total
+        if peaks and peaks[-1][0] == self._step:
+            peaks[-1] = (self._step, max(peaks[-1][1], used))
+        else:
+            peaks.append((self._step, used))
+
+    def _growth(self, rank: RankState | None, job: JobState) -> str:
+        """In words, where the memory in use rose over the steps and never fell for long; "" otherwise."""
+        gpu = gpu_of_rank(rank, job) if rank is not None else None
+        steady = [item for item in self._peaks.get(gpu.index, ()) if item[0] > 0] if gpu is not None else []
+        if gpu is None or len(steady) < _TREND_STEPS or not self._total.get(gpu.index):
+            return ""
+        third = len(steady) // 3
+        parts = [sorted(used for _, used in steady[begin : begin + third]) for begin in (0, third, 2 * third)]
+        low, middle, high = (part[len(part) // 2] for part in parts)
+        if not low < middle < high or high - low < _GROWS_RATIO * self._total[gpu.index]:
+            return ""
+        return f"; memory in use grew from {gib(low)} to {gib(high)} between iterations {steady[0][0]} and {steady[-1][0]}"
+
+
+_LEAK = (
+    " The use grew step after step: look for tensors that are kept (losses summed without .item() or .detach(), lists of "
+    "outputs), or "
+    "for sequences that get longer."
+)
+_PINNED = (
+    "Pinned memory is the host's, not the GPU's: raise the container's memory (resources.limits.memory) and `ulimit -l "
+    "unlimited`, or use "
+    "less: --dataloader_pin_memory false, fewer ranks a node during the save, no --optimizer_cpu_offload."
+)
+_OUTSIDE = (
+    "PyTorch had left no room for NCCL, cuBLAS or the CUDA context: lower what it may take (a smaller micro-batch, "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that it gives memory back), make communicators before the memory is "
+    "full, and "
+    "see by `nvidia-smi` whether other processes hold the GPU."
+)
+
+
+def _asked(fact: CudaOutOfMemory) -> str:
+    where = f" of GPU {fact.device}" if fact.device is not None else ""
+    if fact.free_bytes is None or fact.total_bytes is None:
+        return f"it asked for {gib(fact.tried_bytes)}{where}"
+    missing = fact.tried_bytes - fact.free_bytes
+    short = f", {gib(missing)} too few" if missing > 0 else ""
+    return f"it asked for {gib(fact.tried_bytes)}{where} with {gib(fact.free_bytes)} of {gib(fact.total_bytes)} free{short}"
+
+
+def _held(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
+    parts = []
+    if fact.allocated_bytes is not None:
+        graphs = f" ({gib(fact.private_bytes)} of it in CUDA graphs)" if fact.private_bytes else ""
+        parts.append(f"PyTorch holds {gib(fact.allocated_bytes)} in tensors{graphs} and {gib(fact.reserved_bytes or 0)} unused")
+    if holders.outside is not None:
+        parts.append(f"{gib(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)")
+    for pid, size in sorted(holders.others, key=lambda item: -item[1])[:4]:
+        rank = job.rank_of_pid(pid)
+        parts.append(f"process {pid}{f' (rank {rank})' if rank is not None else ''} holds {gib(size)}")
+    if holders.hidden is not None and holders.hidden >= 1 << 30:
+        parts.append(f"{gib(holders.hidden)} are held by what the message does not name")
+    if fact.allowed_bytes is not None:
+        parts.append(f"the program allows itself {gib(fact.allowed_bytes)}")
+    return ", ".join(parts) or "the message has no more numbers"
+
+
+def _short(cause: str) -> str:
+    return {
+        "fragmentation": "; free and unused memory together would have been enough, but it is in pieces",
+        "other_process": "; without the other processes it would have fitted",
+        "shared_gpu": "; several ranks use this GPU",
+    }.get(cause, "")
+
+
+def _trim(text: str) -> str:
+    text = text.split("]: ", 1)[-1] if text.startswith("[rank") else text
+    return text if len(text) <= 200 else text[:197] + "..."

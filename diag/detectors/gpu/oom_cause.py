@@ -1,0 +1,182 @@
+"""What held the GPU's memory when it ran out, by the numbers of PyTorch's message, and what to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diag.detectors.gpu.said import gib
+from diag.jobstate import JobState
+from diag.observations import CudaOutOfMemory
+from diag.rankstate import RankState
+
+__all__ = ["Holders", "cause_of", "holders_of", "memory_advice"]
+
+_GIB = 1 << 30
+# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB are nobody's (capture, 2026-11-20).
+_HIDDEN_BYTES = _GIB
+# A CUDA context, NCCL's buffers and the libraries' workspaces: 1.5 GiB on an H200 with one communicator, up to some GiB with
+# many.
+_OUTSIDE_BYTES = 4 * _GIB
+_OUTSIDE_RATIO = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Bytes on the GPU by holder; None for what the message does not tell."""
+
+    own: int | None
+    outside: int | None  # of our own: not PyTorch's (CUDA context, NCCL, libraries)
+    others: tuple[tuple[int, int], ...]  # (pid, bytes)
+    hidden: int | None  # nobody in the message has it: processes of other containers, or the driver's own
+
+    @property
+    def others_bytes(self) -> int:
+        return sum(size for _, size in self.others)
+
+
+def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid: int = 0) -> Holders:
+    """In a container the process finds itself in the list under its number outside, and not as "this process".
+
+    `seen`: the processes on the GPU as NVML told them last, for torch 2.0 and older, which names none; `pid` is the rank's own.
+    """
+    pytorch = (fact.allocated_bytes or 0) + (fact.reserved_bytes or 0)
+    own, others = fact.in_use_bytes, list(fact.others)
+    if own is None and others:
+        fits = [item for item in others if item[1] >= 0.99 * pytorch]
+        if fits:
+            ours = min(fits, key=lambda item: item[1])
+            others.remove(ours)
+            own = ours[1]
+    if own is None and not others and pid in dict(seen):
+        own, others = dict(seen)[pid], [item for item in seen if item[0] != pid]
+    outside = None if own is None or fact.allocated_bytes is None else max(0, own - pytorch)
+    hidden = None
+    if own is not None and fact.total_bytes is not None and fact.free_bytes is not None:
+        hidden = max(0, fact.total_bytes - fact.free_bytes - own - sum(size for _, size in others))
+    return Holders(own, outside, tuple(others), hidden)
+
+
+def cause_of(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
+    """fragmentation, capacity, other_process, shared_gpu, outside_pytorch or memory_fraction: what, had it not been, would have
+    let the allocation in; capacity where nothing would have."""
+    if fact.free_bytes is None or fact.total_bytes is None:
+        return "capacity"
+    tried, free, unused = fact.tried_bytes, fact.free_bytes, fact.reserved_bytes or 0
+    if fact.allowed_bytes is not None and free >= tried:
+        return "memory_fraction"
+    if free + unused >= tried:
+        return "fragmentation"
+    without = free + unused
+    if holders.others_bytes and without + holders.others_bytes >= tried:
+        ranks = [pid for pid, _ in holders.others if job.rank_of_pid(pid) is not None]
+        return "shared_gpu" if ranks else "other_process"
+    if holders.hidden is not None and holders.hidden >= _HIDDEN_BYTES and without + holders.hidden >= tried:
+        return "other_process"
+    outside = holders.outside or 0
+    if outside >= max(_OUTSIDE_BYTES, _OUTSIDE_RATIO * fact.total_bytes) and without + outside >= tried:
+        return "outside_pytorch"
+    return "capacity"
+
+
+def memory_advice(cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState) -> str:
+    if cause == "fragmentation":
+        return _against_fragments(fact, rank)
+    if cause == "memory_fraction":
+        return _FRACTION
+    if cause == "shared_gpu":
+        return _SHARED
+    if cause == "other_process":
+        pids = ",".join(str(pid) for pid, _ in holders.others[:8])
+        who = f"`ps -o pid,user,lstart,cmd -p {pids}` on the host tells what they are" if pids else _UNSEEN
+        return f"Free the GPU of other processes: {who}; end left-overs of an earlier run with `kill`, others need other GPUs."
+    if cause == "outside_pytorch":
+        return _OUTSIDE
+    return _less(fact, job)
+
+
+_FRACTION = (
+    "The program limits itself (torch.cuda.set_per_process_memory_fraction, or --vllm_gpu_memory_utilization of vLLM): raise "
+    "that limit."
+)
+_SHARED = (
+    "Several ranks share the GPU: give each its own (--nproc_per_node no larger than the GPUs that CUDA_VISIBLE_DEVICES shows, "
+    "torch.cuda.set_device(LOCAL_RANK) before the first CUDA call)."
+)
+_UNSEEN = "`nvidia-smi` on the host shows them (processes of other containers are not seen from within one)"
+_OUTSIDE = (
+    "Memory outside PyTorch holds it: NCCL's buffers (fewer process groups; NCCL_BUFFSIZE, NCCL_MAX_CTAS or NCCL_NVLS_ENABLE=0 "
+    "lower them), libraries' workspaces, or an inference engine in the same process (--vllm_gpu_memory_utilization, "
+    "--sleep_level 1)."
+)
+_EXPANDS = (
+    "expandable_segments is on already: call torch.cuda.empty_cache() between phases (after evaluation, before the save), make "
+    "sequence lengths alike (--padding_free true or --packing true), or leave more room."
+)
+_SPLIT = "split the model further (--tensor_model_parallel_size, --pipeline_model_parallel_size, --expert_model_parallel_size)"
+_SHARD = "shard the model (--deepspeed zero3 or --fsdp), or load it quantised (--quant_bits 4)"
+_ANY_TRAINER = (
+    "recompute activations (--recompute_granularity full --recompute_method uniform --recompute_num_layers 1; outside Megatron "
+    "--gradient_checkpointing true)",
+    "a smaller micro-batch (--micro_batch_size, --per_device_train_batch_size)",
+    "a smaller --max_length",
+    "more tensor or pipeline parallelism, ZeRO, or an optimizer in host memory (--optimizer_cpu_offload true, --deepspeed "
+    "zero3_offload)",
+)
+_SWIFT = (
+    "--gradient_checkpointing true",
+    "--per_device_train_batch_size 1 with more --gradient_accumulation_steps",
+    "a smaller --max_length",
+    "--deepspeed zero2 or zero3 (zero3_offload puts the optimizer into host memory)",
+)
+_OFFLOAD = (
+    "--optimizer_cpu_offload true --use_precision_aware_optimizer true --optimizer_offload_fraction 1 (the optimizer goes into "
+    "host memory)"
+)
+
+
+def _against_fragments(fact: CudaOutOfMemory, rank: RankState | None) -> str:
+    name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in fact.text else "PYTORCH_CUDA_ALLOC_CONF"
+    variables = rank.variables if rank is not None else {}
+    said = variables.get("PYTORCH_ALLOC_CONF", "") + variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if "expandable_segments:true" in said.lower():
+        return _EXPANDS
+    if " (GPU " in fact.text and " total capacity; " in fact.text:  # torch 2.0 and older has no expandable segments
+        return f"Set {name}=max_split_size_mb:512 for all ranks, or take torch 2.1 or newer and {name}=expandable_segments:True."
+    return f"Set {name}=expandable_segments:True for all ranks: what PyTorch holds and does not use is enough, but in pieces."
+
+
+def _less(fact: CudaOutOfMemory, job: JobState) -> str:
+    """The flags of ms-swift 3.7-4.6 that save most for their price, those that are not set yet first."""
+    command = " ".join(job.argv)
+    needs = f"{gib(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. " \
+        if fact.free_bytes is not None else ""
+    if job.phase in ("model_load", "launch", "rendezvous", "comm_init"):
+        steps: Sequence[str] = (_SPLIT,) if "megatron" in command else (_SHARD,)
+    elif "megatron" in command:
+        steps = _of_megatron(command)
+    else:
+        steps = _SWIFT if "swift" in command else _ANY_TRAINER
+    return f"{needs}Use less GPU memory, cheapest first: {'; '.join(steps)}. `diag estimate -- CMD` tells what each would save."
+
+
+def _of_megatron(command: str) -> list[str]:
+    def value(name: str) -> str:
+        match = re.search(rf"--{name}[= ](\S{{1,20}})", command.replace("-", "_").replace("__", "--"))
+        return match[1] if match else ""
+
+    steps = []
+    if value("recompute_granularity") != "full":
+        steps.append("--recompute_granularity full --recompute_method uniform --recompute_num_layers 1")
+    if value("micro_batch_size") not in ("", "1"):
+        steps.append("--micro_batch_size 1")
+    if value("tensor_model_parallel_size") not in ("", "1") and value("sequence_parallel") != "true":
+        steps.append("--sequence_parallel true")
+    if value("use_distributed_optimizer") == "false":
+        steps.append("--use_distributed_optimizer true")
+    if value("optimizer_cpu_offload") != "true":
+        steps.append(_OFFLOAD)
+    steps.append("a larger --tensor_model_parallel_size, --pipeline_model_parallel_size or --context_parallel_size")
+    steps.append("a smaller --max_length")
+    return steps

@@ -1,0 +1,52 @@
+"""What the findings about GPUs share: whether an error mattered, whose it was, when, and sizes in words."""
+
+from __future__ import annotations
+
+import re
+
+from diag.jobstate import JobState
+from diag.rankstate import RankState
+
+__all__ = ["gib", "mattered", "victim_of_line", "when"]
+
+# torch's own hook for uncaught exceptions writes the rank before each line; what a program catches and prints has none.
+_UNCAUGHT = re.compile(r"^\[rank\d+\]: ?(?:[\w.]+\.)?[A-Z]\w*Error: ")
+_STANDS_SECONDS = 30.0  # as long as a hang in set-up
+
+
+def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobState) -> bool:
+    """A failure that the program catches and survives (a search for the batch size) is no finding."""
+    if job.returncode:
+        return True
+    if rank is None:
+        return any(one.failed for one in job.ranks.values())
+    if rank.failed or _UNCAUGHT.match(text):
+        return True
+    return rank.alive and now - at >= _STANDS_SECONDS and rank.last_moved() <= at + 2.0  # it hangs in its own clean-up
+
+
+def victim_of_line(rank: int | None, device: int | None, job: JobState) -> RankState | None:
+    """Whose line it was: the log of several ranks does not always tell; then who failed, on that device."""
+    if rank is not None:
+        return job.ranks.get(rank)
+    failed = sorted((one for one in job.ranks.values() if one.failed), key=lambda one: one.exited_at or 0.0)
+    there = [one for one in failed if one.placement.local_rank == device]
+    return next(iter(there or failed), None)
+
+
+def when(job: JobState) -> str:
+    """
+    >>> when(JobState())
+    'in phase launch'
+    """
+    if job.phase == "ckpt_save":
+        return "while saving a checkpoint"
+    return f"after iteration {job.iteration}" if job.iteration is not None else f"in phase {job.phase}"
+
+
+def gib(size: float) -> str:
+    """
+    >>> gib(17179869184), gib(18842910), gib(0)
+    ('16.0 GiB', '18 MiB', '0 MiB')
+    """
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 29 else f"{size / (1 << 20):.0f} MiB"

@@ -1,0 +1,95 @@
+"""What went wrong on the job's GPUs, as the driver and the program told it: Xids, SXids, CUDA errors, memory that ran out."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation, SxidReported, XidReported
+
+__all__ = ["MEMORY_ERRORS", "GpuFaults", "XidEvent", "same_bus"]
+
+# CudaErrorRaised.error of memory that ran out
+MEMORY_ERRORS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+
+# The driver tells one fault in several lines (13, 45), and NVML's event tells it once more.
+_ONE_EVENT_SECONDS = 10.0
+_MOST_EVENTS = 1000
+_MOST_RANKS = 4096
+_MOST_PER_RANK = 20
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """One fault of one GPU: the same number again within 10 s is the same. `fact` is the report that says most."""
+
+    at: float
+    last_at: float
+    fact: XidReported
+    pids: tuple[int, ...] = ()
+    reports: int = 1
+
+    @property
+    def xid(self) -> int:
+        return self.fact.xid
+
+    def merged(self, at: float, fact: XidReported) -> XidEvent:
+        pids = self.pids if fact.pid is None or fact.pid in self.pids else (*self.pids, fact.pid)[:64]
+        better = self.fact.origin == "nvml" and fact.origin != "nvml"  # the kernel's line has a text and often a process
+        return replace(self, last_at=at, fact=fact if better else self.fact, pids=pids, reports=self.reports + 1)
+
+
+class GpuFaults:
+    """Told observations; judges nothing."""
+
+    def __init__(self) -> None:
+        self.xids: deque[XidEvent] = deque(maxlen=_MOST_EVENTS)
+        self.sxids: deque[tuple[float, SxidReported]] = deque(maxlen=_MOST_EVENTS)
+        self.out_of_memory: dict[int | None, tuple[float, CudaOutOfMemory]] = {}  # by rank, the first
+        self.errors: dict[int | None, list[tuple[float, CudaErrorRaised]]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, XidReported):
+            self._xid(at, fact)
+        elif isinstance(fact, SxidReported):
+            self.sxids.append((at, fact))
+        elif isinstance(fact, CudaOutOfMemory):
+            if len(self.out_of_memory) < _MOST_RANKS:
+                self.out_of_memory.setdefault(fact.rank, (at, fact))
+        elif isinstance(fact, CudaErrorRaised) and (fact.rank in self.errors or len(self.errors) < _MOST_RANKS):
+            told = self.errors.setdefault(fact.rank, [])
+            if len(told) < _MOST_PER_RANK:
+                told.append((at, fact))
+
+    def finding_of(self, rank: int | None) -> str:
+        """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had none."""
+        told = [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
+        told += [(at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault") for at, fact in self.errors.get(rank, ())]
+        return min(told)[1] if told else ""
+
+    def start_over(self) -> None:
+        """A new attempt: what the program of the last one said is over; what the driver said is not."""
+        self.out_of_memory.clear()
+        self.errors.clear()
+
+    def _xid(self, at: float, fact: XidReported) -> None:
+        for place in range(len(self.xids) - 1, -1, -1):
+            known = self.xids[place]
+            if at - known.last_at > _ONE_EVENT_SECONDS:
+                continue
+            if known.xid == fact.xid and (same_bus(known.fact.pci_bus_id, fact.pci_bus_id) or not fact.pci_bus_id):
+                self.xids[place] = known.merged(at, fact)
+                return
+        self.xids.append(XidEvent(at, at, fact, () if fact.pid is None else (fact.pid,)))
+
+
+def same_bus(ours: str, reported: str) -> bool:
+    """NVML says 00000000:00:07.0, the kernel log 0000:00:07.
+
+    >>> same_bus("00000000:00:07.0", "0000:00:07"), same_bus("", ""), same_bus("00000000:00:07.0", "0000:00:06")
+    (True, False, False)
+    """
+    def short(text: str) -> tuple[str, ...]:
+        return tuple(part.lstrip("0") for part in text.lower().partition(".")[0].split(":"))
+
+    return bool(ours) and short(ours) == short(reported)
