@@ -63,6 +63,7 @@ from diag.observations import (
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
+from diag.saves import switched_on
 from diag.stacks import Activity
 
 __all__ = ["JobState"]
@@ -180,6 +181,7 @@ class JobState(Progress):
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
         self.world_size = max(self.world_size, fact.world_size)
+        self.save_log.asynchronous |= switched_on(fact.argv, "async-save")
         self.started_at = at
         self.phase_at = at
 
