@@ -112,10 +112,11 @@ def _missing_dcp(bases: set[str], named: list[str] | None) -> list[str]:
 
 
 def _missing_shards(bases: set[str], heads: Mapping[str, Any], prefix: str) -> list[str]:
-    indexes = [base for base in bases if base.endswith((".safetensors.index.json", ".bin.index.json"))]
-    missing = [name for base in indexes for name in _names(heads, prefix + base) or () if name not in bases and "/" not in name]
-    if indexes:
-        return missing
+    indexes = sorted(base for base in bases if base.endswith((".safetensors.index.json", ".bin.index.json")))
+    if indexes:  # a model in two formats, of which one was fetched, is whole by that one
+        named = [_names(heads, prefix + base) or () for base in indexes]
+        return min(([name for name in names if name not in bases and "/" not in name] for names in named), key=len)
+    missing: list[str] = []
     wanted: dict[tuple[str, str, str], int] = {}
     for base in bases:
         match = _SHARD.match(base)
@@ -145,7 +146,7 @@ def _missing_zero(bases: set[str]) -> list[str]:
 
 def _missing_by_tracker(files: Mapping[str, int], heads: Mapping[str, Any]) -> list[str]:
     """ms-swift 4.6.0: checkpoint-4/latest_checkpointed_iteration.txt names checkpoint-4/iter_0000004; DeepSpeed's is `latest`."""
-    missing = []
+    missing: list[str] = []
     folders = {name.split("/", 1)[0] for name in files if "/" in name}
     for tracker, form in (("latest_checkpointed_iteration.txt", "iter_{:0>7}"), ("latest", "{}")):
         head = heads.get(tracker)

@@ -39,7 +39,8 @@ def zipped(path: Path) -> None:
 def safetensors(path: Path, size: int = 64) -> None:
     # safetensors 0.8.0, save_file({"a": torch.zeros(100, 100), "b": torch.ones(3)}, ...) begins:
     #   b'\x80\x00\x00\x00\x00\x00\x00\x00{"a":{"dtype":"F32","shape":[100,100],"data_offsets":[0,40000]},"b":...
-    header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    tensor = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "a": tensor}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(header)) + header + b"\1" * size)
 
