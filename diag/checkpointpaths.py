@@ -73,15 +73,19 @@ def save_root(path: str) -> str:
 def resume_advice(argv: Sequence[str], path: str, kind: str) -> str:
     """The flags with which this command would go on from a checkpoint.
 
-    ms-swift 4.6.0, megatron_args.py: mcore_model, finetune (True unless told), no_load_optim, no_load_rng; 3.x: load. Megatron-LM
-    core_r0.13: --load takes the root, and --ckpt-step the iteration. transformers 4.57: --resume_from_checkpoint.
+    ms-swift 4.6.0, megatron_args.py: mcore_model takes checkpoint-N, and finetune is true unless told. ms-swift 3.x and
+    Megatron-LM: load takes the folder above iter_NNNNNNN, core_r0.13 the step with ckpt-step. transformers 4.57:
+    resume_from_checkpoint.
+
+    >>> resume_advice(["pretrain_gpt.py"], "/save/iter_0000500", "torch_dist")
+    '--load /save --ckpt-step 500'
     """
-    words = {PurePosixPath(word).name for word in argv[:12]}
-    has = {flag.lstrip("-").replace("_", "-") for flag, _ in _flags(argv)}
-    if "megatron" in words or "mcore-model" in has:  # `megatron rlhf ...`, ms-swift's own command
-        flag = "--load" if has & {"load", "save"} else "--mcore_model"
-        return f"{flag} {path} --finetune false (with its optimizer and step; ms-swift's default is --finetune true)"
+    swift = bool({"megatron", "swift"} & {PurePosixPath(word).name for word in argv[:12]})
     if kind in ("torch_dist", "torch_dcp", "megatron_legacy"):
-        step = iteration_of(path)
-        return f"--load {PurePosixPath(path).parent}" + (f" --ckpt-step {step}" if step is not None else "")
+        above, step = PurePosixPath(path).parent, iteration_of(path)
+        if PurePosixPath(path).name.startswith("checkpoint-"):
+            return f"--mcore_model {path} --finetune false (ms-swift's default, true, takes the weights only)"
+        return f"--load {above}" + (" --finetune false" if swift else f" --ckpt-step {step}" if step is not None else "")
+    if swift and any(PurePosixPath(word).name == "megatron" for word in argv[:12]):
+        return f"--model {path} (it holds weights only: the optimizer and the step begin anew)"
     return f"--resume_from_checkpoint {path}"

@@ -89,6 +89,7 @@ class CheckpointWatch:
         if self._stopped:
             return
         self._stopped = True
+        self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
         self._wake.set()
         self._look(_LAST_LOOK_SECONDS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Iterator
 
 from diag.checkpointpaths import resume_advice
@@ -40,6 +41,7 @@ _WORDS = (
     "PytorchStreamReader", "Error while deserializing", "No such file or directory: '", "is not a distributed checkpoint",
     "could not load the checkpoint", "Invalid metadata file", "unknown checkpoint format in",
 )
+_WHILE_SECONDS = 30.0
 _SILENT_END = ("could not load the checkpoint", "Invalid metadata file")
 
 
@@ -90,9 +92,8 @@ class CheckpointCorruptDetector:
     def _left_behind(self, job: JobState, broken: Broken) -> Finding:
         folder = broken.folder
         whole = self._folders.whole(folder)
-        save = cut_off_save(folder, job)
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
-        why = f": {_end_of(job)} in its save" if save is not None else ""
+        why = _why(folder, job)
         go_on = (
             f"Go on from {whole.path}, which is whole: {resume_advice(job.argv, whole.path, whole.kind)}." if whole else
             "There is no whole checkpoint beside it: look for an older run's, or begin anew."
@@ -165,13 +166,17 @@ def _to_be_loaded(seen: CheckpointsSeen) -> CheckpointFolder | None:
     return next((folder for folder in seen.folders if folder.path == named), None)
 
 
-def _end_of(job: JobState) -> str:
-    dead = sorted((rank for rank in job.ranks.values() if rank.failed), key=lambda rank: rank.exited_at or 0.0)
-    if not dead:
-        return "the job ended"
-    end = dead[0].exit
+def _why(folder: CheckpointFolder, job: JobState) -> str:
+    """The end of the rank that died first, where it came in this save, or right after this checkpoint's last byte."""
+    failed = [rank for rank in job.ranks.values() if rank.failed]
+    dead = sorted(failed, key=lambda rank: (rank.exited_at or 0.0, rank.exit is not None and rank.exit.signal == signal.SIGTERM))
+    at = dead[0].exited_at if dead else job.ended_at
+    in_it = cut_off_save(folder, job) is not None or (at is not None and abs(at - folder.changed_at) < _WHILE_SECONDS)
+    if not in_it:
+        return ""
+    end = dead[0].exit if dead else None
     how = f"was killed by signal {end.signal}" if end is not None and end.signal else "failed"
-    return f"rank {dead[0].rank} {how}"
+    return f": rank {dead[0].rank} {how} while it was written" if dead else ": the job ended while it was written"
 
 
 def _ended_quietly(job: JobState) -> bool:

@@ -35,6 +35,7 @@ class Folders:
         self._changed: dict[str, tuple[CheckpointFolder, float]] = {}
         self._ours: set[str] = set()
         self._trackers: dict[str, tuple[tuple[str, str] | None, bool]] = {}  # by root: what it says, whether it changed
+        self._looked: dict[str, float] = {}  # by root: when it was last told
         self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -43,6 +44,7 @@ class Folders:
         if fact.role == "load":
             self.loads.setdefault(fact.root, (at, fact))
             return
+        self._looked[fact.root] = at
         first = fact.root not in self._trackers
         told = self._trackers.get(fact.root, (fact.tracker, False))
         self._trackers[fact.root] = (fact.tracker, told[1] or fact.tracker != told[0])
@@ -91,10 +93,11 @@ class Folders:
     def _is_settled(self, folder: CheckpointFolder, changed: float, now: float, job: JobState) -> bool:
         """Whoever wrote it is gone, or has left it alone for long. ms-swift writes its tracker before an asynchronous save "
         "begins."""
-        if job.returncode is not None:
-            return job.returncode != 0 or not _spans_nodes(job)
-        if not job.alive_ranks():
-            return bool(job.ranks)
+        if job.returncode is not None or (job.ranks and not job.alive_ranks()):
+            # What was seen while they lived may have been half of what they wrote.
+            last = max((rank.exited_at or 0.0 for rank in job.ranks.values()), default=0.0)
+            looked = self._looked.get(_root_of(folder.path), 0.0) >= last
+            return looked and (job.returncode != 0 or not _spans_nodes(job))
         if job.phase == "ckpt_save":
             return False
         pending = job.save_log.unwritten

@@ -29,7 +29,8 @@ _RULES = (
     )),
     Rule("too_large", re.compile("File too large" + _PATH)),
     Rule("gone", re.compile(
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\n]{0,500}(?:checkpoint-|iter_|global_step)[^'\n]{1,200})'"
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: "
+        r"'([^'\n]{0,500}(?:checkpoint-|iter_|global_step)[^'\n]{1,200})'"
     )),
     # torch 2.13 (line numbers differ by version), and megatron-core 0.16.1, state_dict_saver.py:
     #   RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/1: file write
