@@ -68,6 +68,7 @@ from diag.observations import (
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
+from diag.saves import switched_on
 from diag.stacks import Activity
 
 __all__ = ["JobState"]
@@ -94,6 +95,7 @@ class JobState(Progress):
         self.gpu_health: dict[int, tuple[float, GpuHealth]] = {}
         self.gpu_faults = GpuFaults()
         self.checkpoints: dict[str, CheckpointsSeen] = {}  # by the save folder
+        self.save_moved_at: float | None = None  # when files of a checkpoint last came or grew during a save
         self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
         self.memory_estimate: MemoryEstimated | None = None
         self.nccl = NcclState()
@@ -130,6 +132,7 @@ class JobState(Progress):
         """When the job or any of its ranks last moved on any channel; the run's start when nothing ever did."""
         times = [rank.last_moved() for rank in self.ranks.values() if rank.alive]
         times.append(self.log_moved_at or 0.0)
+        times.append(self.save_moved_at or 0.0)
         times.append(self.started_at or 0.0)
         return max(times)
 
@@ -186,6 +189,7 @@ class JobState(Progress):
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
         self.world_size = max(self.world_size, fact.world_size)
+        self.save_log.asynchronous |= switched_on(fact.argv, "async-save")
         self.started_at = at
         self.phase_at = at
 
@@ -356,7 +360,13 @@ class JobState(Progress):
         self.gpu_health[fact.index] = (at, fact)
 
     def _checkpoints(self, at: float, fact: CheckpointsSeen) -> None:
+        """Growth counts as progress while a save is under way: on a network file system only the folder tells of it."""
+        if fact.role != "save":
+            return
+        before = self.checkpoints.get(fact.root)
         self.checkpoints[fact.root] = fact
+        if before is not None and before.folders != fact.folders and self.phase == "ckpt_save":
+            self.save_moved_at = at
 
     def _disk(self, at: float, fact: DiskSpace) -> None:
         self.disks[fact.path] = (at, fact)

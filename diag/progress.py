@@ -138,12 +138,14 @@ class Progress:
         self.log_moved_at = at
         self._mark(at, "ckpt_save", fact.text)
         self.save_log.began(at, self.iteration, at, "log", fact.path)  # only the path is new: the phase has begun it
+        self.save_log.asynchronous |= fact.asynchronous
 
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
         if not fact.path or fact.path != self._saved_path:  # weights and state of one checkpoint, or one line a rank
             self.saves += 1
         self._saved_path = fact.path
-        self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path)
+        part = self.save_log.asynchronous and "`safetensors`" in fact.text  # they are written at once, the rest later
+        self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part)
         self.log_moved_at = at
         self._mark(at, "steady" if self.iteration is not None else self.phase)
 

@@ -81,6 +81,7 @@ class MetricsLogged(Observation):
 class SaveStarted(Observation):
     text: str
     path: str = ""
+    asynchronous: bool = False  # it goes on behind the training
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ _MEGATRON_METRIC = re.compile(r"\|\s*([a-z][\w /()]*?):\s*([-+]?\d{1,40}(?:\.\d{
 
 # Megatron-LM core_r0.13-0.15, megatron/training/checkpointing.py, stdout of rank 0:
 #   saving checkpoint at iteration       4 to DIR in torch_dist format
-_SAVE_STARTED = re.compile(r"saving checkpoint at iteration\s+\d+ to (\S+)")
+#     scheduled an async checkpoint save at iteration       4 to DIR      (--async-save; source)
+_SAVE_STARTED = re.compile(r"(?:saving checkpoint|(scheduled) an async checkpoint save) at iteration\s{1,20}\d{1,9} to (\S+)")
 #     successfully saved checkpoint from iteration       4 to DIR [ t 1/1, p 1/1 ]
 # ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr:
 #   [INFO:swift] Successfully saved Megatron model weights in `OUT/checkpoint-4`.
@@ -117,7 +118,7 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
             return
         match = _SAVE_STARTED.search(text)
         if match:
-            yield SaveStarted(rank, text.strip(), match[1])
+            yield SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
             return
     for literal, phase in _PHASES:
         if literal in text:

@@ -100,7 +100,8 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
         return None
     dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
     since = max([rank.last_moved(_STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since])
+    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
+    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     quiet = now - weak_since
     if quiet < STEADY_SECONDS:
         ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
