@@ -12,7 +12,8 @@ __all__ = ["read_line"]
 # DeepSpeed 0.9-0.16, runtime/fp16/loss_scaler.py (source; logs of users), rank 0 only:
 #   [2023-08-02 00:41:17,526] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted
 #   loss scale: 4294967296, reducing to 2147483648
-#   ... [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4294967296, but hysteresis is 2. Reducing hysteresis to 1
+#   ... [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4294967296, but hysteresis is 2. Reducing
+#   hysteresis to 1
 # DeepSpeed before 0.6: [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 262144, reducing to 262144
 # Bare (bf16 or fp32 with the overflow check): [deepspeed] OVERFLOW! Rank 0 Skipping step.
 _OVERFLOW = re.compile(

@@ -42,7 +42,8 @@ def test_scale_that_can_fall_no_further_is_told_with_the_rank_that_torch_names()
     ("text", "expected"),
     [
         ("[rank3]: RuntimeError: Rank 3, node gpu-17, device 3, iteration 412: Unexpected result nan (message='found NaN in "
-         "local grad norm for bucket #0 in backward pass before data-parallel communication collective')", (3, "grad", "bucket #0")),
+         "local grad norm for bucket #0 in backward pass before data-parallel communication collective')",
+         (3, "grad", "bucket #0")),
         ("Unexpected result nan on rank 5 at iteration #412 invocation #7 (message='found NaN in local forward loss "
          "calculation')",
          (5, "loss", "")),
