@@ -208,6 +208,7 @@ class JobState(Progress):
         """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
         self.iteration = self.iteration_at = None
         self._bar = None
+        self.steps.start_over()
         self.silences.start_over()
         self._mark(at, "rendezvous")
 
@@ -242,6 +243,8 @@ class JobState(Progress):
         rank = self._told_of(fact)
         if rank is not None and rank.placement.pid == fact.main.pid:
             rank.see_tree(at, fact)
+            if rank.stopped:
+                self.steps.disturbed()
 
     def _stack(self, at: float, fact: StackSample) -> None:
         rank = self._told_of(fact)

@@ -21,7 +21,8 @@ _LAP_SECONDS = 5.0
 _SHORTEST_SECONDS = 0.1
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
-# Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time); BigScience's fork in (s).
+# Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time); BigScience's
+# fork in (s).
 _TOLD = (("elapsed time per iteration (ms)", 0.001), ("elapsed time per iteration (s)", 1.0))
 
 
