@@ -63,6 +63,7 @@ from diag.observations import (
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
+from diag.residence import Residence
 from diag.stacks import Activity
 
 __all__ = ["JobState"]
@@ -93,6 +94,7 @@ class JobState(Progress):
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
+        self.residence = Residence()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
@@ -209,6 +211,7 @@ class JobState(Progress):
         self.iteration = self.iteration_at = None
         self._bar = None
         self.steps.start_over()
+        self.residence.start_over()
         self.silences.start_over()
         self._mark(at, "rendezvous")
 
@@ -254,6 +257,8 @@ class JobState(Progress):
             rank.see_stack(at, fact)
             self._note_activity(rank)
             self._phase_from_stacks(at)
+            if self.phase in ("steady", "training") and rank.reading is not None and fact.main is not None:
+                self.residence.see(at, rank.rank, fact.main, rank.reading)
         else:
             rank.see_child_stack(at, fact)
 
