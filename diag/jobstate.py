@@ -257,7 +257,8 @@ class JobState(Progress):
             rank.see_stack(at, fact)
             self._note_activity(rank)
             self._phase_from_stacks(at)
-            if self.phase in ("steady", "training") and rank.reading is not None and fact.main is not None:
+            steps = self.phase == "steady" or self.phase == self.marked_phase == "training"
+            if steps and rank.reading is not None and fact.main is not None:
                 self.residence.see(at, rank.rank, fact.main, rank.reading)
         else:
             rank.see_child_stack(at, fact)
@@ -266,6 +267,8 @@ class JobState(Progress):
         rank = self._told_of(fact)
         if rank is not None:
             rank.see_question(at)
+            if isinstance(fact, FlightRecorder):
+                rank.recorder = fact
 
     def _told_of(self, fact: Observation) -> RankState | None:
         return self.ranks.get(fact.rank) if fact.rank is not None else None

@@ -10,10 +10,11 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from diag.pace import Lap, Pace
 
-__all__ = ["StepTimes"]
+__all__ = ["StepTimes", "steps_sentence"]
 
 # Ours: lines arrive in bursts (a pipe's buffer, the relay's look at the file), so that the time of one quick step is not to be
 # had; over so long the error is below 4 %.
@@ -126,6 +127,49 @@ class StepTimes:
         order = sorted(self._seen, key=lambda item: -item[3])[:count]
         return [(iteration, seconds) for _, iteration, _, seconds in order]
 
+    def to_json(self) -> dict[str, Any] | None:
+        """None before the first step was measured."""
+        if not self._seen:
+            return None
+        drop = self.pace.drop
+        slower = None if drop is None else {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)}
+        return {
+            "count": self.counted,
+            "left_out": self.left_out,
+            "seconds_now": _round(self.now()),
+            "seconds_median": _round(self.median()),
+            "seconds_p95": _round(self.p95()),
+            "slowest": [{"iteration": iteration, "seconds": _round(seconds)} for iteration, seconds in self.slowest()],
+            "samples_per_second": _round(self.samples_per_second()),
+            "slower_since": slower,
+        }
+
     def samples_per_second(self) -> float | None:
         now = self.now()
         return self.samples_per_step / now if now and self.samples_per_step else None
+
+
+def steps_sentence(told: Mapping[str, Any]) -> str:
+    """What `to_json` gave, in a line.
+
+    >>> steps_sentence({"count": 30, "seconds_median": 0.71, "seconds_p95": 0.83, "slowest": [{"iteration": 12, "seconds": 2.1}]})
+    '30 steps measured, median 0.71 s, p95 0.83 s, slowest 2.1 s (iteration 12)'
+    """
+    said = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {_seconds(told['seconds_median'])}"
+    if told.get("seconds_p95") is not None:
+        said += f", p95 {_seconds(told['seconds_p95'])}"
+    median = told["seconds_median"] or 0.0
+    slowest = [each for each in told.get("slowest", ()) if each["seconds"] > 1.5 * median]
+    if slowest:
+        said += ", slowest " + ", ".join(f"{_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest)
+    if told.get("samples_per_second"):
+        said += f", {told['samples_per_second']:.3g} samples/s"
+    return said
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
