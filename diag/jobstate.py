@@ -68,6 +68,7 @@ from diag.observations import (
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
+from diag.residence import Residence
 from diag.saves import switched_on
 from diag.stacks import Activity
 
@@ -101,6 +102,7 @@ class JobState(Progress):
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
+        self.residence = Residence()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
@@ -218,6 +220,8 @@ class JobState(Progress):
         """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
         self.iteration = self.iteration_at = None
         self._bar = None
+        self.steps.start_over()
+        self.residence.start_over()
         self.silences.start_over()
         self.gpu_faults.start_over()
         self._mark(at, "rendezvous")
@@ -253,6 +257,8 @@ class JobState(Progress):
         rank = self._told_of(fact)
         if rank is not None and rank.placement.pid == fact.main.pid:
             rank.see_tree(at, fact)
+            if rank.stopped:
+                self.steps.disturbed()
 
     def _stack(self, at: float, fact: StackSample) -> None:
         rank = self._told_of(fact)
@@ -262,6 +268,9 @@ class JobState(Progress):
             rank.see_stack(at, fact)
             self._note_activity(rank)
             self._phase_from_stacks(at)
+            steps = self.phase == "steady" or self.phase == self.marked_phase == "training"
+            if steps and rank.reading is not None and fact.main is not None:
+                self.residence.see(at, rank.rank, fact.main, rank.reading)
         else:
             rank.see_child_stack(at, fact)
 
@@ -269,6 +278,8 @@ class JobState(Progress):
         rank = self._told_of(fact)
         if rank is not None:
             rank.see_question(at)
+            if isinstance(fact, FlightRecorder):
+                rank.recorder = fact
 
     def _told_of(self, fact: Observation) -> RankState | None:
         return self.ranks.get(fact.rank) if fact.rank is not None else None
