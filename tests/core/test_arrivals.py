@@ -32,7 +32,7 @@ def at(rank: int, times: list[float], group: str = "0") -> FlightRecorder:
 
 
 def test_real_calls_that_both_ranks_made_are_compared_and_those_of_the_hang_are_not() -> None:
-    """Two H200, NCCL 2.28.9: rank 0 is behind in the first steps, rank 1 by some 0.16 ms in the 8 calls before it came no more."""
+    """Two H200, NCCL 2.28.9: rank 0 is behind in the first steps, rank 1 by some 0.16 ms in the last 8."""
     found = of_capture("data_hang")
 
     assert found is not None and (found.calls, found.ranks) == (25, (0, 1))
