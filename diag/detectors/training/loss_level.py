@@ -112,8 +112,8 @@ class _Rise:
 class LossDivergenceDetector:
     """Meaning: the loss rises for long: the model gets worse by training.
 
-    Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and is either above that of
-    the first 30 lines or three times the lowest; the two differ by Fisher's exact test beyond one in ten million.
+    Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and is either above
+    that of the first 30 lines or three times the lowest; the two differ by Fisher's exact test beyond one in ten million.
 
     What to do: lower the learning rate (a tenth), give it a warm-up, check beta (DPO) and that labels fit the template.
 
