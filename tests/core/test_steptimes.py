@@ -57,6 +57,14 @@ def test_times_that_megatron_tells_are_taken_although_a_save_was_between() -> No
     assert steps.samples_per_second() == pytest.approx(8 / 0.7)
 
 
+def test_line_that_says_inf_is_measured_by_its_arrival() -> None:
+    steps = StepTimes()
+    for step in range(1, 10):
+        steps.reported(2.0 * step, step, {"elapsed time per iteration (ms)": float("inf"), "global batch size": float("nan")})
+
+    assert steps.median() == 2.0 and steps.samples_per_second() is None
+
+
 def test_sentence_names_steps_that_stand_out_only() -> None:
     steps = StepTimes()
     at = reported(steps, 1, 30, 0.0, 0.71)

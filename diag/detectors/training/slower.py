@@ -49,7 +49,7 @@ class Surroundings:
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, GpuSample):
             self.gpus.setdefault(fact.index, deque(maxlen=360)).append((at, fact))
-        elif isinstance(fact, HostMemory):
+        elif isinstance(fact, HostMemory) and (fact.pressure_full_ratio is not None or fact.swap_total_bytes):
             self.memory.append((at, fact.pressure_full_ratio or 0.0, fact.swap_total_bytes - fact.swap_free_bytes))
         elif isinstance(fact, CgroupMemory) and fact.pressure_full_ratio is not None:
             self.memory.append((at, fact.pressure_full_ratio, -1))
