@@ -221,7 +221,8 @@ def test_every_rank_that_waits_for_its_data_from_the_start_is_slow() -> None:
 
     found = told.the("slow")
     assert (found.cause, found.severity.value, found.confidence.value) == ("data_loading", "warning", "high")
-    assert "every rank waits for its batches" in found.summary and "the busiest GPU is in use for 40% of the time" in found.summary
+    assert "every rank waits for its batches" in found.summary
+    assert "the busiest GPU is in use for 40% of the time" in found.summary
     assert "data" in found.evidence[0].excerpt
 
 
