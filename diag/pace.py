@@ -1,13 +1,13 @@
 """Whether a job's steps have become slower than they were, for good: told laps (some seconds of steps each). Pure.
 
 A drop is said where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all laps before (30 at
-least, twice as many); it is 25 % above what as many laps in a row came to before, one in ten of these left out, and five of their
-spreads, so that a rhythm of the job's own (long sequences first, a neighbour now and then) is no news; the two sets of laps
-differ by Fisher's exact test beyond one in ten million; of the last six most are slow still; and the slow stretch has lasted a
-minute, longer where little is lost.
+least, twice as many); it is 25 % above what as many laps in a row came to before, one in ten of these left out, and five of
+their spreads, so that a rhythm of the job's own (long sequences first, a neighbour now and then) is no news; the two sets of
+laps differ by Fisher's exact test beyond one in ten million; of the last six most are slow still; and the slow stretch has
+lasted a minute, longer where little is lost.
 
-Measured (`python -m tests.core.test_pace`, fixed seeds) on 10,008 healthy series of twelve kinds, 5,004 hours: no drop that
-matters, and 4 of a third for two minutes, all in noise that lasts for minutes. Steps that get 1.5, 2 and 5 times as long are told
+Measured (`python -m tests.core.test_pace`, fixed seeds) on 10,008 healthy series of twelve kinds, 5,004 hours: one drop
+that matters and three that do not, all in noise that lasts for minutes. Steps that get 1.5, 2 and 5 times as long are told
 after 60-80 s.
 """
 

@@ -22,6 +22,7 @@ _LAP_SECONDS = 5.0
 _SHORTEST_SECONDS = 0.1
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
+_MOST = 1e9  # a line may say inf
 # Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time); BigScience's
 # fork in (s).
 _TOLD = (("elapsed time per iteration (ms)", 0.001), ("elapsed time per iteration (s)", 1.0))
@@ -86,14 +87,14 @@ class StepTimes:
 
     def reported(self, at: float, iteration: int, metrics: Mapping[str, float]) -> None:
         batch = metrics.get("global batch size")
-        if batch is not None and batch > 0:
+        if batch is not None and 0 < batch < _MOST:
             self.samples_per_step = batch
         if self._short is None or self._lap is None or iteration <= self._iteration:
             self._short, self._lap = _Interval(_SHORTEST_SECONDS, at), _Interval(_LAP_SECONDS, at)
             self._iteration = iteration
             return
         steps, self._iteration = iteration - self._iteration, iteration
-        told = next((metrics[name] * unit for name, unit in _TOLD if metrics.get(name, 0.0) > 0), None)
+        told = next((metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None)
         since, was = self._lap.began, self._short.disturbed and told is None
         done = self._short.add(at, steps, told)
         if done is not None:

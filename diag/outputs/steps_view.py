@@ -53,7 +53,7 @@ def arrivals_json(engine: Engine) -> dict[str, Any] | None:
     if found is None:
         return None
     first = found.last[0]
-    late = f"{first.seconds * 1000:.2g} ms" if first.seconds < 1 else f"{first.seconds:.2g} s"
+    late = f"{first.seconds * 1000:.3g} ms" if first.seconds < 1 else f"{first.seconds:.2g} s"
     text = (f"arrival at {found.calls} collectives of {len(found.ranks)} ranks: rank {first.rank} came last to {first.times} of "
             f"them, {late} after the first (median, by the Flight Recorder)")
     return {

@@ -292,6 +292,9 @@ def job_sentence(document: Mapping[str, Any]) -> str:
     if job.get("iteration") is not None:
         total = job.get("total_iterations")
         parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
+    pace = (job.get("steps") or {}).get("seconds_now")
+    if pace:
+        parts.append(f"{pace:.2g} s a step" if pace < 10 else f"{pace:.0f} s a step")
     if job.get("returncode") not in (None, 0):
         parts.append(f"exit code {job['returncode']}")
     if job.get("world_size"):

@@ -6,7 +6,7 @@ import pytest
 
 from diag.observations import Iteration
 from diag.outputs.steps_view import shares_json, steps_json
-from diag.outputs.text import summary_line
+from diag.outputs.text import job_sentence, summary_line
 from diag.steptimes import StepTimes, steps_sentence
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 
@@ -57,6 +57,14 @@ def test_times_that_megatron_tells_are_taken_although_a_save_was_between() -> No
     assert steps.samples_per_second() == pytest.approx(8 / 0.7)
 
 
+def test_line_that_says_inf_is_measured_by_its_arrival() -> None:
+    steps = StepTimes()
+    for step in range(1, 10):
+        steps.reported(2.0 * step, step, {"elapsed time per iteration (ms)": float("inf"), "global batch size": float("nan")})
+
+    assert steps.median() == 2.0 and steps.samples_per_second() is None
+
+
 def test_sentence_names_steps_that_stand_out_only() -> None:
     steps = StepTimes()
     at = reported(steps, 1, 30, 0.0, 0.71)
@@ -88,3 +96,11 @@ def test_shares_of_a_steps_time_count_samples_of_steady_state_only() -> None:
     assert steps_json(story.engine)["text"] == [
         "steps: 9 steps measured, median 1 s, p95 1 s", "time of a step, by 20 samples of main threads: collective 50%, data 50%",
     ]  # fmt: skip
+
+
+def test_page_and_dump_say_what_a_step_takes_now() -> None:
+    steps = StepTimes()
+    reported(steps, 1, 31, 0.0, 0.71)
+    document = {"job": {"state": "running", "iteration": 31, "steps": steps.to_json()}}
+
+    assert job_sentence(document) == "The job is running; iteration 31; 0.71 s a step; nothing found."

@@ -75,6 +75,26 @@ def test_rank_that_holds_up_the_others_since_then_is_named() -> None:
     assert found.confidence.value == "medium"
 
 
+def test_others_that_wait_half_of_the_time_do_not_make_it_communication() -> None:
+    """As seen live (two gloo ranks, rank 1 sleeps 0.7 s a step): after a minute rank 0 was found waiting in 6 of 12 samples."""
+    def slow(rank: int, dice: random.Random) -> Sequence[str]:
+        return FORWARD if rank == 1 or dice.random() < 0.4 else ALL_REDUCE
+
+    told = train(train(story(), 400, 1.0, lambda rank, dice: FORWARD), 35, 2.0, slow)
+    assert the(told).cause in ("unknown", "straggler")
+
+    train(told, 60, 2.0, slow, seed=2)
+
+    assert (the(told).cause, the(told).ranks, the(told).waiting_ranks) == ("straggler", (1,), (0,))
+
+
+def test_ranks_that_all_wait_longer_for_each_other_point_at_the_network() -> None:
+    before, after = (FORWARD, FORWARD, FORWARD, ALL_REDUCE), (FORWARD, ALL_REDUCE, ALL_REDUCE, ALL_REDUCE)
+    told = train(story(), 400, 1.0, lambda rank, dice: dice.choice(before))
+
+    assert the(train(told, 60, 2.0, lambda rank, dice: dice.choice(after))).cause == "communication"
+
+
 def test_batches_that_come_late_on_all_ranks_are_the_cause() -> None:
     found = the(train(train(story(), 400, 1.0), 55, 2.0, lambda rank, dice: dice.choice((DATA, DATA, FORWARD, ALL_REDUCE))))
 
@@ -201,7 +221,8 @@ def test_every_rank_that_waits_for_its_data_from_the_start_is_slow() -> None:
 
     found = told.the("slow")
     assert (found.cause, found.severity.value, found.confidence.value) == ("data_loading", "warning", "high")
-    assert "every rank waits for its batches" in found.summary and "GPUs are busy for 40% of the time" in found.summary
+    assert "every rank waits for its batches" in found.summary
+    assert "the busiest GPU is in use for 40% of the time" in found.summary
     assert "data" in found.evidence[0].excerpt
 
 

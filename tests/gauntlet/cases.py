@@ -90,6 +90,7 @@ CASES: tuple[Case, ...] = (
     _case("host-oom", layouts=_SAVING),
     _case("fd-exhaust"),
     _case("service-wait", slow=True),
+    _case("nan-loss", slow=True),
     Case("healthy"),
     Case("healthy, saves", layouts=_SAVING, arguments=("--save-steps", "5")),
     _case("slow-rank", options={"factor": 6}),

@@ -51,6 +51,7 @@ FOUND = (
     Case("fd-exhaust", "fd-exhaust:step=10", "fd-limit"),
     Case("exception-then-teardown", "exception-then-teardown:step=10", "hang", "teardown", within=30),
     Case("rendezvous", "rendezvous", "hang", "rendezvous"),
+    Case("nan-loss", "nan-loss:step=10", "loss-nan", ranks=(), within=10),
     Case("data-hang, TP2 PP2 EP2", "data-hang:rank=2,step=6", "hang", "data_loading", (2,),
          arguments=("--nproc", "4", "--tp", "2", "--pp", "2", "--ep", "2")),
 )

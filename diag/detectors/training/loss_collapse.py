@@ -36,8 +36,9 @@ class LossCollapseDetector:
     """Meaning: the loss has the same value in line after line: nothing is learnt.
 
     Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0 or a learning rate of 0; 50 lines where
-    neither tells why (a warm-up moves bf16 weights too little at first); 0 in 3 lines whose gradient norm is nan or inf. A DPO
-    loss that stays 0.6931 is policy and reference being the same: each run begins there.
+    neither tells why and the rate is printed and no longer rises (a warm-up moves bf16 weights too little at first); 0 in 3
+    lines whose gradient norm is nan or inf. A DPO loss that stays 0.6931 is policy and reference being the same: each run
+    begins there.
 
     What to do: the advice follows the cause: no_gradient, no_learning_rate, nan_hidden (transformers prints 0 for nan), zero,
     stuck.
@@ -81,7 +82,8 @@ class LossCollapseDetector:
         if zero:
             return "zero"
         rates = [point.rate for point in points if point.rate is not None]
-        rises = len(rates) > 1 and rates[-1] > rates[0] and rates[-1] == max(rates)  # the warm-up goes on
+        # Without a rate it is not known whether the warm-up goes on; a program that prints none is a toy as a rule.
+        rises = not rates or (rates[-1] > rates[0] and rates[-1] == max(rates))
         return "stuck" if len(points) >= _MANY and not rises else ""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:

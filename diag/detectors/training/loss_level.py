@@ -112,9 +112,8 @@ class _Rise:
 class LossDivergenceDetector:
     """Meaning: the loss rises for long: the model gets worse by training.
 
-    Evidence: the median of the last 30 lines is half as much again as the lowest median of 30 before, by 0.25 at least, and is
-    either above that of the first 30 lines or twice the lowest; the two differ by Fisher's exact test beyond one in ten
-    million.
+    Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and is either above
+    that of the first 30 lines or three times the lowest; the two differ by Fisher's exact test beyond one in ten million.
 
     What to do: lower the learning rate (a tenth), give it a warm-up, check beta (DPO) and that labels fit the template.
 
@@ -156,7 +155,7 @@ class LossDivergenceDetector:
     def _risen(self, values: Sequence[float], median: float) -> _Rise | None:
         assert self._best is not None and self._first is not None
         best, best_at, low = self._best
-        if median < max(1.5 * best, best + _LEAST_RISE) or not (median >= self._first or median >= 2 * best):
+        if median < max(2 * best, best + _LEAST_RISE) or not (median >= self._first or median >= 3 * best):
             return None
         middle = (best * median) ** 0.5
         few, many = (sum(value <= middle for value in part) for part in (values, low))

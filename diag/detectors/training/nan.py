@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
@@ -14,6 +13,7 @@ __all__ = ["GradNanDetector", "LossNanDetector"]
 
 _HEALED = 3  # finite values after which one that was not is taken for a step that was left out
 _MOST_RANKS = 64
+_MOST_KEPT = 16
 _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was first is not known among them
 
 _CAUSES = (
@@ -88,9 +88,9 @@ class LossNanDetector:
 class GradNanDetector:
     """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
 
-    Evidence: the gradient norm in the trainer's lines, two in a row (with fp16's dynamic loss scale: ten, since overflows
-    belong to it, see fp16-overflow), or one together with a loss that is no number; checks of Megatron-LM, which name the rank
-    ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which names the operator.
+    Evidence: the gradient norm in the trainer's lines, two in a row beside a loss that is a number (with fp16's dynamic loss
+    scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM, which name the rank ("found NaN in local
+    grad norm for bucket #0"), and PyTorch's anomaly mode, which names the operator.
 
     What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are checked before they
     are mixed with those of others. The same rank again after a restart points at the GPU.
@@ -102,7 +102,7 @@ class GradNanDetector:
 
     def __init__(self) -> None:
         self._reader = PointReader()
-        self._row: deque[Point] = deque(maxlen=64)  # those that are bad, in a row up to now
+        self._row: list[Point] = []  # the first of those that are bad, in a row up to now
         self._length = 0
         self._before: Point | None = None
         self._scaled = False
@@ -120,15 +120,15 @@ class GradNanDetector:
             if self._length == 0:
                 self._row.clear()
             self._length += 1
-            if len(self._row) < 2:
+            if len(self._row) < _MOST_KEPT:
                 self._row.append(point)
         elif point.grad is not None:
             self._length, self._before = 0, point
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         said = self._said
-        lost = self._length > 0 and any(point.loss is not None and not point.finite_loss for point in self._row)
-        in_row = self._length >= (10 if self._scaled else 2) or (lost and not self._scaled)
+        lost = any(point.loss is not None and not point.finite_loss for point in self._row)  # loss-nan says it then
+        in_row = self._length >= (10 if self._scaled else 2) and not lost
         if not in_row and not said.reports:
             return
         evidence = list(said.evidence())
@@ -137,8 +137,8 @@ class GradNanDetector:
             summary = f"{said.words()} met nan or inf in its own gradients{where} {_after(job)}"
         else:
             first = self._row[0]
-            summary = f"the gradient norm is {say(first.grad)} since {iteration_words(first.iteration).removeprefix('at ')}, in "
-            summary += f"{self._length} lines in a row" if self._length > 1 else "one line, and the loss with it"
+            since = iteration_words(first.iteration).removeprefix("at ")
+            summary = f"the gradient norm is {say(first.grad)} since {since}, in {self._length} lines in a row"
             evidence.append(Evidence("output", first.text[:500], first.at))
         if self._before is not None:
             summary += f"; the last good value was {say(self._before.grad)} {iteration_words(self._before.iteration)}"

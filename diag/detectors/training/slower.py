@@ -12,14 +12,14 @@ from diag.jobstate import JobState
 from diag.model import Evidence, rank_words
 from diag.observations import CgroupMemory, GpuSample, HostMemory, Observation
 from diag.pace import Drop
-from diag.residence import KINDS, Residence
+from diag.residence import KINDS, WAITING, Residence
 from diag.stacks import child_role
 
 __all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
 
 _LEAST_SAMPLES = 6  # of each rank, and of each GPU, before and after
 _MORE = 0.2  # of a rank's samples; 12 samples a minute tell no less
-_CHANCE = 1e-4  # of calling a rank the slow one; that it got slower at that very time speaks for it already
+_CHANCE = 1e-3  # of calling a rank the slow one; that it got slower at that very time speaks for it already
 _BUSY = 0.3
 _LOWER_CLOCK = 0.9
 _PRESSURE = 0.1  # of the time in which all tasks waited for memory
@@ -49,7 +49,7 @@ class Surroundings:
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, GpuSample):
             self.gpus.setdefault(fact.index, deque(maxlen=360)).append((at, fact))
-        elif isinstance(fact, HostMemory):
+        elif isinstance(fact, HostMemory) and (fact.pressure_full_ratio is not None or fact.swap_total_bytes):
             self.memory.append((at, fact.pressure_full_ratio or 0.0, fact.swap_total_bytes - fact.swap_free_bytes))
         elif isinstance(fact, CgroupMemory) and fact.pressure_full_ratio is not None:
             self.memory.append((at, fact.pressure_full_ratio, -1))
@@ -154,14 +154,17 @@ def _writer(job: JobState) -> Cause | None:
 
 
 def _elsewhere(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]]) -> Cause | None:
-    """All ranks alike are found in another part of the step more often than before."""
-    if not _enough(before) or not _enough(after):
+    """Each rank is found in another part of the step more often than before. One that is not is who the others wait for."""
+    if not _enough(before) or not _enough(after) or set(after) - set(before):
+        return None
+
+    def more(kind: str) -> float:
+        return min(_share(after[rank], kind) - _share(before[rank], kind) for rank in after)
+
+    kind = max(KINDS, key=more)
+    if more(kind) < _MORE or (kind in WAITING and len(after) < 2):
         return None
     then, now = Residence.shares(before.values()), Residence.shares(after.values())
-    kind = max(KINDS, key=lambda kind: now.get(kind, 0.0) - then.get(kind, 0.0))
-    more = now.get(kind, 0.0) - then.get(kind, 0.0)
-    if more < _MORE or (kind in ("collective", "backward", "gpu_sync") and len(after) < 2):
-        return None
     text = f"all ranks are found in {kind} in {now[kind]:.0%} of samples ({then.get(kind, 0.0):.0%} before)"
     return Cause("communication" if kind == "collective" else kind, text)
 

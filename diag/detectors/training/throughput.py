@@ -99,8 +99,8 @@ class SlowDetector:
     """Meaning: one part of each step takes so much of it that the GPUs wait, from the start on.
 
     Evidence: of the last samples of every rank (40 at least, half an hour at most) 30 % and more are in the same part: waiting
-    for a batch, or the optimizer's work on the CPU. Where there are GPUs, they are busy for 80 % of the time or less. There is
-    no normal speed to compare with: what is not found here is not said to be fast. `GET /ranks` has all shares.
+    for a batch, or the optimizer's work on the CPU. Where there are GPUs, none is in use for more than 80 % of the time. There
+    is no normal speed to compare with: what is not found here is not said to be fast. `GET /ranks` has all shares.
 
     What to do: data: more DataLoader workers, quicker storage, tokenising beforehand. CPU optimizer: offload less.
 
@@ -121,7 +121,7 @@ class SlowDetector:
         counts = job.residence.counts()
         if not counts or any(sum(each.values()) < _LEAST for each in counts.values()) or set(job.ranks) - set(counts):
             return
-        busy = self._busy()
+        busy = self._busy(job.residence.oldest())
         if busy is not None and busy > _GPU_IDLE:
             return
         for part in (_DATA, _CPU):
@@ -129,11 +129,11 @@ class SlowDetector:
             if share >= _MOST_SHARE:
                 yield _slow(part, share, busy, job, now)
 
-    def _busy(self) -> float | None:
-        """How busy the GPUs were, one with another; None without GPUs."""
-        seen = [gpu.utilization_ratio for looks in self._around.gpus.values() for _, gpu in looks
-                if gpu.utilization_ratio is not None]
-        return sum(seen) / len(seen) if len(seen) >= _GPU_SAMPLES else None
+    def _busy(self, since: float) -> float | None:
+        """How busy the busiest GPU was: the node may have others that the job does not use. None without GPUs."""
+        seen = [[gpu.utilization_ratio for at, gpu in looks if at >= since and gpu.utilization_ratio is not None]
+                for looks in self._around.gpus.values()]
+        return max((sum(each) / len(each) for each in seen if len(each) >= _GPU_SAMPLES), default=None)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
@@ -166,7 +166,7 @@ _CPU = _Part(
 def _slow(part: _Part, share: float, busy: float | None, job: JobState, now: float) -> Finding:
     counts, step = job.residence.counts(), job.steps.now()
     of_step = f", about {share * step:.2g} s of each step of {step:.2g} s" if step else ""
-    gpus = f"; the GPUs are busy for {busy:.0%} of the time" if busy is not None else ""
+    gpus = f"; the busiest GPU is in use for {busy:.0%} of the time" if busy is not None else ""
     samples = min(sum(each.values()) for each in counts.values())
     return Finding(
         id="slow", subject=JOB, severity=part.severity, confidence=Confidence.MEDIUM if busy is None else Confidence.HIGH,

@@ -111,8 +111,20 @@ def _slow_step(runtime: Runtime) -> None:
         runtime.schedule()
 
 
+def _nan_loss(runtime: Runtime) -> None:
+    """In a norm's weight, which every sample goes through; of an embedding only one row would be ill."""
+    import torch
+
+    schedule: Any = runtime.schedule
+    runtime.announce()
+    with torch.no_grad():
+        weights = [weight for weight in schedule.keywords["model"][0].parameters() if weight.dim() == 1]
+        weights[-1][0] = float("nan")
+
+
 STRIKES: dict[str, Callable[[Runtime], None]] = {
     "eval-hang": _eval_hang,
     "long-eval": _long_eval,
     "slow-step": _slow_step,
+    "nan-loss": _nan_loss,
 }

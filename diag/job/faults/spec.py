@@ -69,6 +69,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("service-wait", "the rank waits for the answer of an HTTP service"),
     _kind("slow-step", "one step does the work of `factor` steps on every rank: benign", factor=5),
     _kind("long-eval", "an evaluation of `factor` batches on every rank: benign", factor=100),
+    _kind("nan-loss", "the rank writes nan into a weight: loss and gradients are nan from then on", rank=1),
     _kind("cpu-optimizer", "the optimizer works on the CPU of every rank for `seconds`: benign", seconds=20),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}

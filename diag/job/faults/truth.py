@@ -78,6 +78,7 @@ TRUTHS: Mapping[str, Truth] = {
     "eval-hang": _hang("peer_not_joined"),
     "optimizer-hang": _hang("peer_not_joined"),
     "service-wait": _hang("resource_wait"),
+    "nan-loss": Truth(("loss-nan", "grad-nan"), (), _NOBODY),
     "slow-step": _BENIGN,
     "long-eval": _BENIGN,
     "cpu-optimizer": _BENIGN,
