@@ -351,7 +351,9 @@ class JobState(Progress):
             return
         before = self.checkpoints.get(fact.root)
         self.checkpoints[fact.root] = fact
-        if before is not None and before.folders != fact.folders and self.phase == "ckpt_save":
+        newest = max(fact.folders, key=lambda folder: folder.changed_at, default=None)
+        grew = newest is not None and self.save_log.grew(at, newest.size_bytes)
+        if self.phase == "ckpt_save" and (grew or (before is not None and before.folders != fact.folders)):
             self.save_moved_at = at
 
     def _disk(self, at: float, fact: DiskSpace) -> None:

@@ -52,6 +52,7 @@ class Job(BaseModel):
     total_iterations: int | None
     returncode: int | None
     at: float = Field(description="time of the last reading")
+    save: dict[str, Any] | None = Field(None, description="the checkpoint that is being written; null while none is")
 
 
 class Report(BaseModel):
