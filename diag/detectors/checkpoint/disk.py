@@ -66,7 +66,7 @@ class DiskFullDetector:
         if said:
             yield self._by_lines(job, said)
         elif job.returncode is None and job.alive_ranks():
-            found = self._now_full(now, job) or self._next_save(now, job)
+            found = self._next_save(job) or self._now_full(job)
             if found is not None:
                 yield found
 
@@ -94,7 +94,7 @@ class DiskFullDetector:
             evidence=tuple(item.evidence() for item in said[:3]), final=True,
         )
 
-    def _now_full(self, now: float, job: JobState) -> Finding | None:
+    def _now_full(self, job: JobState) -> Finding | None:
         for at, space in job.disks.values():
             if space.purpose not in ("save", "tmp") or not space.total_bytes:
                 continue
@@ -110,7 +110,7 @@ class DiskFullDetector:
             )
         return None
 
-    def _next_save(self, now: float, job: JobState) -> Finding | None:
+    def _next_save(self, job: JobState) -> Finding | None:
         """Before the save, with numbers. Not in one: what it has written is gone from what is free."""
         if job.phase == "ckpt_save" or job.save_log.unwritten is not None or (
             job.iteration is not None and 0 < job.total_iterations <= job.iteration

@@ -79,10 +79,12 @@ class Folders:
         return max(whole, key=lambda folder: (folder.iteration or -1, folder.changed_at), default=None)
 
     def tracker(self, root: str) -> tuple[str, str] | None:
-        """What the tracker of a folder says, where this job wrote it."""
-        said, changed = self._trackers.get(root, (None, False))
-        ours = changed or any(_root_of(path) == root for path in self._ours)
-        return said if ours else None
+        """What the tracker of a folder says."""
+        return self._trackers.get(root, (None, False))[0]
+
+    def wrote_tracker(self, root: str) -> bool:
+        """Whether this job did, as far as it was seen."""
+        return self._trackers[root][1] or any(_root_of(path) == root for path in self._ours)
 
     def roots(self) -> list[str]:
         return list(self._trackers)

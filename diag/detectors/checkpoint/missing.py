@@ -80,7 +80,7 @@ class CheckpointMissingDetector:
                 continue
             there = {folder.path for folder in job.checkpoints[root].folders} if root in job.checkpoints else set()
             over = job.returncode is not None or (bool(job.ranks) and not job.alive_ranks())
-            if named not in broken and (named in there or not over):
+            if named not in broken and (named in there or not over or not self._folders.wrote_tracker(root)):
                 continue
             item = broken.get(named)
             whole = self._folders.whole(item.folder if item else None)
