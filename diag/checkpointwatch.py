@@ -72,6 +72,7 @@ class CheckpointWatch:
         self._spaces: dict[str, tuple[float, int]] = {}
         self._told: dict[str, str] = {}
         self._cwd = ""
+        self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
         self._cpu = 0.0
         self._looking: threading.Thread | None = None
@@ -129,7 +130,7 @@ class CheckpointWatch:
 
     def _read_all(self, view: JobView) -> None:
         prefix = self._prefix(view)
-        named = named_paths(view.argv)
+        named = named_paths((*view.argv, *self._words_of(view)))
         saves = [item for item in named if item.role == "save"]
         for flag, path in self._save_roots(view, saves, prefix):
             self._read_folder(path, prefix, "save", flag)
@@ -206,6 +207,16 @@ class CheckpointWatch:
         if now - at >= _SPACE_SECONDS or abs(free - payload["bavail"]) > _SPACE_CHANGED * payload["blocks"]:
             self._spaces[path] = (now, payload["bavail"])
             self._put(Record(disk.SOURCE, payload, host=self._host, emitted=time.time()))
+
+    def _words_of(self, view: JobView) -> tuple[str, ...]:
+        """The rank's own arguments: `diag run -- bash train.sh` says nothing. Kept when it has ended."""
+        if view.rank_pid is not None and view.rank_pid != self._words[0]:
+            try:
+                raw = Path(f"{self._proc}/{view.rank_pid}/cmdline").read_bytes()
+            except OSError:
+                return self._words[1]
+            self._words = (view.rank_pid, tuple(os.fsdecode(word) for word in raw.split(b"\0")[:-1]))
+        return self._words[1]
 
     def _temporary(self, view: JobView) -> str:
         """TMPDIR of the rank, where we may know it."""

@@ -75,6 +75,7 @@ class JobState(Progress):
     def __init__(self) -> None:
         super().__init__()
         self.argv: tuple[str, ...] = ()
+        self.rank_argv: tuple[str, ...] = ()  # of the first rank seen: what a script around the launcher hides
         self.host = ""
         self.pid = 0
         self.started_at: float | None = None
@@ -105,6 +106,11 @@ class JobState(Progress):
         self.unparsed_total = 0
 
     # -- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command and what became of it in a rank: where flags are looked for. The last of two counts."""
+        return (*self.argv, *self.rank_argv)
 
     @property
     def ranks_seen(self) -> int:
@@ -202,6 +208,9 @@ class JobState(Progress):
             self._start_over(at)
         if self.started_at is None:
             self.started_at = at
+        if not self.rank_argv:
+            self.rank_argv = tuple(fact.command.split())
+            self.save_log.asynchronous |= switched_on(self.rank_argv, "async-save")
         self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
         self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)

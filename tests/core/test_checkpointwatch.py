@@ -176,3 +176,17 @@ def test_flags_of_launchers_and_frameworks_name_their_folders_and_models_on_a_hu
         ("--save_dir", "/a", "save"), ("trainer.default_local_dir", "/b", "save"), ("--ref_model", "./ref", "load"),
         ("--mcore_model", "/c", "load"),
     ]
+
+
+def test_flags_that_a_script_around_the_launcher_hides_are_read_from_the_rank(tmp_path: Path) -> None:
+    torch_dist(tmp_path / "save/iter_0000004")
+    rank = subprocess.Popen([sys.executable, "-c", "input()", "--save", str(tmp_path / "save")], stdin=subprocess.PIPE)
+    told = Told()
+    try:
+        one = watch(JobView(("bash", "train.sh"), os.getpid(), rank.pid), told)
+        look(one)
+    finally:
+        rank.communicate(b"\n")
+    look(one)  # the rank is gone, what it was told is not
+
+    assert [fact.root for fact in told.seen()] == [str(tmp_path / "save")]

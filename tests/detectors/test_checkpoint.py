@@ -18,7 +18,7 @@ from diag.observations import (
     SaveFinished,
     SaveStarted,
 )
-from tests.facts import Story
+from tests.facts import ALL_REDUCE, TRAIN, Story
 
 GIB = 1 << 30
 ROOT = "/out/v0-20261121-194515"
@@ -467,3 +467,61 @@ def test_mismatch_of_the_layout_that_ms_swift_goes_on_from_is_none() -> None:
     died(story)
 
     assert ids(story) == set()
+
+
+# --- the save under way --------------------------------------------------------------------------------------
+
+
+def saves(story: Story, *durations: float) -> None:
+    for number, seconds in enumerate(durations, 1):
+        story.tell(Iteration(None, 100 * number, 9999, "it"), SaveStarted(None, "saving", "/save"))
+        story.wait(seconds)
+        story.tell(SaveFinished(None, "saved", "/save"))
+        story.wait(1)
+
+
+def test_save_that_takes_five_times_as_long_as_any_before_it_is_called_slow_until_it_ends() -> None:
+    story = Story()
+    saves(story, 20, 25, 22)
+    story.tell(Iteration(None, 400, 9999, "it"), SaveStarted(None, "saving", "/save"))
+    story.wait(120)
+    early = ids(story)
+    story.tell(seen(folder(300), root="/save"))
+    story.wait(20)
+    slow = story.the("slow")
+    story.tell(SaveFinished(None, "saved", "/save"))
+    story.wait(2)
+
+    assert early == set()
+    assert (slow.klass, slow.severity.value) == ("checkpoint_save", "warning")
+    assert "the longest of 3 before it took 25 s" in slow.summary
+    assert ids(story) == set()
+
+
+@pytest.mark.parametrize("earlier", [(), (20.0, 25.0), (100.0, 30.0, 30.0)])
+def test_long_save_is_not_called_slow_by_too_few_or_by_longer_ones_before(earlier: tuple[float, ...]) -> None:
+    story = Story()
+    saves(story, *earlier)
+    story.tell(Iteration(None, 900, 9999, "it"), SaveStarted(None, "saving", "/save"))
+    story.wait(400)
+
+    assert "slow" not in ids(story)
+
+
+def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_that_stands_is_with_its_bytes_told() -> None:
+    # other nodes write: only the folder on shared storage tells of it
+    grows, stands = Story(), Story()
+    write = (*TRAIN, "save_checkpoint /env/megatron/training/checkpointing.py:400", "write /env/torch/serialization.py:900")
+    for story in (grows, stands):
+        story.tell(Iteration(None, 100, 9999, "it"), SaveStarted(None, "saving", "/save"))
+        for number in range(1, 60):
+            size = number * GIB if story is grows else GIB
+            story.tell(seen(replace(folder(100), path="/save/iter_0000100", size_bytes=size, changed_at=1000.0), root="/save"))
+            story.still(5.0, {0: write, 1: ALL_REDUCE})
+
+    assert ids(grows) == set()
+    assert stands.the("hang").klass == "checkpoint_io"
+    assert any(item.kind == "checkpoint" and "1024.0 MiB on disk, and not a byte more for" in item.excerpt
+               for item in stands.the("hang").evidence)
+    save = grows.engine.job.save_log.current
+    assert save is not None and save.bytes_per_second == pytest.approx(GIB / 6)

@@ -95,7 +95,7 @@ class CheckpointCorruptDetector:
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
         why = _why(folder, job)
         go_on = (
-            f"Go on from {whole.path}, which is whole: {resume_advice(job.argv, whole.path, whole.kind)}." if whole else
+            f"Go on from {whole.path}, which is whole: {resume_advice(job.words, whole.path, whole.kind)}." if whole else
             "There is no whole checkpoint beside it: look for an older run's, or begin anew."
         )
         tracker = self._folders.tracker(str(folder.path.rpartition("/")[0]))
@@ -123,7 +123,7 @@ class CheckpointCorruptDetector:
             others = [other for other in seen.folders if other is not folder and not other.missing and not other.damaged]
             go_on = "Copy or download it again, or load another one."
             if others:
-                flags = resume_advice(job.argv, others[-1].path, others[-1].kind)
+                flags = resume_advice(job.words, others[-1].path, others[-1].kind)
                 go_on = f"Load {others[-1].path} instead, which is whole: {flags}."
             return Finding(
                 id="checkpoint-corrupt", subject=JOB, since=at, cause="truncated" if folder.damaged else "incomplete",

@@ -92,14 +92,14 @@ class CheckpointMissingDetector:
                 summary=f"{tracker[0]} in {root} names {PurePosixPath(named).name}, {what}: the next start would load it and "
                 f"fail",
                 advice=f"Before the next start {tell}" + (
-                    f" ({name_of(whole)}), or load it by name: {resume_advice(job.argv, whole.path, whole.kind)}" if whole else ""
+                    f" ({name_of(whole)}), or load it by name: {resume_advice(job.words, whole.path, whole.kind)}" if whole else ""
                 ) + ".",
                 evidence=(Evidence("checkpoint", f"{tracker[0]}: {tracker[1]}", now),), final=job.returncode is not None,
             )
         return None
 
     def _by_argument(self, job: JobState) -> Finding | None:
-        saves = {item.path.rstrip("/") for item in named_paths(job.argv) if item.role == "save"}
+        saves = {item.path.rstrip("/") for item in named_paths(job.words) if item.role == "save"}
         for at, seen in self._folders.loads.values():
             what, cause = _what_is_wrong(seen)
             if not what or any(seen.root.rstrip("/").endswith(path) for path in saves):
@@ -139,8 +139,8 @@ class CheckpointMissingDetector:
             return failed_at(job, item.at) or (job.returncode == 0 and job.iteration is None)
         if item.match[1] == "because":  # "... the metadata file because load directory is not defined": none was asked for
             return False
-        saves = {saved.path.rstrip("/") for saved in named_paths(job.argv) if saved.role == "save"}
-        loads = [saved for saved in named_paths(job.argv) if saved.role == "load"]
+        saves = {saved.path.rstrip("/") for saved in named_paths(job.words) if saved.role == "save"}
+        loads = [saved for saved in named_paths(job.words) if saved.role == "load"]
         folder = str(PurePosixPath(item.match[1]).parent)
         return bool(loads) and not any(folder.endswith(path) for path in saves)
 
