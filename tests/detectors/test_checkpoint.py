@@ -339,6 +339,19 @@ def test_truncated_shard_of_what_the_job_begins_from_is_named_before_it_is_loade
     assert "(--model /model) is not whole: damaged model-00002-of-00003.safetensors (1000 of 2000 bytes)" in finding.summary
 
 
+def test_model_is_read_for_its_weights_and_a_missing_optimizer_beside_them_is_none_of_its_faults() -> None:
+    story = Story()
+    bad = CheckpointFolder("/out/checkpoint-4", "torch_dist", 4, 9, GIB, 10.0, ("iter_0000004/.metadata",),
+                           damaged=("optimizer.pt (empty)",))
+    story.tell(seen(bad, root="/out/checkpoint-4", role="load", flag="--model"))
+    story.wait(2)
+    as_model = ids(story)
+    story.tell(seen(replace(bad, path="/out/b"), root="/out/b", role="load", flag="--mcore_model"))
+    story.wait(2)
+
+    assert (as_model, ids(story)) == (set(), {"checkpoint-corrupt"})
+
+
 def test_other_checkpoints_beside_the_one_that_is_loaded_may_be_broken() -> None:
     story = Story()
     story.tell(seen(replace(folder(4, ".metadata"), path="/save/iter_0000004"), replace(folder(2), path="/save/iter_0000002"),

@@ -85,7 +85,7 @@ class CheckpointCorruptDetector:
         if many:
             yield NotChecked(
                 f"whether {name_of(many[-1])} is whole", f"it has {many[-1].files} files or more, or folders that may not be "
-                f"read",
+                "read",
                 "check it by hand before you go on from it",
             )
 
@@ -116,9 +116,12 @@ class CheckpointCorruptDetector:
         """What the job was told to begin from, as it lay there before it was loaded."""
         for at, seen in self._folders.loads.values():
             folder = _to_be_loaded(seen)
-            if folder is None or not (folder.missing or folder.damaged):
+            if folder is None:
                 continue
-            words = (("missing", folder.missing), ("damaged", folder.damaged))
+            missing, damaged = _of_interest(seen.flag, folder.missing), _of_interest(seen.flag, folder.damaged)
+            words = (("missing", missing), ("damaged", damaged))
+            if not (missing or damaged):
+                continue
             what = "; ".join(f"{word} {', '.join(names)}" for word, names in words if names)
             others = [other for other in seen.folders if other is not folder and not other.missing and not other.damaged]
             go_on = "Copy or download it again, or load another one."
@@ -126,7 +129,7 @@ class CheckpointCorruptDetector:
                 flags = resume_advice(job.words, others[-1].path, others[-1].kind)
                 go_on = f"Load {others[-1].path} instead, which is whole: {flags}."
             return Finding(
-                id="checkpoint-corrupt", subject=JOB, since=at, cause="truncated" if folder.damaged else "incomplete",
+                id="checkpoint-corrupt", subject=JOB, since=at, cause="truncated" if damaged else "incomplete",
                 severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING, confidence=Confidence.HIGH,
                 summary=f"the checkpoint to begin from ({seen.flag} {folder.path}) is not whole: {what}", advice=go_on,
                 evidence=(
@@ -164,6 +167,13 @@ def _to_be_loaded(seen: CheckpointsSeen) -> CheckpointFolder | None:
         return seen.folders[0]
     named = pointed_at(seen.root, seen.tracker) if seen.tracker else None
     return next((folder for folder in seen.folders if folder.path == named), None)
+
+
+def _of_interest(flag: str, files: tuple[str, ...]) -> tuple[str, ...]:
+    """--model reads the weights alone, whatever else of a checkpoint lies beside them."""
+    if "model" not in flag or "mcore" in flag:
+        return files
+    return tuple(file for file in files if "/" not in file and any(end in file for end in (".safetensors", ".bin")))
 
 
 def _why(folder: CheckpointFolder, job: JobState) -> str:

@@ -86,14 +86,14 @@ class CheckpointMissingDetector:
             whole = self._folders.whole(item.folder if item else None)
             what = f"which is not whole ({item.what})" if item else "which is not there"
             tell = f"write {whole.iteration} into it" if tracker[0].endswith(".txt") and whole else "let it name a whole one"
+            flags = resume_advice(job.words, whole.path, whole.kind) if whole else ""
+            by_name = f" ({name_of(whole)}), or load it by name: {flags}" if whole else ""
             return Finding(
                 id="checkpoint-missing", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH,
                 since=item.since if item else now, cause="tracker_broken" if item else "tracker_absent_dir",
                 summary=f"{tracker[0]} in {root} names {PurePosixPath(named).name}, {what}: the next start would load it and "
-                f"fail",
-                advice=f"Before the next start {tell}" + (
-                    f" ({name_of(whole)}), or load it by name: {resume_advice(job.words, whole.path, whole.kind)}" if whole else ""
-                ) + ".",
+                "fail",
+                advice=f"Before the next start {tell}{by_name}.",
                 evidence=(Evidence("checkpoint", f"{tracker[0]}: {tracker[1]}", now),), final=job.returncode is not None,
             )
         return None

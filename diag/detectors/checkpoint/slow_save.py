@@ -44,7 +44,7 @@ class SlowSaveDetector:
             id="slow", subject="save", klass="checkpoint_save", severity=Severity.WARNING, confidence=Confidence.MEDIUM,
             since=save.began, cause="save_slower_than_before",
             summary=f"the save after iteration {save.iteration} has taken {took:.0f} s, the longest of {len(earlier)} before "
-            f"it took "
+            "it took "
             f"{longest:.0f} s: {save_words(facts)}",
             advice="Look at the file system that it goes to: who else writes there, quota, `df`, the storage's own health. "
             "Where it grows "
