@@ -84,8 +84,8 @@ class CheckpointCorruptDetector:
         many = [folder for seen in job.checkpoints.values() for folder in seen.folders if not folder.listed]
         if many:
             yield NotChecked(
-                f"whether {name_of(many[-1])} is whole", f"it has {many[-1].files} files or more, or folders that may not be "
-                "read",
+                f"whether {name_of(many[-1])} is whole",
+                f"it has {many[-1].files} files or more, or folders that may not be read",
                 "check it by hand before you go on from it",
             )
 

@@ -46,7 +46,8 @@ _WHAT = {
     "stale_handle": "the network file system lost the file (stale handle)", "io_error": "the device or its server failed (I/O "
     "error)",
     "not_connected": "the network file system is not connected any more", "too_large": "the file is larger than allowed",
-    "gone": "the folder is not there any more", "write_failed": "the write failed, and the error does not say why",
+    "gone": "the folder is not there any more", "write_failed": "the write fell short, and the error does not say why (as a "
+    "rule a full disk or quota)",
 }
 _ADVICE = {
     "read_only": "Mount it for writing (`mount | grep PATH`; a volume with readOnly: true; a disk that the kernel remounted "
