@@ -28,6 +28,7 @@ _LONGEST_SECONDS = 300.0
 _PATIENCE_SECONDS = 10.0  # for one look: longer is a file system that hangs
 _LAST_LOOK_SECONDS = 2.0
 _MOST_ROOTS = 8
+_MANY_FILES = 500
 _SPACE_SECONDS = 30.0  # between two readings of a disk that hardly changed
 _SPACE_CHANGED = 0.002  # of its size
 
@@ -74,6 +75,7 @@ class CheckpointWatch:
         self._cwd = ""
         self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
+        self._many = False  # each look at them is a large record of the journal
         self._cpu = 0.0
         self._looking: threading.Thread | None = None
 
@@ -99,7 +101,8 @@ class CheckpointWatch:
             began, before = time.monotonic(), self._cpu
             self._look(_PATIENCE_SECONDS)
             wall = time.monotonic() - began
-            usual = min(self._seconds, _SAVING_SECONDS) if self._view().saving else self._seconds
+            quick = self._view().saving and not self._many
+            usual = min(self._seconds, _SAVING_SECONDS) if quick else self._seconds
             pause = min(max(usual, (self._cpu - before) / _COST_RATIO, wall / _WALL_RATIO), _LONGEST_SECONDS)
             if self._wake.wait(max(0.0, pause - wall)):
                 self._wake.clear()
@@ -185,9 +188,10 @@ class CheckpointWatch:
         try:
             payload = reader.sample()
         except checkpoint.CheckpointUnavailable as error:
-            self._failed(f"checkpoints ({role})", error.reason, error.remedy)
+            self._failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return
-        self._works(f"checkpoints ({role})")
+        self._works(f"checkpoints in {path!r}")
+        self._many = max(self._many, sum(len(folder.get("files", ())) for folder in payload["folders"]) > _MANY_FILES)
         known = self._shown.get(key)
         if known is None and role == "save" and not payload["folders"] and not payload["tracker"]:
             return  # nothing was saved here yet
@@ -200,9 +204,9 @@ class CheckpointWatch:
         try:
             payload = disk.read(prefix + path, purpose, path, uid)
         except disk.DiskUnavailable as error:
-            self._failed(f"free space ({purpose})", error.reason, error.remedy)
+            self._failed(f"free space of {path!r}", error.reason, error.remedy)
             return
-        self._works(f"free space ({purpose})")
+        self._works(f"free space of {path!r}")
         at, free = self._spaces.get(path, (-_SPACE_SECONDS, -1))
         if now - at >= _SPACE_SECONDS or abs(free - payload["bavail"]) > _SPACE_CHANGED * payload["blocks"]:
             self._spaces[path] = (now, payload["bavail"])

@@ -137,12 +137,13 @@ class CheckpointReader:
                 names.add(entry.name)
                 if _CHECKPOINT.match(entry.name) and entry.is_dir(follow_symlinks=False):
                     folders.append(_Folder(entry.path, entry.name))
-        for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
-            _walk(folder, budget)
-        if _is_one_itself(names, Path(self.root).name):
+        # ms-swift's checkpoint-4 has an iter_0000004 in it; HF's output_dir may hold a model beside its checkpoints
+        if _CHECKPOINT.match(Path(self.root).name) or (not folders and _is_one_itself(names)):
             own = _Folder(self.root, "")
             _walk(own, budget)
             return [own], None
+        for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
+            _walk(folder, budget)
         return folders, next((said for name in TRACKERS if name in names and (said := _tracker(self.root, name))), None)
 
     # -- the few bytes that tell ------------------------------------------------------------------------------
@@ -165,7 +166,8 @@ class CheckpointReader:
                 head = _head(key[0], kind, size)
             if head is not None:
                 self._heads[key] = head
-                heads[name] = head
+                if head:  # nothing is wrong with the others: a thousand of them need no place in the journal
+                    heads[name] = head
         return {**payload, "files": [[_text(name), size] for name, size, _ in folder.files], "heads": heads}
 
 
@@ -215,13 +217,13 @@ def _take(folder: _Folder, entry: os.DirEntry[str], prefix: str, depth: int, bel
         folder.whole = False
 
 
-def _is_one_itself(names: set[str], own: str) -> bool:
+def _is_one_itself(names: set[str]) -> bool:
     """A path to one checkpoint (--model, --resume_from_checkpoint), not to a folder of them."""
     if any(name.endswith((".safetensors", ".distcp", ".safetensors.index.json")) for name in names):
         return True
     if names & {".metadata", "common.pt", "pytorch_model.bin", "trainer_state.json", "pytorch_model.bin.index.json"}:
         return True
-    return _CHECKPOINT.match(own) is not None or any(name.startswith("mp_rank_") for name in names)
+    return any(name.startswith("mp_rank_") for name in names)
 
 
 def _tracker(root: str, name: str) -> Payload | None:
@@ -253,12 +255,12 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(path: str, kind: str, size: int) -> Payload | None:
-    """None where it cannot be read: no reading is no proof of damage."""
+    """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof of damage."""
     try:
         if kind == "safetensors":
             return _safetensors(path, size)
         if kind == "zip":
-            return {"first": _read(path, 0, 4).hex(), "last": _read(path, max(0, size - _ZIP_TAIL), _ZIP_TAIL).hex()}
+            return _zip(path, size)
         if kind == "metadata":
             if size > _LARGEST_INDEX:
                 return None
@@ -268,6 +270,14 @@ def _head(path: str, kind: str, size: int) -> Payload | None:
         return {"text": _text(_read(path, 0, 1000).decode("utf-8", "backslashreplace").strip())}
     except OSError:
         return None
+
+
+def _zip(path: str, size: int) -> Payload:
+    """Only what torch.save wrote as zip: the old format (first bytes 8002) has no end to look for, and may end in zeros."""
+    first, last = _read(path, 0, 4), _read(path, max(0, size - _ZIP_TAIL), _ZIP_TAIL)
+    if size and not first.strip(b"\0") and not last.strip(b"\0"):
+        return {"bad": "begins and ends with zeros"}
+    return {"bad": "cut off: no end of a zip file"} if first == b"PK\3\4" and not last.startswith(b"PK\5\6") else {}
 
 
 def _safetensors(path: str, size: int) -> Payload | None:
@@ -285,7 +295,8 @@ def _safetensors(path: str, size: int) -> Payload | None:
     try:
         header = json.loads(_read(path, 8, length))
         ends = [value["data_offsets"][1] for name, value in header.items() if name != "__metadata__"]
-        return {"needs": 8 + length + max((int(end) for end in ends), default=0)}
+        needs = 8 + length + max((int(end) for end in ends), default=0)
+        return {} if needs == size else {"needs": needs}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return {"bad": "no header of safetensors"}
 

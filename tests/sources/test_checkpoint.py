@@ -198,6 +198,13 @@ def test_path_of_one_checkpoint_is_that_checkpoint(tmp_path: Path) -> None:
     assert (folder.path, folder.iteration, folder.missing) == (str(tmp_path / "checkpoint-8"), 8, ())
 
 
+def test_model_that_hf_trainer_saves_beside_its_checkpoints_hides_none_of_them(tmp_path: Path) -> None:
+    safetensors(tmp_path / "out/model.safetensors")
+    hf(tmp_path / "out/checkpoint-500")
+
+    assert [Path(folder.path).name for folder in seen(tmp_path / "out").folders] == ["checkpoint-500"]
+
+
 def test_folder_that_is_not_there_is_told_and_a_file_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
@@ -262,7 +269,7 @@ def test_version_folders_of_ms_swift_are_those_of_this_run(tmp_path: Path) -> No
     None, [], {"folders": 3}, {"root": "/a", "folders": [3, {"count": -1}, {"count": 1, "bytes": 1, "empty": 0, "changed": "x"}]},
     {"root": "/a", "folders": [], "tracker": [1, 2], "role": 7},
     {"root": "/a", "folders": [{"name": None, "count": 1, "bytes": 1, "empty": 0, "changed": 1, "files": [["a.pt", 3], 7],
-                                "heads": {"a.pt": {"first": 3, "last": None}, "b": 2}}]},
+                                "heads": {"a.pt": {"bad": 3, "needs": "x"}, "b": 2}}]},
 ])
 def test_damaged_payloads_are_unparsed_or_understood_in_part(payload: object) -> None:
     facts = list(checkpoint.parse(Record(checkpoint.SOURCE, payload)))
