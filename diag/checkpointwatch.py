@@ -29,6 +29,7 @@ _PATIENCE_SECONDS = 10.0  # for one look: longer is a file system that hangs
 _LAST_LOOK_SECONDS = 2.0
 _MOST_ROOTS = 8
 _MANY_FILES = 500
+_MOST_HEADS_AT_THE_END = 4096
 _SPACE_SECONDS = 30.0  # between two readings of a disk that hardly changed
 _SPACE_CHANGED = 0.002  # of its size
 
@@ -72,6 +73,7 @@ class CheckpointWatch:
         self._shown: dict[tuple[str, str], Payload] = {}
         self._spaces: dict[str, tuple[float, int]] = {}
         self._told: dict[str, str] = {}
+        self._most_heads = checkpoint.MOST_HEADS
         self._cwd = ""
         self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
@@ -93,6 +95,7 @@ class CheckpointWatch:
             return
         self._stopped = True
         self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
+        self._most_heads = _MOST_HEADS_AT_THE_END
         self._wake.set()
         self._look(_LAST_LOOK_SECONDS)
 
@@ -186,7 +189,7 @@ class CheckpointWatch:
         if reader is None:
             reader = self._readers[key] = checkpoint.CheckpointReader(prefix + path, role, path, flag)
         try:
-            payload = reader.sample()
+            payload = reader.sample(self._most_heads)
         except checkpoint.CheckpointUnavailable as error:
             self._failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return

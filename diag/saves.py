@@ -81,6 +81,7 @@ class SaveLog:
         self.saves: deque[Save] = deque(maxlen=_KEPT)
         self.count = 0
         self.asynchronous = False
+        self._lines = False  # the log of this node tells of saves
         self._forgotten: list[float] = []  # durations of those that `saves` has no room for
 
     @property
@@ -96,6 +97,8 @@ class SaveLog:
     def unwritten(self) -> Save | None:
         """The asynchronous save that still goes on behind the training, as far as anybody said."""
         last = self.saves[-1] if self.saves else None
+        if self.count > 1 and not self._lines:
+            return None  # rank 0 prints it, and that is on another node
         if not self.asynchronous or last is None or last.ended is None or last.written is not None or last.cut_off:
             return None
         return last
@@ -124,6 +127,7 @@ class SaveLog:
         `written` False: the line is about a part of it, and the rest is still written behind the training.
         """
         current = self.current
+        self._lines |= bool(path)
         if current is not None:
             current.ended, current.cut_off, current.path = at, cut_off, current.path or path
             if path and written and not cut_off:

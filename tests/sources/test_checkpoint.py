@@ -256,6 +256,19 @@ def test_second_look_at_unchanged_files_reads_no_byte_of_them(tmp_path: Path, mo
     assert opened == []
 
 
+def test_few_files_are_opened_in_one_look_those_that_name_others_first_and_the_rest_later(tmp_path: Path) -> None:
+    torch_dist(tmp_path / "iter_0000004", ranks=20)
+    reader = CheckpointReader(str(tmp_path))
+    os.truncate(tmp_path / "iter_0000004/__19_1.distcp", 100)
+
+    first = reader.sample(most_heads=3)["folders"][0]["heads"]
+    later = [reader.sample(most_heads=20)["folders"][0]["heads"] for _ in range(3)][-1]
+
+    assert len(first[".metadata"]["names"]) == 40 and "__19_1.distcp" not in first
+    assert later["__19_1.distcp"] == {"bad": "cut off: no end of a zip file"}
+    assert "__0_0.distcp" not in later  # whole: no word in the journal
+
+
 def test_version_folders_of_ms_swift_are_those_of_this_run(tmp_path: Path) -> None:
     old, new = tmp_path / "v0-20261120-120000", tmp_path / "v1-20261121-194515"
     for path in (old, new, tmp_path / "vision-model"):

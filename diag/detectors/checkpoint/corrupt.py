@@ -104,7 +104,7 @@ class CheckpointCorruptDetector:
         cause = "truncated" if folder.damaged and not folder.missing else "incomplete"
         return Finding(
             id="checkpoint-corrupt", subject=JOB, since=broken.since, cause=cause,
-            severity=Severity.WARNING if later else Severity.CRITICAL,
+            severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
             summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {gib(folder.size_bytes)}){why}; "
             + (f"the last whole one is {name_of(whole)}" if whole else "no other checkpoint is there"),
