@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from diag.engine import report
 from diag.observations import (
     CheckpointFolder,
     CheckpointsSeen,
@@ -18,6 +19,7 @@ from diag.observations import (
     SaveFinished,
     SaveStarted,
 )
+from diag.outputs.text import job_sentence
 from tests.facts import ALL_REDUCE, TRAIN, Story
 
 GIB = 1 << 30
@@ -538,3 +540,19 @@ def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_t
                for item in stands.the("hang").evidence)
     save = grows.engine.job.save_log.current
     assert save is not None and save.bytes_per_second == pytest.approx(GIB / 6)
+
+
+def test_report_has_the_save_under_way_in_numbers_and_in_words_and_none_afterwards() -> None:
+    story = Story()
+    saves(story, 20)
+    story.tell(Iteration(None, 400, 9999, "it"), SaveStarted(None, "saving", "/save"))
+    for size in (GIB, 3 * GIB):
+        story.tell(seen(replace(folder(400), path="/save/iter_0000400", size_bytes=size), root="/save"))
+        story.wait(4)
+    document = report(story.engine)
+    story.tell(SaveFinished(None, "saved", "/save"))
+
+    save = document["job"]["save"]
+    assert (save["seconds"], save["usual_seconds"], save["written_bytes"], save["asynchronous"]) == (8.0, 20.0, 3 * GIB, False)
+    assert "saving for 8 s (usually 20 s), 3.0 GiB written, 0.50 GiB/s" in job_sentence(document)
+    assert report(story.engine)["job"]["save"] is None

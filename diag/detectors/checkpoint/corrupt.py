@@ -47,8 +47,7 @@ _SILENT_END = ("could not load the checkpoint", "Invalid metadata file")
 
 class CheckpointCorruptDetector:
     """Meaning: a checkpoint cannot be loaded: a save was cut off, a file in it is truncated, or the job could not read the one
-    that
-    it was to begin from.
+    that it was to begin from.
 
     Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each __R_I.distcp that
     `.metadata` names, each shard of an index, the length in the header of safetensors, the end of torch's zip files), looked at
@@ -155,8 +154,7 @@ class CheckpointCorruptDetector:
             since=first.at, cause=first.cause, final=True,
             summary=f"{who} could not read a checkpoint or a file of it{_when(job)}: {first.match[1].strip()}{quietly}",
             advice="The file is not whole: a save that was cut off, a copy or a download that broke. The traceback above the "
-            "line names "
-            "it; compare its size with the source, or load the checkpoint before it.",
+            "line names it; compare its size with the source, or load the checkpoint before it.",
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 

@@ -133,10 +133,9 @@ class DiskFullDetector:
                 confidence=Confidence.HIGH if last else Confidence.MEDIUM,
                 summary=f"the next checkpoint ({gib(size)}, {like}) will not fit: {_left(space)}{there}",
                 advice="Free space before the next save" + (" (delete older checkpoints)" if kept else "") + ", or it ends "
-                "the job. "
-                "For later: --save_total_limit N keeps N of them (ms-swift, HF Trainer), but deletes after it has written, so "
-                "N + 1 must fit; --no_save_optim true (--no-save-optim for Megatron-LM) saves weights only, which cannot be "
-                "resumed.",
+                "the job. For later: --save_total_limit N keeps N of them (ms-swift, HF Trainer), but deletes after it has "
+                "written, so N + 1 must fit; --no_save_optim true (--no-save-optim for Megatron-LM) saves weights only, which "
+                "cannot be resumed.",
                 evidence=(Evidence("statvfs", _left(space), at),), holds_seconds=_HOLDS_SECONDS,
             )
         return None
@@ -159,15 +158,12 @@ class DiskFullDetector:
 
 _ADVICE = {
     "no_space": "Free space on that disk (older checkpoints, core dumps, caches), or save to another one: --output_dir "
-    "(ms-swift, HF "
-    "Trainer), --save (Megatron-LM). --save_total_limit N keeps only N checkpoints; N + 1 must fit. What this save left is not "
-    "whole: go on from the checkpoint before it.",
+    "(ms-swift, HF Trainer), --save (Megatron-LM). --save_total_limit N keeps only N checkpoints; N + 1 must fit. What this "
+    "save left is not whole: go on from the checkpoint before it.",
     "quota": "Ask for a larger quota or delete what is not needed (`quota -s`, `lfs quota -h -u $USER PATH` on Lustre), or "
-    "save to "
-    "another file system: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
+    "save to another file system: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
     "inodes": "Delete folders of many small files (`df -i PATH`, `du --inodes`), or save to another file system. Fewer ranks "
-    "write "
-    "fewer files a checkpoint.",
+    "write fewer files a checkpoint.",
 }
 
 

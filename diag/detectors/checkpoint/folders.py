@@ -60,7 +60,7 @@ class Folders:
 
     def broken(self, now: float, job: JobState) -> Iterator[Broken]:
         """This job's own, oldest first."""
-        for path, (folder, changed) in self._changed.items():
+        for folder, changed in self._changed.values():
             if not self._is_ours(folder, job) or not self._is_settled(folder, changed, now, job):
                 continue
             what = self._what(folder, job)

@@ -49,8 +49,7 @@ class CheckpointMissingDetector:
     further word when they find none.
 
     False alarms: a first start with --load and --save at one path is none, and is not reported. ms-swift writes its tracker
-    before
-    an asynchronous save begins: it is judged when that save is over.
+    before an asynchronous save begins: it is judged when that save is over.
     """
 
     name = "checkpoint-missing"
@@ -108,8 +107,8 @@ class CheckpointMissingDetector:
                 id="checkpoint-missing", subject=JOB, since=at, cause=cause, final=True,
                 severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING, confidence=Confidence.HIGH,
                 summary=f"{seen.flag} {seen.root}: {what}",
-                advice="Correct the path, and mount it on every node. Megatron-LM starts from random weights where it finds no "
-                "checkpoint: --exit-on-missing-checkpoint makes it stop instead.",
+                advice="Correct the path, and mount it on every node. Megatron-LM starts from random weights where it finds "
+                "no checkpoint: --exit-on-missing-checkpoint makes it stop instead.",
                 evidence=(Evidence("checkpoint", f"{seen.root}: {what}", at),),
             )
         return None
@@ -128,9 +127,9 @@ class CheckpointMissingDetector:
             confidence=Confidence.HIGH, ranks=ranks_of(said), since=first.at, cause=first.cause, final=True,
             summary=f"the job {what}",
             advice="Correct the path and see that every node has it mounted. ms-swift 4.x: --mcore_model takes the "
-            "checkpoint-N folder, "
-            "with its latest_checkpointed_iteration.txt; Megatron-LM: --load takes the folder above iter_NNNNNNN, and "
-            "--exit-on-missing-checkpoint keeps it from starting with random weights; HF Trainer: --resume_from_checkpoint.",
+            "checkpoint-N folder, with its latest_checkpointed_iteration.txt; Megatron-LM: --load takes the folder above "
+            "iter_NNNNNNN, and --exit-on-missing-checkpoint keeps it from starting with random weights; HF Trainer: "
+            "--resume_from_checkpoint.",
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 

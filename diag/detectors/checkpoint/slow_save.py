@@ -47,9 +47,8 @@ class SlowSaveDetector:
             "it took "
             f"{longest:.0f} s: {save_words(facts)}",
             advice="Look at the file system that it goes to: who else writes there, quota, `df`, the storage's own health. "
-            "Where it grows "
-            "slowly, fewer bytes help: --no_save_optim true for all but the last, a local disk first, --async_save true "
-            "(ms-swift).",
+            "Where it grows slowly, fewer bytes help: --no_save_optim true for all but the last, a local disk first, "
+            "--async_save true (ms-swift).",
             evidence=(Evidence("saves", f"earlier saves: {', '.join(f'{seconds:.0f} s' for seconds in earlier[-8:])}", now),),
         )
 
