@@ -66,7 +66,6 @@ class Folders:
             what = self._what(folder, job)
             if what:
                 yield Broken(folder, what, changed, sure=bool(folder.missing or folder.damaged))
-            assert path == folder.path
 
     def whole(self, besides: CheckpointFolder | None = None) -> CheckpointFolder | None:
         """The newest in the same folder that misses nothing."""
