@@ -80,12 +80,12 @@ def resume_advice(argv: Sequence[str], path: str, kind: str) -> str:
     >>> resume_advice(["pretrain_gpt.py"], "/save/iter_0000500", "torch_dist")
     '--load /save --ckpt-step 500'
     """
-    swift = bool({"megatron", "swift"} & {PurePosixPath(word).name for word in argv[:12]})
+    megatron = any(PurePosixPath(word).name == "megatron" or "/_megatron/" in word for word in argv)  # ms-swift's own command
     if kind in ("torch_dist", "torch_dcp", "megatron_legacy"):
         above, step = PurePosixPath(path).parent, iteration_of(path)
         if PurePosixPath(path).name.startswith("checkpoint-"):
             return f"--mcore_model {path} --finetune false (ms-swift's default, true, takes the weights only)"
-        return f"--load {above}" + (" --finetune false" if swift else f" --ckpt-step {step}" if step is not None else "")
-    if swift and any(PurePosixPath(word).name == "megatron" for word in argv[:12]):
+        return f"--load {above}" + (" --finetune false" if megatron else f" --ckpt-step {step}" if step is not None else "")
+    if megatron:
         return f"--model {path} (it holds weights only: the optimizer and the step begin anew)"
     return f"--resume_from_checkpoint {path}"

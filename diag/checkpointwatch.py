@@ -28,6 +28,8 @@ _LONGEST_SECONDS = 300.0
 _PATIENCE_SECONDS = 10.0  # for one look: longer is a file system that hangs
 _LAST_LOOK_SECONDS = 2.0
 _MOST_ROOTS = 8
+_MANY_FILES = 500
+_MOST_HEADS_AT_THE_END = 4096
 _SPACE_SECONDS = 30.0  # between two readings of a disk that hardly changed
 _SPACE_CHANGED = 0.002  # of its size
 
@@ -71,8 +73,11 @@ class CheckpointWatch:
         self._shown: dict[tuple[str, str], Payload] = {}
         self._spaces: dict[str, tuple[float, int]] = {}
         self._told: dict[str, str] = {}
+        self._most_heads = checkpoint.MOST_HEADS
         self._cwd = ""
+        self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
+        self._many = False  # each look at them is a large record of the journal
         self._cpu = 0.0
         self._looking: threading.Thread | None = None
 
@@ -90,6 +95,7 @@ class CheckpointWatch:
             return
         self._stopped = True
         self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
+        self._most_heads = _MOST_HEADS_AT_THE_END
         self._wake.set()
         self._look(_LAST_LOOK_SECONDS)
 
@@ -98,7 +104,8 @@ class CheckpointWatch:
             began, before = time.monotonic(), self._cpu
             self._look(_PATIENCE_SECONDS)
             wall = time.monotonic() - began
-            usual = min(self._seconds, _SAVING_SECONDS) if self._view().saving else self._seconds
+            quick = self._view().saving and not self._many
+            usual = min(self._seconds, _SAVING_SECONDS) if quick else self._seconds
             pause = min(max(usual, (self._cpu - before) / _COST_RATIO, wall / _WALL_RATIO), _LONGEST_SECONDS)
             if self._wake.wait(max(0.0, pause - wall)):
                 self._wake.clear()
@@ -129,7 +136,7 @@ class CheckpointWatch:
 
     def _read_all(self, view: JobView) -> None:
         prefix = self._prefix(view)
-        named = named_paths(view.argv)
+        named = named_paths((*view.argv, *self._words_of(view)))
         saves = [item for item in named if item.role == "save"]
         for flag, path in self._save_roots(view, saves, prefix):
             self._read_folder(path, prefix, "save", flag)
@@ -182,11 +189,12 @@ class CheckpointWatch:
         if reader is None:
             reader = self._readers[key] = checkpoint.CheckpointReader(prefix + path, role, path, flag)
         try:
-            payload = reader.sample()
+            payload = reader.sample(self._most_heads)
         except checkpoint.CheckpointUnavailable as error:
-            self._failed(f"checkpoints ({role})", error.reason, error.remedy)
+            self._failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return
-        self._works(f"checkpoints ({role})")
+        self._works(f"checkpoints in {path!r}")
+        self._many = max(self._many, sum(len(folder.get("files", ())) for folder in payload["folders"]) > _MANY_FILES)
         known = self._shown.get(key)
         if known is None and role == "save" and not payload["folders"] and not payload["tracker"]:
             return  # nothing was saved here yet
@@ -199,13 +207,23 @@ class CheckpointWatch:
         try:
             payload = disk.read(prefix + path, purpose, path, uid)
         except disk.DiskUnavailable as error:
-            self._failed(f"free space ({purpose})", error.reason, error.remedy)
+            self._failed(f"free space of {path!r}", error.reason, error.remedy)
             return
-        self._works(f"free space ({purpose})")
+        self._works(f"free space of {path!r}")
         at, free = self._spaces.get(path, (-_SPACE_SECONDS, -1))
         if now - at >= _SPACE_SECONDS or abs(free - payload["bavail"]) > _SPACE_CHANGED * payload["blocks"]:
             self._spaces[path] = (now, payload["bavail"])
             self._put(Record(disk.SOURCE, payload, host=self._host, emitted=time.time()))
+
+    def _words_of(self, view: JobView) -> tuple[str, ...]:
+        """The rank's own arguments: `diag run -- bash train.sh` says nothing. Kept when it has ended."""
+        if view.rank_pid is not None and view.rank_pid != self._words[0]:
+            try:
+                raw = Path(f"{self._proc}/{view.rank_pid}/cmdline").read_bytes()
+            except OSError:
+                return self._words[1]
+            self._words = (view.rank_pid, tuple(os.fsdecode(word) for word in raw.split(b"\0")[:-1]))
+        return self._words[1]
 
     def _temporary(self, view: JobView) -> str:
         """TMPDIR of the rank, where we may know it."""

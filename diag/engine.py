@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from diag.jobstate import JobState
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.observations import Observation, Unparsed
+from diag.savefacts import save_json
 
 __all__ = ["CHECK_SECONDS", "Detector", "Engine", "Parser", "report"]
 
@@ -200,6 +201,7 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
             "total_iterations": job.total_iterations or None,
             "returncode": job.returncode,
             "steps": job.steps.to_json(),
+            "save": save_json(job, engine.now),
             "at": engine.now,
         },
         "findings": [finding.to_json() for finding in findings],

@@ -81,6 +81,7 @@ class JobState(Progress):
     def __init__(self) -> None:
         super().__init__()
         self.argv: tuple[str, ...] = ()
+        self.rank_argv: tuple[str, ...] = ()  # of the first rank seen: what a script around the launcher hides
         self.host = ""
         self.pid = 0
         self.started_at: float | None = None
@@ -113,6 +114,11 @@ class JobState(Progress):
         self.unparsed_total = 0
 
     # -- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command and what became of it in a rank: where flags are looked for. The last of two counts."""
+        return (*self.argv, *self.rank_argv)
 
     @property
     def ranks_seen(self) -> int:
@@ -210,6 +216,9 @@ class JobState(Progress):
             self._start_over(at)
         if self.started_at is None:
             self.started_at = at
+        if not self.rank_argv:
+            self.rank_argv = tuple(fact.command.split())
+            self.save_log.asynchronous |= switched_on(self.rank_argv, "async-save")
         self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
         self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)
@@ -376,7 +385,9 @@ class JobState(Progress):
             return
         before = self.checkpoints.get(fact.root)
         self.checkpoints[fact.root] = fact
-        if before is not None and before.folders != fact.folders and self.phase == "ckpt_save":
+        newest = max(fact.folders, key=lambda folder: folder.changed_at, default=None)
+        grew = newest is not None and self.save_log.grew(at, newest.size_bytes)
+        if self.phase == "ckpt_save" and (grew or (before is not None and before.folders != fact.folders)):
             self.save_moved_at = at
 
     def _disk(self, at: float, fact: DiskSpace) -> None:

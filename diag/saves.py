@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["Save", "SaveLog", "iteration_of", "switched_on"]
+__all__ = ["SAVE_SECONDS", "Save", "SaveLog", "iteration_of", "switched_on"]
 
 _KEPT = 256
+# Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file system an hour.
+SAVE_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+_GROWTH = 16
 # Not the last number of any name: ms-swift's own folder above is v0-20261121-194515.
 _ITERATION = re.compile(r"(?:^|/)(?:checkpoint-|iter_|global_step_?|step[-_]?)(\d{1,9})(?:-merged)?/*$")
 
@@ -56,6 +59,14 @@ class Save:
     path: str = ""
     cut_off: bool = False  # the job or a rank ended in it
     written: float | None = None
+    growth: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_GROWTH))  # bytes on disk, when they changed
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """How fast the folder grew while it was looked at."""
+        if len(self.growth) < 2 or self.growth[-1][0] <= self.growth[0][0]:
+            return None
+        return max(0.0, (self.growth[-1][1] - self.growth[0][1]) / (self.growth[-1][0] - self.growth[0][0]))
 
     @property
     def seconds(self) -> float | None:
@@ -70,6 +81,8 @@ class SaveLog:
         self.saves: deque[Save] = deque(maxlen=_KEPT)
         self.count = 0
         self.asynchronous = False
+        self._lines = False  # the log of this node tells of saves
+        self._forgotten: list[float] = []  # durations of those that `saves` has no room for
 
     @property
     def current(self) -> Save | None:
@@ -84,6 +97,8 @@ class SaveLog:
     def unwritten(self) -> Save | None:
         """The asynchronous save that still goes on behind the training, as far as anybody said."""
         last = self.saves[-1] if self.saves else None
+        if self.count > 1 and not self._lines:
+            return None  # rank 0 prints it, and that is on another node
         if not self.asynchronous or last is None or last.ended is None or last.written is not None or last.cut_off:
             return None
         return last
@@ -100,6 +115,8 @@ class SaveLog:
             last.ended = None  # weights first, then safetensors: one save in two parts
             return
         self.count += 1
+        if len(self.saves) == _KEPT and (seconds := self.saves[0].seconds) is not None:
+            self._forgotten.append(seconds)
         self.saves.append(Save(self.count, iteration, at, min(after, at), told_by, path=path))
 
     def ended(
@@ -110,6 +127,7 @@ class SaveLog:
         `written` False: the line is about a part of it, and the rest is still written behind the training.
         """
         current = self.current
+        self._lines |= bool(path)
         if current is not None:
             current.ended, current.cut_off, current.path = at, cut_off, current.path or path
             if path and written and not cut_off:
@@ -123,6 +141,24 @@ class SaveLog:
             told.path = told.path or path
             if written:
                 told.written = told.written or at
+
+    def grew(self, at: float, size: int) -> bool:
+        """The newest checkpoint on disk has so many bytes now. Whether that is movement of the save under way."""
+        save = self.current or self.unwritten
+        if save is None or (save.growth and save.growth[-1][1] == size):
+            return False
+        save.growth.append((at, size))
+        return len(save.growth) > 1
+
+    def usual_seconds(self) -> float | None:
+        """The median of the finished saves; None before the first."""
+        known = sorted(seconds for save in self.finished if (seconds := save.seconds) is not None)
+        return known[len(known) // 2] if known else None
+
+    def histogram(self) -> tuple[list[int], float]:
+        """How many saves took at most so long, for each of SAVE_SECONDS and for all; and the sum."""
+        known = self._forgotten + [seconds for save in self.finished if (seconds := save.seconds) is not None]
+        return [sum(seconds <= bound for seconds in known) for bound in (*SAVE_SECONDS, float("inf"))], sum(known)
 
     def _of(self, path: str, iteration: int | None) -> Save | None:
         """The save that ended before the line about it came: stacks left it, or it is asynchronous and took some steps more."""

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
     SummaryMetricFamily,
@@ -25,6 +26,7 @@ from diag.engine import Engine
 from diag.gpustate import gpus_of_ranks
 from diag.model import ChangeKind
 from diag.observations import GpuSample
+from diag.outputs.checkpoint_metrics import CHECKPOINT_METRICS, checkpoint_samples
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
@@ -48,6 +50,8 @@ class MetricSpec:
             return CounterMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
         if self.type == "info":
             return InfoMetricFamily(self.name.removesuffix("_info"), self.help, labels=self.labels)
+        if self.type == "histogram":
+            return HistogramMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
         if self.type == "summary":
             return SummaryMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
         return GaugeMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
@@ -87,6 +91,7 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         ("diag_rlimit_memlock_bytes", "gauge", "bytes", "rank", "Soft limit of locked memory; +Inf is unlimited."),
         ("diag_rank_rdma_open", "gauge", "", "rank",
          "RDMA devices (uverbs) that the rank's process holds open; no sample where that may not be looked at."),
+        *CHECKPOINT_METRICS,
         *NETWORK_METRICS,
         *NCCL_METRICS,
         ("diag_shm_size_bytes", "gauge", "bytes", "", "Size of /dev/shm, the tightest that a rank sees."),
@@ -132,11 +137,12 @@ def families(view: HubView) -> list[Metric]:
     """Every metric that has a sample now. The caller holds the view's lock; what it gets is its own."""
     made: dict[str, Metric] = {}
     for name, labels, value, exemplar in _samples(view):
-        spec = _SPECS.get(name) or _SPECS[name.removesuffix("_sum").removesuffix("_count")]
+        spec = _SPECS.get(name) or _SPECS[name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket")]
+        names = (*spec.labels, "le") if name.endswith("_bucket") else spec.labels
         family = made.get(spec.name)
         if family is None:
             family = made[spec.name] = spec.family()
-        family.samples.append(Sample(name, dict(zip(spec.labels, labels, strict=True)), value, None, exemplar))
+        family.samples.append(Sample(name, dict(zip(names, labels, strict=True)), value, None, exemplar))
     return [made[spec.name] for spec in METRICS if spec.name in made]
 
 
@@ -176,6 +182,7 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield from _ranks(view.engine, gpus)
     yield from _gpus(view.engine, gpus)
     yield from _memory(view.engine)
+    yield from checkpoint_samples(view.engine.job)
     yield from network_samples(view.engine.job)
     yield from nccl_samples(view.engine)
     yield from _findings(view.engine)

@@ -53,6 +53,7 @@ class Job(BaseModel):
     returncode: int | None
     at: float = Field(description="time of the last reading")
     steps: dict[str, Any] | None = Field(None, description="how long steps take; null before the first was measured")
+    save: dict[str, Any] | None = Field(None, description="the checkpoint that is being written; null while none is")
 
 
 class Report(BaseModel):

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, Severity, format_ranks
+from diag.savefacts import save_words
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.classes import StackClass
@@ -295,6 +296,8 @@ def job_sentence(document: Mapping[str, Any]) -> str:
     pace = (job.get("steps") or {}).get("seconds_now")
     if pace:
         parts.append(f"{pace:.2g} s a step" if pace < 10 else f"{pace:.0f} s a step")
+    if job.get("save"):
+        parts.append(save_words(job["save"]))
     if job.get("returncode") not in (None, 0):
         parts.append(f"exit code {job['returncode']}")
     if job.get("world_size"):

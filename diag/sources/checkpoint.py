@@ -19,7 +19,7 @@ from diag.model import Payload, Record
 from diag.observations import CheckpointsSeen, Observation, Unparsed
 from diag.sources.checkpoint_kinds import read_folder
 
-__all__ = ["SOURCE", "CheckpointReader", "CheckpointUnavailable", "is_checkpoint_name", "parse", "version_folders"]
+__all__ = ["MOST_HEADS", "SOURCE", "CheckpointReader", "CheckpointUnavailable", "is_checkpoint_name", "parse", "version_folders"]
 
 SOURCE = "checkpoint"
 
@@ -35,7 +35,7 @@ MOST_ENTRIES = 20_000  # of one look, listed or only counted
 _MOST_LISTED = 4096  # files named in a payload: those of the newest checkpoints
 _MOST_FOLDERS = 64
 _MOST_VERSIONS = 2000
-_MOST_HEADS = 256  # files opened in one look; the others are looked at in the next ones
+MOST_HEADS = 256  # the first look at 256 files costs 10 ms
 _DEPTH = 3  # checkpoint-4/iter_0000004/mp_rank_00
 _LARGEST_HEADER = 4 << 20
 _LARGEST_INDEX = 8 << 20
@@ -97,8 +97,8 @@ class CheckpointReader:
         self._flag = flag
         self._heads: dict[tuple[str, int, int], Payload] = {}
 
-    def sample(self) -> Payload:
-        """Raises CheckpointUnavailable."""
+    def sample(self, most_heads: int = MOST_HEADS) -> Payload:
+        """`most_heads`: files opened in this look; the others are looked at in the next ones. Raises CheckpointUnavailable."""
         payload = {"root": self._shown, "role": self._role, "flag": self._flag}
         try:
             if not stat.S_ISDIR(Path(self.root).stat().st_mode):
@@ -112,7 +112,7 @@ class CheckpointReader:
                 f"{_shown(self._shown)} cannot be read: {why}",
                 "run diag as the user that owns the job, on a node that has it mounted",
             ) from error
-        read = [0]
+        read = [most_heads]
         heads_before, self._heads = self._heads, {}
         listed = 0
         shown: list[Payload] = []
@@ -137,12 +137,13 @@ class CheckpointReader:
                 names.add(entry.name)
                 if _CHECKPOINT.match(entry.name) and entry.is_dir(follow_symlinks=False):
                     folders.append(_Folder(entry.path, entry.name))
-        for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
-            _walk(folder, budget)
-        if _is_one_itself(names, Path(self.root).name):
+        # ms-swift's checkpoint-4 has an iter_0000004 in it; HF's output_dir may hold a model beside its checkpoints
+        if _CHECKPOINT.match(Path(self.root).name) or (not folders and _is_one_itself(names)):
             own = _Folder(self.root, "")
             _walk(own, budget)
             return [own], None
+        for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
+            _walk(folder, budget)
         return folders, next((said for name in TRACKERS if name in names and (said := _tracker(self.root, name))), None)
 
     # -- the few bytes that tell ------------------------------------------------------------------------------
@@ -154,18 +155,21 @@ class CheckpointReader:
         if not named:
             return payload
         heads: dict[str, Payload] = {}
-        for name, size, changed in folder.files:
-            kind = _head_kind(name)
-            if kind is None:
-                continue
+        # What names other files comes first, then the others in the order of the folder.
+        kinds = sorted((kind in ("zip", "safetensors"), place) for place, file in enumerate(folder.files)
+                       if (kind := _head_kind(file[0])) is not None)
+        for _, place in kinds:
+            name, size, changed = folder.files[place]
+            kind = _head_kind(name) or ""
             key = (f"{folder.path}/{name}", size, changed)
             head = before.get(key)
-            if head is None and read[0] < _MOST_HEADS:
-                read[0] += 1
+            if head is None and read[0] > 0:
+                read[0] -= 1
                 head = _head(key[0], kind, size)
             if head is not None:
                 self._heads[key] = head
-                heads[name] = head
+                if head:  # nothing is wrong with the others: a thousand of them need no place in the journal
+                    heads[name] = head
         return {**payload, "files": [[_text(name), size] for name, size, _ in folder.files], "heads": heads}
 
 
@@ -215,13 +219,13 @@ def _take(folder: _Folder, entry: os.DirEntry[str], prefix: str, depth: int, bel
         folder.whole = False
 
 
-def _is_one_itself(names: set[str], own: str) -> bool:
+def _is_one_itself(names: set[str]) -> bool:
     """A path to one checkpoint (--model, --resume_from_checkpoint), not to a folder of them."""
     if any(name.endswith((".safetensors", ".distcp", ".safetensors.index.json")) for name in names):
         return True
     if names & {".metadata", "common.pt", "pytorch_model.bin", "trainer_state.json", "pytorch_model.bin.index.json"}:
         return True
-    return _CHECKPOINT.match(own) is not None or any(name.startswith("mp_rank_") for name in names)
+    return any(name.startswith("mp_rank_") for name in names)
 
 
 def _tracker(root: str, name: str) -> Payload | None:
@@ -253,12 +257,12 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(path: str, kind: str, size: int) -> Payload | None:
-    """None where it cannot be read: no reading is no proof of damage."""
+    """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof of damage."""
     try:
         if kind == "safetensors":
             return _safetensors(path, size)
         if kind == "zip":
-            return {"first": _read(path, 0, 4).hex(), "last": _read(path, max(0, size - _ZIP_TAIL), _ZIP_TAIL).hex()}
+            return _zip(path, size)
         if kind == "metadata":
             if size > _LARGEST_INDEX:
                 return None
@@ -268,6 +272,14 @@ def _head(path: str, kind: str, size: int) -> Payload | None:
         return {"text": _text(_read(path, 0, 1000).decode("utf-8", "backslashreplace").strip())}
     except OSError:
         return None
+
+
+def _zip(path: str, size: int) -> Payload:
+    """Only what torch.save wrote as zip: the old format (first bytes 8002) has no end to look for, and may end in zeros."""
+    first, last = _read(path, 0, 4), _read(path, max(0, size - _ZIP_TAIL), _ZIP_TAIL)
+    if size and not first.strip(b"\0") and not last.strip(b"\0"):
+        return {"bad": "begins and ends with zeros"}
+    return {"bad": "cut off: no end of a zip file"} if first == b"PK\3\4" and not last.startswith(b"PK\5\6") else {}
 
 
 def _safetensors(path: str, size: int) -> Payload | None:
@@ -285,7 +297,8 @@ def _safetensors(path: str, size: int) -> Payload | None:
     try:
         header = json.loads(_read(path, 8, length))
         ends = [value["data_offsets"][1] for name, value in header.items() if name != "__metadata__"]
-        return {"needs": 8 + length + max((int(end) for end in ends), default=0)}
+        needs = 8 + length + max((int(end) for end in ends), default=0)
+        return {} if needs == size else {"needs": needs}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return {"bad": "no header of safetensors"}
 

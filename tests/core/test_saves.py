@@ -111,3 +111,13 @@ def test_line_that_only_ends_a_save_twice_is_one_save() -> None:
         state.observe(at, SaveFinished(None, "saved", "/out/checkpoint-4"))
 
     assert state.save_log.count == 1
+
+
+def test_node_whose_log_tells_of_no_save_does_not_wait_for_the_line_that_rank_0_prints_elsewhere() -> None:
+    log = SaveLog()
+    log.asynchronous = True
+    for step in (4, 8):
+        log.began(step * 10.0, step, step * 10.0, "stacks")
+        log.ended(step * 10.0 + 2, step, step * 10.0)
+
+    assert log.unwritten is None

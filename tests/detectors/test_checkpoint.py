@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from diag.engine import report
 from diag.observations import (
     CheckpointFolder,
     CheckpointsSeen,
@@ -18,7 +19,8 @@ from diag.observations import (
     SaveFinished,
     SaveStarted,
 )
-from tests.facts import Story
+from diag.outputs.text import job_sentence
+from tests.facts import ALL_REDUCE, TRAIN, Story
 
 GIB = 1 << 30
 ROOT = "/out/v0-20261121-194515"
@@ -339,6 +341,19 @@ def test_truncated_shard_of_what_the_job_begins_from_is_named_before_it_is_loade
     assert "(--model /model) is not whole: damaged model-00002-of-00003.safetensors (1000 of 2000 bytes)" in finding.summary
 
 
+def test_model_is_read_for_its_weights_and_a_missing_optimizer_beside_them_is_none_of_its_faults() -> None:
+    story = Story()
+    bad = CheckpointFolder("/out/checkpoint-4", "torch_dist", 4, 9, GIB, 10.0, ("iter_0000004/.metadata",),
+                           damaged=("optimizer.pt (empty)",))
+    story.tell(seen(bad, root="/out/checkpoint-4", role="load", flag="--model"))
+    story.wait(2)
+    as_model = ids(story)
+    story.tell(seen(replace(bad, path="/out/b"), root="/out/b", role="load", flag="--mcore_model"))
+    story.wait(2)
+
+    assert (as_model, ids(story)) == (set(), {"checkpoint-corrupt"})
+
+
 def test_other_checkpoints_beside_the_one_that_is_loaded_may_be_broken() -> None:
     story = Story()
     story.tell(seen(replace(folder(4, ".metadata"), path="/save/iter_0000004"), replace(folder(2), path="/save/iter_0000002"),
@@ -467,3 +482,77 @@ def test_mismatch_of_the_layout_that_ms_swift_goes_on_from_is_none() -> None:
     died(story)
 
     assert ids(story) == set()
+
+
+# --- the save under way --------------------------------------------------------------------------------------
+
+
+def saves(story: Story, *durations: float) -> None:
+    for number, seconds in enumerate(durations, 1):
+        story.tell(Iteration(None, 100 * number, 9999, "it"), SaveStarted(None, "saving", "/save"))
+        story.wait(seconds)
+        story.tell(SaveFinished(None, "saved", "/save"))
+        story.wait(1)
+
+
+def test_save_that_takes_five_times_as_long_as_any_before_it_is_called_slow_until_it_ends() -> None:
+    story = Story()
+    saves(story, 20, 25, 22)
+    story.tell(Iteration(None, 400, 9999, "it"), SaveStarted(None, "saving", "/save"))
+    story.wait(120)
+    early = ids(story)
+    story.tell(seen(folder(300), root="/save"))
+    story.wait(20)
+    slow = story.the("slow")
+    story.tell(SaveFinished(None, "saved", "/save"))
+    story.wait(2)
+
+    assert early == set()
+    assert (slow.klass, slow.severity.value) == ("checkpoint_save", "warning")
+    assert "the longest of 3 before it took 25 s" in slow.summary
+    assert ids(story) == set()
+
+
+@pytest.mark.parametrize("earlier", [(), (20.0, 25.0), (100.0, 30.0, 30.0)])
+def test_long_save_is_not_called_slow_by_too_few_or_by_longer_ones_before(earlier: tuple[float, ...]) -> None:
+    story = Story()
+    saves(story, *earlier)
+    story.tell(Iteration(None, 900, 9999, "it"), SaveStarted(None, "saving", "/save"))
+    story.wait(400)
+
+    assert "slow" not in ids(story)
+
+
+def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_that_stands_is_with_its_bytes_told() -> None:
+    # other nodes write: only the folder on shared storage tells of it
+    grows, stands = Story(), Story()
+    write = (*TRAIN, "save_checkpoint /env/megatron/training/checkpointing.py:400", "write /env/torch/serialization.py:900")
+    for story in (grows, stands):
+        story.tell(Iteration(None, 100, 9999, "it"), SaveStarted(None, "saving", "/save"))
+        for number in range(1, 60):
+            size = number * GIB if story is grows else GIB
+            story.tell(seen(replace(folder(100), path="/save/iter_0000100", size_bytes=size, changed_at=1000.0), root="/save"))
+            story.still(5.0, {0: write, 1: ALL_REDUCE})
+
+    assert ids(grows) == set()
+    assert stands.the("hang").klass == "checkpoint_io"
+    assert any(item.kind == "checkpoint" and "1024.0 MiB on disk, and not a byte more for" in item.excerpt
+               for item in stands.the("hang").evidence)
+    save = grows.engine.job.save_log.current
+    assert save is not None and save.bytes_per_second == pytest.approx(GIB / 6)
+
+
+def test_report_has_the_save_under_way_in_numbers_and_in_words_and_none_afterwards() -> None:
+    story = Story()
+    saves(story, 20)
+    story.tell(Iteration(None, 400, 9999, "it"), SaveStarted(None, "saving", "/save"))
+    for size in (GIB, 3 * GIB):
+        story.tell(seen(replace(folder(400), path="/save/iter_0000400", size_bytes=size), root="/save"))
+        story.wait(4)
+    document = report(story.engine)
+    story.tell(SaveFinished(None, "saved", "/save"))
+
+    save = document["job"]["save"]
+    assert (save["seconds"], save["usual_seconds"], save["written_bytes"], save["asynchronous"]) == (8.0, 20.0, 3 * GIB, False)
+    assert "saving for 8 s (usually 20 s), 3.0 GiB written, 0.50 GiB/s" in job_sentence(document)
+    assert report(story.engine)["job"]["save"] is None

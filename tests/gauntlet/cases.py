@@ -88,6 +88,8 @@ CASES: tuple[Case, ...] = (
     _case("rank-crash"),
     _case("shm-full", layouts=_SMALL),
     _case("host-oom", layouts=_SAVING),
+    _case("disk-full", layouts=_SAVING),
+    _case("save-killed", layouts=_SAVING),
     _case("fd-exhaust"),
     _case("service-wait", slow=True),
     _case("nan-loss", slow=True),

@@ -107,6 +107,31 @@ def test_slow_save_goes_on_and_leaves_a_whole_checkpoint(rank: Start, tmp_path: 
     assert {path.suffix for path in (tmp_path / "out" / "checkpoint-3" / "iter_0000003").glob("__*")} == {".distcp"}
 
 
+def test_disk_full_is_the_kernels_own_word_to_megatrons_writer_and_no_other_process_sees_that_disk(
+    rank: Start, tmp_path: Path
+) -> None:
+    run = rank("disk-full:rank=0", "--save-steps", "3")
+
+    run.struck()
+
+    assert run.end() != 0
+    assert re.search(r"\[Errno 28\] No space left on device|inline_container\.cc:\d+\] \. unexpected pos", run.output)
+    shards = tmp_path / "out" / "checkpoint-3" / "iter_0000003"
+    assert not (shards / "__0_0.distcp").exists() and not (shards / ".metadata").exists()
+    assert not Path("/proc/self/mountinfo").read_text().count(str(tmp_path))
+
+
+def test_save_killed_leaves_half_a_file_and_no_metadata(rank: Start, tmp_path: Path) -> None:
+    run = rank("save-killed:rank=0", "--save-steps", "3")
+
+    run.struck()
+
+    assert run.process.wait() == -signal.SIGKILL  # not its output's end: Megatron's Manager process outlives a killed rank
+    shards = tmp_path / "out" / "checkpoint-3" / "iter_0000003"
+    assert (shards / "__0_0.distcp").stat().st_size == 300_000
+    assert not (shards / ".metadata").exists()
+
+
 def test_shm_full_fails_the_worker_and_leaves_the_machines_shm_alone(rank: Start) -> None:
     free = os.statvfs("/dev/shm").f_bavail
     run = rank("shm-full:rank=0")

@@ -46,6 +46,8 @@ FOUND = (
     Case("rank-killed", "rank-killed:step=10", "rank-died"),
     Case("rank-crash", "rank-crash:step=10", "rank-died"),
     Case("save-stall", "save-stall:step=5", "hang", "checkpoint_io", arguments=("--save-steps", "6")),
+    Case("disk-full", "disk-full:step=5", "disk-full", arguments=("--save-steps", "3")),
+    Case("save-killed", "save-killed:step=5", "checkpoint-corrupt", ranks=(), arguments=("--save-steps", "3")),
     Case("shm-full", "shm-full:step=10", "shm-too-small"),
     Case("host-oom", "host-oom:step=5", "host-oom", arguments=("--save-steps", "6")),
     Case("fd-exhaust", "fd-exhaust:step=10", "fd-limit"),

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from diag.observations import GpuSample, Iteration, LimitsSeen, RankExited, RdmaAccess
+from diag.observations import DiskSpace, GpuSample, Iteration, LimitsSeen, RankExited, RdmaAccess, SaveFinished, SaveStarted
 from diag.outputs.prometheus import METRICS, HubCollector, exposition, families
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -127,6 +127,20 @@ def test_iteration_of_the_log_belongs_to_no_rank(hub: Any, kit: Any) -> None:
     assert samples(hub)[("diag_train_iteration",)] == 12
 
 
+def test_saves_are_a_histogram_and_disks_say_what_is_free(hub: Any) -> None:
+    hub.tell(1036.0, Iteration(None, 12, 100, "12/100"))
+    for began, ended in ((1037.0, 1041.0), (1050.0, 1130.0)):
+        hub.tell(began, SaveStarted(None, "saving", "/save"))
+        hub.tell(ended, SaveFinished(None, "saved", "/save"), Iteration(None, int(ended), 9999, "it"))
+    hub.tell(1131.0, DiskSpace(None, "/save", "save", 1000, 400, quota_bytes=300))
+
+    told = samples(hub)
+    name = "diag_checkpoint_save_duration_seconds"
+    assert [told[(f"{name}_bucket", f"le={bound}")] for bound in ("2.0", "5.0", "60.0", "120.0", "+Inf")] == [0, 1, 1, 2, 2]
+    assert (told[(f"{name}_sum",)], told[(f"{name}_count",)]) == (84, 2)
+    assert (told[("diag_disk_available_bytes", "purpose=save")], told[("diag_disk_size_bytes", "purpose=save")]) == (300, 1000)
+
+
 def gpu(index: int, pids: tuple[int, ...]) -> tuple[Any, ...]:
     return (None, index, f"GPU-{index}", "", "H200", 0.5, 1, 2, 3.0, 4.0, 5, 6.0, None, pids)
 
@@ -146,8 +160,8 @@ def test_gpus_are_not_given_away_by_position_when_the_job_uses_some_of_them(empt
 def test_every_exposed_sample_is_in_the_table_with_its_labels(hung: Any) -> None:
     table = {spec.name: spec for spec in METRICS}
     for name, *labels in samples(hung):
-        spec = table.get(name) or table[re.sub("_(sum|count)$", "", name)]
-        assert {label.partition("=")[0] for label in labels} <= set(spec.labels)
+        spec = table.get(name) or table[re.sub("_(sum|count|bucket)$", "", name)]
+        assert {label.partition("=")[0] for label in labels} <= {*spec.labels, *(["le"] if name.endswith("_bucket") else [])}
 
 
 def test_table_keeps_to_the_conventions() -> None:
@@ -158,7 +172,7 @@ def test_table_keeps_to_the_conventions() -> None:
         assert not spec.unit or spec.name.removesuffix("_total").endswith("_" + spec.unit)
         assert set(spec.labels) <= {"rank", "local_rank", "gpu_uuid", "pci_bus_id", "state", "kind", "severity",
                                     "sampler", "reason", "process", "version", "device", "port", "transport",
-                                    "net", "gdr", "cause"}  # fmt: skip
+                                    "net", "gdr", "cause", "purpose"}  # fmt: skip
 
 
 def test_openmetrics_parses_and_carries_the_finding_as_exemplar(hung: Any) -> None:

@@ -198,6 +198,13 @@ def test_path_of_one_checkpoint_is_that_checkpoint(tmp_path: Path) -> None:
     assert (folder.path, folder.iteration, folder.missing) == (str(tmp_path / "checkpoint-8"), 8, ())
 
 
+def test_model_that_hf_trainer_saves_beside_its_checkpoints_hides_none_of_them(tmp_path: Path) -> None:
+    safetensors(tmp_path / "out/model.safetensors")
+    hf(tmp_path / "out/checkpoint-500")
+
+    assert [Path(folder.path).name for folder in seen(tmp_path / "out").folders] == ["checkpoint-500"]
+
+
 def test_folder_that_is_not_there_is_told_and_a_file_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
@@ -249,6 +256,19 @@ def test_second_look_at_unchanged_files_reads_no_byte_of_them(tmp_path: Path, mo
     assert opened == []
 
 
+def test_few_files_are_opened_in_one_look_those_that_name_others_first_and_the_rest_later(tmp_path: Path) -> None:
+    torch_dist(tmp_path / "iter_0000004", ranks=20)
+    reader = CheckpointReader(str(tmp_path))
+    os.truncate(tmp_path / "iter_0000004/__19_1.distcp", 100)
+
+    first = reader.sample(most_heads=3)["folders"][0]["heads"]
+    later = [reader.sample(most_heads=20)["folders"][0]["heads"] for _ in range(3)][-1]
+
+    assert len(first[".metadata"]["names"]) == 40 and "__19_1.distcp" not in first
+    assert later["__19_1.distcp"] == {"bad": "cut off: no end of a zip file"}
+    assert "__0_0.distcp" not in later  # whole: no word in the journal
+
+
 def test_version_folders_of_ms_swift_are_those_of_this_run(tmp_path: Path) -> None:
     old, new = tmp_path / "v0-20261120-120000", tmp_path / "v1-20261121-194515"
     for path in (old, new, tmp_path / "vision-model"):
@@ -262,7 +282,7 @@ def test_version_folders_of_ms_swift_are_those_of_this_run(tmp_path: Path) -> No
     None, [], {"folders": 3}, {"root": "/a", "folders": [3, {"count": -1}, {"count": 1, "bytes": 1, "empty": 0, "changed": "x"}]},
     {"root": "/a", "folders": [], "tracker": [1, 2], "role": 7},
     {"root": "/a", "folders": [{"name": None, "count": 1, "bytes": 1, "empty": 0, "changed": 1, "files": [["a.pt", 3], 7],
-                                "heads": {"a.pt": {"first": 3, "last": None}, "b": 2}}]},
+                                "heads": {"a.pt": {"bad": 3, "needs": "x"}, "b": 2}}]},
 ])
 def test_damaged_payloads_are_unparsed_or_understood_in_part(payload: object) -> None:
     facts = list(checkpoint.parse(Record(checkpoint.SOURCE, payload)))

@@ -6,6 +6,7 @@ from diag.detectors.checkpoint.corrupt import CheckpointCorruptDetector
 from diag.detectors.checkpoint.disk import DiskFullDetector
 from diag.detectors.checkpoint.mismatch import CheckpointArgsMismatchDetector
 from diag.detectors.checkpoint.missing import CheckpointMissingDetector
+from diag.detectors.checkpoint.slow_save import SlowSaveDetector
 from diag.detectors.checkpoint.write_error import CheckpointWriteErrorDetector
 from diag.engine import Detector
 
@@ -17,4 +18,5 @@ DETECTORS: tuple[type[Detector], ...] = (
     CheckpointCorruptDetector,
     CheckpointMissingDetector,
     CheckpointArgsMismatchDetector,
+    SlowSaveDetector,
 )

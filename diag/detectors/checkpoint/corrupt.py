@@ -47,8 +47,7 @@ _SILENT_END = ("could not load the checkpoint", "Invalid metadata file")
 
 class CheckpointCorruptDetector:
     """Meaning: a checkpoint cannot be loaded: a save was cut off, a file in it is truncated, or the job could not read the one
-    that
-    it was to begin from.
+    that it was to begin from.
 
     Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each __R_I.distcp that
     `.metadata` names, each shard of an index, the length in the header of safetensors, the end of torch's zip files), looked at
@@ -84,8 +83,8 @@ class CheckpointCorruptDetector:
         many = [folder for seen in job.checkpoints.values() for folder in seen.folders if not folder.listed]
         if many:
             yield NotChecked(
-                f"whether {name_of(many[-1])} is whole", f"it has {many[-1].files} files or more, or folders that may not be "
-                f"read",
+                f"whether {name_of(many[-1])} is whole",
+                f"it has {many[-1].files} files or more, or folders that may not be read",
                 "check it by hand before you go on from it",
             )
 
@@ -95,7 +94,7 @@ class CheckpointCorruptDetector:
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
         why = _why(folder, job)
         go_on = (
-            f"Go on from {whole.path}, which is whole: {resume_advice(job.argv, whole.path, whole.kind)}." if whole else
+            f"Go on from {whole.path}, which is whole: {resume_advice(job.words, whole.path, whole.kind)}." if whole else
             "There is no whole checkpoint beside it: look for an older run's, or begin anew."
         )
         tracker = self._folders.tracker(str(folder.path.rpartition("/")[0]))
@@ -104,7 +103,7 @@ class CheckpointCorruptDetector:
         cause = "truncated" if folder.damaged and not folder.missing else "incomplete"
         return Finding(
             id="checkpoint-corrupt", subject=JOB, since=broken.since, cause=cause,
-            severity=Severity.WARNING if later else Severity.CRITICAL,
+            severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
             summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {gib(folder.size_bytes)}){why}; "
             + (f"the last whole one is {name_of(whole)}" if whole else "no other checkpoint is there"),
@@ -116,17 +115,20 @@ class CheckpointCorruptDetector:
         """What the job was told to begin from, as it lay there before it was loaded."""
         for at, seen in self._folders.loads.values():
             folder = _to_be_loaded(seen)
-            if folder is None or not (folder.missing or folder.damaged):
+            if folder is None:
                 continue
-            words = (("missing", folder.missing), ("damaged", folder.damaged))
+            missing, damaged = _of_interest(seen.flag, folder.missing), _of_interest(seen.flag, folder.damaged)
+            words = (("missing", missing), ("damaged", damaged))
+            if not (missing or damaged):
+                continue
             what = "; ".join(f"{word} {', '.join(names)}" for word, names in words if names)
             others = [other for other in seen.folders if other is not folder and not other.missing and not other.damaged]
             go_on = "Copy or download it again, or load another one."
             if others:
-                flags = resume_advice(job.argv, others[-1].path, others[-1].kind)
+                flags = resume_advice(job.words, others[-1].path, others[-1].kind)
                 go_on = f"Load {others[-1].path} instead, which is whole: {flags}."
             return Finding(
-                id="checkpoint-corrupt", subject=JOB, since=at, cause="truncated" if folder.damaged else "incomplete",
+                id="checkpoint-corrupt", subject=JOB, since=at, cause="truncated" if damaged else "incomplete",
                 severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING, confidence=Confidence.HIGH,
                 summary=f"the checkpoint to begin from ({seen.flag} {folder.path}) is not whole: {what}", advice=go_on,
                 evidence=(
@@ -152,8 +154,7 @@ class CheckpointCorruptDetector:
             since=first.at, cause=first.cause, final=True,
             summary=f"{who} could not read a checkpoint or a file of it{_when(job)}: {first.match[1].strip()}{quietly}",
             advice="The file is not whole: a save that was cut off, a copy or a download that broke. The traceback above the "
-            "line names "
-            "it; compare its size with the source, or load the checkpoint before it.",
+            "line names it; compare its size with the source, or load the checkpoint before it.",
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 
@@ -164,6 +165,13 @@ def _to_be_loaded(seen: CheckpointsSeen) -> CheckpointFolder | None:
         return seen.folders[0]
     named = pointed_at(seen.root, seen.tracker) if seen.tracker else None
     return next((folder for folder in seen.folders if folder.path == named), None)
+
+
+def _of_interest(flag: str, files: tuple[str, ...]) -> tuple[str, ...]:
+    """--model reads the weights alone, whatever else of a checkpoint lies beside them."""
+    if "model" not in flag or "mcore" in flag:
+        return files
+    return tuple(file for file in files if "/" not in file and any(end in file for end in (".safetensors", ".bin")))
 
 
 def _why(folder: CheckpointFolder, job: JobState) -> str:

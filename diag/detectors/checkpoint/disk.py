@@ -66,7 +66,7 @@ class DiskFullDetector:
         if said:
             yield self._by_lines(job, said)
         elif job.returncode is None and job.alive_ranks():
-            found = self._now_full(now, job) or self._next_save(now, job)
+            found = self._next_save(job) or self._now_full(job)
             if found is not None:
                 yield found
 
@@ -94,7 +94,7 @@ class DiskFullDetector:
             evidence=tuple(item.evidence() for item in said[:3]), final=True,
         )
 
-    def _now_full(self, now: float, job: JobState) -> Finding | None:
+    def _now_full(self, job: JobState) -> Finding | None:
         for at, space in job.disks.values():
             if space.purpose not in ("save", "tmp") or not space.total_bytes:
                 continue
@@ -110,7 +110,7 @@ class DiskFullDetector:
             )
         return None
 
-    def _next_save(self, now: float, job: JobState) -> Finding | None:
+    def _next_save(self, job: JobState) -> Finding | None:
         """Before the save, with numbers. Not in one: what it has written is gone from what is free."""
         if job.phase == "ckpt_save" or job.save_log.unwritten is not None or (
             job.iteration is not None and 0 < job.total_iterations <= job.iteration
@@ -133,10 +133,9 @@ class DiskFullDetector:
                 confidence=Confidence.HIGH if last else Confidence.MEDIUM,
                 summary=f"the next checkpoint ({gib(size)}, {like}) will not fit: {_left(space)}{there}",
                 advice="Free space before the next save" + (" (delete older checkpoints)" if kept else "") + ", or it ends "
-                "the job. "
-                "For later: --save_total_limit N keeps N of them (ms-swift, HF Trainer), but deletes after it has written, so "
-                "N + 1 must fit; --no_save_optim true (--no-save-optim for Megatron-LM) saves weights only, which cannot be "
-                "resumed.",
+                "the job. For later: --save_total_limit N keeps N of them (ms-swift, HF Trainer), but deletes after it has "
+                "written, so N + 1 must fit; --no_save_optim true (--no-save-optim for Megatron-LM) saves weights only, which "
+                "cannot be resumed.",
                 evidence=(Evidence("statvfs", _left(space), at),), holds_seconds=_HOLDS_SECONDS,
             )
         return None
@@ -159,15 +158,12 @@ class DiskFullDetector:
 
 _ADVICE = {
     "no_space": "Free space on that disk (older checkpoints, core dumps, caches), or save to another one: --output_dir "
-    "(ms-swift, HF "
-    "Trainer), --save (Megatron-LM). --save_total_limit N keeps only N checkpoints; N + 1 must fit. What this save left is not "
-    "whole: go on from the checkpoint before it.",
+    "(ms-swift, HF Trainer), --save (Megatron-LM). --save_total_limit N keeps only N checkpoints; N + 1 must fit. What this "
+    "save left is not whole: go on from the checkpoint before it.",
     "quota": "Ask for a larger quota or delete what is not needed (`quota -s`, `lfs quota -h -u $USER PATH` on Lustre), or "
-    "save to "
-    "another file system: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
+    "save to another file system: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
     "inodes": "Delete folders of many small files (`df -i PATH`, `du --inodes`), or save to another file system. Fewer ranks "
-    "write "
-    "fewer files a checkpoint.",
+    "write fewer files a checkpoint.",
 }
 
 

@@ -60,13 +60,12 @@ class Folders:
 
     def broken(self, now: float, job: JobState) -> Iterator[Broken]:
         """This job's own, oldest first."""
-        for path, (folder, changed) in self._changed.items():
+        for folder, changed in self._changed.values():
             if not self._is_ours(folder, job) or not self._is_settled(folder, changed, now, job):
                 continue
             what = self._what(folder, job)
             if what:
                 yield Broken(folder, what, changed, sure=bool(folder.missing or folder.damaged))
-            assert path == folder.path
 
     def whole(self, besides: CheckpointFolder | None = None) -> CheckpointFolder | None:
         """The newest in the same folder that misses nothing."""
@@ -79,10 +78,12 @@ class Folders:
         return max(whole, key=lambda folder: (folder.iteration or -1, folder.changed_at), default=None)
 
     def tracker(self, root: str) -> tuple[str, str] | None:
-        """What the tracker of a folder says, where this job wrote it."""
-        said, changed = self._trackers.get(root, (None, False))
-        ours = changed or any(_root_of(path) == root for path in self._ours)
-        return said if ours else None
+        """What the tracker of a folder says."""
+        return self._trackers.get(root, (None, False))[0]
+
+    def wrote_tracker(self, root: str) -> bool:
+        """Whether this job did, as far as it was seen."""
+        return self._trackers[root][1] or any(_root_of(path) == root for path in self._ours)
 
     def roots(self) -> list[str]:
         return list(self._trackers)

@@ -61,23 +61,19 @@ _EXITS_WITH_0 = ("rng", "optimizer", "iteration")
 
 _ADVICE = {
     "arguments": "Give the arguments that the checkpoint was made with, or let Megatron-LM take them from it: "
-    "--use-checkpoint-args. "
-    "For another model load the weights only, from safetensors (ms-swift: --model DIR).",
+    "--use-checkpoint-args. For another model load the weights only, from safetensors (ms-swift: --model DIR).",
     "layout": "Start with the layout of the checkpoint, load without the optimizer (ms-swift: --no_load_optim true "
-    "--no_load_rng true; "
-    "Megatron-LM: --no-load-optim --no-load-rng), or save in a form that can be laid out anew: "
-    "--dist_ckpt_optim_fully_reshardable "
-    "true (ms-swift 4.x), --ckpt-fully-parallel-save (Megatron-LM), DeepSpeed's universal checkpoint (ds_to_universal.py).",
-    "shape": "The model of the checkpoint is another one, or its vocabulary was padded otherwise: compare --model, the model's "
-    "config.json, --padded_vocab_size and --make-vocab-size-divisible-by with those of the job that saved it.",
+    "--no_load_rng true; Megatron-LM: --no-load-optim --no-load-rng), or save in a form that can be laid out anew: "
+    "--dist_ckpt_optim_fully_reshardable true (ms-swift 4.x), --ckpt-fully-parallel-save (Megatron-LM), DeepSpeed's universal "
+    "checkpoint (ds_to_universal.py).",
+    "shape": "The model of the checkpoint is another one, or its vocabulary was padded otherwise: compare --model, the "
+    "model's config.json, --padded_vocab_size and --make-vocab-size-divisible-by with those of the job that saved it.",
     "keys": "The parts of the model differ: LoRA against full weights (--tuner_type, --mcore_adapter against --mcore_model), "
-    "another "
-    "architecture, or a checkpoint without its optimizer (--no_load_optim true, --no-load-optim).",
+    "another architecture, or a checkpoint without its optimizer (--no_load_optim true, --no-load-optim).",
     "rng": "--no-load-rng (Megatron-LM) or --no_load_rng true (ms-swift): the checkpoint has no random state, or one of "
     "another layout.",
     "optimizer": "--no-load-optim (Megatron-LM) or --no_load_optim true (ms-swift): the checkpoint has no optimizer; with "
-    "--finetune the "
-    "count of steps begins anew as well.",
+    "--finetune the count of steps begins anew as well.",
     "iteration": "The checkpoint does not say at which step it was made: --finetune loads its weights and begins at step 0.",
 }
 

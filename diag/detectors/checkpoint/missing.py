@@ -49,8 +49,7 @@ class CheckpointMissingDetector:
     further word when they find none.
 
     False alarms: a first start with --load and --save at one path is none, and is not reported. ms-swift writes its tracker
-    before
-    an asynchronous save begins: it is judged when that save is over.
+    before an asynchronous save begins: it is judged when that save is over.
     """
 
     name = "checkpoint-missing"
@@ -80,26 +79,26 @@ class CheckpointMissingDetector:
                 continue
             there = {folder.path for folder in job.checkpoints[root].folders} if root in job.checkpoints else set()
             over = job.returncode is not None or (bool(job.ranks) and not job.alive_ranks())
-            if named not in broken and (named in there or not over):
+            if named not in broken and (named in there or not over or not self._folders.wrote_tracker(root)):
                 continue
             item = broken.get(named)
             whole = self._folders.whole(item.folder if item else None)
             what = f"which is not whole ({item.what})" if item else "which is not there"
             tell = f"write {whole.iteration} into it" if tracker[0].endswith(".txt") and whole else "let it name a whole one"
+            flags = resume_advice(job.words, whole.path, whole.kind) if whole else ""
+            by_name = f" ({name_of(whole)}), or load it by name: {flags}" if whole else ""
             return Finding(
                 id="checkpoint-missing", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH,
                 since=item.since if item else now, cause="tracker_broken" if item else "tracker_absent_dir",
                 summary=f"{tracker[0]} in {root} names {PurePosixPath(named).name}, {what}: the next start would load it and "
-                f"fail",
-                advice=f"Before the next start {tell}" + (
-                    f" ({name_of(whole)}), or load it by name: {resume_advice(job.argv, whole.path, whole.kind)}" if whole else ""
-                ) + ".",
+                "fail",
+                advice=f"Before the next start {tell}{by_name}.",
                 evidence=(Evidence("checkpoint", f"{tracker[0]}: {tracker[1]}", now),), final=job.returncode is not None,
             )
         return None
 
     def _by_argument(self, job: JobState) -> Finding | None:
-        saves = {item.path.rstrip("/") for item in named_paths(job.argv) if item.role == "save"}
+        saves = {item.path.rstrip("/") for item in named_paths(job.words) if item.role == "save"}
         for at, seen in self._folders.loads.values():
             what, cause = _what_is_wrong(seen)
             if not what or any(seen.root.rstrip("/").endswith(path) for path in saves):
@@ -108,8 +107,8 @@ class CheckpointMissingDetector:
                 id="checkpoint-missing", subject=JOB, since=at, cause=cause, final=True,
                 severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING, confidence=Confidence.HIGH,
                 summary=f"{seen.flag} {seen.root}: {what}",
-                advice="Correct the path, and mount it on every node. Megatron-LM starts from random weights where it finds no "
-                "checkpoint: --exit-on-missing-checkpoint makes it stop instead.",
+                advice="Correct the path, and mount it on every node. Megatron-LM starts from random weights where it finds "
+                "no checkpoint: --exit-on-missing-checkpoint makes it stop instead.",
                 evidence=(Evidence("checkpoint", f"{seen.root}: {what}", at),),
             )
         return None
@@ -128,9 +127,9 @@ class CheckpointMissingDetector:
             confidence=Confidence.HIGH, ranks=ranks_of(said), since=first.at, cause=first.cause, final=True,
             summary=f"the job {what}",
             advice="Correct the path and see that every node has it mounted. ms-swift 4.x: --mcore_model takes the "
-            "checkpoint-N folder, "
-            "with its latest_checkpointed_iteration.txt; Megatron-LM: --load takes the folder above iter_NNNNNNN, and "
-            "--exit-on-missing-checkpoint keeps it from starting with random weights; HF Trainer: --resume_from_checkpoint.",
+            "checkpoint-N folder, with its latest_checkpointed_iteration.txt; Megatron-LM: --load takes the folder above "
+            "iter_NNNNNNN, and --exit-on-missing-checkpoint keeps it from starting with random weights; HF Trainer: "
+            "--resume_from_checkpoint.",
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 
@@ -139,8 +138,8 @@ class CheckpointMissingDetector:
             return failed_at(job, item.at) or (job.returncode == 0 and job.iteration is None)
         if item.match[1] == "because":  # "... the metadata file because load directory is not defined": none was asked for
             return False
-        saves = {saved.path.rstrip("/") for saved in named_paths(job.argv) if saved.role == "save"}
-        loads = [saved for saved in named_paths(job.argv) if saved.role == "load"]
+        saves = {saved.path.rstrip("/") for saved in named_paths(job.words) if saved.role == "save"}
+        loads = [saved for saved in named_paths(job.words) if saved.role == "load"]
         folder = str(PurePosixPath(item.match[1]).parent)
         return bool(loads) and not any(folder.endswith(path) for path in saves)
 

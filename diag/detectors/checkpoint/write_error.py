@@ -42,30 +42,28 @@ _RULES = (
 _WORDS = ("Errno", "os error", "PytorchStreamWriter", "inline_container", "Error while serializing", "Worker failure: ")
 
 _WHAT = {
-    "read_only": "the file system is read-only", "permission": "the job's user may not write there",
-    "stale_handle": "the network file system lost the file (stale handle)", "io_error": "the device or its server failed (I/O "
-    "error)",
-    "not_connected": "the network file system is not connected any more", "too_large": "the file is larger than allowed",
-    "gone": "the folder is not there any more", "write_failed": "the write failed, and the error does not say why",
+    "read_only": "the file system is read-only",
+    "permission": "the job's user may not write there",
+    "stale_handle": "the network file system lost the file (stale handle)",
+    "io_error": "the device or its server failed (I/O error)",
+    "not_connected": "the network file system is not connected any more",
+    "too_large": "the file is larger than allowed",
+    "gone": "the folder is not there any more",
+    "write_failed": "the write fell short, and the error does not say why (as a rule a full disk or quota)",
 }
 _ADVICE = {
     "read_only": "Mount it for writing (`mount | grep PATH`; a volume with readOnly: true; a disk that the kernel remounted "
-    "after errors: "
-    "dmesg), or save elsewhere: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
+    "after errors: dmesg), or save elsewhere: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
     "permission": "Give the job's user the right to write there (`ls -ld PATH`, root squash of NFS, runAsUser and fsGroup of "
-    "a pod), or "
-    "save elsewhere: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
+    "a pod), or save elsewhere: --output_dir (ms-swift, HF Trainer), --save (Megatron-LM).",
     "stale_handle": "Somebody removed or re-exported the folder while the job wrote: remount it on the node shown, keep other "
-    "jobs from "
-    "deleting below it, and go on from the last whole checkpoint.",
+    "jobs from deleting below it, and go on from the last whole checkpoint.",
     "io_error": "Look at dmesg of the node and at the storage's own health; go on from the last whole checkpoint.",
     "not_connected": "Look at the client of the file system on the node of this rank (Lustre: dmesg, evictions; FUSE: its "
-    "process, "
-    "often killed for memory); go on from the last whole checkpoint.",
+    "process, often killed for memory); go on from the last whole checkpoint.",
     "too_large": "Lift `ulimit -f`, or save to a file system without such a limit.",
     "gone": "Two jobs that save to one folder delete each other's checkpoints (--save_total_limit): give each its own "
-    "--output_dir. On "
-    "several nodes the folder must be on shared storage.",
+    "--output_dir. On several nodes the folder must be on shared storage.",
     "write_failed": "Look at free space, quota and dmesg at the time shown; go on from the last whole checkpoint.",
 }
 

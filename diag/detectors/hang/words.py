@@ -223,6 +223,10 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
                  for rank, wait in sorted(found.waiting.items())[:8]]
         late = f"; {rank_words(found.culprits)} has not come to it" if found.kind == "absent_rank" else _calls(verdict)
         yield Evidence("flight_recorder", ", ".join(waits) + late, now)
+    save = job.save_log.current
+    if verdict.klass == "checkpoint_io" and save is not None and save.growth:
+        at, size = save.growth[-1]
+        yield Evidence("checkpoint", f"{size / (1 << 20):.1f} MiB on disk, and not a byte more for {now - at:.0f} s", at)
     for note in verdict.notes[:8]:
         yield Evidence(note.kind, note.text, now, note.rank)
     if verdict.seconds is None and job.log_moved_at is not None and job.tail:

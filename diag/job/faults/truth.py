@@ -47,7 +47,8 @@ TRUTHS: Mapping[str, Truth] = {
     "rank-crash": Truth(("rank-died",)),
     "slow-rank": _BENIGN,
     "save-stall": _hang("checkpoint_io"),
-    "disk-full": Truth(("disk-full",)),
+    # What torch says of a short write does not tell why, and this disk is the writer's alone.
+    "disk-full": Truth(("disk-full", "checkpoint-write-error")),
     "save-killed": Truth(("rank-died",)),  # and checkpoint-corrupt, of which no rank is to blame
     "shm-full": Truth(("shm-too-small",)),
     "host-oom": Truth(("host-oom",)),

@@ -1,0 +1,56 @@
+"""A save takes far longer than the ones before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from diag.jobstate import JobState
+from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
+from diag.observations import Observation
+from diag.savefacts import save_json, save_words
+
+__all__ = ["SlowSaveDetector"]
+
+_TIMES = 5.0
+_MORE_SECONDS = 60.0  # saves that are over between two looks at the stacks are measured too short
+_EARLIER = 3
+
+
+class SlowSaveDetector:
+    """Meaning: the checkpoint that is being written takes more than five times as long as any before it, and still moves.
+
+    Evidence: the times of the saves so far (three or more), bytes on disk and how fast they grow.
+
+    What to do: look at the file system: other jobs that write to it, its quota and its health; the last save is the one to
+    compare with.
+
+    False alarms: a last save that writes more than the others did (all of the optimizer, a merged model).
+    """
+
+    name = "slow"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """The log of saves has it all."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        save, facts = job.save_log.current, save_json(job, now)
+        earlier = [seconds for one in job.save_log.finished if (seconds := one.seconds) is not None]
+        if save is None or facts is None or len(earlier) < _EARLIER or not job.alive_ranks():
+            return
+        took, longest = now - save.began, max(earlier)
+        if took < max(_TIMES * longest, longest + _MORE_SECONDS):
+            return
+        yield Finding(
+            id="slow", subject="save", klass="checkpoint_save", severity=Severity.WARNING, confidence=Confidence.MEDIUM,
+            since=save.began, cause="save_slower_than_before",
+            summary=f"the save after iteration {save.iteration} has taken {took:.0f} s, the longest of {len(earlier)} before "
+            "it took "
+            f"{longest:.0f} s: {save_words(facts)}",
+            advice="Look at the file system that it goes to: who else writes there, quota, `df`, the storage's own health. "
+            "Where it grows slowly, fewer bytes help: --no_save_optim true for all but the last, a local disk first, "
+            "--async_save true (ms-swift).",
+            evidence=(Evidence("saves", f"earlier saves: {', '.join(f'{seconds:.0f} s' for seconds in earlier[-8:])}", now),),
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
