@@ -79,7 +79,7 @@ class CudaOomDetector:
         at, fact, rank = found[0]
         gpu = gpu_of_rank(rank, job) if rank is not None else None
         holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
-        cause = cause_of(fact, holders, job)
+        cause = cause_of(fact, holders, rank, job)
         ranks = tuple(sorted({one.rank for _, _, one in found if one is not None}))
         who = rank_words([rank.rank]) if rank is not None else "a rank"
         more = f"; so did {rank_words([one for one in ranks if rank is None or one != rank.rank])}" if len(ranks) > 1 else ""
