@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test test-rdma rdma-packages matrix gauntlet bench lint types check system-packages package clean
+.PHONY: help demo test test-vm vm-packages matrix gauntlet bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -38,18 +38,18 @@ demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says 
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo
 
 test: $(VENV)/.job system-packages lint types ## everything but the fault matrix; under 15 minutes on 2 cores
-	$(PYTEST) -m "not matrix and not rdma" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+	$(PYTEST) -m "not matrix and not vm" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
 
-# The kernel with soft-RoCE and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
-rdma-packages:
+# The kernel and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
+vm-packages:
 	@command -v qemu-system-x86_64 >/dev/null 2>&1 && command -v debootstrap >/dev/null 2>&1 && command -v cpio >/dev/null 2>&1 || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	      qemu-system-x86 debootstrap cpio >/dev/null; \
 	  else echo "note: qemu-system-x86, debootstrap and cpio are not installed (needs root and apt-get)"; fi; }
 
-test-rdma: $(VENV)/.diag rdma-packages ## real RDMA without hardware: soft-RoCE in a virtual machine (2 minutes, the first time 4)
-	$(PYTEST) -m rdma tests/rdma -s
+test-vm: $(VENV)/.diag vm-packages ## RDMA (soft-RoCE) and memory troubles (cgroup v2) in a virtual machine (VM_MINUTES minutes)
+	$(PYTEST) -m vm tests/vm -s
 
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)

@@ -18,6 +18,7 @@ from diag.engine import Engine, report
 from diag.model import found
 from diag.outputs.network_view import network_json
 from diag.outputs.next_step import next_command
+from diag.outputs.steps_view import arrivals_json, steps_json
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
 from diag.rankstate import RankState
@@ -92,6 +93,8 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any
         "classes": [item.to_json() for item in classes],
         "missing": missing,
         "network": network_json(engine),
+        "pace": steps_json(engine),
+        "arrivals": arrivals_json(engine),
         "versions": {str(rank): answer["versions"] for rank, answer in sorted(answers.items()) if answer.get("versions")},
         "probes": [{"rank": rank, **row} for rank, answer in sorted(answers.items()) for row in answer.get("probes", ())],
         "text": classes_text(classes, 100),

@@ -199,6 +199,7 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
             "iteration": job.iteration,
             "total_iterations": job.total_iterations or None,
             "returncode": job.returncode,
+            "steps": job.steps.to_json(),
             "at": engine.now,
         },
         "findings": [finding.to_json() for finding in findings],

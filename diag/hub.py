@@ -20,12 +20,14 @@ import psutil
 
 import diag
 from diag.capture import JournalWriter
+from diag.checkpointwatch import CheckpointWatch, JobView
 from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
+from diag.kernelwatch import KernelWatch
 from diag.launchers import redacted
 from diag.model import Change, Placement, Record
 from diag.nodewatch import GpuWatch, NetworkWatch
@@ -104,6 +106,10 @@ class Hub:
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
         self._gpus = GpuWatch(self.host, self.put, settings.node_seconds)
         self._networks = NetworkWatch(self.host, self.put, self._some_rank, self._sampled)
+        self._kernel = KernelWatch(self.host, self.put)
+        self._checkpoints = CheckpointWatch(
+            self.host, self.put, self._checkpoint_view, self._sampled, str(run_dir.path) if run_dir is not None else ""
+        )
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
@@ -163,6 +169,8 @@ class Hub:
         self._finder_from = time.monotonic()
         self._gpus.start()
         self._networks.start()
+        self._kernel.start()
+        self._checkpoints.start()
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -218,6 +226,9 @@ class Hub:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
         self._gpus.stop()
         self._networks.stop()
+        self._kernel.stop()
+        self._drain()  # the last save's line tells where to look
+        self._checkpoints.finish()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()
@@ -317,6 +328,15 @@ class Hub:
         with self.lock:
             return next((rank.placement.pid for rank in self.engine.job.alive_ranks()), None)
 
+    def _checkpoint_view(self) -> JobView:
+        with self.lock:
+            job = self.engine.job
+            log = job.save_log
+            rank = next((rank.placement.pid for rank in job.alive_ranks()), None)
+            said = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
+            saving = job.phase == "ckpt_save" or log.unwritten is not None
+            return JobView(job.argv, job.pid, rank, _owner(rank or job.pid), saving, said)
+
     def _measure_self(self) -> None:
         processes: dict[tuple[str, int | None], AgentProcess] = {}
         pids: dict[tuple[str, int | None], int] = {("hub", None): os.getpid()}
@@ -373,6 +393,7 @@ class Hub:
     def _dump(self, until: float, native: bool) -> dict[str, Any]:
         timer = Timer()
         self._networks.read_soon()
+        self._checkpoints.read_soon()
         name, path = self._dump_name()
         # The sidecars end before us, so that what they have is there when we must answer.
         wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
@@ -418,6 +439,13 @@ class Hub:
         reached = threading.Event()
         self._queue.put(reached)
         reached.wait(seconds)
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as short as it is
+    except OSError:
+        return None
 
 
 def _cost(pid: int) -> AgentProcess | None:

@@ -68,6 +68,8 @@ from diag.observations import (
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
+from diag.residence import Residence
+from diag.saves import switched_on
 from diag.stacks import Activity
 
 __all__ = ["JobState"]
@@ -94,11 +96,13 @@ class JobState(Progress):
         self.gpu_health: dict[int, tuple[float, GpuHealth]] = {}
         self.gpu_faults = GpuFaults()
         self.checkpoints: dict[str, CheckpointsSeen] = {}  # by the save folder
+        self.save_moved_at: float | None = None  # when files of a checkpoint last came or grew during a save
         self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
         self.memory_estimate: MemoryEstimated | None = None
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
+        self.residence = Residence()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
@@ -130,6 +134,7 @@ class JobState(Progress):
         """When the job or any of its ranks last moved on any channel; the run's start when nothing ever did."""
         times = [rank.last_moved() for rank in self.ranks.values() if rank.alive]
         times.append(self.log_moved_at or 0.0)
+        times.append(self.save_moved_at or 0.0)
         times.append(self.started_at or 0.0)
         return max(times)
 
@@ -186,6 +191,7 @@ class JobState(Progress):
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
         self.world_size = max(self.world_size, fact.world_size)
+        self.save_log.asynchronous |= switched_on(fact.argv, "async-save")
         self.started_at = at
         self.phase_at = at
 
@@ -214,6 +220,8 @@ class JobState(Progress):
         """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
         self.iteration = self.iteration_at = None
         self._bar = None
+        self.steps.start_over()
+        self.residence.start_over()
         self.silences.start_over()
         self.gpu_faults.start_over()
         self._mark(at, "rendezvous")
@@ -249,6 +257,8 @@ class JobState(Progress):
         rank = self._told_of(fact)
         if rank is not None and rank.placement.pid == fact.main.pid:
             rank.see_tree(at, fact)
+            if rank.stopped:
+                self.steps.disturbed()
 
     def _stack(self, at: float, fact: StackSample) -> None:
         rank = self._told_of(fact)
@@ -258,6 +268,9 @@ class JobState(Progress):
             rank.see_stack(at, fact)
             self._note_activity(rank)
             self._phase_from_stacks(at)
+            steps = self.phase == "steady" or self.phase == self.marked_phase == "training"
+            if steps and rank.reading is not None and fact.main is not None:
+                self.residence.see(at, rank.rank, fact.main, rank.reading)
         else:
             rank.see_child_stack(at, fact)
 
@@ -265,6 +278,8 @@ class JobState(Progress):
         rank = self._told_of(fact)
         if rank is not None:
             rank.see_question(at)
+            if isinstance(fact, FlightRecorder):
+                rank.recorder = fact
 
     def _told_of(self, fact: Observation) -> RankState | None:
         return self.ranks.get(fact.rank) if fact.rank is not None else None
@@ -356,7 +371,13 @@ class JobState(Progress):
         self.gpu_health[fact.index] = (at, fact)
 
     def _checkpoints(self, at: float, fact: CheckpointsSeen) -> None:
+        """Growth counts as progress while a save is under way: on a network file system only the folder tells of it."""
+        if fact.role != "save":
+            return
+        before = self.checkpoints.get(fact.root)
         self.checkpoints[fact.root] = fact
+        if before is not None and before.folders != fact.folders and self.phase == "ckpt_save":
+            self.save_moved_at = at
 
     def _disk(self, at: float, fact: DiskSpace) -> None:
         self.disks[fact.path] = (at, fact)

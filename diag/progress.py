@@ -23,6 +23,7 @@ from diag.observations import (
 )
 from diag.saves import SaveLog
 from diag.silences import Silences
+from diag.steptimes import StepTimes
 
 __all__ = ["PROGRESS_HANDLERS", "Progress"]
 
@@ -38,12 +39,14 @@ class Progress:
         self.phase_at: float | None = None
         self.marked_phase = "launch"
         self.phase_line = ""  # the line that marked it; "" when stacks or processes told
+        self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
         self.iteration: int | None = None
         self.total_iterations = 0
         self.iteration_at: float | None = None
         self.metrics: dict[str, float] = {}
         self.step_seconds: deque[float] = deque(maxlen=64)
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
+        self.steps = StepTimes()
         self.silences = Silences()
         self.saves = 0
         self.save_log = SaveLog()
@@ -64,6 +67,11 @@ class Progress:
             return steps[0] if steps else None
         return statistics.quantiles(steps, n=20, method="inclusive")[-1]
 
+    def phase_then(self, at: float) -> str:
+        """The phase at an earlier moment, as it was told until then; the first known for a time before."""
+        first = self.phases[0][1] if self.phases else self.phase
+        return next((phase for began, phase in reversed(self.phases) if began <= at), first)
+
     def _phase_marked(self, at: float, fact: PhaseMarked) -> None:
         self.log_moved_at = at
         phase = fact.phase
@@ -71,6 +79,7 @@ class Progress:
             return  # a worker that imports DeepSpeed, a model that is loaded for an evaluation: the job has long begun
         if phase == "first_step" and self.phase == "teardown":
             self.iteration = self.iteration_at = None  # one training is over and another begins in the same processes
+            self.steps.start_over()
         if phase == "steady" and self.iteration is None:
             phase = "first_step"  # an evaluation before the first step
         self._mark(at, phase, fact.text)
@@ -122,6 +131,8 @@ class Progress:
         if self.iteration is None or fact.iteration != self.iteration:
             self.log_moved_at = at
             self.iteration_at = at
+        if self.iteration is None or fact.iteration != self.iteration:
+            self.steps.reported(at, fact.iteration, dict(fact.metrics))
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
         self.metrics.update(dict(fact.metrics))
         # A bar is drawn again whenever a line is printed: the step that was made last says nothing of the work after it.
@@ -132,12 +143,15 @@ class Progress:
         self.log_moved_at = at
         self._mark(at, "ckpt_save", fact.text)
         self.save_log.began(at, self.iteration, at, "log", fact.path)  # only the path is new: the phase has begun it
+        self.save_log.asynchronous |= fact.asynchronous
 
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
         if not fact.path or fact.path != self._saved_path:  # weights and state of one checkpoint, or one line a rank
             self.saves += 1
         self._saved_path = fact.path
-        self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path)
+        self.steps.disturbed()  # ms-swift 4 says only this of a save
+        part = self.save_log.asynchronous and "`safetensors`" in fact.text  # they are written at once, the rest later
+        self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part)
         self.log_moved_at = at
         self._mark(at, "steady" if self.iteration is not None else self.phase)
 
@@ -148,6 +162,8 @@ class Progress:
 
     def _set_phase(self, at: float, phase: str) -> None:
         if phase != self.phase:
+            if phase != "steady":
+                self.steps.disturbed()
             if self.phase_at is not None:
                 self.silences.phase_ended(self.phase, at - self.phase_at)
             if phase == "ckpt_save":
@@ -156,6 +172,7 @@ class Progress:
             elif self.phase == "ckpt_save":
                 self.save_log.ended(at, self.iteration, at, cut_off=phase in ("ended", "rendezvous"))
             self.phase, self.phase_at, self.phase_line = phase, at, ""
+            self.phases.append((at, phase))
 
 
 PROGRESS_HANDLERS: dict[type[Observation], Callable[[Any, float, Any], None]] = {

@@ -10,6 +10,7 @@ from diag.model import Placement
 from diag.observations import (
     CgroupMemory,
     CgroupPids,
+    FlightRecorder,
     LimitsSeen,
     ProcessSample,
     ProcessTree,
@@ -63,6 +64,7 @@ class RankState:
     reading: Reading | None = None
     grew: bool = False  # its memory, between the last two readings
     asked_at: float = -1e9  # when its own worker server was last asked or answered, which takes some MB of the rank
+    recorder: FlightRecorder | None = None  # the last that it answered with
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Save", "SaveLog"]
+__all__ = ["Save", "SaveLog", "iteration_of", "switched_on"]
 
 _KEPT = 256
+# Not the last number of any name: ms-swift's own folder above is v0-20261121-194515.
+_ITERATION = re.compile(r"(?:^|/)(?:checkpoint-|iter_|global_step_?|step[-_]?)(\d{1,9})(?:-merged)?/*$")
+
+
+def iteration_of(path: str) -> int | None:
+    """The step that a checkpoint's path names.
+
+    >>> iteration_of("/out/v0-20261121-194515/checkpoint-500"), iteration_of("/save/iter_0000500"), iteration_of("/save")
+    (500, 500, None)
+    """
+    found = _ITERATION.search(path[-4096:])
+    return int(found[1]) if found else None
+
+
+def switched_on(argv: Sequence[str], flag: str) -> bool:
+    """Whether a flag stands in a command, as Megatron-LM writes it (`--async-save`) or ms-swift (`--async_save true`).
+
+    >>> switched_on(["--async_save", "true"], "async-save"), switched_on(["--async_save=false"], "async-save")
+    (True, False)
+    """
+    names = (f"--{flag}", f"--{flag.replace('-', '_')}")
+    for place, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in names:
+            after = value if equals else argv[place + 1] if place + 1 < len(argv) else ""
+            return after.lower() not in ("false", "0", "no", "none")
+    return False
 
 
 @dataclass(slots=True)
 class Save:
-    """One save. `began` and `ended` are told times at which we saw it; the save itself may have begun a little before.
+    """One save. `began` and `ended` are told times at which we saw the ranks in it; it may have begun a little before.
 
-    `after` is the last moment known to be before it (a step's line): the save began between the two.
+    `after` is the last moment known to be before it (a step's line): the save began between the two. An asynchronous save has
+    ended when the ranks train on, and is `written` when a line says that it is on disk, steps later.
     """
 
     number: int  # from 1, over the whole run
@@ -25,18 +55,21 @@ class Save:
     ended: float | None = None
     path: str = ""
     cut_off: bool = False  # the job or a rank ended in it
+    written: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        return None if self.ended is None else self.ended - self.began
+        """How long the ranks were in it; None while they are, and where only its end was told."""
+        return None if self.ended is None or self.told_by == "end" else self.ended - self.began
 
 
 class SaveLog:
-    """Told by `Progress`; read by detectors."""
+    """Told by `Progress`; read by detectors. `asynchronous`: the job's arguments or its log say so."""
 
     def __init__(self) -> None:
         self.saves: deque[Save] = deque(maxlen=_KEPT)
         self.count = 0
+        self.asynchronous = False
 
     @property
     def current(self) -> Save | None:
@@ -47,22 +80,56 @@ class SaveLog:
     def finished(self) -> list[Save]:
         return [save for save in self.saves if save.ended is not None and not save.cut_off]
 
+    @property
+    def unwritten(self) -> Save | None:
+        """The asynchronous save that still goes on behind the training, as far as anybody said."""
+        last = self.saves[-1] if self.saves else None
+        if not self.asynchronous or last is None or last.ended is None or last.written is not None or last.cut_off:
+            return None
+        return last
+
     def began(self, at: float, iteration: int | None, after: float, told_by: str, path: str = "") -> None:
         current = self.current
         if current is not None:
             current.path = current.path or path
             return
+        last = self.saves[-1] if self.saves else None
+        if last is not None and iteration is not None and last.iteration == iteration and not last.cut_off and not (
+            path and last.path and path != last.path
+        ):
+            last.ended = None  # weights first, then safetensors: one save in two parts
+            return
         self.count += 1
         self.saves.append(Save(self.count, iteration, at, min(after, at), told_by, path=path))
 
-    def ended(self, at: float, iteration: int | None, after: float, path: str = "", *, cut_off: bool = False) -> None:
-        """The phase is over, or a line says so. Lines about one checkpoint (weights, then safetensors) are one save."""
+    def ended(
+        self, at: float, iteration: int | None, after: float, path: str = "", *, cut_off: bool = False, written: bool = True
+    ) -> None:
+        """The phase is over, or a line says so. Lines about one checkpoint (weights, then safetensors) are one save.
+
+        `written` False: the line is about a part of it, and the rest is still written behind the training.
+        """
         current = self.current
         if current is not None:
             current.ended, current.cut_off, current.path = at, cut_off, current.path or path
-        elif path and (not self.saves or self.saves[-1].path != path):
-            if self.saves and not self.saves[-1].path and self.saves[-1].iteration == iteration:
-                self.saves[-1].path = path  # the stacks left the save before the line came
-                return
-            self.began(at, iteration, after, "end", path)
-            self.saves[-1].ended = at
+            if path and written and not cut_off:
+                current.written = at
+        elif path:
+            told = self._of(path, iteration)
+            if told is None:
+                self.began(at, iteration, after, "end", path)
+                self.saves[-1].ended = at
+                told = self.saves[-1]
+            told.path = told.path or path
+            if written:
+                told.written = told.written or at
+
+    def _of(self, path: str, iteration: int | None) -> Save | None:
+        """The save that ended before the line about it came: stacks left it, or it is asynchronous and took some steps more."""
+        named = iteration_of(path)
+        for save in reversed(self.saves):
+            if save.path == path and (named is not None or save.written is None or save.iteration == iteration):
+                return save
+            if not save.path and save.iteration == (iteration if named is None else named):
+                return save
+        return None

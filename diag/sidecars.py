@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 from diag.model import Placement, Record
 from diag.settings import Settings
+from diag.sources import cgroup
 
 __all__ = ["DumpWait", "SidecarPool"]
 
@@ -200,6 +202,8 @@ class SidecarPool:
                     self._erred(*message["error"])
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # a line torn by the sidecar's death
+        if _killed(sidecar.process):  # nobody else may be left to read the host's counter: the kernel takes sidecars first
+            self._put(Record(cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time()))
         sidecar.ended = True
         for wait in list(self._dumps.values()):
             if sidecar.place.rank in wait.wanted and sidecar.place.rank not in wait.answers:
@@ -218,6 +222,13 @@ def _close_orders(sidecar: _Sidecar) -> None:
     with contextlib.suppress(OSError, ValueError):
         assert sidecar.process.stdin is not None
         sidecar.process.stdin.close()
+
+
+def _killed(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        return process.wait(1.0) == -signal.SIGKILL
+    except subprocess.TimeoutExpired:  # it closed its stdout, and goes on
+        return False
 
 
 def _own_environment() -> dict[str, str]:

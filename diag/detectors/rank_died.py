@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
-from diag.observations import CgroupMemory, Observation
+from diag.observations import CgroupMemory, KernelOomKill, Observation
 from diag.rankstate import RankState
 
 __all__ = ["RankDiedDetector"]
@@ -18,6 +18,9 @@ _SETTLE_SECONDS = 2.0
 
 # A peer that lost the connection says so at once, or when its next call comes: the longest step, roughly.
 _LEFT_SECONDS = 60.0
+
+# Between the death and the reading that shows the counter of kills risen.
+_OOM_SECONDS = 10.0
 
 # What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch 2.11):
 #   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
@@ -47,12 +50,17 @@ class RankDiedDetector:
     name = "rank-died"
 
     def __init__(self) -> None:
-        self._oom_kills: dict[int | None, list[int]] = {}
+        self._oom_kills: dict[int | None, int] = {}
+        self._grown_at = -1e9  # when a counter of kills in some rank's cgroup last rose
+        self._killed: dict[int, str] = {}  # pid and name of processes that the kernel said it killed for memory
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, CgroupMemory):
-            seen = self._oom_kills.setdefault(fact.rank, [fact.oom_kills, fact.oom_kills])
-            seen[1] = max(seen[1], fact.oom_kills)
+            if fact.oom_kills > self._oom_kills.setdefault(fact.rank, fact.oom_kills):
+                self._grown_at = at
+            self._oom_kills[fact.rank] = fact.oom_kills
+        elif isinstance(fact, KernelOomKill) and len(self._killed) < 4096:
+            self._killed[fact.pid] = fact.comm
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         dead = [rank for rank in job.ranks.values() if rank.failed]
@@ -106,13 +114,18 @@ class RankDiedDetector:
         assert code is not None
         if code.signal is not None:
             name = _signal_name(code.signal)
-            grown = any(last > first for first, last in self._oom_kills.values())
-            if code.signal == signal.SIGKILL and grown:
+            if code.signal == signal.SIGKILL and self._for_memory(rank):
                 return f"was killed by signal 9 ({name}) by the kernel's OOM killer", "oom_kill"
             return f"was killed by signal {code.signal} ({name})", f"signal_{code.signal}"
         if any(_WORKER_KILLED.search(line) for line in rank.tail):
             return f"ended with exit code {code.exit_code}", "dataloader_worker_killed"
         return f"ended with exit code {code.exit_code}", f"exit_{code.exit_code}"
+
+    def _for_memory(self, rank: RankState) -> bool:
+        name = rank.tree.main.comm if rank.tree else None
+        if rank.placement.pid in self._killed and self._killed[rank.placement.pid] == (name or self._killed[rank.placement.pid]):
+            return True
+        return abs((rank.exited_at or 0.0) - self._grown_at) <= _OOM_SECONDS
 
 
 def _left_before(root: RankState, job: JobState) -> list[RankState]:

@@ -11,7 +11,9 @@ __all__ = [
     "EpochStarted",
     "Iteration",
     "LogLine",
+    "LossScaleReduced",
     "MetricsLogged",
+    "NonFiniteReported",
     "PhaseMarked",
     "SaveFinished",
     "SaveStarted",
@@ -81,9 +83,31 @@ class MetricsLogged(Observation):
 class SaveStarted(Observation):
     text: str
     path: str = ""
+    asynchronous: bool = False  # it goes on behind the training
 
 
 @dataclass(frozen=True, slots=True)
 class SaveFinished(Observation):
     text: str
     path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaleReduced(Observation):
+    """fp16: gradients overflowed, the step was skipped and the loss scale lowered; `at_minimum`: it cannot be any more.
+
+    `reduced` is None where the line does not tell to what.
+    """
+
+    reduced: float | None
+    text: str
+    at_minimum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NonFiniteReported(Observation):
+    """A check inside the program met nan or inf. `what` is loss or grad; `where`: the bucket or operator, "" when not said."""
+
+    what: str
+    where: str
+    text: str

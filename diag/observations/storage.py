@@ -26,19 +26,24 @@ class CheckpointFolder:
     missing: tuple[str, ...] = ()
     empty_files: int = 0
     damaged: tuple[str, ...] = ()  # files whose own header or length says that they are not whole, in words
+    listed: bool = True  # False: too many files to look at each; it was only counted
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsSeen(Observation):
-    """A save folder of the job: its checkpoints, oldest first, and the tracker file that tells which one to load.
+    """A folder of checkpoints, oldest first, and the tracker file that tells which one to load.
 
-    `tracker` is (file name, what it says), None when there is none.
+    `tracker` is (file name, what it says), None when there is none. `role`: save, or load for what the job begins from.
+    `exists` is False where nothing is at that path.
     """
 
     root: str
     folders: tuple[CheckpointFolder, ...]
     tracker: tuple[str, str] | None
     emitted: float
+    role: str = "save"
+    exists: bool = True
+    flag: str = ""  # the argument that named it, "" where a log line did
 
 
 @dataclass(frozen=True, slots=True)

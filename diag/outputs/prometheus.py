@@ -68,6 +68,11 @@ METRICS: tuple[MetricSpec, ...] = tuple(
          "When a rank last moved on any channel (stack, CPU, I/O, its children)."),
         ("diag_train_iteration", "gauge", "", "rank",
          "Last training iteration that was reported; rank is empty where the log tells it for the whole job."),
+        ("diag_train_step_seconds", "gauge", "seconds", "rank",
+         "Seconds that a training step takes now: the median of the last minute, without saves, evaluations and stops; rank is "
+         "empty."),
+        ("diag_train_samples_per_second", "gauge", "", "rank",
+         "Samples that the job trains on in a second, where the log tells the global batch size; rank is empty."),
         ("diag_stack_unchanged_seconds", "gauge", "seconds", "rank",
          "For how long every stack sample of the main thread showed the same place."),
         ("diag_checkpoint_in_progress", "gauge", "", "rank", "1 while a rank saves a checkpoint."),
@@ -201,6 +206,10 @@ def _ranks(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
             yield from _living_rank(engine, rank, label)
     if engine.job.iteration is not None:
         yield ("diag_train_iteration", ("",), engine.job.iteration, None)
+    for name, value in (("diag_train_step_seconds", engine.job.steps.now()),
+                        ("diag_train_samples_per_second", engine.job.steps.samples_per_second())):
+        if value is not None:
+            yield (name, ("",), value, None)
 
 
 def _living_rank(engine: Engine, rank: RankState, label: tuple[str]) -> Iterator[_Sample]:

@@ -52,6 +52,7 @@ class Job(BaseModel):
     total_iterations: int | None
     returncode: int | None
     at: float = Field(description="time of the last reading")
+    steps: dict[str, Any] | None = Field(None, description="how long steps take; null before the first was measured")
 
 
 class Report(BaseModel):
@@ -105,6 +106,7 @@ class Rank(BaseModel):
     open_files: int | None
     children: int | None
     limits: dict[str, Any] | None = Field(description='soft limits; a number or "unlimited"')
+    time_shares: dict[str, float] | None = Field(description="parts of a step in which it was found; `samples` is their number")
     rdma: dict[str, Any] | None = Field(description="RDMA devices seen and held open, libraries, container; null: not seen")
     exit: Exit | None
 

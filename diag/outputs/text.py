@@ -267,6 +267,10 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
         said += f" (exit code {job['returncode']})"
     if seconds is not None:
         said += f" after {_duration(seconds)}"
+    if job.get("steps"):
+        from diag.steptimes import steps_sentence  # `diag dump` must not wait for it
+
+        said += f"; {steps_sentence(job['steps'])}"
     parts = []
     for severity in reversed(Severity):
         names = [_name(finding) for finding in document["findings"] if finding["severity"] == severity.value]
@@ -310,6 +314,9 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:
             by_reason.setdefault(reason, []).append(int(rank))
     for reason, ranks in by_reason.items():
         parts.append(f"missing: rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: {reason}")
+    arrivals = document.get("arrivals")
+    for line in (*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])):
+        parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
     for line in document.get("network", {}).get("text", ()):
         parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
     for native in document.get("native", ()):

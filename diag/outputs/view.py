@@ -25,6 +25,7 @@ from diag.outputs.classes import (
     why_no_stack,
 )
 from diag.outputs.network_view import rdma_json
+from diag.outputs.steps_view import shares_json
 from diag.outputs.text import job_sentence
 from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
@@ -199,6 +200,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
     """One object per rank. Numbers that nobody could read are null."""
     job, now = engine.job, engine.now
     culprits, waiting = culprits_and_waiting(engine)
+    shares = shares_json(engine)
     rows = []
     for _, rank in sorted(job.ranks.items()):
         place, tree, reading = rank.placement, rank.tree, rank.reading
@@ -234,6 +236,7 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
                 "children": len(tree.children) if tree else None,
                 "limits": _limits_json(rank.limits),
                 "rdma": rdma_json(rank.rdma),
+                "time_shares": shares.get(place.rank),
                 "exit": _exit_json(rank),
             }
         )

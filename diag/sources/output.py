@@ -11,7 +11,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, Unparsed
-from diag.sources import cuda_log, nccl_log, swift_log, torch_log, trainer_log, watchdog_log
+from diag.sources import cuda_log, nccl_log, numbers_log, swift_log, torch_log, trainer_log, watchdog_log
 
 __all__ = ["PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
 
@@ -210,6 +210,7 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
             return
     yield from swift_log.read_line(text, rank)
     yield from trainer_log.read_line(text, rank)
+    yield from numbers_log.read_line(text, rank)
     yield from torch_log.read_line(text, rank)
     yield from watchdog_log.read_line(text, rank)
     if cuda_log.may_tell(text):

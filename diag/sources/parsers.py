@@ -5,6 +5,8 @@ from __future__ import annotations
 from diag.engine import Parser
 from diag.sources import (
     cgroup,
+    checkpoint,
+    disk,
     exits,
     faulthandler,
     flight_recorder,
@@ -31,6 +33,8 @@ PARSERS: dict[str, Parser] = {
     exits.SOURCE: exits.parse,
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
+    checkpoint.SOURCE: checkpoint.parse,
+    disk.SOURCE: disk.parse,
     nvml.SOURCE: nvml.parse,
     infiniband.SOURCE: infiniband.parse,
     interfaces.SOURCE: interfaces.parse,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
 from diag.observations import EpochStarted, Iteration, Observation, PhaseMarked, SaveFinished, SaveStarted
+from diag.sources.printed import numbers_of
 
 __all__ = ["read_bar", "read_line"]
 
@@ -23,11 +23,16 @@ _METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(
 # ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
 #    [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 | elapsed time per ...
 _MEGATRON_STEP = re.compile(r"\biteration\s+(\d{1,9})/\s*(\d{1,9})\s+\|")
-_MEGATRON_METRIC = re.compile(r"\|\s*([a-z][\w /()]*?):\s*([-+]?\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?)\s*(?=\|)")
+# Megatron formats losses with {:.6E}, which writes NAN and INF, and the gradient's norm with {:.3f}: nan and inf.
+_MEGATRON_METRIC = re.compile(
+    r"\|\s{0,9}([A-Za-z][\w /()]{0,60}):\s{0,20}([-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|[nN][aA][nN]|[iI][nN][fF]))"
+    r"\s{0,9}(?=\|)"
+)
 
 # Megatron-LM core_r0.13-0.15, megatron/training/checkpointing.py, stdout of rank 0:
 #   saving checkpoint at iteration       4 to DIR in torch_dist format
-_SAVE_STARTED = re.compile(r"saving checkpoint at iteration\s+\d+ to (\S+)")
+#     scheduled an async checkpoint save at iteration       4 to DIR      (--async-save; source)
+_SAVE_STARTED = re.compile(r"(?:saving checkpoint|(scheduled) an async checkpoint save) at iteration\s{1,20}\d{1,9} to (\S+)")
 #     successfully saved checkpoint from iteration       4 to DIR [ t 1/1, p 1/1 ]
 # ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr:
 #   [INFO:swift] Successfully saved Megatron model weights in `OUT/checkpoint-4`.
@@ -117,7 +122,7 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
             return
         match = _SAVE_STARTED.search(text)
         if match:
-            yield SaveStarted(rank, text.strip(), match[1])
+            yield SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
             return
     for literal, phase in _PHASES:
         if literal in text:
@@ -130,14 +135,7 @@ def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
     step = _METRICS_STEP.search(text)
     if match is None or step is None:
         return
-    numbers: tuple[tuple[str, float], ...] = ()
-    try:
-        data = ast.literal_eval(match[0])
-        if isinstance(data, dict):  # two of them with a comma between are a tuple
-            numbers = tuple((str(key), float(value)) for key, value in data.items() if isinstance(value, (int, float)))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, OverflowError, TypeError):
-        pass  # `nan` is no Python literal, and a torn line is none either: the step still counts
-    yield Iteration(rank, int(step[1]), int(step[2]), match[0], numbers)
+    yield Iteration(rank, int(step[1]), int(step[2]), match[0], numbers_of(match[0]))
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:

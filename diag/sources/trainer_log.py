@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from diag.observations import (
     SaveStarted,
     StepsPlanned,
 )
+from diag.sources.printed import numbers_of
 
 __all__ = ["read_bar", "read_line", "read_metrics"]
 
@@ -25,7 +25,6 @@ __all__ = ["read_bar", "read_line", "read_metrics"]
 #   {'train_runtime': 0.2309, 'train_samples_per_second': 138.613, ..., 'train_loss': 4.323827266693115, 'epoch': 0.16}
 # transformers 5 (source) writes the numbers as strings: {'loss': '4.36', ..., 'epoch': '0.04'}
 _METRICS = re.compile(r"\{'(?:loss|eval_\w{1,60}|train_runtime)': [^{}]{0,4000}\}")
-_NO_LITERAL = re.compile(r": (-?(?:nan|inf))\b")  # what Python prints and does not read
 
 # transformers 4.57.6, trainer.py, logging level INFO, stderr of rank 0:
 #     Total optimization steps = 8
@@ -132,20 +131,9 @@ def read_metrics(text: str, rank: int | None) -> Iterator[Observation]:
         return
     if match[0].startswith("{'loss'") and "'global_step/max_steps':" in match[0]:
         return  # ms-swift tells the step too: swift_log
-    try:
-        data = ast.literal_eval(_NO_LITERAL.sub(r": '\1'", match[0]))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return
-    if not isinstance(data, dict):
-        return
-    numbers = []
-    for key, value in data.items():
-        if isinstance(value, (int, float, str)):
-            try:
-                numbers.append((str(key), float(value)))
-            except (ValueError, OverflowError):
-                continue
-    yield MetricsLogged(rank, tuple(numbers), match[0])
+    numbers = numbers_of(match[0])
+    if any(name.startswith(("loss", "eval_", "train_")) for name, _ in numbers):
+        yield MetricsLogged(rank, numbers, match[0])
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from diag.model import Placement, Record
-from diag.observations import StackSample
+from diag.observations import HostMemory, StackSample
 from diag.settings import load
 from diag.sidecar import Sidecar as Inner
 from diag.sidecars import SidecarPool
@@ -445,6 +445,20 @@ def test_run_directory_that_is_gone_does_not_blind_the_hub(
     pool[0].watch(place(rank))
 
     assert record_of(pool[1], "proc").rank == 0
+
+
+def test_sidecar_that_the_kernel_kills_first_leaves_a_reading_of_the_host(
+    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]]
+) -> None:
+    pool[0].watch(place(rank))
+    record_of(pool[1], "cgroup")
+
+    os.kill(pool[0].processes()[0], signal.SIGKILL)
+
+    record = next(record for record in iter(lambda: record_of(pool[1], "cgroup"), None) if record.rank is None)
+    (host,) = PARSERS["cgroup"](record)
+    assert isinstance(host, HostMemory)
+    assert host.total_bytes > host.available_bytes > 0
 
 
 def test_module_of_the_users_project_is_not_the_sidecars(

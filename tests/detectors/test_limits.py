@@ -49,6 +49,21 @@ def test_crash_line_without_a_rank_blames_those_that_saw_it_full() -> None:
     assert (story.the("shm-too-small").ranks, story.the("shm-too-small").cause) == ((1,), "exhausted")
 
 
+def test_bus_error_of_a_rank_with_a_small_shm_is_its_end_and_with_a_big_one_is_not() -> None:
+    # Linux 6.1: a rank that fills a mapped segment of a full tmpfs ends by SIGBUS without a line
+    found = []
+    for size in (16 * MIB, 64 << 30):
+        story = Story()
+        story.tell(SharedMemory(1, size, size))
+        story.wait(2.0)
+        story.exit(1, signal=7)
+        story.wait(5.0)
+        found.append([(one.cause, one.ranks, one.severity.value) for one in story.findings()
+                      if one.id == "shm-too-small"])
+
+    assert found == [[("exhausted", (1,), "critical")], []]
+
+
 def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash() -> None:
     story = Story()
     story.tell(tree(0, story.now, process(9, comm="pt_data_worker")), SharedMemory(0, 64 * MIB, 60 * MIB))

@@ -1,4 +1,4 @@
-"""What a machine with soft-RoCE showed (tests/rdma, captures/sources/rdma), read and judged again without it."""
+"""What a machine with soft-RoCE showed (tests/vm/rdma, captures/sources/rdma), read and judged again without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diag.replay import replay
 from diag.sources import proc, rdma_access
 from diag.sources.infiniband import InfinibandReader
 from diag.sources.infiniband import parse as parse_ports
-from tests.rdma.scenarios import SCENARIOS, Scenario
+from tests.vm.rdma.scenarios import SCENARIOS, Scenario
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -163,10 +164,44 @@ def test_bar_of_data_preparation_is_its_progress() -> None:
     assert isinstance(fact, PhaseMarked) and fact.phase == "data_prep"
 
 
-def test_loss_that_is_nan_still_counts_as_a_step() -> None:
-    (fact,) = swift_log.read_line("{'loss': nan, 'grad_norm': nan, 'iteration': '3/12'}", 1)
+def test_loss_that_is_nan_costs_no_number_of_the_step() -> None:
+    (fact,) = swift_log.read_line("{'loss': nan, 'grad_norm': inf, 'learning_rate': 1e-05, 'iteration': '3/12'}", 1)
 
-    assert isinstance(fact, Iteration) and (fact.iteration, fact.total, fact.metrics) == (3, 12, ())
+    assert isinstance(fact, Iteration) and (fact.iteration, fact.total) == (3, 12)
+    assert repr(fact.metrics) == "(('loss', nan), ('grad_norm', inf), ('learning_rate', 1e-05))"
+
+
+def test_torn_dictionary_gives_the_numbers_that_are_whole() -> None:
+    (fact,) = swift_log.read_line("{'loss': 0.5, 'iteration': '3/12', 'logps/ch}{'loss': 0.4, 'grad_norm': -nan}", 1)
+
+    assert isinstance(fact, Iteration) and dict(fact.metrics)["loss"] in (0.4, 0.5)
+
+
+def test_megatron_line_gives_every_number_of_it() -> None:
+    line = next(line for line in (LOGS / "megatron_dpo_3.12.6.log").read_text().splitlines() if "iteration        1/" in line)
+
+    (fact,) = swift_log.read_line(line, None)
+
+    assert isinstance(fact, Iteration)
+    numbers = dict(fact.metrics)
+    assert (numbers["elapsed time per iteration (ms)"], numbers["loss"], numbers["grad norm"]) == (520.8, 0.6931472, 1.429)
+    assert (numbers["loss scale"], numbers["number of skipped iterations"], numbers["consumed samples"]) == (1.0, 0, 8)
+    assert numbers["global batch size"] == 8 and numbers["number of nan iterations"] == 0
+
+
+def test_megatron_line_with_nan_in_capitals_and_throughput_gives_both() -> None:
+    # Megatron-LM core_r0.13 (source): {:.6E} of nan is NAN, {:.3f} is nan
+    line = (" [2026-11-21 00:17:14] iteration        7/       8 | consumed samples:           56 | elapsed time per iteration "
+            "(ms): 520.8 | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: 9.657458E-05 | global batch size:     8 "
+            "| lm loss: NAN | loss scale: 1.0 | grad norm: nan "
+            "| number of skipped iterations:   0 | number of nan iterations:   1 |")
+
+    (fact,) = swift_log.read_line(line, None)
+
+    assert isinstance(fact, Iteration)
+    numbers = dict(fact.metrics)
+    assert math.isnan(numbers["lm loss"]) and math.isnan(numbers["grad norm"])
+    assert numbers["throughput per GPU (TFLOP/s/GPU)"] == 412.3
 
 
 def test_two_dictionaries_in_one_line_are_one_step() -> None:

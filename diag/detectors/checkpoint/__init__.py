@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from diag.detectors.checkpoint.corrupt import CheckpointCorruptDetector
+from diag.detectors.checkpoint.disk import DiskFullDetector
+from diag.detectors.checkpoint.mismatch import CheckpointArgsMismatchDetector
+from diag.detectors.checkpoint.missing import CheckpointMissingDetector
+from diag.detectors.checkpoint.write_error import CheckpointWriteErrorDetector
 from diag.engine import Detector
 
 __all__ = ["DETECTORS"]
 
-DETECTORS: tuple[type[Detector], ...] = ()
+DETECTORS: tuple[type[Detector], ...] = (
+    DiskFullDetector,
+    CheckpointWriteErrorDetector,
+    CheckpointCorruptDetector,
+    CheckpointMissingDetector,
+    CheckpointArgsMismatchDetector,
+)

@@ -32,6 +32,9 @@ _ADVICE = {
     "extension; other threads of the rank (watchdog, data, log) cannot run meanwhile.",
     "memory_high": "The memory cgroup of this rank is above memory.high: the kernel throttles it to a crawl. Raise the memory "
     "limit of the pod or container, or lower host memory use (fewer DataLoader workers, no optimizer offload).",
+    "memory_reclaim": "The memory cgroup of rank {ranks} is full, and its processes mostly wait for the kernel to take memory "
+    "back: this is want of memory, not a hang of NCCL. See the host-oom finding; raise the memory limit of the pod or container, "
+    "or lower host memory use (fewer DataLoader workers, no optimizer offload).",
     "open_files": "The rank is at its limit of open files: raise it (`ulimit -n 65536`, or LimitNOFILE / the container's "
     "ulimits).",
     "dev_shm_full": "/dev/shm is full: give the container more (docker --shm-size=16g, Kubernetes: emptyDir medium Memory on "

@@ -10,8 +10,9 @@ from diag.detectors.hang.blame import blame
 from diag.detectors.hang.joined import Joined, lowered, undecided
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.standing import WAITS, standing_of
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.hang.words import describe, evidence_of
+from diag.detectors.memory.stall import waits_for
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, SnapshotTaken
@@ -99,7 +100,8 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
         return None
     dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
     since = max([rank.last_moved(_STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since])
+    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
+    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     quiet = now - weak_since
     if quiet < STEADY_SECONDS:
         ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
@@ -114,9 +116,22 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
     verdict: Verdict | None = blame(job, alive, dead, standing, since)
     if joined is not None and verdict is not None:
         verdict = joined.join(verdict, now, job, standing)
+    if verdict is not None:
+        verdict = _held_up_by_memory(verdict, alive)
     if verdict is None or now - verdict.since < patience(job, verdict) or may_be_idle(job, alive, verdict):
         return None
     return verdict
+
+
+def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
+    """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what is wrong."""
+    causes = {rank.rank: cause for rank in alive if (cause := waits_for(rank))}
+    starved = tuple(causes)
+    if not starved or verdict.klass in ("resource_wait", "stopped", "peer_lost"):
+        return verdict
+    waiting = others(tuple(rank.rank for rank in alive), starved)
+    return replace(verdict, klass="resource_wait", culprits=starved, waiting=waiting, cause=causes[starved[0]],
+                   confidence=Confidence.MEDIUM, blamed_child=None, collectives=None)
 
 
 def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: Joined) -> Verdict | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.detectors.memory.stall import waits_for
 from diag.observations import StackSample
 from diag.rankstate import RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
@@ -169,9 +170,8 @@ def _starved_of(rank: RankState) -> str:
     tree = rank.tree
     if tree is None:
         return ""
-    # Linux 6.1 and 6.18, cgroup v2 above memory.high: state D, wchan mem_cgroup_handle_over_high
-    if tree.main.wchan == "mem_cgroup_handle_over_high":
-        return "memory_high"
+    if cause := waits_for(rank):
+        return cause
     files = rank.limits.get("Max open files") if rank.limits else None
     if files and tree.open_files is not None and tree.open_files >= 0.98 * files:
         return "open_files"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from diag.detectors.memory.host_oom import HostOomDetector
 from diag.detectors.memory.limits import FdLimitDetector, ShmDetector
+from diag.detectors.memory.pids_limit import PidsLimitDetector
 from diag.engine import Detector
 
 __all__ = ["DETECTORS"]
 
-DETECTORS: tuple[type[Detector], ...] = (HostOomDetector, ShmDetector, FdLimitDetector)
+DETECTORS: tuple[type[Detector], ...] = (HostOomDetector, PidsLimitDetector, ShmDetector, FdLimitDetector)

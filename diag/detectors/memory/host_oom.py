@@ -1,179 +1,232 @@
-"""Host memory ran out: which limit, which process, in which phase, peak against limit."""
+"""Host memory ran out: which limit, which process, which grew, in which phase, peak against limit."""
 
 from __future__ import annotations
 
-import re
 import signal
+from collections import deque
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.memory import advice
+from diag.detectors.memory.causes import NEAR_SECONDS, Event, Verdict, decide, is_full, killed_ranks, leaf_of, resolve
+from diag.detectors.memory.growth import Growth
+from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
+from diag.detectors.memory.stall import Stall, Stalls
+from diag.detectors.memory.words import filled_by, grower_words, phase_of, phase_words, size, victim_words
 from diag.jobstate import JobState
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import CgroupMemory, HostMemory, LogLine, Observation
-from diag.rankstate import RankState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import CgroupMemory, HostMemory, KernelOomKill, Observation, ProcessTree
 
 __all__ = ["HostOomDetector"]
 
-_GIB = 1 << 30
-
-# CPython: MemoryError; glibc via OSError: [Errno 12] Cannot allocate memory
-# torch 2.13, c10/core/impl/alloc_cpu.cpp: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0.
-#   DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)
-# The ibv_ lines of a low memlock limit say Cannot allocate memory too and are another finding's.
-_ALLOCATION = re.compile(
-    r"DefaultCPUAllocator: can't allocate memory|^(?:\[rank\d+\]: ?)?MemoryError\b"
-    r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc"
-)
-_WORDS = ("allocate memory", "MemoryError", "bad_alloc")
-
-
-_AT_THE_LIMIT = 0.9
-_AT_THE_LIMIT_SECONDS = 30.0
-_SPARE = 0.1  # of the host's memory: with so much left the kernel kills nobody for the host's sake
+_KEPT_EVENTS = 32
+_SETTLE_SECONDS = 1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
 
 
 class HostOomDetector:
-    """Meaning: host memory ran out: the kernel killed a process of the job, or an allocation was refused.
+    """Meaning: host memory ran out: the kernel killed a process of the job, refused it memory, or holds it up to save memory.
 
-    Evidence: the oom_kill counter of the rank's memory cgroup and of the whole host, exit by SIGKILL, the lines of a
-    refused allocation, RLIMIT_AS.
+    `cause` tells which limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod, Slurm job or slice
+    above it), global_oom (the host), fork_overcommit (a fork under strict overcommit), rlimit_as (ulimit -v or -d),
+    allocation_refused (any other refusal), pinned_host (page-locked memory), reclaim_stall (nothing is killed, but the cgroup is
+    so full that its processes mostly wait for memory: it looks like a hang).
 
-    What to do: the advice names the limit that was hit.
+    Evidence: the kernel's log where it may be read (it names the process and the cgroup), the oom_kill counter of the rank's
+    memory cgroup and of the whole host, all limits above the rank, exit by SIGKILL, the lines of a refused allocation, RLIMIT_AS
+    and RLIMIT_DATA, pressure stall information, and the memory of each process over the last minute: the process that was
+    killed need not be the one that grew.
 
-    False alarms: an OOM kill of a neighbour raises the host's counter; it is reported only together with a death here.
+    What to do: the advice names the limit that was met, and what takes most memory in that phase.
+
+    False alarms: an OOM kill of a neighbour raises the host's counter; it is reported only where a death here belongs to it. A
+    refused allocation that the program survived is none. A page cache that fills the cgroup to its limit is none.
     """
 
     name = "host-oom"
 
     def __init__(self) -> None:
-        self._first: dict[tuple[int | None, str], int] = {}
-        self._cgroup_kill: tuple[float, CgroupMemory] | None = None
-        self._at_limit: tuple[float, CgroupMemory] | None = None  # the last that was seen so
-        self._host_kill_at: float | None = None
-        self._first_host: int | None = None
-        self._refused: dict[int | None, tuple[float, str]] = {}
-        self._phase_at_kill = ""
+        self._growth = Growth()
+        self._refusals = Refusals()
+        self._stalls = Stalls()
+        self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
+        self._groups: dict[str, CgroupMemory] = {}  # the last reading of each leaf
+        self._full: dict[int, tuple[float, CgroupMemory]] = {}  # of each rank, the last reading with a full cgroup
+        self._host: HostMemory | None = None
+        self._host_kills: int | None = None
+        self._counted = False  # some counter could be read
 
     def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, CgroupMemory):
-            first = self._first.setdefault((fact.rank, fact.path), fact.oom_kills)
-            if fact.limit_bytes and fact.usage_bytes >= _AT_THE_LIMIT * fact.limit_bytes:
-                self._at_limit = (at, fact)
-            if fact.oom_kills > first and self._cgroup_kill is None:
-                self._cgroup_kill = (at, fact)
-        elif isinstance(fact, HostMemory) and fact.oom_kills is not None:
-            if self._first_host is None:
-                self._first_host = fact.oom_kills
-            elif fact.oom_kills > self._first_host and self._host_kill_at is None:
-                self._host_kill_at = at
-        elif isinstance(fact, LogLine) and _is_refusal(fact) and len(self._refused) < 4096:
-            self._refused.setdefault(fact.rank, (at, fact.text))
+        self._refusals.observe(at, fact)
+        if isinstance(fact, ProcessTree):
+            self._growth.observe(at, fact)
+            if self._events and at - self._events[-1].at <= NEAR_SECONDS:
+                self._events[-1].vanished = self._growth.vanished(self._events[-1].at)
+        elif isinstance(fact, CgroupMemory):
+            self._cgroup(at, fact)
+        elif isinstance(fact, HostMemory):
+            self._host_memory(at, fact)
+        elif isinstance(fact, KernelOomKill):
+            event = self._event(at, fact, ours=resolve(fact, at, self._growth, counted=False) is not None)
+            event.kernel.append((fact, resolve(fact, at, self._growth, counted=bool(event.groups))))
+
+    def _cgroup(self, at: float, fact: CgroupMemory) -> None:
+        leaf = leaf_of(fact)
+        before, self._groups[leaf] = self._groups.get(leaf), fact
+        self._counted = True
+        if fact.rank is not None and is_full(fact):
+            self._full[fact.rank] = (at, fact)
+        self._stalls.observe(at, fact)
+        if before is not None and fact.oom_kills > before.oom_kills:
+            event = self._event(at)
+            event.groups[leaf] = (before, fact)
+            event.kernel = [(kill, seen or resolve(kill, at, self._growth, counted=True)) for kill, seen in event.kernel]
+
+    def _host_memory(self, at: float, fact: HostMemory) -> None:
+        if fact.oom_kills is not None:
+            if self._host_kills is not None and fact.oom_kills > self._host_kills:
+                self._event(at).host = fact
+            self._host_kills = fact.oom_kills
+            self._counted = True
+        self._host = fact
+
+    def _event(self, at: float, kill: KernelOomKill | None = None, *, ours: bool = False) -> Event:
+        """What happens within some seconds is one event; the moment that was told first is its moment, but for what was told
+        of others before."""
+        if self._events and at - self._events[-1].at <= NEAR_SECONDS:
+            event = self._events[-1]
+            if kill is None or (event.kernel and not (ours and event.is_of_others)):
+                return event
+            if ours and event.is_of_others:
+                event.at, event.host_before, event.vanished = at, self._host, self._growth.vanished(at)
+            event.holders = self._growth.holders(event.at, kill)
+            return event
+        event = Event(at, self._growth.holders(at, kill))
+        event.host_before = self._host
+        event.vanished = self._growth.vanished(at)
+        self._events.append(event)
+        return event
+
+    # -- saying -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        killed = sorted(rank.rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL)
-        if self._cgroup_kill is not None:
-            yield self._by_cgroup(job, killed)
-        elif self._host_kill_at is not None and killed:
-            # The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no more.
-            full = self._at_limit is not None and self._at_limit[0] >= self._host_kill_at - _AT_THE_LIMIT_SECONDS
-            spare = job.host_memory is not None and job.host_memory.available_bytes > _SPARE * job.host_memory.total_bytes
-            yield self._by_cgroup(job, killed) if full and spare else self._by_host(job, killed)
-        elif self._refused and self._matters(job):
-            yield self._by_refusal(job)
+        told = [event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None]
+        found = [(event, verdict) for event in told
+                 if (verdict := decide(event, job, self._full, event.host_before)) is not None]
+        if found:  # that which cost a rank its life, else the first
+            fatal = [pair for pair in found if killed_ranks(job, pair[0].at)]
+            yield self._killed(job, *(fatal or found)[0])
+            return
+        refusal = self._refusals.decide(job, self._host)
+        if refusal is not None:
+            yield self._refused(job, refusal)
+            return
+        stall = self._stalls.decide(now, job)
+        if stall is not None:
+            yield _stalled(job, stall)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        unseen = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL]
-        if unseen and not self._first and self._first_host is None:
+        killed = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL]
+        if killed and not self._counted:
             yield NotChecked(
                 "whether the OOM killer did it", "no memory cgroup and no /proc/vmstat counter could be read",
                 "look at dmesg on the host",
             )
+        elif ("kernel log", None) in job.failed_sources and any(
+            event.host is not None and killed_ranks(job, event.at) and decide(event, job, self._full, event.host_before) is None
+            for event in self._events
+        ):
+            yield NotChecked(
+                "whether the OOM killer did it",
+                "the host counted a kill for memory when the rank died, and nothing tells whose: neither its cgroup nor the host "
+                "was full when last read",
+                "look at dmesg on the host, or let diag read /dev/kmsg",
+            )
 
-    def _matters(self, job: JobState) -> bool:
-        """A refused allocation that the program survived is no finding."""
-        return any(rank.exit and (rank.exit.exit_code or rank.exit.signal) for rank in job.ranks.values()) or bool(
-            job.returncode
+    def _killed(self, job: JobState, event: Event, verdict: Verdict) -> Finding:
+        phase = phase_of(job, event.at)
+        grower = grower_words(job, event.holders, verdict.victim)
+        who = victim_words(job, verdict)
+        tail = f"; {grower}" if grower else ""
+        filled = filled_by(event, verdict, self._growth.known_pids())
+        evidence = [Evidence("kmsg", kill.text[:500], event.at) for kill, seen in event.kernel[:3] if seen is not None]
+        if verdict.group is not None:
+            evidence.append(Evidence("cgroup", _cgroup_words(verdict), event.at, verdict.group.rank))
+        if event.host is not None:
+            evidence.append(Evidence("vmstat", f"oom_kill rose to {event.host.oom_kills}; MemAvailable "
+                                               f"{size(event.host.available_bytes)} of {size(event.host.total_bytes)}", event.at))
+        if filled:
+            evidence.append(Evidence("memory", "; ".join(filled), event.at))
+        cost = bool(verdict.ranks) or job.broken
+        return Finding(
+            id="host-oom", subject=JOB, severity=Severity.CRITICAL if cost else Severity.WARNING,
+            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=verdict.ranks, since=event.at,
+            cause=verdict.cause,
+            summary=f"the kernel killed {who} for memory {phase_words(job, phase)}: "
+                    f"{_limit_words(verdict, event)}{tail}",
+            advice=advice.after_kill(job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower),
+            evidence=tuple(evidence), final=True,
         )
 
-    def _by_cgroup(self, job: JobState, killed: list[int]) -> Finding:
-        known = self._cgroup_kill or self._at_limit
-        assert known is not None
-        at, group = known
-        limit, peak = group.limit_bytes, group.peak_bytes
-        size = f"limit {_gib(limit)}" if limit else "no limit of its own"
-        who = f"rank {','.join(map(str, killed))}" if killed else "a process of the job"
-        return _finding(
-            ranks=tuple(killed or ([group.rank] if group.rank is not None else [])), since=at, cause="cgroup_limit",
-            confidence=Confidence.HIGH if self._cgroup_kill else Confidence.MEDIUM,
-            summary=f"the kernel killed {who} for memory {_phase(job)}: cgroup {group.path} ({size}, peak {_gib(peak)})",
-            advice="Raise the memory limit of the container or pod (resources.limits.memory), or use less host memory: fewer "
-            "DataLoader workers, no --optimizer_cpu_offload, --no_save_optim true or fewer ranks a node during the save.",
-            evidence=(Evidence("cgroup", f"oom_kill {group.oom_kills}, usage {_gib(group.usage_bytes)}, peak {_gib(peak)}, "
-                               f"limit {_gib(limit)}, page cache {_gib(group.cache_bytes)}, shm {_gib(group.shmem_bytes)}",
-                               at, group.rank),),
+    def _refused(self, job: JobState, refusal: Refusal) -> Finding:
+        who = rank_words(refusal.ranks) if refusal.ranks else "a rank"
+        asked = f" of {size(refusal.size_bytes)}" if refusal.size_bytes else ""
+        what = {"fork_overcommit": "start a process", "pinned_host": "have page-locked host memory"}.get(
+            refusal.cause, f"have host memory{asked}"
+        )
+        return Finding(
+            id="host-oom", subject=JOB, severity=Severity.CRITICAL,
+            confidence=Confidence.MEDIUM if refusal.cause in ("allocation_refused", "pinned_host") else Confidence.HIGH,
+            ranks=refusal.ranks, since=refusal.at, cause=refusal.cause,
+            summary=f"{who} could not {what} {phase_words(job, phase_of(job, refusal.at))}: {self._why(refusal)}",
+            advice=advice.after_refusal(refusal, self._host),
+            evidence=tuple(Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines), final=True,
         )
 
-    def _by_host(self, job: JobState, killed: list[int]) -> Finding:
-        memory = job.host_memory
-        total = _gib(memory.total_bytes) if memory else "?"
-        assert self._host_kill_at is not None
-        return _finding(
-            ranks=tuple(killed), since=self._host_kill_at, cause="global_oom", confidence=Confidence.MEDIUM,
-            summary=f"the kernel killed rank {','.join(map(str, killed))} for memory {_phase(job)}: the host ({total}) ran out",
-            advice="The whole host ran out of memory: see what else runs there, lower host memory use of the save (fewer ranks a "
-            "node, no optimizer offload), or take nodes with more memory.",
-            evidence=(Evidence("vmstat", f"oom_kill rose; MemAvailable {_gib(memory.available_bytes) if memory else '?'}",
-                               self._host_kill_at),),
-        )
-
-    def _by_refusal(self, job: JobState) -> Finding:
-        ranks = tuple(sorted(rank for rank in self._refused if rank is not None))
-        at = min(at for at, _ in self._refused.values())
-        limited = _address_space_limit(job, ranks)
-        cause = "rlimit_as" if limited else "allocation_refused"
-        why = f"RLIMIT_AS is {_gib(limited)}" if limited else "the kernel refused the allocation (overcommit or a full host)"
-        return _finding(
-            ranks=ranks, since=at, cause=cause, confidence=Confidence.HIGH if limited else Confidence.MEDIUM,
-            summary=f"rank {','.join(map(str, ranks)) or '?'} could not allocate host memory {_phase(job)}: {why}",
-            advice="Lift the address space limit: `ulimit -v unlimited` before the launcher." if limited else
-            "See /proc/sys/vm/overcommit_memory and the host's free memory; with strict overcommit a fork of a big process "
-            "needs its whole size once more (save with fewer forks, more swap, or overcommit_memory=0).",
-            evidence=tuple(Evidence("output", text[:500], when, rank) for rank, (when, text) in list(self._refused.items())[:3]),
-        )
+    def _why(self, refusal: Refusal) -> str:
+        host = self._host
+        if refusal.limit is not None:
+            name = "RLIMIT_AS" if refusal.limit[0] == "Max address space" else "RLIMIT_DATA"
+            return f"{name} is {size(refusal.limit[1])}"
+        if refusal.cause == "pinned_host":
+            left = f", {size(host.available_bytes)} of {size(host.total_bytes)} available" if host else ""
+            return f"CUDA ran out of host memory, not of the GPU's{left}"
+        if host is not None and host.overcommit == STRICT:
+            return (f"vm.overcommit_memory is 2, {size(host.committed_bytes)} of {size(host.commit_limit_bytes)} are promised "
+                    "already")
+        left = f" ({size(host.available_bytes)} of {size(host.total_bytes)} available)" if host else ""
+        return f"the kernel refused it{left}"
 
 
-def _finding(
-    *, ranks: tuple[int, ...], since: float, cause: str, confidence: Confidence, summary: str, advice: str,
-    evidence: tuple[Evidence, ...],
-) -> Finding:
+def _stalled(job: JobState, stall: Stall) -> Finding:
+    group = stall.group
+    high = stall.high_bytes
+    above = f"above memory.high of {size(high)}" if high is not None else f"at its limit of {size(group.limit_bytes)}"
     return Finding(
-        id="host-oom", subject=JOB, severity=Severity.CRITICAL, confidence=confidence, ranks=ranks, since=since,
-        cause=cause, summary=summary, advice=advice, evidence=evidence, final=True,
+        id="host-oom", subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, ranks=stall.ranks, since=stall.since,
+        cause="reclaim_stall",
+        summary=f"{rank_words(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
+                f"{phase_words(job, phase_of(job, stall.since))}: cgroup {group.path} is {above} ({size(group.usage_bytes)} used)"
+                + (f", all its tasks stood still for {stall.ratio:.0%} of the last 10 s" if stall.ratio is not None else ""),
+        advice=advice.in_stall(group.limit_bytes, stall.high_bytes),
+        evidence=(Evidence("cgroup", f"high {group.high_events}, max {group.max_events} events, usage {size(group.usage_bytes)}, "
+                                     f"page cache {size(group.cache_bytes)}{stall.seen}", stall.since, group.rank),),
+        holds_seconds=30.0,
     )
 
 
-def _address_space_limit(job: JobState, ranks: tuple[int, ...]) -> int | None:
-    states: list[RankState] = [job.ranks[rank] for rank in ranks if rank in job.ranks] or list(job.ranks.values())
-    for rank in states:
-        limit = rank.limits.get("Max address space") if rank.limits else None
-        if limit is not None:
-            return limit
-    return None
+def _limit_words(verdict: Verdict, event: Event) -> str:
+    if verdict.cause == "global_oom":
+        host = event.host_before or event.host
+        left = f" ({size(host.total_bytes)}, {size(host.available_bytes)} available when last read)" if host else ""
+        return f"the host ran out{left}"
+    limit = f"limit {size(verdict.limit_bytes)}" if verdict.limit_bytes else "no limit of its own"
+    whose = "of a parent, " if verdict.cause == "parent_cgroup_limit" else ""
+    return f"cgroup {verdict.path} ({whose}{limit}, peak {size(verdict.peak_bytes)})"
 
 
-def _phase(job: JobState) -> str:
-    return {"ckpt_save": "while saving a checkpoint", "steady": f"after iteration {job.iteration}"}.get(
-        job.phase, f"in phase {job.phase}"
-    )
-
-
-def _gib(size: int | None) -> str:
-    if size is None:
-        return "?"
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB // 2 else f"{size / (1 << 20):.0f} MiB"
-
-
-def _is_refusal(line: LogLine) -> bool:
-    """ibv_ lines speak of locked memory, which has its own finding."""
-    if line.bar or not any(word in line.text for word in _WORDS):
-        return False
-    return "ibv_" not in line.text and _ALLOCATION.search(line.text) is not None
+def _cgroup_words(verdict: Verdict) -> str:
+    group = verdict.group
+    assert group is not None
+    levels = "".join(f"; {level.path}: {size(level.usage_bytes)} of {size(level.limit_bytes)}, peak {size(level.peak_bytes)}"
+                     for level in group.levels if level.limit_bytes is not None)
+    return (f"oom_kill {group.oom_kills}, usage {size(group.usage_bytes)}, peak {size(group.peak_bytes)}, limit "
+            f"{size(group.limit_bytes)}, page cache {size(group.cache_bytes)}, shm {size(group.shmem_bytes)}{levels}")

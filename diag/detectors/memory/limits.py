@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Iterator
 
 from diag.jobstate import JobState
@@ -46,7 +47,8 @@ class _FirstLine:
 class ShmDetector:
     """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its segments.
 
-    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full.
+    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full; a rank's end by
+    SIGBUS where it is small or full.
 
     What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on /dev/shm.
 
@@ -82,13 +84,20 @@ class ShmDetector:
         full = [rank for rank in job.ranks.values() if rank.shm and rank.shm.size_bytes
                 and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL]
         small = [rank for rank in job.ranks.values() if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES]
+        bus = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGBUS
+               and (rank in full or rank in small or rank.rank in self._filled)]
         if not (self._lines.hits or full or small):
             return
-        crashed = bool(self._lines.hits)
+        crashed = bool(self._lines.hits or bus)
         shown = next(iter(full or small), None)
         size = f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free" if (
             shown and shown.shm) else "/dev/shm ran out"
-        if crashed:
+        if bus and not self._lines.hits:
+            # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word from anybody.
+            ranks, severity = tuple(sorted(rank.rank for rank in bus)), Severity.CRITICAL
+            text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
+            since = min(rank.exited_at or now for rank in bus)
+        elif crashed:
             ranks, severity = self._lines.ranks() or tuple(sorted(self._filled)), Severity.CRITICAL
             text = f"shared memory ran out{_of(ranks)}: {size}"
             since = self._lines.first_at()
@@ -102,7 +111,7 @@ class ShmDetector:
             text, since = f"{size}: too small for DataLoader workers and for NCCL", now
         yield Finding(
             id="shm-too-small", subject=JOB, severity=severity,
-            confidence=Confidence.HIGH if crashed or full else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if self._lines.hits or full else Confidence.MEDIUM,
             ranks=ranks, since=since, cause="exhausted" if crashed else "nearly_full" if full else "small",
             summary=text,
             advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: "

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from diag.exact import fisher
 from diag.observations import GpuSample, MetricsLogged, Observation, PhaseMarked, SaveFinished, SaveStarted, ThreadStack
 from diag.stacks import Activity, Reading, shorten
 
-__all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "split"]
+__all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "fisher", "split"]
 
 _WINDOW = 128  # samples of a rank that are looked at together
 _OLDEST_SECONDS = 1800.0
@@ -198,11 +198,3 @@ def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float,
     if chance * len(waits) > false_alarm or slow_ratio > most_own * waiting_ratio:
         return None
     return Split(tuple(sorted(slow)), tuple(sorted(others)), slow_ratio, waiting_ratio, chance)
-
-
-def fisher(few: int, of_few: int, many: int, of_many: int) -> float:
-    """Fisher's exact test, one-sided: the chance of `few` or fewer among the first, were both drawn alike."""
-    total, hits = of_few + of_many, few + many
-    ways = math.comb(total, hits)
-    lowest = max(0, hits - of_many)
-    return sum(math.comb(of_few, k) * math.comb(of_many, hits - k) for k in range(lowest, few + 1)) / ways

@@ -22,10 +22,10 @@ def check(fault: Fault, ranks: int | None = None) -> None:
     """Raise FaultError if this machine, or a job of so many ranks, cannot have the fault."""
     if ranks is not None and fault.rank >= ranks:
         raise FaultError(f"fault {fault.name}: there is no rank {fault.rank}\n\nhint: the job has {ranks} ranks, from 0")
-    if fault.name == "shm-full":
-        from .at_start import check_private_shm
+    if fault.name in ("shm-full", "disk-full"):
+        from .at_start import check_private_mount
 
-        check_private_shm()
+        check_private_mount(fault.name)
     elif fault.name == "long-compile":
         from .at_step import find_compiler
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..after_import import after_import
-from .at_start import limit_memory
+from .at_start import limit_memory, mount_private
 from .runtime import Runtime
 
-NAMES = ("save-stall", "slow-save", "host-oom")
+NAMES = ("save-stall", "slow-save", "host-oom", "disk-full", "save-killed")
 
 # "0.3 MB per half second": slow enough to be worried about, and bytes move between any two looks.
 _CHUNK, _PAUSE_S = 300_000, 0.5
@@ -29,7 +31,7 @@ def _due(runtime: Runtime) -> bool:
 
 def _hook_files(module: ModuleType, runtime: Runtime) -> None:
     """Take the place of `open` in that module alone, so that what calls it is Megatron's own write."""
-    strike = _stall if runtime.fault.name == "save-stall" else _write_slowly
+    strike = {"save-stall": _stall, "disk-full": _fill_disk, "save-killed": _die}.get(runtime.fault.name, _write_slowly)
 
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         # Each rank has up to two files, written by two children: one of them is enough.
@@ -55,6 +57,21 @@ def _write_slowly(runtime: Runtime, path: str) -> None:
             os.fsync(file.fileno())
             time.sleep(_PAUSE_S)
     os.unlink(slow)
+
+
+def _fill_disk(runtime: Runtime, path: str) -> None:
+    """A disk of `megabytes` in the checkpoint's place, seen by this writer alone: the kernel itself says ENOSPC."""
+    mount_private(str(Path(path).parent), runtime.fault.option("megabytes"))
+    runtime.announce(f"file={path}")
+
+
+def _die(runtime: Runtime, path: str) -> None:
+    """The rank is gone in the middle of the save, with half of a file written. Its writer follows."""
+    with open(path, "wb") as file:
+        file.write(os.urandom(_CHUNK))
+    runtime.announce(f"file={path}")
+    os.kill(runtime.main_pid, signal.SIGKILL)
+    os._exit(1)
 
 
 def _hook_memory(module: ModuleType, runtime: Runtime) -> None:

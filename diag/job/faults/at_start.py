@@ -48,32 +48,32 @@ def _mount_namespace() -> None:
         raise OSError(ctypes.get_errno(), "mount: " + os.strerror(ctypes.get_errno()))
 
 
-def _mount_shm(megabytes: float) -> None:
+def mount_private(folder: str, megabytes: float) -> None:
+    """A small file system on `folder`, for this process and its children alone."""
+    _mount_namespace()
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"size={max(1, int(megabytes * 1024))}k,mode=1777".encode()
-    if libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, options) != 0:
+    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options) != 0:
         raise OSError(ctypes.get_errno(), "mount: " + os.strerror(ctypes.get_errno()))
 
 
 def mount_private_shm(runtime: Runtime) -> None:
     """A small /dev/shm for this rank alone, as a container without --shm-size has it."""
-    _mount_namespace()
-    _mount_shm(runtime.fault.option("megabytes"))
+    mount_private("/dev/shm", runtime.fault.option("megabytes"))
 
 
-def check_private_shm() -> None:
-    """Raise FaultError if mount_private_shm would not work; tried in a child, which takes the mount with it."""
+def check_private_mount(name: str) -> None:
+    """Raise FaultError if mount_private would not work; tried in a child, which takes the mount with it."""
     child = os.fork()
     if child == 0:
         try:
-            _mount_namespace()
-            _mount_shm(1)
+            mount_private("/dev/shm", 1)
         except OSError:
             os._exit(1)
         os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
         raise FaultError(
-            "fault shm-full: this user may not mount a /dev/shm of its own (no CAP_SYS_ADMIN, no user namespaces)\n\n"
+            f"fault {name}: this user may not mount file systems of its own (no CAP_SYS_ADMIN, no user namespaces)\n\n"
             "hint: run it as root, or in a container with --cap-add SYS_ADMIN"
         )
 

@@ -37,6 +37,8 @@ KINDS: tuple[Kind, ...] = (
     _kind("rank-crash", "the rank raises RuntimeError"),
     _kind("slow-rank", "the rank needs `factor` times as long for each step from `step` on", factor=4),
     _kind("save-stall", "the checkpoint's storage stops answering in the first save after `step`", seconds=FOREVER),
+    _kind("disk-full", "the disk that the checkpoint goes to has `megabytes` left for one of the rank's files", megabytes=0.25),
+    _kind("save-killed", "the rank is killed with SIGKILL while its part of the checkpoint is half written"),
     _kind("shm-full", "a /dev/shm of `megabytes` of the rank's own gets full", megabytes=2),
     _kind("host-oom", "host memory grows in the save until the kernel kills", megabytes=128),
     _kind("fd-exhaust", "the rank opens files until it may not", limit=1024),

@@ -47,6 +47,8 @@ TRUTHS: Mapping[str, Truth] = {
     "rank-crash": Truth(("rank-died",)),
     "slow-rank": _BENIGN,
     "save-stall": _hang("checkpoint_io"),
+    "disk-full": Truth(("disk-full",)),
+    "save-killed": Truth(("rank-died",)),  # and checkpoint-corrupt, of which no rank is to blame
     "shm-full": Truth(("shm-too-small",)),
     "host-oom": Truth(("host-oom",)),
     "fd-exhaust": Truth(("fd-limit",)),

@@ -1,0 +1,226 @@
+"""What is read of a job's checkpoints once a node: the folders that it saves to and begins from, and the space on their disks.
+
+A look at a network file system that hangs is left alone in its own thread, and none is begun beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.checkpointpaths import NamedPath, named_paths, save_root
+from diag.model import Payload, Record
+from diag.sources import checkpoint, disk
+from diag.sources import run as run_source
+
+__all__ = ["CheckpointWatch", "JobView"]
+
+_SECONDS = 10.0
+_SAVING_SECONDS = 2.0
+_COST_RATIO = 0.01  # of a core; and of the wall clock ten times that, for a server that is slow to answer
+_WALL_RATIO = 0.1
+_LONGEST_SECONDS = 300.0
+_PATIENCE_SECONDS = 10.0  # for one look: longer is a file system that hangs
+_LAST_LOOK_SECONDS = 2.0
+_MOST_ROOTS = 8
+_SPACE_SECONDS = 30.0  # between two readings of a disk that hardly changed
+_SPACE_CHANGED = 0.002  # of its size
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the watch must know of the job: told by the hub, anew for each look."""
+
+    argv: tuple[str, ...] = ()
+    pid: int = 0  # CMD's own
+    rank_pid: int | None = None
+    uid: int | None = None
+    saving: bool = False
+    said: tuple[str, ...] = ()  # the paths that the log named
+
+
+class CheckpointWatch:
+    """Puts readings until it is stopped. `view` is called on the watch's thread."""
+
+    def __init__(  # noqa: PLR0917 - one caller, the hub
+        self,
+        host: str,
+        put: Callable[[Record], None],
+        view: Callable[[], JobView],
+        sampled: Callable[[str, float], None] = lambda source, seconds: None,
+        run_dir: str = "",
+        seconds: float = _SECONDS,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._host = host
+        self._put = put
+        self._view = view
+        self._sampled = sampled
+        self._run_dir = run_dir
+        self._seconds = seconds
+        self._proc = os.fspath(proc)
+        self._wake = threading.Event()
+        self._stopped = False
+        self._began = time.time()
+        self._readers: dict[tuple[str, str], checkpoint.CheckpointReader] = {}
+        self._shown: dict[tuple[str, str], Payload] = {}
+        self._spaces: dict[str, tuple[float, int]] = {}
+        self._told: dict[str, str] = {}
+        self._cwd = ""
+        self._loaded = False
+        self._cpu = 0.0
+        self._looking: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._began = time.time()
+        threading.Thread(target=self._run, name="checkpoints", daemon=True).start()
+
+    def read_soon(self) -> None:
+        """For a dump: the next look is due now. Does not wait."""
+        self._wake.set()
+
+    def finish(self) -> None:
+        """The job has ended: stop, after one last look at what it left."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
+        self._wake.set()
+        self._look(_LAST_LOOK_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            began, before = time.monotonic(), self._cpu
+            self._look(_PATIENCE_SECONDS)
+            wall = time.monotonic() - began
+            usual = min(self._seconds, _SAVING_SECONDS) if self._view().saving else self._seconds
+            pause = min(max(usual, (self._cpu - before) / _COST_RATIO, wall / _WALL_RATIO), _LONGEST_SECONDS)
+            if self._wake.wait(max(0.0, pause - wall)):
+                self._wake.clear()
+
+    # -- one look ---------------------------------------------------------------------------------------------
+
+    def _look(self, patience: float) -> None:
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._look_now, name="checkpoints-look", daemon=True)
+            began = time.monotonic()
+            self._looking.start()
+            self._looking.join(patience)
+            if not self._looking.is_alive():
+                self._sampled(checkpoint.SOURCE, time.monotonic() - began)
+                self._works("the file system of the checkpoints")
+                return
+        self._failed("the file system of the checkpoints", "it has not answered for 10 s or more",
+                     "look at the network file system: `df` on its mount point, dmesg, the storage's own health")
+
+    def _look_now(self) -> None:
+        spent = time.thread_time()
+        try:
+            self._read_all(self._view())
+        except Exception as error:  # the outermost frame of a thread: the alternative is silence
+            self._failed("checkpoints", f"bug in diag: {type(error).__name__}: {error}", "report it, please")
+        finally:
+            self._cpu += time.thread_time() - spent
+
+    def _read_all(self, view: JobView) -> None:
+        prefix = self._prefix(view)
+        named = named_paths(view.argv)
+        saves = [item for item in named if item.role == "save"]
+        for flag, path in self._save_roots(view, saves, prefix):
+            self._read_folder(path, prefix, "save", flag)
+        if not self._loaded and view.rank_pid is not None:
+            self._loaded = True
+            for item in named:
+                if item.role == "load":
+                    self._read_folder(self._absolute(item.path), prefix, "load", item.flag)
+        places = [(self._absolute(item.path), "save") for item in saves] or [(root, "save") for root in self._said_roots(view)]
+        places.append((self._temporary(view), "tmp"))
+        for path, purpose in places[:_MOST_ROOTS]:
+            self._read_disk(path, prefix, purpose, view.uid)
+        if self._run_dir:
+            self._read_disk(self._run_dir, "", "run_dir", os.getuid())
+
+    def _prefix(self, view: JobView) -> str:
+        """Through /proc/PID/root where the ranks have mounts of their own. Absolute symbolic links in there lead back to ours."""
+        pid = view.rank_pid or view.pid
+        try:
+            self._cwd = os.readlink(f"{self._proc}/{pid}/cwd")
+            theirs, ours = Path(f"{self._proc}/{pid}/ns/mnt").stat(), Path(f"{self._proc}/self/ns/mnt").stat()
+        except OSError:  # gone, or hidden: what was seen of it last, by the names that we have
+            return ""
+        return "" if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino) else f"{self._proc}/{pid}/root"
+
+    def _absolute(self, path: str) -> str:
+        return os.path.normpath(Path(self._cwd or Path.cwd(), Path(path).expanduser() if path.startswith("~/") else path))
+
+    def _said_roots(self, view: JobView) -> list[str]:
+        return list(dict.fromkeys(self._absolute(save_root(path)) for path in reversed(view.said)))
+
+    def _save_roots(self, view: JobView, saves: list[NamedPath], prefix: str) -> Iterator[tuple[str, str]]:
+        """(flag, folder): those that a line named, the named ones, and what ms-swift makes below these in this run."""
+        roots = dict.fromkeys(self._said_roots(view), "")
+        for item in saves:
+            path = self._absolute(item.path)
+            roots.setdefault(path, item.flag)
+            try:
+                below = checkpoint.version_folders(prefix + path, self._began - 60.0)
+            except (OSError, ValueError):
+                continue  # said by the reading of `path` itself
+            for version in below[:2]:
+                roots.setdefault(version.removeprefix(prefix), item.flag)
+        for path, flag in list(roots.items())[:_MOST_ROOTS]:
+            yield flag, path
+
+    def _read_folder(self, path: str, prefix: str, role: str, flag: str) -> None:
+        key = (prefix + path, role)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = checkpoint.CheckpointReader(prefix + path, role, path, flag)
+        try:
+            payload = reader.sample()
+        except checkpoint.CheckpointUnavailable as error:
+            self._failed(f"checkpoints ({role})", error.reason, error.remedy)
+            return
+        self._works(f"checkpoints ({role})")
+        known = self._shown.get(key)
+        if known is None and role == "save" and not payload["folders"] and not payload["tracker"]:
+            return  # nothing was saved here yet
+        if payload != known:
+            self._shown[key] = payload
+            self._put(Record(checkpoint.SOURCE, payload, host=self._host, emitted=time.time()))
+
+    def _read_disk(self, path: str, prefix: str, purpose: str, uid: int | None) -> None:
+        now = time.monotonic()
+        try:
+            payload = disk.read(prefix + path, purpose, path, uid)
+        except disk.DiskUnavailable as error:
+            self._failed(f"free space ({purpose})", error.reason, error.remedy)
+            return
+        self._works(f"free space ({purpose})")
+        at, free = self._spaces.get(path, (-_SPACE_SECONDS, -1))
+        if now - at >= _SPACE_SECONDS or abs(free - payload["bavail"]) > _SPACE_CHANGED * payload["blocks"]:
+            self._spaces[path] = (now, payload["bavail"])
+            self._put(Record(disk.SOURCE, payload, host=self._host, emitted=time.time()))
+
+    def _temporary(self, view: JobView) -> str:
+        """TMPDIR of the rank, where we may know it."""
+        try:
+            words = Path(f"{self._proc}/{view.rank_pid or view.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return tempfile.gettempdir()
+        named = next((word[7:] for word in words if word.startswith(b"TMPDIR=")), b"")
+        return os.fsdecode(named) if named.startswith(b"/") else "/tmp"
+
+    def _failed(self, what: str, reason: str, remedy: str) -> None:
+        if self._told.get(what) != reason:
+            self._told[what] = reason
+            self._put(run_source.failed(what, reason, remedy, host=self._host))
+
+    def _works(self, what: str) -> None:
+        if self._told.pop(what, None) is not None:
+            self._put(run_source.works(what, host=self._host))

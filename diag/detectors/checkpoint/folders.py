@@ -1,0 +1,152 @@
+"""Which checkpoints on disk are this job's, which of them are not whole for good, and which one to go on from. Judges no "
+"cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from diag.jobstate import JobState
+from diag.observations import CheckpointFolder, CheckpointsSeen, Observation
+from diag.saves import Save
+
+__all__ = ["Broken", "Folders", "name_of", "pointed_at"]
+
+_PATIENCE_SECONDS = 300.0  # without a change: the job lives, and may still write
+_ASYNC_PATIENCE_SECONDS = 3600.0
+_BEFORE_START_SECONDS = 60.0  # clocks of file servers differ
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A checkpoint that is not whole and will not become so. `what` in words; `sure`: by its own files, not by comparison."""
+
+    folder: CheckpointFolder
+    what: str
+    since: float
+    sure: bool = True
+
+
+class Folders:
+    """Told of all that is seen on disk; asked by the detectors of this package."""
+
+    def __init__(self) -> None:
+        self._changed: dict[str, tuple[CheckpointFolder, float]] = {}
+        self._ours: set[str] = set()
+        self._trackers: dict[str, tuple[tuple[str, str] | None, bool]] = {}  # by root: what it says, whether it changed
+        self._looked: dict[str, float] = {}  # by root: when it was last told
+        self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if not isinstance(fact, CheckpointsSeen):
+            return
+        if fact.role == "load":
+            self.loads.setdefault(fact.root, (at, fact))
+            return
+        self._looked[fact.root] = at
+        first = fact.root not in self._trackers
+        told = self._trackers.get(fact.root, (fact.tracker, False))
+        self._trackers[fact.root] = (fact.tracker, told[1] or fact.tracker != told[0])
+        for folder in fact.folders:
+            known = self._changed.get(folder.path)
+            if known is None or known[0] != folder:
+                if not first:
+                    self._ours.add(folder.path)
+                self._changed[folder.path] = (folder, at)
+        there = {folder.path for folder in fact.folders}
+        for path in [path for path, (folder, _) in self._changed.items() if _root_of(path) == fact.root and path not in there]:
+            del self._changed[path]  # rotated away
+
+    def broken(self, now: float, job: JobState) -> Iterator[Broken]:
+        """This job's own, oldest first."""
+        for path, (folder, changed) in self._changed.items():
+            if not self._is_ours(folder, job) or not self._is_settled(folder, changed, now, job):
+                continue
+            what = self._what(folder, job)
+            if what:
+                yield Broken(folder, what, changed, sure=bool(folder.missing or folder.damaged))
+            assert path == folder.path
+
+    def whole(self, besides: CheckpointFolder | None = None) -> CheckpointFolder | None:
+        """The newest in the same folder that misses nothing."""
+        root = _root_of(besides.path) if besides is not None else None
+        whole = [
+            folder for folder, _ in self._changed.values()
+            if (besides is None or (folder.path != besides.path and _root_of(folder.path) == root))
+            and folder.listed and not folder.missing and not folder.damaged and folder.size_bytes and folder.kind != "unknown"
+        ]
+        return max(whole, key=lambda folder: (folder.iteration or -1, folder.changed_at), default=None)
+
+    def tracker(self, root: str) -> tuple[str, str] | None:
+        """What the tracker of a folder says, where this job wrote it."""
+        said, changed = self._trackers.get(root, (None, False))
+        ours = changed or any(_root_of(path) == root for path in self._ours)
+        return said if ours else None
+
+    def roots(self) -> list[str]:
+        return list(self._trackers)
+
+    def _is_ours(self, folder: CheckpointFolder, job: JobState) -> bool:
+        return folder.path in self._ours or folder.changed_at >= (job.started_at or 0.0) - _BEFORE_START_SECONDS
+
+    def _is_settled(self, folder: CheckpointFolder, changed: float, now: float, job: JobState) -> bool:
+        """Whoever wrote it is gone, or has left it alone for long. ms-swift writes its tracker before an asynchronous save "
+        "begins."""
+        if job.returncode is not None or (job.ranks and not job.alive_ranks()):
+            # What was seen while they lived may have been half of what they wrote.
+            last = max((rank.exited_at or 0.0 for rank in job.ranks.values()), default=0.0)
+            looked = self._looked.get(_root_of(folder.path), 0.0) >= last
+            return looked and (job.returncode != 0 or not _spans_nodes(job))
+        if job.phase == "ckpt_save":
+            return False
+        pending = job.save_log.unwritten
+        if pending is not None and (pending.iteration == folder.iteration or folder.iteration is None):
+            return now - changed >= _ASYNC_PATIENCE_SECONDS
+        longest = max((save.seconds or 0.0 for save in job.save_log.finished), default=0.0)
+        return now - changed >= max(_PATIENCE_SECONDS, 3 * longest)
+
+    def _what(self, folder: CheckpointFolder, job: JobState) -> str:
+        parts = []
+        if folder.missing:
+            parts.append("missing " + ", ".join(folder.missing))
+        if folder.damaged:
+            parts.append("damaged " + ", ".join(folder.damaged))
+        if parts or not folder.listed:
+            return "; ".join(parts)
+        save = cut_off_save(folder, job)
+        before = self.whole(folder)
+        if save is None or before is None or folder.files >= before.files:
+            return ""
+        return f"{folder.files} files where {name_of(before)} has {before.files}"
+
+
+def cut_off_save(folder: CheckpointFolder, job: JobState) -> Save | None:
+    """The save of this checkpoint, where the job ended in it."""
+    for save in job.save_log.saves:
+        unfinished = save.cut_off or (job.save_log.asynchronous and save.written is None)
+        if unfinished and (save.path == folder.path or (folder.iteration is not None and save.iteration == folder.iteration)):
+            return save
+    return None
+
+
+def pointed_at(root: str, tracker: tuple[str, str]) -> str | None:
+    """The folder that a tracker names; None for what names none ("release" too is a folder)."""
+    said = tracker[1]
+    if tracker[0] == "latest_checkpointed_iteration.txt" and said.isdigit() and len(said) < 10:
+        said = f"iter_{int(said):07d}"
+    if not said or "/" in said or len(said) > 200:
+        return None
+    return f"{root.rstrip('/')}/{said}"
+
+
+def name_of(folder: CheckpointFolder) -> str:
+    return PurePosixPath(folder.path).name
+
+
+def _root_of(path: str) -> str:
+    return str(PurePosixPath(path).parent)
+
+
+def _spans_nodes(job: JobState) -> bool:
+    return job.world_size > len(job.ranks) > 0

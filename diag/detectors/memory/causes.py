@@ -1,0 +1,185 @@
+"""Which limit a kill for memory met: the rank's own cgroup, a parent's, or the host. Facts in, one answer out."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+
+from diag.detectors.memory.growth import Growth, Holders, Seen
+from diag.jobstate import JobState
+from diag.observations import CgroupLevel, CgroupMemory, HostMemory, KernelOomKill
+from diag.rankstate import RankState
+
+__all__ = ["NEAR_SECONDS", "Event", "Verdict", "decide", "is_full", "is_short", "killed_ranks", "leaf_of", "resolve"]
+
+NEAR_SECONDS = 10.0  # between a counter that rose, the kernel's own line, and the death that belongs to them
+_FULL = 0.97  # of a limit: the kernel kills at the limit, and what the process held is given back before we look
+_SHORT = 0.1  # of the host's memory: with more left the kernel kills nobody for the host's sake
+
+
+@dataclass(slots=True)
+class Event:
+    """One kill, or several within seconds, as told by counters and by the kernel's log."""
+
+    at: float
+    holders: Holders
+    groups: dict[str, tuple[CgroupMemory, CgroupMemory]] = field(default_factory=dict)  # by leaf: the reading before, and after
+    host_before: HostMemory | None = None  # the last reading before
+    host: HostMemory | None = None  # the reading that shows the host's counter risen
+    kernel: list[tuple[KernelOomKill, Seen | None]] = field(default_factory=list)
+    vanished: list[Seen] = field(default_factory=list)  # processes below ranks that were gone then
+
+    @property
+    def is_of_others(self) -> bool:
+        """So far: the kernel told of kills, and none concerned us."""
+        return bool(self.kernel) and not self.groups and all(seen is None for _, seen in self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`path` is of the cgroup whose limit was met, `peak_bytes` the most that was in it, `ranks` those that lost a process."""
+
+    cause: str
+    ranks: tuple[int, ...]
+    kernel: KernelOomKill | None
+    victim: Seen | None
+    path: str
+    limit_bytes: int | None
+    peak_bytes: int | None
+    group: CgroupMemory | None
+    sure: bool
+
+
+def leaf_of(group: CgroupMemory) -> str:
+    return group.levels[0].path if group.levels else group.path
+
+
+def is_full(group: CgroupMemory) -> bool:
+    return group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes
+
+
+def is_short(host: HostMemory | None) -> bool:
+    return host is not None and host.available_bytes < _SHORT * host.total_bytes
+
+
+def killed_ranks(job: JobState, at: float) -> list[RankState]:
+    """Ranks that ended by SIGKILL about then."""
+    return [
+        rank for rank in (*job.ranks.values(), *job.past_ranks)
+        if rank.exit is not None and rank.exit.signal == signal.SIGKILL and abs((rank.exited_at or at) - at) <= NEAR_SECONDS
+    ]
+
+
+def decide(event: Event, job: JobState, last: dict[int, tuple[float, CgroupMemory]], host: HostMemory | None) -> Verdict | None:
+    """None when the kill was a neighbour's. `last` is each rank's newest reading with a full cgroup, `host` the host before."""
+    killed = killed_ranks(job, event.at)
+    ours = [(kill, seen) for kill, seen in event.kernel if seen is not None and not _ended_otherwise(job, seen)]
+    if ours:
+        kill, seen = max(ours, key=lambda pair: pair[0].anon_bytes + pair[0].shmem_bytes)
+        ranks = tuple(sorted({one.rank for _, one in ours}))
+        return _by_kernel(event, kill, seen, ranks, last)
+    if event.groups:
+        group = next(iter(event.groups.values()))
+        stranger = next((kill for kill, _ in event.kernel), None)
+        return _by_counter(event, group, killed, stranger, host)
+    if event.host is not None and killed and not event.kernel:
+        return _by_host(event, killed, last, host)
+    return None
+
+
+def _ended_otherwise(job: JobState, seen: Seen) -> bool:
+    """A process of ours has this pid and name, yet it was not killed: the kernel's numbers are of another namespace."""
+    rank = job.ranks.get(seen.rank)
+    return seen.main and rank is not None and rank.exit is not None and rank.exit.signal not in (None, signal.SIGKILL)
+
+
+def _by_kernel(
+    event: Event, kill: KernelOomKill, seen: Seen, ranks: tuple[int, ...], last: dict[int, tuple[float, CgroupMemory]],
+) -> Verdict:
+    group = _group_of(event, seen.rank, last)
+    if kill.cgroup == "?" and event.groups:
+        before, after = next(iter(event.groups.values()))
+        cause, level = _bound(before, after)
+        return Verdict(cause, ranks, kill, seen, level.path, level.limit_bytes, level.peak_bytes, after, True)
+    if not kill.cgroup:
+        return Verdict("global_oom", ranks, kill, seen, "", None, None, group, True)
+    parent = kill.victim_cgroup != kill.cgroup and kill.victim_cgroup.startswith(kill.cgroup.rstrip("/") + "/")
+    path = _as_mounted(kill.cgroup, group)
+    cause = "parent_cgroup_limit" if parent else "cgroup_limit"
+    return Verdict(cause, ranks, kill, seen, path, kill.limit_bytes, kill.usage_bytes, group, True)
+
+
+def _as_mounted(path: str, group: CgroupMemory | None) -> str:
+    """The name under which it can be looked at, where it is one of those that we see."""
+    levels = group.levels if group is not None else ()
+    return next((level.path for level in levels if path != "/" and level.path.endswith(path)), path)
+
+
+def _group_of(event: Event, rank: int, last: dict[int, tuple[float, CgroupMemory]]) -> CgroupMemory | None:
+    for _, after in event.groups.values():
+        if after.rank == rank:
+            return after
+    if event.groups:
+        return next(iter(event.groups.values()))[1]
+    return last[rank][1] if rank in last else None
+
+
+def _by_counter(
+    event: Event, group: tuple[CgroupMemory, CgroupMemory], killed: list[RankState], stranger: KernelOomKill | None,
+    host: HostMemory | None,
+) -> Verdict:
+    before, after = group
+    cause, level = _bound(before, after)
+    # The counter counts every kill of its processes, those for the host's sake too.
+    limited = level.limit_bytes is not None
+    met = limited and max(level.usage_bytes, level.peak_bytes or 0, before.usage_bytes) >= _FULL * (level.limit_bytes or 0)
+    if (not limited and not after.limit_bytes) or (not met and is_short(host)):
+        cause = "global_oom"
+    lost = max(event.vanished, key=lambda seen: seen.rss_bytes, default=None) if not killed and stranger is None else None
+    ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else ())
+    if cause == "global_oom":
+        return Verdict(cause, ranks, stranger, lost, "", None, None, after, False)
+    return Verdict(cause, ranks, stranger, lost, level.path, level.limit_bytes, level.peak_bytes, after, limited)
+
+
+def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]:
+    """The level whose limit was met between two readings, and whether it is the rank's own or a parent."""
+    if not after.levels:
+        level = CgroupLevel(after.path, after.usage_bytes, after.limit_bytes, after.peak_bytes)
+        return "cgroup_limit", level
+    limits = [level.limit_bytes for level in after.levels if level.limit_bytes is not None]
+    if after.limit_bytes is not None and after.limit_bytes < min(limits, default=after.limit_bytes + 1):
+        top = after.levels[-1]  # a parent that cannot be seen, of which only v1 tells the limit
+        return "parent_cgroup_limit", CgroupLevel(f"a parent of {top.path}", top.usage_bytes, after.limit_bytes, None)
+    met = {level.path: level.max_events or 0 for level in before.levels}
+    limited = [level for level in after.levels if level.limit_bytes is not None] or list(after.levels[:1])
+    full = [level for level in limited if max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)]
+    rose = [level for level in full if (level.max_events or 0) > met.get(level.path, 1 << 62)]
+    tight = [level for level in full if level.path == before.path]
+    level = next(iter((rose if len(rose) == 1 else []) or tight or full or limited))
+    return ("cgroup_limit" if level.path == after.levels[0].path else "parent_cgroup_limit"), level
+
+
+def _by_host(
+    event: Event, killed: list[RankState], last: dict[int, tuple[float, CgroupMemory]], host: HostMemory | None,
+) -> Verdict | None:
+    """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no more."""
+    ranks = tuple(sorted(rank.rank for rank in killed))
+    if is_short(host):
+        return Verdict("global_oom", ranks, None, None, "", None, None, None, False)
+    full = [group for rank in ranks if rank in last and event.at - last[rank][0] <= 3 * NEAR_SECONDS for group in [last[rank][1]]]
+    if not full:
+        return None  # somebody's kill and somebody's SIGKILL at one time: nothing joins the two
+    group = full[0]
+    cause = "cgroup_limit" if group.path == leaf_of(group) else "parent_cgroup_limit"
+    return Verdict(cause, ranks, None, None, group.path, group.limit_bytes, group.peak_bytes, group, False)
+
+
+def resolve(kill: KernelOomKill, at: float, growth: Growth, *, counted: bool) -> Seen | None:
+    """The process of the job that the kernel killed. Its number may be of another namespace than ours: then by name and size,
+    if a counter of the job's own cgroup tells that one of its processes was killed."""
+    seen = growth.process(kill.pid, kill.comm)
+    if seen is not None or not counted:
+        return seen
+    return growth.like(kill, at)
+

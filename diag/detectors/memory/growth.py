@@ -1,0 +1,122 @@
+"""How the resident memory of the job's processes grew over the last minute: who grew, who vanished. Judges nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from diag.observations import KernelOomKill, ProcessSample, ProcessTree
+
+__all__ = ["Growth", "Holders", "Seen"]
+
+_WINDOW_SECONDS = 60.0
+_APART_SECONDS = 4.0  # between two kept readings: a minute of them is enough to see growth
+_KEPT_GONE = 64
+_LEAST_GROWTH = 16 << 20
+
+
+@dataclass(slots=True)
+class Seen:
+    """One process: a rank's own (`main`) or one below it. `told` is what the kernel said it held when it killed it."""
+
+    rank: int
+    pid: int
+    start_ticks: int
+    name: str
+    main: bool
+    at: float
+    rss_bytes: int
+    kept: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=int(_WINDOW_SECONDS / _APART_SECONDS) + 1))
+    gone_at: float | None = None
+
+    def grew(self, at: float) -> tuple[int, float]:
+        """Bytes more than at the oldest reading of the window, and over how many seconds."""
+        since, first = next(((when, size) for when, size in self.kept if when >= at - _WINDOW_SECONDS), (self.at, self.rss_bytes))
+        return self.rss_bytes - first, max(0.0, self.at - since)
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The job's memory at one moment, copied: what comes later does not change it."""
+
+    at: float
+    grower: tuple[int, int, str, bool, int, float] | None  # rank, pid, name, main, bytes, seconds
+    children: tuple[tuple[int, int], ...]  # of each rank: how many processes below it, their bytes
+    total_bytes: int
+    pinned_bytes: int
+
+
+class Growth:
+    """Told process trees."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, dict[int, Seen]] = {}  # by rank, by pid
+        self._gone: deque[Seen] = deque(maxlen=_KEPT_GONE)
+        self._pinned: dict[int, int] = {}
+
+    def observe(self, at: float, fact: ProcessTree) -> None:
+        if fact.rank is None:
+            return
+        known = self._alive.setdefault(fact.rank, {})
+        self._pinned[fact.rank] = fact.pinned_bytes or 0
+        now: dict[int, Seen] = {}
+        for process in (fact.main, *fact.children):
+            if process.state in "ZX":
+                continue  # it is dead, and holds nothing: its parent has not asked yet
+            old = known.get(process.pid)
+            if old is None or old.start_ticks != process.start_ticks:
+                old = Seen(fact.rank, process.pid, process.start_ticks, process.comm, process.pid == fact.main.pid, at, 0)
+            _note(old, at, process)
+            now[process.pid] = old
+        for pid, seen in known.items():
+            if now.get(pid) is not seen:
+                seen.gone_at = at
+                self._gone.append(seen)
+        self._alive[fact.rank] = now
+
+    def process(self, pid: int, name: str = "") -> Seen | None:
+        """A process of the job, living or lately gone, that has this pid; with a name, only if it is called so."""
+        for seen in (*(one for group in self._alive.values() if (one := group.get(pid))), *reversed(self._gone)):
+            if seen.pid == pid and (not name or seen.name == name):
+                return seen
+        return None
+
+    def like(self, kill: KernelOomKill, at: float) -> Seen | None:
+        """Where the kernel's pid is of another namespace: the process of that name, gone about then, of the nearest size."""
+        size = kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
+        alike = [seen for seen in self._gone if seen.name == kill.comm and abs((seen.gone_at or 0.0) - at) <= 10.0]
+        return min(alike, key=lambda seen: abs(seen.rss_bytes - size), default=None)
+
+    def holders(self, at: float, kill: KernelOomKill | None = None) -> Holders:
+        """What held memory at that moment. The kernel's word is newer than the last reading of the process that it killed."""
+        killed = self.process(kill.pid, kill.comm) if kill is not None else None
+        gone = [seen for seen in self._gone if seen.gone_at is not None and 0.0 <= at - seen.at <= 10.0]
+        everyone = [seen for group in self._alive.values() for seen in group.values()]
+        best: tuple[int, float, Seen] | None = None
+        for seen in (*everyone, *gone):
+            grown, seconds = seen.grew(at)
+            if seen is killed and kill is not None:
+                grown += max(0, kill.anon_bytes + kill.shmem_bytes + kill.file_bytes - seen.rss_bytes)
+                seconds += max(0.0, at - seen.at)
+            if grown >= _LEAST_GROWTH and (best is None or grown > best[0]):
+                best = (grown, seconds, seen)
+        grower = None if best is None else (best[2].rank, best[2].pid, best[2].name, best[2].main, best[0], best[1])
+        children = []
+        for group in self._alive.values():
+            below = [seen.rss_bytes for seen in group.values() if not seen.main]
+            children.append((len(below), sum(below)))
+        return Holders(at, grower, tuple(children), sum(seen.rss_bytes for seen in everyone), sum(self._pinned.values()))
+
+    def vanished(self, at: float) -> list[Seen]:
+        """Processes below ranks that were seen shortly before that moment and not after it."""
+        return [seen for seen in self._gone if not seen.main and seen.gone_at is not None
+                and seen.at <= at + 1.0 and abs(seen.gone_at - at) <= 10.0]
+
+    def known_pids(self) -> frozenset[int]:
+        return frozenset(pid for group in self._alive.values() for pid in group) | {seen.pid for seen in self._gone}
+
+
+def _note(seen: Seen, at: float, process: ProcessSample) -> None:
+    if not seen.kept or at - seen.kept[-1][0] >= _APART_SECONDS:
+        seen.kept.append((at, process.rss_bytes))
+    seen.at, seen.rss_bytes, seen.name = at, process.rss_bytes, process.comm

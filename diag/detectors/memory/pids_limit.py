@@ -1,0 +1,175 @@
+"""The cgroup's limit of processes and threads: met, or about to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.memory.words import phase_of, phase_words
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import CgroupPids, KernelRefusal, LogLine, Observation
+
+__all__ = ["PidsLimitDetector"]
+
+# CPython 3.10-3.13, os.fork and threading: BlockingIOError: [Errno 11] Resource temporarily unavailable
+#   RuntimeError: can't start new thread
+# OpenBLAS: blas_thread_init: pthread_create failed for thread 3 of 8: Resource temporarily unavailable
+# bash 5: fork: retry: Resource temporarily unavailable
+_REFUSED = re.compile(
+    r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable|RuntimeError: can't start new thread"
+    r"|pthread_create failed.{0,80}Resource temporarily unavailable|fork: (?:retry: )?Resource temporarily unavailable"
+    r"|libgomp: Thread creation failed: Resource temporarily unavailable"
+)
+_WORDS = ("Resource temporarily unavailable", "start new thread")
+_NEARLY_FULL = 0.98
+_LEAST_ROOM = 8
+_TOGETHER_SECONDS = 60.0
+
+
+class PidsLimitDetector:
+    """Meaning: no more processes or threads may be started: the cgroup's pids.max, or RLIMIT_NPROC of the user, is met.
+
+    Evidence: pids.current, pids.max and pids.events of the rank's cgroup and its parents, the kernel's "fork rejected by pids
+    controller", lines such as `BlockingIOError: [Errno 11] Resource temporarily unavailable` and `can't start new thread`.
+
+    What to do: docker run --pids-limit=-1 (podman's default is 2048); Kubernetes: podPidsLimit of the kubelet; Slurm and systemd:
+    TasksMax=infinity; ulimit -u. Threads count: OMP_NUM_THREADS=1 and fewer DataLoader workers make fewer.
+
+    False alarms: none known; error 11 alone (a socket, a lock) is not reported unless a counter or limit agrees.
+    """
+
+    name = "pids-limit"
+
+    def __init__(self) -> None:
+        self._first: dict[int | None, CgroupPids] = {}
+        self._refused: dict[int | None, tuple[float, CgroupPids]] = {}
+        self._kernel: tuple[float, KernelRefusal] | None = None
+        self._lines: dict[int | None, tuple[float, str]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, CgroupPids):
+            first = self._first.setdefault(fact.rank, fact)
+            if fact.refused > first.refused and fact.rank not in self._refused:
+                self._refused[fact.rank] = (at, fact)
+        elif isinstance(fact, KernelRefusal):
+            if fact.what == "pids" and self._kernel is None:
+                self._kernel = (at, fact)
+        elif isinstance(fact, LogLine) and _is_refusal(fact) and len(self._lines) < 4096:
+            self._lines[fact.rank] = (at, fact.text)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        if self._refused:
+            yield self._by_cgroup(job)
+        elif self._lines and (self._kernel is not None or (full := _at_user_limit(job)) is not None):
+            yield self._by_line(job) if self._kernel is not None else self._by_user(job, full)
+        else:
+            yield from _nearly_full(now, job)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        if self._lines and not self._first and self._kernel is None and _broken(job):
+            yield NotChecked(
+                "the limit of processes (pids.max)", "no pids cgroup could be read",
+                "look at pids.events of the container's cgroup, and at `ulimit -u`",
+            )
+
+    def _by_cgroup(self, job: JobState) -> Finding:
+        at, pids = min(self._refused.values(), key=lambda pair: pair[0])
+        newest = max((one for _, one in self._refused.values()), key=lambda one: one.refused)
+        said = {rank: line for rank, line in self._lines.items() if abs(line[0] - at) <= _TOGETHER_SECONDS}
+        ranks = tuple(sorted(rank for rank in said if rank is not None)) or tuple(sorted(
+            rank.rank for rank in job.ranks.values() if rank.failed and abs((rank.exited_at or at) - at) <= _TOGETHER_SECONDS
+        ))
+        since = min([at, *(when for when, _ in said.values())])
+        # Those that were there then may have ended since: how many are left tells nothing.
+        limit = f"a limit of {newest.limit} processes and threads" if newest.limit else "its limit is met"
+        return _finding(
+            job, ranks, since, "cgroup_pids",
+            f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, since))}: cgroup {newest.path} "
+            f"allows no more ({limit}, {newest.refused - self._first[newest.rank].refused} refused)",
+            (Evidence("cgroup", f"pids.current {newest.current}, pids.max {newest.limit}, refused {pids.refused}", at, pids.rank),
+             *self._said(said)),
+        )
+
+    def _by_line(self, job: JobState) -> Finding:
+        assert self._kernel is not None
+        at, refusal = self._kernel
+        ranks = tuple(sorted(rank for rank in self._lines if rank is not None))
+        return _finding(
+            job, ranks, at, "cgroup_pids",
+            f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: the kernel says that "
+            f"cgroup {refusal.cgroup} allows no more",
+            (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
+        )
+
+    def _by_user(self, job: JobState, limit: int | None) -> Finding:
+        at = min(when for when, _ in self._lines.values())
+        ranks = tuple(sorted(rank for rank in self._lines if rank is not None))
+        return _finding(
+            job, ranks, at, "rlimit_nproc",
+            f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: RLIMIT_NPROC allows its "
+            f"user {limit}", self._said(self._lines),
+        )
+
+    @staticmethod
+    def _said(lines: dict[int | None, tuple[float, str]]) -> tuple[Evidence, ...]:
+        return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(lines.items())[:3])
+
+
+def _finding(  # noqa: PLR0917 - callers above
+    job: JobState, ranks: tuple[int, ...], since: float, cause: str, summary: str, evidence: tuple[Evidence, ...],
+) -> Finding:
+    advice = {
+        "cgroup_pids": "Raise the limit: docker run --pids-limit=-1 (podman: --pids-limit=-1), Kubernetes podPidsLimit of the "
+        "kubelet, Slurm and systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers "
+        "(--dataloader_num_workers; Megatron and ms-swift 3.x: --num_workers), fewer --dataset_num_proc. Threads count.",
+        "rlimit_nproc": "Raise the user's limit of processes and threads (`ulimit -u unlimited`, nproc in limits.conf), or start "
+        "less: OMP_NUM_THREADS=1, fewer DataLoader workers. All processes of this user on the host count.",
+    }[cause]
+    return Finding(
+        id="pids-limit", subject=JOB, severity=Severity.CRITICAL if _broken(job) else Severity.WARNING,
+        confidence=Confidence.HIGH if cause == "cgroup_pids" else Confidence.MEDIUM, ranks=ranks, since=since, cause=cause,
+        summary=summary, advice=advice, evidence=evidence, final=True,
+    )
+
+
+def _nearly_full(now: float, job: JobState) -> Iterator[Finding]:
+    """Said before a fork fails: so little room that the next DataLoader does not fit."""
+    full = [rank for rank in job.alive_ranks() if rank.pids is not None and rank.pids.limit
+            and rank.pids.current >= min(_NEARLY_FULL * rank.pids.limit, rank.pids.limit - _LEAST_ROOM + 1)]
+    if not full:
+        return
+    pids = full[0].pids
+    assert pids is not None
+    ranks = tuple(rank.rank for rank in full)
+    yield Finding(
+        id="pids-limit", subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, ranks=ranks, since=now,
+        cause="nearly_full",
+        summary=f"cgroup {pids.path} of {rank_words(ranks)} holds {pids.current} of {pids.limit} processes and threads: the next "
+                "that is started may be refused",
+        advice="Raise the limit before the next save or epoch starts processes: docker run --pids-limit=-1, Kubernetes "
+               "podPidsLimit, systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers.",
+        evidence=(Evidence("cgroup", f"pids.current {pids.current}, pids.max {pids.limit}", now, full[0].rank),),
+        holds_seconds=30.0,
+    )
+
+
+def _is_refusal(line: LogLine) -> bool:
+    return not line.bar and any(word in line.text for word in _WORDS) and _REFUSED.search(line.text) is not None
+
+
+def _at_user_limit(job: JobState) -> int | None:
+    """RLIMIT_NPROC where it is low enough to matter: it counts all of the user's processes, which are not seen here."""
+    limits = [rank.limits.get("Max processes") for rank in job.ranks.values() if rank.limits]
+    low = [limit for limit in limits if limit is not None and limit <= 65536]
+    return min(low, default=None)
+
+
+def _broken(job: JobState) -> bool:
+    return bool(job.returncode) or any(rank.failed for rank in job.ranks.values())
+
+
+def _who(ranks: tuple[int, ...]) -> str:
+    return rank_words(ranks) if ranks else "the job"
+
+

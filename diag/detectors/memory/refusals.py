@@ -1,0 +1,142 @@
+"""Memory that was refused, not taken away: a failed allocation, fork or pinned allocation that ended a rank."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from diag.jobstate import JobState
+from diag.observations import CudaErrorRaised, HostMemory, KernelRefusal, LogLine, Observation
+from diag.rankstate import RankState
+
+__all__ = ["Refusal", "Refusals"]
+
+# CPython: MemoryError; glibc via OSError: [Errno 12] Cannot allocate memory
+# torch 2.13, c10/core/impl/alloc_cpu.cpp: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0.
+#   DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes. Error code 12 (Cannot allocate memory)
+# The ibv_ and mlock lines of a low memlock limit say Cannot allocate memory too and are another finding's.
+_ALLOCATION = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory|^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?_?(?:Array)?MemoryError\b"
+    r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc"
+)
+_WORDS = ("allocate memory", "MemoryError", "bad_alloc")
+_LOCKED = ("ibv_", "mlock", "locked memory")
+# The line of a traceback that names the exception.
+_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
+# Frames of a fork in the traceback above it. CPython 3.10-3.13:
+#   File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch
+#     self.pid = os.fork()
+#   File "/usr/lib/python3.11/subprocess.py", line 1863, in _execute_child
+#     self.pid = _fork_exec(
+_FORKS = ("os.fork()", "popen_fork.py", "_fork_exec(", "fork_exec(", "_posixsubprocess", "os.forkpty()")
+_TRIED = re.compile(r"tried to allocate (\d{1,18}) bytes|Unable to allocate ([\d.]{1,12}) (KiB|MiB|GiB|TiB) for an array")
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_LAST_WORD_SECONDS = 60.0
+_JUST_BEFORE_SECONDS = 5.0
+_TRACEBACK_LINES = 30
+STRICT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was refused, and why as far as it can be told: `limit` is (its name, bytes)."""
+
+    cause: str
+    ranks: tuple[int, ...]
+    at: float
+    lines: tuple[tuple[int | None, float, str], ...]
+    limit: tuple[str, int] | None = None
+    size_bytes: int | None = None
+
+
+class Refusals:
+    """Told lines of output, CUDA's errors and the kernel's log."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int | None, tuple[float, str]] = {}
+        self._pinned: dict[int | None, tuple[float, str]] = {}
+        self._kernel: list[tuple[float, KernelRefusal]] = []
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, LogLine):
+            if not fact.bar and any(word in fact.text for word in _WORDS) and _is_refusal(fact.text) and len(self._lines) < 4096:
+                self._lines[fact.rank] = (at, fact.text)  # the last one: what was survived is over
+        elif isinstance(fact, CudaErrorRaised):
+            if fact.host_memory and len(self._pinned) < 4096:
+                self._pinned[fact.rank] = (at, fact.text)
+        elif isinstance(fact, KernelRefusal) and fact.what == "overcommit":
+            self._kernel = [*self._kernel[-63:], (at, fact)]
+
+    def decide(self, job: JobState, host: HostMemory | None) -> Refusal | None:
+        """What ended a rank; None for what was survived."""
+        fatal = self._fatal(job, self._lines)
+        if not fatal:
+            fatal = self._fatal(job, self._pinned)
+            return _refusal("pinned_host", fatal) if fatal else None
+        ranks = [job.ranks[rank] for rank, _, _ in fatal if rank in job.ranks] or list(job.ranks.values())
+        pids = {rank.placement.pid for rank in ranks}
+        refused = any(at >= fatal[0][1] - _LAST_WORD_SECONDS and fact.pid in pids for at, fact in self._kernel)
+        limit = None if refused else _own_limit(ranks)
+        if limit is not None:
+            return _refusal("rlimit_as", fatal, limit)
+        may_be_strict = host is None or host.overcommit in (None, STRICT)
+        if (refused or may_be_strict) and any(_in_fork(job, rank, text) for rank, _, text in fatal):
+            return _refusal("fork_overcommit", fatal)
+        return _refusal("allocation_refused", fatal)
+
+    def _fatal(
+        self, job: JobState, lines: dict[int | None, tuple[float, str]]
+    ) -> list[tuple[int | None, float, str]]:
+        return sorted(
+            ((rank, at, text) for rank, (at, text) in lines.items() if _ended(job, rank, at, text)), key=lambda item: item[1]
+        )
+
+
+def _refusal(cause: str, lines: list[tuple[int | None, float, str]], limit: tuple[str, int] | None = None) -> Refusal:
+    ranks = tuple(sorted({rank for rank, _, _ in lines if rank is not None}))
+    return Refusal(cause, ranks, lines[0][1], tuple(lines[:3]), limit, _tried(lines[0][2]))
+
+
+def _tried(text: str) -> int | None:
+    match = _TRIED.search(text)
+    if match is None:
+        return None
+    return int(match[1]) if match[1] else int(float(match[2]) * _UNITS[match[3]])
+
+
+def _is_refusal(text: str) -> bool:
+    return not any(word in text for word in _LOCKED) and _ALLOCATION.search(text) is not None
+
+
+def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
+    """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon after, and said
+    nothing worse in between."""
+    if rank is None:
+        return bool(job.returncode) or any(_soon(one, at) for one in job.ranks.values())
+    state = job.ranks.get(rank)
+    if state is None or not _soon(state, at):
+        return False
+    said = [line for line in state.tail if _EXCEPTION.match(line)]
+    return not said or _is_refusal(said[-1]) or text in said[-1] or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
+
+
+def _soon(rank: RankState, at: float) -> bool:
+    code = rank.exit
+    if code is None or not (code.exit_code or code.signal):
+        return False
+    return -_JUST_BEFORE_SECONDS <= (rank.exited_at or at) - at <= _LAST_WORD_SECONDS
+
+
+def _own_limit(ranks: list[RankState]) -> tuple[str, int] | None:
+    for rank in ranks:
+        for name in ("Max address space", "Max data size"):
+            limit = rank.limits.get(name) if rank.limits else None
+            if limit is not None:
+                return name, limit
+    return None
+
+
+def _in_fork(job: JobState, rank: int | None, text: str) -> bool:
+    lines = list(job.ranks[rank].tail if rank in job.ranks else job.tail)
+    where = next((number for number in range(len(lines) - 1, -1, -1) if lines[number] == text), len(lines))
+    return any(word in line for line in lines[max(0, where - _TRACEBACK_LINES) : where] for word in _FORKS)

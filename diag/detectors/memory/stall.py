@@ -1,0 +1,92 @@
+"""Nothing is killed, yet everybody waits for memory: a cgroup above memory.high, or at its limit with little to take back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.jobstate import JobState
+from diag.observations import CgroupMemory
+from diag.rankstate import RankState
+
+__all__ = ["Stall", "Stalls", "throttled", "waits_for"]
+
+_RATIO = 0.2  # of the last 10 s: the machine above memory.high showed 0.35; page cache that is taken back stays below 0.05
+_SECONDS = 10.0  # held so long over readings: one full look at a burst is none
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    group: CgroupMemory
+    ranks: tuple[int, ...]
+    since: float
+    ratio: float | None
+    high_bytes: int | None
+    seen: str
+
+
+@dataclass(slots=True)
+class _Watched:
+    since: float
+    at: float
+    events: int
+    group: CgroupMemory
+
+
+class Stalls:
+    """Told memory cgroups."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int | None, _Watched] = {}
+        self._last: dict[int | None, tuple[float, int]] = {}
+
+    def observe(self, at: float, fact: CgroupMemory) -> None:
+        events = fact.high_events + fact.max_events
+        before = self._last.get(fact.rank)
+        self._last[fact.rank] = (at, events)
+        if before is None:
+            return
+        if events > before[1] and (fact.pressure_full_ratio or 0.0) >= _RATIO:
+            known = self._watched.get(fact.rank)
+            since = known.since if known is not None else before[0]
+            self._watched[fact.rank] = _Watched(since, at, events, fact)
+        else:
+            self._watched.pop(fact.rank, None)
+
+    def decide(self, now: float, job: JobState) -> Stall | None:
+        if job.returncode is not None:
+            return None
+        held = {rank: one for rank, one in self._watched.items() if one.at - one.since >= _SECONDS and now - one.at <= 30.0}
+        if not held:
+            return None
+        alive = {rank.rank for rank in job.alive_ranks()}
+        ranks = tuple(sorted(rank for rank in held if rank in alive))
+        if not ranks:
+            return None
+        first = held[ranks[0]]
+        caught = [rank for rank in ranks if throttled(job.ranks[rank])]
+        seen = f"; rank {caught[0]} in state D, {job.ranks[caught[0]].tree.main.wchan}" if caught else ""  # type: ignore[union-attr]
+        return Stall(first.group, ranks, min(held[rank].since for rank in ranks), first.group.pressure_full_ratio,
+                     _high(first.group), seen)
+
+
+def throttled(rank: RankState) -> bool:
+    """Linux 6.1 and 6.18, cgroup v2 above memory.high: state D, wchan mem_cgroup_handle_over_high."""
+    return rank.tree is not None and rank.tree.main.wchan == "mem_cgroup_handle_over_high"
+
+
+def waits_for(rank: RankState) -> str:
+    """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s: memory_high or memory_reclaim,
+    by the limit. Between two delays above memory.high a rank runs, so that one look at its state may show neither."""
+    group = rank.cgroup
+    if throttled(rank):
+        return "memory_high"
+    if group is None or (group.pressure_full_ratio or 0.0) < _RATIO:
+        return ""
+    if _high(group) is not None:
+        return "memory_high"
+    return "memory_reclaim" if group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes else ""
+
+
+def _high(group: CgroupMemory) -> int | None:
+    return min((level.high_bytes for level in group.levels
+                if level.high_bytes is not None and level.usage_bytes >= 0.95 * level.high_bytes), default=None)

@@ -1,0 +1,152 @@
+"""Sizes, processes and phases of memory findings in words."""
+
+from __future__ import annotations
+
+import re
+
+from diag.detectors.memory.causes import Event, Verdict
+from diag.detectors.memory.growth import Holders, Seen
+from diag.jobstate import JobState
+from diag.observations import KernelOomKill
+from diag.stacks import Activity, is_idle_worker, read_stack
+
+__all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "size", "victim_words"]
+
+_GIB, _MIB = 1 << 30, 1 << 20
+_WORKER_NAMED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]{1,200})\)? (?:is killed|exited unexpectedly)")
+_SAVE_FLAGS = ("save_steps", "save_interval")
+_NOTABLE = 0.05  # of the limit: what holds less is not named
+
+
+def size(number: int | None) -> str:
+    """
+    >>> size(3 << 30), size(200 << 20), size(None)
+    ('3.0 GiB', '200 MiB', '?')
+    """
+    if number is None:
+        return "?"
+    return f"{number / _GIB:.1f} GiB" if number >= _GIB // 2 else f"{number / _MIB:.0f} MiB"
+
+
+def flag(job: JobState, name: str) -> str | None:
+    """The value that the command gives a flag, "true" where it stands alone; None where the command does not show it.
+
+    A dash and an underscore are the same here, as ms-swift and Megatron take them.
+    """
+    for number, word in enumerate(job.argv):
+        key, equals, value = word.partition("=")
+        if key.startswith("--") and key[2:].replace("-", "_") == name:
+            if equals:
+                return value
+            following = job.argv[number + 1] if number + 1 < len(job.argv) else "--"
+            return "true" if following.startswith("--") else following
+    return None
+
+
+def phase_of(job: JobState, at: float) -> str:
+    """The phase then; a save that began in that moment may not have been seen yet, and is inferred from its turn."""
+    phase = job.phase_then(at)
+    if any(save.began <= at <= (save.ended or at) for save in job.save_log.saves):
+        return "ckpt_save"
+    if phase in ("steady", "training", "first_step") and _save_due(job):
+        return "save_due"
+    return phase
+
+
+def _save_due(job: JobState) -> bool:
+    every = next((value for name in _SAVE_FLAGS if (value := flag(job, name)) is not None), "")
+    if not every.isdigit() or not int(every) or not job.iteration:
+        return False
+    return job.iteration % int(every) == 0
+
+
+def phase_words(job: JobState, phase: str) -> str:
+    done = f"after iteration {job.iteration}" if job.iteration is not None else ""
+    return {
+        "ckpt_save": f"while saving a checkpoint {done}".rstrip(),
+        "save_due": f"{done}, when a checkpoint was to be saved",
+        "steady": done or "in training",
+        "training": done or "in training",
+        "eval": "in an evaluation",
+        "model_load": "while the model was loaded",
+        "data_prep": "while the data was prepared",
+        "compile": "while it compiled",
+    }.get(phase, f"in phase {phase}")
+
+
+def role_of(job: JobState, seen: Seen) -> str:
+    """What a process below a rank is, where anything tells."""
+    if seen.main:
+        return f"rank {seen.rank}"
+    return f"{_kind(job, seen)} {seen.pid} of rank {seen.rank}"
+
+
+def _kind(job: JobState, seen: Seen) -> str:
+    rank = job.ranks.get(seen.rank)
+    if seen.name == "pt_data_worker":  # its own name from torch 2.6 on
+        return "DataLoader worker"
+    sample = rank.child_stacks.get(seen.pid) if rank is not None else None
+    if sample is not None and sample[1].main is not None:
+        if is_idle_worker(sample[1]):
+            return "DataLoader worker"
+        for thread in sample[1].threads:
+            reading = read_stack(thread)
+            if Activity.CHECKPOINT in (reading.activity, reading.context):
+                return "checkpoint writer"
+            if Activity.DATA in (reading.activity, reading.context):
+                return "DataLoader worker"
+    tail = list(rank.tail) if rank is not None else []
+    if any(str(seen.pid) in re.split(r"[, ]+", match[1]) for line in (*tail, *job.tail) if (match := _WORKER_NAMED.search(line))):
+        return "DataLoader worker"
+    if seen.kept and job.phase_then(seen.kept[0][0]) == "ckpt_save":
+        return f"process ({seen.name}), started in the save,"
+    return f"child process ({seen.name})"
+
+
+def victim_words(job: JobState, verdict: Verdict) -> str:
+    kill, seen = verdict.kernel, verdict.victim
+    held = f", which held {size(_held(kill))}," if kill is not None else ""
+    if seen is not None:
+        who = role_of(job, seen)
+        return f"{who} (pid {seen.pid}){held}" if seen.main else f"{who}{held or (f', which held {size(seen.rss_bytes)},')}"
+    if verdict.ranks:
+        return f"rank{'s' if len(verdict.ranks) > 1 else ''} {','.join(map(str, verdict.ranks))}"
+    if kill is not None:
+        return f"process {kill.comm} (host pid {kill.pid}){held} in the job's cgroup"
+    return "a process of the job's cgroup"
+
+
+def _held(kill: KernelOomKill) -> int:
+    return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
+
+
+def grower_words(job: JobState, holders: Holders, victim: Seen | None) -> str:
+    """Who grew most, said apart from who was killed."""
+    if holders.grower is None:
+        return ""
+    rank, pid, name, main, grown, seconds = holders.grower
+    who = "it" if victim is not None and victim.pid == pid else role_of(job, Seen(rank, pid, 0, name, main, holders.at, 0))
+    return f"{who} grew most, by {size(grown)} in {max(1.0, seconds):.0f} s"
+
+
+def filled_by(event: Event, verdict: Verdict, known: frozenset[int]) -> list[str]:
+    """What the limit was filled with, biggest kinds as the kernel or the last reading tells them."""
+    words: list[str] = []
+    kill, group = verdict.kernel, verdict.group
+    kinds = dict(kill.breakdown) if kill is not None and kill.breakdown else {}
+    if not kinds and group is not None:
+        full = max((pair[0] for pair in event.groups.values()), key=lambda one: one.usage_bytes, default=group)
+        kinds = {"anon": full.anon_bytes, "cache": full.cache_bytes, "dirty": full.dirty_bytes, "shmem": full.shmem_bytes}
+    names = {"anon": "processes' own memory", "cache": "page cache", "dirty": "of it not yet written", "shmem": "/dev/shm, tmpfs"}
+    least = _NOTABLE * (verdict.limit_bytes or 0)
+    if verdict.cause != "global_oom":
+        words += [f"{text} {size(kinds[name])}" for name, text in names.items() if kinds.get(name, 0) > least]
+    for count, held in event.holders.children:
+        if held > least and count:
+            words.append(f"{count} processes below a rank {size(held)}")
+    if event.holders.pinned_bytes > least and event.holders.pinned_bytes:
+        words.append(f"pinned {size(event.holders.pinned_bytes)}")
+    if kill is not None and verdict.victim is not None and verdict.victim.pid == kill.pid:
+        words += [f"{name} (pid {pid}, not of the job) {size(held)}" for pid, name, held in kill.tasks
+                  if pid not in known and held > max(least, 64 * _MIB)]
+    return words

@@ -1,0 +1,190 @@
+"""Does the loss jump up, or rise for long?"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
+from diag.exact import fisher
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.observations import Observation
+
+__all__ = ["LossDivergenceDetector", "LossSpikeDetector"]
+
+_TRAILING, _LEAST_TRAILING = 50, 20
+_IN_A_ROW = 3  # one bad batch is every run's; three lines of them are not
+_SIGMAS = 10.0
+_WINDOW = 30
+_LEAST_RISE = 0.25  # ours: a DPO loss of 0.02 that becomes 0.06 learns still
+_FALSE_ALARM = 1e-7
+
+
+class LossSpikeDetector:
+    """Meaning: the loss jumped: three lines in a row are far above all of the fifty before.
+
+    Evidence: three values in a row, each 20 % above the highest of the last 50, at least twice their median, 0.25 above it and
+    ten of their spreads (median of absolute deviations). Withdrawn when three in a row are back.
+
+    What to do: mostly it comes back by itself. Where it does not within a hundred steps, go back to the last checkpoint before
+    it and skip those batches, or lower the learning rate; see whether the gradient norm jumped with it (--max_grad_norm,
+    --clip_grad 1.0).
+
+    False alarms: another data set or curriculum stage that is harder. Losses of reinforcement learning are not looked at.
+    """
+
+    name = "loss-spike"
+
+    def __init__(self) -> None:
+        self._reader = PointReader()
+        self._before: deque[Point] = deque(maxlen=_TRAILING)
+        self._high: list[Point] = []  # the values above, in a row, while no spike is open
+        self._spike: list[Point] = []
+        self._usual = self._limit = 0.0
+        self._back = 0
+
+    def observe(self, at: float, fact: Observation) -> None:
+        point = self._reader.observe(at, fact)
+        if point is None or point.loss is None or not point.finite_loss or point.policy:
+            return
+        if _went_back(self._before, point):
+            self._before.clear()
+            self._high, self._spike = [], []
+        if self._spike:
+            self._go_on(point, point.loss)
+            return
+        if len(self._before) >= _LEAST_TRAILING and (self._high or self._is_high(point.loss)) and point.loss > self._limit:
+            self._high.append(point)
+            if len(self._high) == _IN_A_ROW:
+                self._spike, self._high, self._back = self._high, [], 0
+            return
+        self._before.extend(self._high)
+        self._high = []
+        self._before.append(point)
+
+    def _is_high(self, loss: float) -> bool:
+        values = [point.loss for point in self._before if point.loss is not None]
+        self._usual = statistics.median(values)
+        spread = 1.4826 * statistics.median(abs(value - self._usual) for value in values)
+        self._limit = max(1.2 * max(values), 2 * self._usual, self._usual + max(_LEAST_RISE, _SIGMAS * spread))
+        return loss > self._limit and min(values) > 0  # around zero, twice as much means nothing
+
+    def _go_on(self, point: Point, loss: float) -> None:
+        self._spike.append(point)
+        del self._spike[_IN_A_ROW:-1]
+        self._back = 0 if loss > self._limit else self._back + 1
+        if self._back >= _IN_A_ROW:
+            self._spike = []
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        if not self._spike:
+            return
+        first, last = self._spike[0], self._spike[-1]
+        grads = [point.grad for point in self._before if point.grad is not None]
+        grad = ""
+        if grads and first.grad is not None:
+            grad = f"; the gradient norm was {say(first.grad)} ({say(statistics.median(grads))} before)"
+        yield Finding(
+            id="loss-spike", subject=JOB, severity=Severity.WARNING, confidence=Confidence.MEDIUM, since=first.at,
+            summary=f"the loss jumped to {say(first.loss)} {iteration_words(first.iteration)}: {say(self._usual)} is the "
+            f"median of the {len(self._before)} lines before, {say(last.loss)} the value now{grad}",
+            advice="Mostly it comes back within some tens of steps. If not: go on from the last checkpoint before it, skip "
+            "these batches (another --seed, --data_seed) and look at them; clip gradients (--clip_grad 1.0, --max_grad_norm "
+            "1.0); lower the learning rate.",
+            evidence=tuple(Evidence("output", point.text[:300], point.at) for point in (first, last)),
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    since: Point
+    best: float
+    best_at: int | None
+    now: float
+
+
+class LossDivergenceDetector:
+    """Meaning: the loss rises for long: the model gets worse by training.
+
+    Evidence: the median of the last 30 lines is half as much again as the lowest median of 30 before, by 0.25 at least, and is
+    either above that of the first 30 lines or twice the lowest; the two differ by Fisher's exact test beyond one in ten
+    million.
+
+    What to do: lower the learning rate (a tenth), give it a warm-up, check beta (DPO) and that labels fit the template.
+
+    False alarms: data that get harder by order (no shuffling, a curriculum, several data sets one after another). Losses of
+    reinforcement learning, and those around zero, are not looked at.
+    """
+
+    name = "loss-divergence"
+
+    def __init__(self) -> None:
+        self._reader = PointReader()
+        self._points: deque[Point] = deque(maxlen=_WINDOW)
+        self._count = 0
+        self._first: float | None = None
+        self._best: tuple[float, int | None, tuple[float, ...]] | None = None
+        self._positive = True
+        self._rise: _Rise | None = None
+
+    def observe(self, at: float, fact: Observation) -> None:
+        point = self._reader.observe(at, fact)
+        if point is None or point.loss is None or not point.finite_loss or point.policy:
+            return
+        if _went_back(self._points, point):
+            self._points.clear()
+            self._rise = None
+        self._positive &= point.loss > 0
+        self._points.append(point)
+        if len(self._points) < _WINDOW or not self._positive:
+            self._rise = None
+            return
+        values = tuple(item.loss for item in self._points if item.loss is not None)
+        median = statistics.median(values)
+        if self._first is None:
+            self._first = median
+        if self._best is None or median < self._best[0]:
+            self._best = (median, point.iteration, values)
+        self._rise = self._risen(values, median)
+
+    def _risen(self, values: Sequence[float], median: float) -> _Rise | None:
+        assert self._best is not None and self._first is not None
+        best, best_at, low = self._best
+        if median < max(1.5 * best, best + _LEAST_RISE) or not (median >= self._first or median >= 2 * best):
+            return None
+        middle = (best * median) ** 0.5
+        few, many = (sum(value <= middle for value in part) for part in (values, low))
+        if fisher(few, _WINDOW, many, _WINDOW) > _FALSE_ALARM:
+            return None
+        since = self._rise.since if self._rise is not None else self._points[0]
+        return _Rise(since, best, best_at, median)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        rise = self._rise
+        if rise is None:
+            return
+        first = f", {say(self._first)} at the start" if self._first is not None else ""
+        yield Finding(
+            id="loss-divergence", subject=JOB, severity=Severity.WARNING, confidence=Confidence.MEDIUM, since=rise.since.at,
+            summary=f"the loss rises: {say(rise.now)} is the median of the last {_WINDOW} lines, {say(rise.best)} was the "
+            f"lowest ({iteration_words(rise.best_at)}){first}",
+            advice="Lower the learning rate (a tenth; --lr or --learning_rate) and give it a warm-up (--lr_warmup_fraction or "
+            "--warmup_ratio 0.05); for DPO raise --beta (0.1) or add --rpo_alpha; check template and labels. Go on from the "
+            "checkpoint with the lowest loss.",
+            evidence=(Evidence("output", self._points[-1].text[:300], self._points[-1].at),), holds_seconds=60.0,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _went_back(points: Sequence[Point], point: Point) -> bool:
+    """Another attempt, or another training, begins: its steps are counted anew."""
+    last = points[-1].iteration if points else None
+    return last is not None and point.iteration is not None and point.iteration < last

@@ -1,0 +1,191 @@
+"""Has the loss, or have the gradients, become nan or inf?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
+
+__all__ = ["GradNanDetector", "LossNanDetector"]
+
+_HEALED = 3  # finite values after which one that was not is taken for a step that was left out
+_MOST_RANKS = 64
+_WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was first is not known among them
+
+_CAUSES = (
+    "Usual causes, in this order: a learning rate that is too high or has no warm-up (--lr or --learning_rate; "
+    "--lr_warmup_fraction or --warmup_ratio 0.05); fp16 (ms-swift takes it by itself where config.json says float32: give "
+    "--torch_dtype bfloat16); a sample whose labels are all masked, or that is empty after truncation (--max_length, "
+    "--truncation_strategy delete); a broken attention kernel (--attention_backend unfused or --attn_impl eager to compare). "
+)
+_GO_ON = "What was learnt since is lost: go on from the last checkpoint before it, and look at the batch of that step."
+
+
+class LossNanDetector:
+    """Meaning: the loss is nan or inf. From there on the weights are too, as a rule: the job burns GPU hours.
+
+    Evidence: the loss in the trainer's own lines; checks inside Megatron-LM that name the rank ("found NaN in local forward
+    loss calculation").
+
+    What to do: stop the job, go back to the last checkpoint before that iteration, and try the causes that the advice lists.
+
+    False alarms: a single nan that is followed by three finite values was one step that was left out; the finding is then
+    withdrawn. Where lines come every N steps the loss went wrong in one of the N steps before.
+    """
+
+    name = "loss-nan"
+
+    def __init__(self) -> None:
+        self._reader = PointReader()
+        self._before: Point | None = None  # the last that was finite
+        self._first: Point | None = None  # the first that was not, since then
+        self._count = self._finite_since = 0
+        self._said = _Said("loss")
+
+    def observe(self, at: float, fact: Observation) -> None:
+        self._said.observe(at, fact)
+        point = self._reader.observe(at, fact)
+        if point is None or point.loss is None:
+            return
+        if point.finite_loss:
+            self._finite_since += 1
+            if self._first is None or self._finite_since >= _HEALED:
+                self._before, self._first, self._count = point, None, 0
+            return
+        self._finite_since = 0
+        self._first = self._first or point
+        self._count += 1
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        first, said = self._first, self._said
+        if first is None and not said.reports:
+            return
+        before = ""
+        if self._before is not None:
+            before = f"; the last good value was {say(self._before.loss)} {iteration_words(self._before.iteration)}"
+        if first is not None:
+            more = f", and in {self._count} lines in all" if self._count > 1 else ""
+            summary = f"the loss is {say(first.loss)} {iteration_words(first.iteration)}{more}{before}"
+            if said.ranks:
+                summary += f"; {said.words()} met it first"
+        else:
+            summary = f"{said.words()} met nan or inf in its own loss {_after(job)}{before}"
+        evidence = [*said.evidence(), *([Evidence("output", first.text[:500], first.at)] if first is not None else [])]
+        yield Finding(
+            id="loss-nan", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, summary=summary,
+            advice=_CAUSES + _GO_ON, since=min(item.at for item in evidence), cause="", ranks=said.ranks,
+            evidence=tuple(evidence),
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+class GradNanDetector:
+    """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
+
+    Evidence: the gradient norm in the trainer's lines, two in a row (with fp16's dynamic loss scale: ten, since overflows
+    belong to it, see fp16-overflow), or one together with a loss that is no number; checks of Megatron-LM, which name the rank
+    ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which names the operator.
+
+    What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are checked before they
+    are mixed with those of others. The same rank again after a restart points at the GPU.
+
+    False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not said.
+    """
+
+    name = "grad-nan"
+
+    def __init__(self) -> None:
+        self._reader = PointReader()
+        self._row: deque[Point] = deque(maxlen=64)  # those that are bad, in a row up to now
+        self._length = 0
+        self._before: Point | None = None
+        self._scaled = False
+        self._said = _Said("grad")
+
+    def observe(self, at: float, fact: Observation) -> None:
+        self._said.observe(at, fact)
+        if isinstance(fact, LossScaleReduced):
+            self._scaled = True
+        point = self._reader.observe(at, fact)
+        if point is None:
+            return
+        self._scaled |= (point.scale or 0.0) > 1
+        if point.bad_grad:
+            if self._length == 0:
+                self._row.clear()
+            self._length += 1
+            if len(self._row) < 2:
+                self._row.append(point)
+        elif point.grad is not None:
+            self._length, self._before = 0, point
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        said = self._said
+        lost = self._length > 0 and any(point.loss is not None and not point.finite_loss for point in self._row)
+        in_row = self._length >= (10 if self._scaled else 2) or (lost and not self._scaled)
+        if not in_row and not said.reports:
+            return
+        evidence = list(said.evidence())
+        if said.reports:
+            where = f" ({said.where})" if said.where else ""
+            summary = f"{said.words()} met nan or inf in its own gradients{where} {_after(job)}"
+        else:
+            first = self._row[0]
+            summary = f"the gradient norm is {say(first.grad)} since {iteration_words(first.iteration).removeprefix('at ')}, in "
+            summary += f"{self._length} lines in a row" if self._length > 1 else "one line, and the loss with it"
+            evidence.append(Evidence("output", first.text[:500], first.at))
+        if self._before is not None:
+            summary += f"; the last good value was {say(self._before.grad)} {iteration_words(self._before.iteration)}"
+        rank = "It is the named rank's own batch, or its GPU: compare after a restart. " if said.ranks else ""
+        yield Finding(
+            id="grad-nan", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, summary=summary,
+            advice=rank + _CAUSES + _GO_ON, since=min(item.at for item in evidence), ranks=said.ranks, evidence=tuple(evidence),
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _after(job: JobState) -> str:
+    return f"after iteration {job.iteration}" if job.iteration is not None else "before the first step was reported"
+
+
+class _Said:
+    """What checks inside the program reported, until another attempt of the job begins."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.reports: list[tuple[float, NonFiniteReported]] = []
+        self._pids: dict[int, int] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, NonFiniteReported) and fact.what == self._what and len(self.reports) < _MOST_RANKS:
+            if not self.reports or at - self.reports[0][0] <= _WATCHED_SECONDS:
+                self.reports.append((at, fact))
+        elif isinstance(fact, RankFound):
+            known = self._pids.get(fact.placement.rank)
+            if known is not None and known != fact.placement.pid:
+                self.reports.clear()
+            self._pids[fact.placement.rank] = fact.placement.pid
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({fact.rank for _, fact in self.reports if fact.rank is not None}))
+
+    @property
+    def where(self) -> str:
+        return next((fact.where for _, fact in self.reports if fact.where), "")
+
+    def words(self) -> str:
+        ranks = self.ranks
+        return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}" if ranks else "a rank that is not named"
+
+    def evidence(self) -> Iterator[Evidence]:
+        for at, fact in self.reports[:3]:
+            yield Evidence("output", fact.text[:500], at, fact.rank)

@@ -1,0 +1,88 @@
+"""The numbers that a trainer prints for a step, by whatever names its framework has for them: told facts, one point each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from diag.observations import BarMoved, Iteration, MetricsLogged, Observation
+
+__all__ = ["Point", "PointReader", "iteration_words", "say"]
+
+# ms-swift and transformers; Megatron-LM (pretrain_gpt.py); trl's and ms-swift's Megatron path take `loss`
+_LOSS = ("loss", "lm loss")
+_GRAD = ("grad_norm", "grad norm")
+_RATE = ("learning_rate", "learning rate")
+_SCALE = ("loss scale", "loss_scale")
+# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and tell nothing of whether it learns.
+_POLICY = ("reward", "rewards", "kl", "completions/mean_length", "objective/kl", "policy/approxkl_avg", "reward_std")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One line of numbers; None for what it does not have. `iteration` is None where neither line nor bar told it."""
+
+    at: float
+    iteration: int | None
+    loss: float | None
+    grad: float | None
+    rate: float | None
+    scale: float | None
+    skipped: float
+    margin: float | None  # rewards/margins of DPO and its kin
+    text: str
+    policy: bool  # a loss of reinforcement learning
+
+    @property
+    def finite_loss(self) -> bool:
+        return self.loss is not None and math.isfinite(self.loss)
+
+    @property
+    def bad_grad(self) -> bool:
+        return self.grad is not None and not math.isfinite(self.grad)
+
+
+class PointReader:
+    """A step that is printed without its number gets that of the training's bar: the one of the most steps."""
+
+    def __init__(self) -> None:
+        self._bar: BarMoved | None = None
+        self._last = -1
+
+    def observe(self, at: float, fact: Observation) -> Point | None:
+        if isinstance(fact, BarMoved):
+            if self._bar is None or fact.total >= self._bar.total:
+                self._bar = fact
+            return None
+        if isinstance(fact, Iteration):
+            return self._point(at, fact.iteration, dict(fact.metrics), fact.text) if fact.metrics else None
+        if isinstance(fact, MetricsLogged):
+            return self._point(at, self._bar.done if self._bar else None, dict(fact.metrics), fact.text)
+        return None
+
+    def _point(self, at: float, iteration: int | None, numbers: Mapping[str, float], text: str) -> Point | None:
+        loss, grad = _first(numbers, _LOSS), _first(numbers, _GRAD)
+        if loss is None and grad is None and "number of skipped iterations" not in numbers:
+            return None
+        return Point(
+            at, iteration, loss, grad, _first(numbers, _RATE), _first(numbers, _SCALE),
+            max(numbers.get("number of skipped iterations", 0.0), 0.0), numbers.get("rewards/margins"), text,
+            any(name in numbers for name in _POLICY),
+        )  # fmt: skip
+
+
+def _first(numbers: Mapping[str, float], names: Iterable[str]) -> float | None:
+    return next((numbers[name] for name in names if name in numbers), None)
+
+
+def iteration_words(iteration: int | None) -> str:
+    return "in a step whose number is not printed" if iteration is None else f"at iteration {iteration}"
+
+
+def say(value: float | None) -> str:
+    """
+    >>> say(0.69314718), say(float("nan")), say(None)
+    ('0.69315', 'nan', '?')
+    """
+    return "?" if value is None else f"{value:.5g}"

@@ -1,0 +1,113 @@
+"""Does fp16 training lose its steps to overflows of the gradients?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from diag.detectors.training.numbers import Point, PointReader, say
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.observations import LossScaleReduced, Observation
+
+__all__ = ["Fp16OverflowDetector"]
+
+# Dynamic scales begin at 2^16 (DeepSpeed, torch) or 2^32 (Megatron-LM) and halve until the gradients fit: 20 steps.
+_BEGIN = 50
+_WINDOW = 20  # steps
+_MOST_LOST = 0.5
+_MINIMUM = 1.0
+
+
+class Fp16OverflowDetector:
+    """Meaning: gradients do not fit into fp16: steps are skipped again and again, or the loss scale has reached its end.
+
+    Evidence: DeepSpeed's OVERFLOW lines, Megatron-LM's `loss scale` and `number of skipped iterations`. Warning where after the
+    first 50 steps half of the last 20 were skipped, or the scale fell to 1; critical where it can fall no further and steps are
+    skipped still: nothing is learnt any more.
+
+    What to do: train in bf16. ms-swift takes fp16 by itself where config.json says float32.
+
+    False alarms: the first tens of steps of fp16 are skipped by design, as the scale begins too high; that is not said.
+    """
+
+    name = "fp16-overflow"
+
+    def __init__(self) -> None:
+        self._reader = PointReader()
+        self._iteration = 0
+        self._first_iteration: int | None = None
+        self._lost: deque[tuple[int, float]] = deque(maxlen=256)  # iteration, steps skipped
+        self._scale: float | None = None
+        self._highest = 0.0
+        self._ended: tuple[float, LossScaleReduced] | None = None
+        self._lost_at_minimum = 0.0
+        self._last: tuple[float, str] = (0.0, "")
+        self._since: float | None = None
+        self._total = 0.0
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, LossScaleReduced):
+            if fact.at_minimum:
+                self._ended = self._ended or (at, fact)
+            elif fact.rank in (None, 0):
+                self._skipped(at, 1.0, fact.text)
+                self._scale = fact.reduced if fact.reduced is not None else self._scale
+                self._highest = max(self._highest, self._scale or 0.0)
+        else:
+            point = self._reader.observe(at, fact)
+            if point is not None:
+                self._see(at, point)
+
+    def _see(self, at: float, point: Point) -> None:
+        before, self._iteration = self._iteration, point.iteration if point.iteration is not None else self._iteration + 1
+        if self._iteration < before:  # another attempt, from an earlier checkpoint
+            self._lost.clear()
+            self._first_iteration = self._ended = self._since = None
+            self._total = self._lost_at_minimum = self._highest = 0.0
+        if self._first_iteration is None:
+            self._first_iteration = self._iteration
+        if point.scale is not None:
+            self._scale, self._highest = point.scale, max(self._highest, point.scale)
+        if point.skipped:
+            self._skipped(at, point.skipped, point.text)
+        elif point.loss is not None and point.finite_loss:
+            self._lost_at_minimum = 0.0  # a step was made
+
+    def _skipped(self, at: float, steps: float, text: str) -> None:
+        self._lost.append((self._iteration, steps))
+        self._total += steps
+        self._since = self._since or at
+        self._last = (at, text)
+        if self._scale is not None and self._scale <= _MINIMUM and self._highest > _MINIMUM:
+            self._lost_at_minimum += steps
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        made = self._iteration - (self._first_iteration or 0)
+        lost = sum(steps for iteration, steps in self._lost if iteration > self._iteration - _WINDOW)
+        at_end = self._ended is not None or self._lost_at_minimum >= 3
+        low = self._scale is not None and self._scale <= _MINIMUM < self._highest
+        if not at_end and not low and not (made >= _BEGIN and lost >= _MOST_LOST * _WINDOW):
+            return
+        scale = f"the loss scale is {say(self._scale)}" if self._scale is not None else "the loss scale fell"
+        if at_end:
+            summary = f"fp16: gradients overflow and the loss scale can fall no further ({scale}, from {say(self._highest)})"
+        elif low:
+            summary = f"fp16: {scale}, its end, down from {say(self._highest)}: gradients overflow at any scale"
+        else:
+            summary = f"fp16: {lost:.0f} of the last {_WINDOW} steps were skipped as their gradients overflowed; {scale}"
+        summary += f"; {self._total:.0f} steps were skipped up to iteration {self._iteration}"
+        at, text = (self._ended[0], self._ended[1].text) if self._ended is not None else self._last
+        yield Finding(
+            id="fp16-overflow", subject=JOB, severity=Severity.CRITICAL if at_end else Severity.WARNING,
+            confidence=Confidence.HIGH, summary=summary, since=self._since or at,
+            cause="minimum_scale" if at_end or low else "skipped_steps",
+            advice="Train in bf16: --torch_dtype bfloat16 (ms-swift; it takes fp16 by itself where config.json says float32), "
+            "--bf16 (Megatron-LM, transformers), \"bf16\": {\"enabled\": true} (DeepSpeed). Where the GPU has no bf16 (V100, "
+            "T4): a lower learning rate with warm-up, and gradient clipping.",
+            evidence=(Evidence("output", text[:500], at),),
+            holds_seconds=60.0,
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()

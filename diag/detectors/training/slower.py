@@ -1,0 +1,176 @@
+"""What changed when steps got slower: stacks, GPUs and memory before and after, and the cause that they tell."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from diag.detectors.training.straggler_samples import split
+from diag.jobstate import JobState
+from diag.model import Evidence, rank_words
+from diag.observations import CgroupMemory, GpuSample, HostMemory, Observation
+from diag.pace import Drop
+from diag.residence import KINDS, Residence
+from diag.stacks import child_role
+
+__all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
+
+_LEAST_SAMPLES = 6  # of each rank, and of each GPU, before and after
+_MORE = 0.2  # of a rank's samples; 12 samples a minute tell no less
+_CHANCE = 1e-4  # of calling a rank the slow one; that it got slower at that very time speaks for it already
+_BUSY = 0.3
+_LOWER_CLOCK = 0.9
+_PRESSURE = 0.1  # of the time in which all tasks waited for memory
+_GIB = 1 << 30
+# nvml.h: what holds the clocks back
+_REASONS = ((0x8 | 0x80, "hardware slowdown or power brake"), (0x20 | 0x40, "temperature"), (0x4, "power cap"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`word` for scripts, `text` for people."""
+
+    word: str
+    text: str
+    ranks: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Surroundings:
+    """GPUs and host memory of the last half hour, told sample by sample."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[int, deque[tuple[float, GpuSample]]] = {}
+        self.memory: deque[tuple[float, float, int]] = deque(maxlen=720)  # at, pressure, swap used
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, GpuSample):
+            self.gpus.setdefault(fact.index, deque(maxlen=360)).append((at, fact))
+        elif isinstance(fact, HostMemory):
+            self.memory.append((at, fact.pressure_full_ratio or 0.0, fact.swap_total_bytes - fact.swap_free_bytes))
+        elif isinstance(fact, CgroupMemory) and fact.pressure_full_ratio is not None:
+            self.memory.append((at, fact.pressure_full_ratio, -1))
+
+
+def cause_of(drop: Drop, job: JobState, around: Surroundings) -> Cause:
+    """The first of these that the evidence tells; `unknown` says what was looked at."""
+    before, after = job.residence.counts(until=drop.since), job.residence.counts(since=drop.since)
+    for found in (
+        _straggler(drop, job), _data(before, after), _clocks(drop, around), _memory(drop, around), _writer(job),
+        _elsewhere(before, after),
+    ):  # fmt: skip
+        if found is not None:
+            return found
+    samples = min((sum(counts.values()) for counts in after.values()), default=0)
+    looked = [f"stacks of {len(after)} ranks ({samples} samples each)"] if after else []
+    looked += [f"clocks of {len(around.gpus)} GPUs"] if around.gpus else []
+    looked += ["memory pressure"] if around.memory else []
+    return Cause("unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be looked at")
+
+
+def _enough(counts: Mapping[int, Counter[str]]) -> bool:
+    return bool(counts) and all(sum(each.values()) >= _LEAST_SAMPLES for each in counts.values())
+
+
+def _straggler(drop: Drop, job: JobState) -> Cause | None:
+    waits, before = job.residence.waits(since=drop.since), job.residence.waits(until=drop.since)
+    found = split(waits, _CHANCE, 0.25, 0.6)
+    if found is None:
+        return None
+    known = split(before, _CHANCE, 0.25, 0.6)
+    if known is not None and known.slow == found.slow:
+        return None
+    holds = "holds" if len(found.slow) == 1 else "hold"
+    text = (f"since then {rank_words(found.slow)} {holds} up the others, which are found waiting in {found.waiting_ratio:.0%} of "
+            f"samples (it in {found.slow_ratio:.0%})")
+    return Cause("straggler", text, found.slow, found.waiting)
+
+
+def _data(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]]) -> Cause | None:
+    if not _enough(before) or not _enough(after):
+        return None
+    more = {rank: _share(after[rank], "data") - _share(before[rank], "data") for rank in after if rank in before}
+    slow = tuple(sorted(rank for rank, share in more.items() if share >= _MORE))
+    if not slow:
+        return None
+    then, now = (Residence.shares(counts[rank] for rank in slow).get("data", 0.0) for counts in (before, after))
+    text = f"{rank_words(slow)} wait for batches in {now:.0%} of samples now ({then:.0%} before)"
+    return Cause("data_loading", text, () if len(slow) == len(after) else slow)
+
+
+def _clocks(drop: Drop, around: Surroundings) -> Cause | None:
+    slower = []
+    for index, seen in sorted(around.gpus.items()):
+        then, now = (
+            [gpu.sm_clock_hertz for at, gpu in seen
+             if (at >= drop.since) is later and gpu.sm_clock_hertz and (gpu.utilization_ratio or 0.0) > _BUSY]
+            for later in (False, True)
+        )  # fmt: skip
+        if len(then) < _LEAST_SAMPLES or len(now) < _LEAST_SAMPLES:
+            continue
+        old, new = statistics.median(then), statistics.median(now)
+        if new < _LOWER_CLOCK * old:
+            slower.append((index, old, new, seen[-1][1]))
+    if not slower:
+        return None
+    index, old, new, gpu = slower[0]
+    bits = gpu.throttle_reasons or 0
+    why = next((f" ({word})" for mask, word in _REASONS if bits & mask), "")
+    who = ", ".join(str(each[0]) for each in slower)
+    text = f"the clock of GPU{'s' if len(slower) > 1 else ''} {who} fell from {old / 1e6:.0f} to {new / 1e6:.0f} MHz{why}"
+    heat = f", {gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
+    watts = f", {gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
+    evidence = Evidence("nvml", f"GPU {index}: {new / 1e6:.0f} MHz{heat}{watts}, throttle reasons {bits:#x}",
+                        around.gpus[index][-1][0])
+    return Cause("gpu_clocks", text, evidence=(evidence,))
+
+
+def _memory(drop: Drop, around: Surroundings) -> Cause | None:
+    then, now = ([item for item in around.memory if (item[0] >= drop.since) is later] for later in (False, True))
+    if not now:
+        return None
+    pressure = statistics.median(item[1] for item in now)
+    if pressure >= _PRESSURE and pressure >= 2 * statistics.median([item[1] for item in then] or [0.0]):
+        return Cause("memory_pressure", f"tasks wait for memory in {pressure:.0%} of the time (PSI full)")
+    swaps = [[item[2] for item in part if item[2] >= 0] for part in (then, now)]
+    if swaps[0] and swaps[1] and swaps[1][-1] - swaps[0][-1] > _GIB:
+        return Cause("memory_pressure", f"{(swaps[1][-1] - swaps[0][-1]) / _GIB:.1f} GiB more are swapped out than before")
+    return None
+
+
+def _writer(job: JobState) -> Cause | None:
+    writers = [
+        rank.rank for rank in job.alive_ranks()
+        if any(child_role(sample) == "checkpoint writer" and rank.tree is not None
+               and any(child.pid == pid for child in rank.tree.children) for pid, (_, sample) in rank.child_stacks.items())
+    ]  # fmt: skip
+    if writers:
+        text = f"child processes of {rank_words(writers)} write a checkpoint beside the training"
+        return Cause("checkpoint_writer", text, tuple(writers) if len(writers) < len(job.ranks) else ())
+    return None
+
+
+def _elsewhere(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]]) -> Cause | None:
+    """All ranks alike are found in another part of the step more often than before."""
+    if not _enough(before) or not _enough(after):
+        return None
+    then, now = Residence.shares(before.values()), Residence.shares(after.values())
+    kind = max(KINDS, key=lambda kind: now.get(kind, 0.0) - then.get(kind, 0.0))
+    more = now.get(kind, 0.0) - then.get(kind, 0.0)
+    if more < _MORE or (kind in ("collective", "backward", "gpu_sync") and len(after) < 2):
+        return None
+    text = f"all ranks are found in {kind} in {now[kind]:.0%} of samples ({then.get(kind, 0.0):.0%} before)"
+    return Cause("communication" if kind == "collective" else kind, text)
+
+
+def _share(counts: Counter[str], kind: str) -> float:
+    return counts[kind] / max(1, sum(counts.values()))
+
+
+def shares_words(counts: Mapping[int, Counter[str]]) -> Iterator[str]:
+    for kind, share in Residence.shares(counts.values()).items():
+        if share >= 0.01:
+            yield f"{kind} {share:.0%}"

@@ -1,0 +1,104 @@
+"""Where each rank's main thread was found while steps were made: shares of a step's time. Told readings; judges nothing.
+
+On a GPU the thread runs ahead of the device: what it waits for there shows as gpu_sync, or in whatever call comes next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from diag.observations import Frame, ThreadStack
+from diag.stacks import Activity, Reading
+
+__all__ = ["KINDS", "WAITING", "Residence"]
+
+KINDS = (
+    "data", "forward", "backward", "collective", "gpu_sync", "optimizer", "cpu_optimizer", "checkpoint", "compile", "lock",
+    "other",
+)  # fmt: skip
+WAITING = frozenset({"collective", "gpu_sync", "backward"})  # where a rank is found that waits for its peers
+_KEPT = 256
+_OLDEST_SECONDS = 1800.0
+
+_OF_ACTIVITY = {
+    Activity.DATA: "data",
+    Activity.PREPROCESS: "data",
+    Activity.BACKWARD: "backward",
+    Activity.COLLECTIVE: "collective",
+    Activity.GPU_SYNC: "gpu_sync",
+    Activity.CHECKPOINT: "checkpoint",
+    Activity.COMPILE: "compile",
+    Activity.FILE_LOCK: "lock",
+    Activity.LOCK: "lock",
+}
+# The optimizer works on the CPU (offload): DeepSpeed 0.14-0.16, megatron-core 0.12-0.18 (source)
+_CPU_OPTIMIZER = (
+    "deepspeed/ops/adam/cpu_adam.py", "deepspeed/ops/adagrad/cpu_adagrad.py", "megatron/core/optimizer/cpu_offloading/",
+)  # fmt: skip
+_OPTIMIZER = ("torch/optim/", "megatron/core/optimizer/", "deepspeed/ops/", "bitsandbytes/optim/", "apex/optimizers/")
+_FORWARD = ("_call_impl", "_wrapped_call_impl")  # torch/nn/modules/module.py
+
+
+class Residence:
+    """The last samples of each rank, half an hour at most, in steady state only."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, deque[tuple[float, str]]] = {}
+
+    def see(self, at: float, rank: int, main: ThreadStack, reading: Reading) -> None:
+        seen = self._seen.setdefault(rank, deque(maxlen=_KEPT))
+        seen.append((at, kind_of(main, reading)))
+        while seen[0][0] < at - _OLDEST_SECONDS:
+            seen.popleft()
+
+    def start_over(self) -> None:
+        self._seen.clear()
+
+    def counts(self, since: float = 0.0, until: float = float("inf")) -> dict[int, Counter[str]]:
+        """By rank: how often it was found where, from `since` to `until`."""
+        found = {}
+        for rank, seen in self._seen.items():
+            here = Counter(kind for at, kind in seen if since <= at < until)
+            if here:
+                found[rank] = here
+        return found
+
+    def oldest(self) -> float:
+        return min((seen[0][0] for seen in self._seen.values()), default=0.0)
+
+    def waits(self, since: float = 0.0, until: float = float("inf")) -> dict[int, list[bool]]:
+        return {rank: [kind in WAITING for at, kind in seen if since <= at < until] for rank, seen in self._seen.items()}
+
+    @staticmethod
+    def shares(counts: Iterable[Counter[str]]) -> dict[str, float]:
+        """Of all samples together, largest first.
+
+        >>> Residence.shares([Counter(data=1, backward=3)])
+        {'backward': 0.75, 'data': 0.25}
+        """
+        total: Counter[str] = Counter()
+        for each in counts:
+            total.update(each)
+        number = sum(total.values())
+        return {kind: count / number for kind, count in total.most_common()}
+
+
+def kind_of(main: ThreadStack, reading: Reading) -> str:
+    """One of KINDS."""
+    if Activity.CHECKPOINT in (reading.activity, reading.context):
+        return "checkpoint"
+    if _any(main.frames, lambda frame: any(part in frame.file for part in _CPU_OPTIMIZER)):
+        return "cpu_optimizer"
+    known = _OF_ACTIVITY.get(reading.activity)
+    if known is not None:
+        return known
+    if _any(main.frames, lambda frame: any(part in frame.file for part in _OPTIMIZER)):
+        return "optimizer"
+    if _any(main.frames, lambda frame: frame.function.rpartition(".")[2] in _FORWARD):
+        return "forward"
+    return "other"
+
+
+def _any(frames: Iterable[Frame], is_one: Callable[[Frame], bool]) -> bool:
+    return any(is_one(frame) for frame in frames)

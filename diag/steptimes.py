@@ -1,0 +1,175 @@
+"""How long training steps take, by the arrival of the lines that report them: told reports and disturbances. Judges nothing.
+
+Time in which something else happened than steps (a save, an evaluation, a rank that was stopped) belongs to no step. What came
+before the first report (set-up, the first step with its compilation) is never counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diag.pace import Lap, Pace
+
+__all__ = ["StepTimes", "steps_sentence"]
+
+# Ours: lines arrive in bursts (a pipe's buffer, the relay's look at the file), so that the time of one quick step is not to be
+# had; over so long the error is below 4 %.
+_LAP_SECONDS = 5.0
+_SHORTEST_SECONDS = 0.1
+_KEPT = 4096
+_RECENT_SECONDS = 60.0
+# Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time); BigScience's
+# fork in (s).
+_TOLD = (("elapsed time per iteration (ms)", 0.001), ("elapsed time per iteration (s)", 1.0))
+
+
+@dataclass(slots=True)
+class _Interval:
+    """Steps between two reports that are far enough apart."""
+
+    least: float
+    began: float
+    steps: int = 0
+    told: float = 0.0
+    told_steps: int = 0
+    disturbed: bool = False
+
+    def add(self, at: float, steps: int, told: float | None) -> tuple[int, float] | None:
+        """(steps, seconds of all) once they are enough; then it begins anew."""
+        self.steps += steps
+        if told is not None:
+            self.told += told * steps
+            self.told_steps += steps
+        passed = self.told if self.told_steps == self.steps else at - self.began
+        if self.disturbed and self.told_steps != self.steps:
+            self._begin(at)
+            return None
+        if passed < self.least:
+            return None
+        done = (self.steps, passed)
+        self._begin(at)
+        return done
+
+    def _begin(self, at: float) -> None:
+        self.began, self.steps, self.told, self.told_steps, self.disturbed = at, 0, 0.0, 0, False
+
+
+class StepTimes:
+    """`pace` is told every lap: some seconds of undisturbed steps."""
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.counted = 0
+        self.left_out = 0
+        self.samples_per_step: float | None = None
+        self._seen: deque[tuple[float, int, int, float]] = deque(maxlen=_KEPT)  # at, last iteration, steps, seconds each
+        self._short: _Interval | None = None
+        self._lap: _Interval | None = None
+        self._iteration = 0
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def start_over(self) -> None:
+        """Another attempt, or another training in the same processes: its pace is its own."""
+        self._short = self._lap = None
+        self.pace = Pace()
+
+    def disturbed(self) -> None:
+        """Something else than steps took time since the last report, or stopped a rank."""
+        for interval in (self._short, self._lap):
+            if interval is not None:
+                interval.disturbed = True
+
+    def reported(self, at: float, iteration: int, metrics: Mapping[str, float]) -> None:
+        batch = metrics.get("global batch size")
+        if batch is not None and batch > 0:
+            self.samples_per_step = batch
+        if self._short is None or self._lap is None or iteration <= self._iteration:
+            self._short, self._lap = _Interval(_SHORTEST_SECONDS, at), _Interval(_LAP_SECONDS, at)
+            self._iteration = iteration
+            return
+        steps, self._iteration = iteration - self._iteration, iteration
+        told = next((metrics[name] * unit for name, unit in _TOLD if metrics.get(name, 0.0) > 0), None)
+        since, was = self._lap.began, self._short.disturbed and told is None
+        done = self._short.add(at, steps, told)
+        if done is not None:
+            self.counted += done[0]
+            self._seen.append((at, iteration, done[0], done[1] / done[0]))
+        elif was:
+            self.left_out += steps
+        lap = self._lap.add(at, steps, told)
+        if lap is not None:
+            self.pace.lap(Lap(since, at, iteration, lap[0], lap[1] / lap[0]))
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def now(self) -> float | None:
+        """Seconds a step takes now: the median of the last minute, at least of the last eight reports."""
+        if not self._seen:
+            return None
+        latest = self._seen[-1][0]
+        recent = [seconds for at, _, _, seconds in self._seen if latest - at <= _RECENT_SECONDS]
+        return statistics.median(recent if len(recent) >= 8 else [seconds for _, _, _, seconds in list(self._seen)[-8:]])
+
+    def median(self) -> float | None:
+        return statistics.median(seconds for *_, seconds in self._seen) if self._seen else None
+
+    def p95(self) -> float | None:
+        seconds = [seconds for *_, seconds in self._seen]
+        return statistics.quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else None
+
+    def slowest(self, count: int = 3) -> list[tuple[int, float]]:
+        """(iteration, seconds) of the slowest reports, the slowest first."""
+        order = sorted(self._seen, key=lambda item: -item[3])[:count]
+        return [(iteration, seconds) for _, iteration, _, seconds in order]
+
+    def to_json(self) -> dict[str, Any] | None:
+        """None before the first step was measured."""
+        if not self._seen:
+            return None
+        drop = self.pace.drop
+        slower = None if drop is None else {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)}
+        return {
+            "count": self.counted,
+            "left_out": self.left_out,
+            "seconds_now": _round(self.now()),
+            "seconds_median": _round(self.median()),
+            "seconds_p95": _round(self.p95()),
+            "slowest": [{"iteration": iteration, "seconds": _round(seconds)} for iteration, seconds in self.slowest()],
+            "samples_per_second": _round(self.samples_per_second()),
+            "slower_since": slower,
+        }
+
+    def samples_per_second(self) -> float | None:
+        now = self.now()
+        return self.samples_per_step / now if now and self.samples_per_step else None
+
+
+def steps_sentence(told: Mapping[str, Any]) -> str:
+    """What `to_json` gave, in a line.
+
+    >>> steps_sentence({"count": 30, "seconds_median": 0.71, "seconds_p95": 0.83, "slowest": [{"iteration": 12, "seconds": 2.1}]})
+    '30 steps measured, median 0.71 s, p95 0.83 s, slowest 2.1 s (iteration 12)'
+    """
+    said = f"{told['count']} step{'' if told['count'] == 1 else 's'} measured, median {_seconds(told['seconds_median'])}"
+    if told.get("seconds_p95") is not None:
+        said += f", p95 {_seconds(told['seconds_p95'])}"
+    median = told["seconds_median"] or 0.0
+    slowest = [each for each in told.get("slowest", ()) if each["seconds"] > 1.5 * median]
+    if slowest:
+        said += ", slowest " + ", ".join(f"{_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest)
+    if told.get("samples_per_second"):
+        said += f", {told['samples_per_second']:.3g} samples/s"
+    return said
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,74 @@
+"""Jobs whose memory ran out on a machine with cgroup v2 (tests/vm/memory, captures/memory/v2), judged again without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.kernelwatch import KmsgLines
+from diag.model import Record
+from diag.observations import KernelOomKill, KernelRefusal
+from diag.replay import replay
+from diag.sources.parsers import PARSERS
+from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
+
+
+@pytest.fixture
+def v2(captures: Path) -> Path:
+    return captures / "memory" / "v2"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_replayed_job_has_the_findings_that_it_must_have_and_no_others(v2: Path, scenario: Scenario) -> None:
+    _, changes, notes = replay([v2 / f"journal-{scenario.name}.jsonl.gz"])
+    found = [change.finding for change in changes if change.finding.severity.counts]
+    told = [(finding.id, finding.cause, finding.ranks, finding.summary) for finding in found]
+
+    for wanted in scenario.wanted:
+        assert any(wanted.is_met_by(finding.to_json()) for finding in found), told
+        causes = {finding.cause for finding in found if finding.id == wanted.id}
+        assert wanted.cause is None or causes == {wanted.cause}, told
+    assert {finding.id for finding in found} <= {*(wanted.id for wanted in scenario.wanted), *scenario.also}, told
+    assert notes == []
+
+
+def facts(path: Path) -> list[object]:
+    """Of raw records of /dev/kmsg, a line each."""
+    lines = KmsgLines()
+    taken = [line for raw in path.read_bytes().splitlines() for line in lines.take(raw)]
+    return list(PARSERS["kmsg"](Record("kmsg", {"lines": taken}, at=1.0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "cgroup", "limit", "kills"),
+    [
+        ("rank_limit", "/rank_limit/rank1", 64 * MIB, 1),
+        ("pod_limit", "/pod_limit", 112 * MIB, 1),
+        ("container_limit", "/container_limit/main", 320 * MIB, 3),  # both sidecars, then the rank
+        ("group_kill", "/group_kill/main", 112 * MIB, 2),
+        ("host_runs_out", "", None, 3),
+    ],
+)
+def test_kernel_tells_whom_it_killed_and_for_which_limit(
+    v2: Path, name: str, cgroup: str, limit: int | None, kills: int
+) -> None:
+    told = facts(v2 / f"kmsg-{name}.txt")
+
+    found = [fact for fact in told if isinstance(fact, KernelOomKill)]
+
+    assert len(found) == kills
+    assert {(kill.cgroup, kill.limit_bytes) for kill in found} == {(cgroup, limit)}
+    last = max(found, key=lambda kill: kill.anon_bytes)
+    if limit is not None:
+        assert dict(last.breakdown)["anon"] == pytest.approx(limit, rel=0.1)
+    assert (last.pid, last.comm) == last.tasks[0][:2]
+
+
+def test_kernel_tells_refused_forks_of_a_pids_limit_and_of_strict_overcommit(v2: Path) -> None:
+    (pids,), (strict,) = facts(v2 / "kmsg-pids_limit.txt"), set(facts(v2 / "kmsg-fork_refused.txt"))
+
+    assert isinstance(pids, KernelRefusal)
+    assert (pids.what, pids.cgroup) == ("pids", "/pids_limit/rank1")
+    assert isinstance(strict, KernelRefusal)
+    assert (strict.what, strict.comm) == ("overcommit", "python3")
