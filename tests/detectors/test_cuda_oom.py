@@ -307,3 +307,13 @@ def test_rank_died_points_to_the_finding_that_explains_it() -> None:
 
     assert story.the("rank-died").advice.startswith("The cuda-oom finding says why rank 1 failed")
     assert [finding.id for finding in story.findings()][:2] == ["cuda-oom", "rank-died"]
+
+
+def test_uncaught_error_in_the_log_of_a_rank_that_was_never_found_is_told() -> None:
+    # a rank that fails before the processes are looked at for the first time
+    story = training(1)
+    story.tell(*said(f"[rank7]: {FULL}"))
+    story.wait(1)
+
+    assert story.the("cuda-oom").ranks == (7,)
+    assert story.the("cuda-oom").summary.startswith("rank 7 ran out of GPU memory")

@@ -28,6 +28,11 @@ class _Error:
     rank: RankState | None
     means: CudaError
 
+    @property
+    def number(self) -> int | None:
+        """The rank's; its log may come before it is found."""
+        return self.fact.rank if self.rank is None else self.rank.rank
+
 
 class GpuFaultDetector:
     """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank failed.
@@ -156,8 +161,8 @@ def _is_aftermath(at: float, means: CudaError, rank: RankState | None, job: JobS
 def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobState) -> Finding:
     first = errors[0]
     alike = [one for one in errors if one.means.cause == first.means.cause and one.at - first.at <= _TOGETHER_SECONDS]
-    ranks = tuple(sorted({one.rank.rank for one in alike if one.rank is not None}))
-    later = tuple(sorted({one.rank.rank for one in errors if one.rank is not None} - set(ranks)))
+    ranks = tuple(sorted({one.number for one in alike if one.number is not None}))
+    later = tuple(sorted({one.number for one in errors if one.number is not None} - set(ranks)))
     means = first.means
     mine = [event for event, users in events if set(users) & set(ranks)]
     follows = sorted({event.xid for event in mine if event.xid in means.follows or xid_of(event.xid).kind == "consequence"})
@@ -172,7 +177,7 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
         confidence=Confidence.HIGH if follows or check or (first.rank is not None and first.rank.failed) else Confidence.MEDIUM,
         summary=f'a CUDA call of {who} failed {when(job)}: "{first.fact.error}"{check}: {means.meaning}; {whose}{xids}{after}',
         advice=means.advice, final=True,
-        evidence=(*(Evidence("output", one.fact.text, one.at, one.rank.rank if one.rank else None) for one in alike[:3]),
+        evidence=(*(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
                   *(_evidence(event) for event in mine[:3])),
     )
 
