@@ -108,6 +108,12 @@ class NvmlReader:
     def close(self) -> None:
         self._drop_helper()
 
+    def end(self) -> None:
+        """End the helper from another thread than the one that asks: that one sees it die."""
+        helper = self._helper
+        if helper is not None:
+            helper.kill()
+
     def _start(self, now: float) -> None:
         self._abandoned = [helper for helper in self._abandoned if helper.poll() is None]
         if self._abandoned:
