@@ -293,6 +293,28 @@ def test_error_that_the_program_survives_is_no_finding() -> None:
     assert [finding.id for finding in story.findings()] == []
 
 
+def test_words_of_a_dataset_are_not_why_a_rank_fails_later() -> None:
+    # ms-swift prints an example of the dataset before it trains
+    story = training()
+    story.tell(*said("[INFO:swift] [INPUT] How do I fix this? " + FULL, 1))
+    for number in range(41, 61):
+        story.tell(Iteration(None, number, 100, f"iteration {number}/100"))
+        story.wait(1)
+    story.exit(1, code=1)
+    story.wait(3)
+
+    assert [finding.id for finding in story.findings()] == ["rank-died"]
+    assert "cuda-oom" not in story.the("rank-died").advice
+
+
+def test_arguments_that_speak_of_pinned_memory_do_not_make_an_error_of_the_host() -> None:
+    story = training()
+
+    oom = died(story, "args: SftArguments(dataloader_pin_memory=True, ...)", "RuntimeError: CUDA error: out of memory")
+
+    assert oom.cause == "outside_pytorch"
+
+
 def test_uncaught_error_is_told_before_the_process_has_ended() -> None:
     story = training()
     story.tell(*said(f"[rank1]: {FULL}"))

@@ -237,6 +237,15 @@ def test_nvlink_fault_of_a_neighbours_gpu_is_told_since_they_share_the_switches(
     assert (story.the("gpu-fault").subject, story.the("gpu-fault").ranks) == ("GPU 2", ())
 
 
+def test_nvlink_error_that_says_itself_that_it_is_not_fatal_is_none() -> None:
+    story = training()
+    text = "NVRM: Xid (PCI:0000:00:07): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000)"
+    story.tell(*kmsg.parse(Record("kmsg", {"lines": [text]})))
+    story.wait(2)
+
+    assert len(story.engine.job.gpu_faults.xids) == 1 and story.findings() == []
+
+
 def test_fault_that_is_only_in_a_log_without_gpus_needs_a_failure_beside_it() -> None:
     story = Story()  # no NVML, no pid in the line
     story.tell(xid(79, 1))

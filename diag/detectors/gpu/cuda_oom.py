@@ -57,7 +57,7 @@ class CudaOomDetector:
                 self._lines.setdefault(fact.rank, deque(maxlen=_TRACEBACK_LINES)).append(fact.text[:200])
         elif isinstance(fact, CudaErrorRaised) and fact.error == "out of memory" and fact.rank not in self._pinned:
             above = self._lines.get(fact.rank, ())
-            if fact.host_memory or any(word in line for line in above for word in _PINS):
+            if fact.host_memory or any(word in line for line in above if _is_of_traceback(line) for word in _PINS):
                 self._pinned.add(fact.rank)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
@@ -161,6 +161,11 @@ _OUTSIDE = (
     "full, and "
     "see by `nvidia-smi` whether other processes hold the GPU."
 )
+
+
+def _is_of_traceback(line: str) -> bool:
+    """Its lines are indented; a list of arguments with dataloader_pin_memory is none of them."""
+    return (line.partition("]: ")[2] if line.startswith("[rank") else line).startswith("  ")
 
 
 def _asked(fact: CudaOutOfMemory) -> str:
