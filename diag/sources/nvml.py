@@ -126,7 +126,7 @@ class NvmlReader:
         home = os.fspath(Path(__file__).resolve().parents[2])
         path = self._environ.get("PYTHONPATH")
         self._helper = subprocess.Popen(
-            [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds)],
+            [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds if self._failures < 2 else 0.0)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -174,6 +174,7 @@ class NvmlReader:
         except subprocess.TimeoutExpired:
             return "the NVML helper closed its output"
         if returncode < 0:
+            self._health_seconds = 0.0  # samples matter more than the seldom calls, which may have done it
             return f"NVML crashed its process (signal {-returncode}: {signal.strsignal(-returncode)})"
         return f"the NVML helper ended with exit code {returncode}"
 

@@ -14,7 +14,7 @@ import pytest
 
 from diag.model import Record
 from diag.observations import GpuHealth, NvlinkSeen, Unparsed, XidReported
-from diag.sources.nvml import NvmlReader, parse
+from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
 from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "nvml_health.json"
@@ -30,7 +30,9 @@ int nvmlDeviceGetTotalEccErrors(void *d, int kind, int span, unsigned long long 
 int nvmlDeviceGetRemappedRows(void *d, unsigned *c, unsigned *u, unsigned *p, unsigned *f) {
     *c = 1; *u = 2; *p = gpu(d); *f = 0; return 0;
 }
-int nvmlDeviceGetRetiredPagesPendingStatus(void *d, unsigned *p) { note("R"); return 3; }
+int nvmlDeviceGetRetiredPagesPendingStatus(void *d, unsigned *p) {
+    note("R"); if (is("fragile")) raise(SIGSEGV); return 3;
+}
 struct violation { unsigned long long reference, time; };
 int nvmlDeviceGetViolationStatus(void *d, int policy, struct violation *v) { v->time = policy ? 2500000000ull : 0; return 0; }
 int nvmlDeviceGetTemperatureThreshold(void *d, int which, unsigned *t) { *t = which == 1 ? 89 : 0; return which == 1 ? 0 : 3; }
@@ -150,6 +152,22 @@ def test_gpu_that_is_lost_is_named(watched: Any) -> None:
     reasons = [fact.reason for fact in until(reader, Unparsed, 4)]
 
     assert "health of GPU 1: GPU is lost" in reasons
+
+
+def test_driver_that_crashes_at_the_seldom_calls_is_sampled_without_them(watched: Any) -> None:
+    reader, clock, log = watched("fragile", health_seconds=60.0)
+    reasons = []
+    while not reasons:  # the crash comes with one of the first samples
+        try:
+            reader.latest(30)
+        except NvmlUnavailable as error:
+            reasons.append(error.reason)
+    clock.now += 11
+
+    assert reasons[0].startswith("NVML crashed its process (signal 11")
+    for _ in range(5):
+        assert len(reader.latest(30)["gpus"]) == 2
+    assert log.read_text().count("R") == 1
 
 
 def test_no_health_is_read_for_who_does_not_ask(watched: Any) -> None:
