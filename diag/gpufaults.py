@@ -6,11 +6,14 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation, SxidReported, XidReported
+from diag.xids import xid_of
 
-__all__ = ["MEMORY_ERRORS", "GpuFaults", "XidEvent", "same_bus"]
+__all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
 
 # CudaErrorRaised.error of memory that ran out
 MEMORY_ERRORS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+
+SETTLE_SECONDS = 5.0  # the peers of a rank that failed may report the step that they were in
 
 # The driver tells one fault in several lines (13, 45), and NVML's event tells it once more.
 _ONE_EVENT_SECONDS = 10.0
@@ -32,6 +35,14 @@ class XidEvent:
     @property
     def xid(self) -> int:
         return self.fact.xid
+
+    @property
+    def kind(self) -> str:
+        """As the catalogue says. NVLink's own errors (144-150) tell themselves when they are not fatal (gpud PR 1174, B200):
+
+        NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 ...)
+        """
+        return "notice" if 144 <= self.xid <= 150 and " Nonfatal " in self.fact.text else xid_of(self.xid).kind
 
     def merged(self, at: float, fact: XidReported) -> XidEvent:
         pids = self.pids if fact.pid is None or fact.pid in self.pids else (*self.pids, fact.pid)[:64]
@@ -61,11 +72,14 @@ class GpuFaults:
             if len(told) < _MOST_PER_RANK:
                 told.append((at, fact))
 
-    def finding_of(self, rank: int | None) -> str:
-        """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had none."""
+    def finding_of(self, rank: int | None, after: float | None) -> str:
+        """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had none.
+
+        `after`: when the last step was made; what it came through is no reason.
+        """
         told = [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
         told += [(at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault") for at, fact in self.errors.get(rank, ())]
-        return min(told)[1] if told else ""
+        return min((item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, ""))[1]
 
     def start_over(self) -> None:
         """A new attempt: what the program of the last one said is over; what the driver said is not."""

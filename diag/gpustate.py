@@ -7,7 +7,7 @@ from diag.jobstate import JobState
 from diag.observations import GpuSample
 from diag.rankstate import RankState
 
-__all__ = ["gpu_of_rank", "gpus_of_ranks", "rank_of_bus", "ranks_of_gpu"]
+__all__ = ["device_of", "gpu_of_rank", "gpus_of_ranks", "rank_of_bus", "ranks_of_gpu"]
 
 
 def gpu_of_rank(rank: RankState, job: JobState) -> GpuSample | None:
@@ -34,17 +34,28 @@ def rank_of_bus(bus: str, job: JobState) -> tuple[int, ...]:
     return tuple(rank for rank, gpu in gpus_of_ranks(job).items() if same_bus(gpu.pci_bus_id, bus))
 
 
+def device_of(visible: str, local_rank: int) -> str:
+    """The rank's own device in CUDA_VISIBLE_DEVICES, a number or (the begin of) a uuid; "" where it tells none.
+
+    Launchers either show all devices to all ranks, or one to each.
+
+    >>> device_of("2,3", 1), device_of("5", 1), device_of("GPU-1b,GPU-2c", 0), device_of("", 0), device_of("2,3", 7)
+    ('3', '5', 'GPU-1b', '', '')
+    """
+    words = [word.strip() for word in visible.split(",") if word.strip()]
+    if len(words) == 1:
+        return words[0]
+    return words[local_rank] if local_rank < len(words) else ""
+
+
 def _by_order(rank: RankState, job: JobState) -> int | None:
-    visible = [word.strip() for word in rank.variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
-    local = rank.placement.local_rank
+    visible, local = rank.variables.get("CUDA_VISIBLE_DEVICES", ""), rank.placement.local_rank
     if not visible:
         return local if rank.variables or _is_one_gpu_a_rank(job) else None
-    if len(visible) > 1 and local >= len(visible):
-        return None
-    word = visible[local] if len(visible) > 1 else visible[0]
+    word = device_of(visible, local)
     if word.isdigit():
         return int(word)
-    return next((gpu.index for _, gpu in job.gpus.values() if gpu.uuid and gpu.uuid.startswith(word)), None)
+    return next((gpu.index for _, gpu in job.gpus.values() if word and gpu.uuid.startswith(word)), None)
 
 
 def _is_one_gpu_a_rank(job: JobState) -> bool:  # nobody could read what the ranks may see

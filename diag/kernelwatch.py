@@ -44,7 +44,9 @@ class KmsgLines:
 
     # Linux 6.1, /dev/kmsg, one read: b'3,561,57407793,-;Out of memory: Killed process 216 (python3) total-vm:...\n'
     # Lines after the first begin with a space and name a device: b' SUBSYSTEM=pci\n DEVICE=+pci:0000:00:07.0\n'
-    # Kernels before 4.10 give fragments of one line as records of their own: flag c, those that follow +
+    # Kernels before 4.10 give fragments of one line as records of their own: flag c, those that follow +. In newer ones a line
+    # of NVIDIA's driver has flag c though it is whole (driver 580.159.04, 2026-11-21):
+    #   4,377,508873986,c;NVRM: Xid (PCI:0000:00:07): 43, pid=11853, name=python3, channel 0x0000000a
     # Kernels before 6.10 give the numbers of a v2 cgroup as one record, the ends of its lines escaped (Linux 6.1, 2026-11-21):
     #   b'6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0akernel_stack 0\\x0apagetables 344064...\n'
     def take(self, raw: bytes) -> list[str]:
@@ -54,7 +56,7 @@ class KmsgLines:
             return []
         text = text.partition(b"\n")[0]
         flag = fields[3]
-        if self._fragment is not None and flag in (b"+", b"c"):
+        if self._fragment is not None and flag == b"+":
             text = self._fragment + text
         self._fragment = text[:1000] if flag in (b"+", b"c") else None
         micros = int(fields[2]) if fields[2].isdigit() else 0

@@ -40,8 +40,9 @@ class GpuWatch:
 
     def close(self) -> None:
         """End the helper that asks NVML."""
+        self._stopped.set()
         if self._reader is not None:
-            self._reader.close()
+            self._reader.end()
 
     def _run(self) -> None:
         self._reader = NvmlReader(self._seconds, health_seconds=HEALTH_SECONDS)
@@ -54,10 +55,11 @@ class GpuWatch:
                     told = ""
                     self._put(run_source.works("gpu", host=self._host))
             except NvmlUnavailable as error:
-                if error.reason != told:
+                if error.reason != told and not self._stopped.is_set():
                     told = error.reason
                     self._put(run_source.failed("gpu", error.reason, error.remedy, host=self._host))
             self._stopped.wait(self._seconds)
+        self._reader.close()
 
 
 class NetworkWatch:

@@ -95,7 +95,7 @@ class RankDiedDetector:
             klass="",
             cause=cause,
             summary=f"rank {root.rank} (pid {root.placement.pid}) {how}{after}{said}",
-            advice=_advice(cause, root, job.gpu_faults.finding_of(root.rank)),
+            advice=_advice(cause, root, job.gpu_faults.finding_of(root.rank, job.iteration_at)),
             evidence=tuple(_evidence(root, now)),
             final=True,
         )

@@ -27,6 +27,7 @@ from diag.gpustate import gpus_of_ranks
 from diag.model import ChangeKind
 from diag.observations import GpuSample
 from diag.outputs.checkpoint_metrics import CHECKPOINT_METRICS, checkpoint_samples
+from diag.outputs.gpu_metrics import GPU_METRICS, gpu_samples
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
@@ -86,6 +87,7 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         ("diag_gpu_power_watts", "gauge", "watts", "rank", "Power draw of the rank's GPU."),
         ("diag_gpu_temperature_celsius", "gauge", "celsius", "rank", "Temperature of the rank's GPU."),
         ("diag_gpu_sm_clock_hertz", "gauge", "hertz", "rank", "SM clock of the rank's GPU."),
+        *GPU_METRICS,
         ("diag_process_resident_memory_bytes", "gauge", "bytes", "rank", "Resident memory of the rank's process."),
         ("diag_process_pinned_memory_bytes", "gauge", "bytes", "rank", "Pinned memory of the rank's process."),
         ("diag_rlimit_memlock_bytes", "gauge", "bytes", "rank", "Soft limit of locked memory; +Inf is unlimited."),
@@ -181,6 +183,7 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield ("diag_build_info", (_encodable(view.version),), 1, None)
     yield from _ranks(view.engine, gpus)
     yield from _gpus(view.engine, gpus)
+    yield from gpu_samples(view.engine.job)
     yield from _memory(view.engine)
     yield from checkpoint_samples(view.engine.job)
     yield from network_samples(view.engine.job)

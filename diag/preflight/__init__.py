@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from diag.preflight import eyes, machine
+from diag.preflight import eyes, gpus, machine
 from diag.preflight.line import Line
 
 __all__ = ["CHECKS", "Line", "document", "text"]
@@ -18,7 +18,7 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_host_memory,
     machine.check_disk,
     eyes.check_stacks,
-    eyes.check_gpus,
+    gpus.check_gpus,
 )
 
 

@@ -1,4 +1,4 @@
-"""Whether diag will be able to look: stacks, GPUs."""
+"""Whether diag will be able to look at stacks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diag.preflight.line import Line
-from diag.sources.nvml import NvmlReader, NvmlUnavailable
 from diag.sources.pyspy import PySpy
 from diag.sources.remote_stack import RemoteStacks
 
-__all__ = ["check_gpus", "check_stacks"]
+__all__ = ["check_stacks"]
 
 
 def check_stacks(command: Sequence[str]) -> Iterator[Line]:
@@ -42,14 +41,3 @@ def _yama() -> str:
     except OSError:
         return ""
     return f" (Yama ptrace_scope {scope})" if scope != "0" else ""
-
-
-def check_gpus(command: Sequence[str]) -> Iterator[Line]:
-    reader = NvmlReader()
-    try:
-        sample = reader.latest(20.0)
-        yield Line("GPUs", "ok", f"NVML shows {len(sample['gpus'])} GPUs")
-    except NvmlUnavailable as error:
-        yield Line("GPUs", "not checked", error.reason, error.remedy)
-    finally:
-        reader.close()

@@ -108,6 +108,12 @@ class NvmlReader:
     def close(self) -> None:
         self._drop_helper()
 
+    def end(self) -> None:
+        """End the helper from another thread than the one that asks: that one sees it die."""
+        helper = self._helper
+        if helper is not None:
+            helper.kill()
+
     def _start(self, now: float) -> None:
         self._abandoned = [helper for helper in self._abandoned if helper.poll() is None]
         if self._abandoned:
@@ -120,7 +126,7 @@ class NvmlReader:
         home = os.fspath(Path(__file__).resolve().parents[2])
         path = self._environ.get("PYTHONPATH")
         self._helper = subprocess.Popen(
-            [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds)],
+            [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds if self._failures < 2 else 0.0)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -168,6 +174,7 @@ class NvmlReader:
         except subprocess.TimeoutExpired:
             return "the NVML helper closed its output"
         if returncode < 0:
+            self._health_seconds = 0.0  # samples matter more than the seldom calls, which may have done it
             return f"NVML crashed its process (signal {-returncode}: {signal.strsignal(-returncode)})"
         return f"the NVML helper ended with exit code {returncode}"
 

@@ -15,7 +15,8 @@ import pytest
 
 from diag.kernelwatch import KernelWatch, KmsgLines, open_log
 from diag.model import Record
-from diag.observations import KernelOomKill, SourceFailed
+from diag.observations import KernelOomKill, SourceFailed, XidReported
+from diag.sources import kmsg
 from diag.sources.parsers import PARSERS
 
 # Linux 6.1, as read from /dev/kmsg, 2026-11-21
@@ -108,6 +109,16 @@ def test_only_lines_that_matter_are_taken_and_tables_only_inside_a_report() -> N
     assert [line.partition("] ")[2][:9] for line in taken] == [
         "python3 i", "anon 4096", "[  300]  ", "Memory cg", "NVRM: Xid",
     ]
+
+
+def test_lines_of_nvidias_driver_stay_lines_though_the_kernel_flags_them_as_continued() -> None:
+    # 2 x H200, driver 580.159.04: three programs fail one after the other
+    raw = (Path(__file__).parents[1] / "captures" / "gpu" / "kmsg_raw.txt").read_bytes().splitlines(keepends=True)
+    lines = KmsgLines()
+    taken = [line for record in raw for line in lines.take(record)]
+
+    told = [fact for fact in kmsg.parse(Record("kmsg", {"lines": taken})) if isinstance(fact, XidReported)]
+    assert [(fact.xid, fact.pid) for fact in told] == [(43, 11853), (31, 11865), (13, None), (13, None), (13, 11881)]
 
 
 def test_fragments_of_one_line_are_put_together_and_damage_is_passed_by() -> None:

@@ -116,6 +116,38 @@ def test_rank_that_failed_is_the_root_and_its_peers_timeout_is_not(scenario: str
     assert found["hang"].ranks == (rank,) if "hang" in found else True
 
 
+def test_memory_of_the_gpu_that_ran_out_comes_before_the_death_and_the_hang_that_follow_from_it() -> None:
+    engine, _, _ = replay([LOOSE / "cuda_oom"])
+
+    first = engine.active()[0]
+    assert [finding.id for finding in engine.active()] == ["cuda-oom", "rank-died", "hang"]
+    assert (first.ranks, first.cause, first.confidence.value) == ((1,), "capacity", "high")
+    assert "rank 1 ran out of GPU memory after iteration 4: it asked for 16.0 GiB of GPU 1" in first.summary
+    assert judged(LOOSE / "cuda_oom")["rank-died"].advice.startswith("The cuda-oom finding says why rank 1 failed")
+
+
+def test_failed_check_in_a_kernel_is_the_programs_and_xid_43_its_consequence() -> None:
+    engine, _, _ = replay([LOOSE / "device_assert"])
+
+    first = engine.active()[0]
+    assert [finding.id for finding in engine.active()] == ["gpu-fault", "rank-died", "hang"]
+    assert (first.ranks, first.cause) == ((1,), "device_assert")
+    assert "the program is to blame, not the GPU; Xid 43 of the driver follows from it" in first.summary
+
+
+@pytest.mark.parametrize(("scenario", "wanted"), [("cuda_oom", "cuda-oom"), ("device_assert", "gpu-fault")])
+def test_logs_alone_are_enough_to_name_what_failed_on_the_gpu(scenario: str, wanted: str, tmp_path: Path) -> None:
+    found = judged(part_of(scenario, tmp_path, lambda name: name.endswith(".log")))
+
+    assert found[wanted].ranks == (1,)
+
+
+def test_shared_memory_that_ran_out_is_named_on_the_rank_that_had_too_little() -> None:
+    engine, _, _ = replay([LOOSE / "healthy__smallshm"])
+
+    assert (engine.active()[0].id, engine.active()[0].ranks) == ("shm-too-small", (0,))
+
+
 # --- parts of it -----------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[str], bool]] = {

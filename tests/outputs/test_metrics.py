@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,19 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from diag.observations import DiskSpace, GpuSample, Iteration, LimitsSeen, RankExited, RdmaAccess, SaveFinished, SaveStarted
+from diag.observations import (
+    DiskSpace,
+    GpuHealth,
+    GpuSample,
+    Iteration,
+    LimitsSeen,
+    NvlinkSeen,
+    RankExited,
+    RdmaAccess,
+    SaveFinished,
+    SaveStarted,
+    XidReported,
+)
 from diag.outputs.prometheus import METRICS, HubCollector, exposition, families
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -151,6 +164,30 @@ def test_gpus_whose_processes_are_hidden_go_by_position(empty: Any, kit: Any) ->
     assert ("diag_gpu_utilization_ratio", "rank=1") in samples(empty)
 
 
+def test_health_of_a_ranks_gpu_is_told(empty: Any, kit: Any) -> None:
+    links = (NvlinkSeen(0, True), NvlinkSeen(1, False))
+    health = GpuHealth(
+        None, 0, "GPU-0", "00000000:00:06.0", ecc_corrected_volatile=3, ecc_uncorrected_volatile=0, remap_pending=True,
+        thermal_violation_seconds=2.5, power_violation_seconds=0.0, memory_celsius=61.0, nvlinks=links,
+    )
+    sample = replace(GpuSample(*gpu(0, (750,))), pci_bus_id="00000000:00:06.0", throttle_reasons=0x44)
+    faults = [XidReported(None, "0000:00:06", number, None, "NVRM: Xid") for number in (13, 13, 43)]
+    empty.tell(1.0, kit.found(0, 1), sample, health, *faults)
+
+    told = samples(empty)
+
+    assert told[("diag_gpu_xid_total", "rank=0", "xid=13")] == 1  # twice within 10 s is one
+    assert told[("diag_gpu_xid_total", "rank=0", "xid=43")] == 1
+    assert told[("diag_gpu_throttled", "rank=0", "reason=hw_thermal")] == 1
+    assert told[("diag_gpu_throttled", "rank=0", "reason=power_cap")] == 1
+    assert told[("diag_gpu_throttled", "rank=0", "reason=power_brake")] == 0
+    assert told[("diag_gpu_throttled_seconds_total", "rank=0", "reason=thermal")] == 2.5
+    assert told[("diag_gpu_ecc_errors_total", "kind=corrected", "rank=0")] == 3
+    assert told[("diag_gpu_row_remap_pending", "rank=0")] == 1
+    assert told[("diag_gpu_nvlinks_up", "rank=0")] == 1
+    assert told[("diag_gpu_memory_temperature_celsius", "rank=0")] == 61
+
+
 def test_gpus_are_not_given_away_by_position_when_the_job_uses_some_of_them(empty: Any, kit: Any) -> None:
     empty.tell(1.0, kit.found(0, 1), *(GpuSample(*gpu(index, ())) for index in range(8)))
 
@@ -172,7 +209,7 @@ def test_table_keeps_to_the_conventions() -> None:
         assert not spec.unit or spec.name.removesuffix("_total").endswith("_" + spec.unit)
         assert set(spec.labels) <= {"rank", "local_rank", "gpu_uuid", "pci_bus_id", "state", "kind", "severity",
                                     "sampler", "reason", "process", "version", "device", "port", "transport",
-                                    "net", "gdr", "cause", "purpose"}  # fmt: skip
+                                     "net", "gdr", "cause", "purpose", "xid"}  # fmt: skip
 
 
 def test_openmetrics_parses_and_carries_the_finding_as_exemplar(hung: Any) -> None:

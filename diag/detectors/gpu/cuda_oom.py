@@ -57,7 +57,7 @@ class CudaOomDetector:
                 self._lines.setdefault(fact.rank, deque(maxlen=_TRACEBACK_LINES)).append(fact.text[:200])
         elif isinstance(fact, CudaErrorRaised) and fact.error == "out of memory" and fact.rank not in self._pinned:
             above = self._lines.get(fact.rank, ())
-            if fact.host_memory or any(word in line for line in above for word in _PINS):
+            if fact.host_memory or any(word in line for line in above if _is_of_traceback(line) for word in _PINS):
                 self._pinned.add(fact.rank)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
@@ -79,10 +79,11 @@ class CudaOomDetector:
         at, fact, rank = found[0]
         gpu = gpu_of_rank(rank, job) if rank is not None else None
         holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
-        cause = cause_of(fact, holders, job)
-        ranks = tuple(sorted({one.rank for _, _, one in found if one is not None}))
-        who = rank_words([rank.rank]) if rank is not None else "a rank"
-        more = f"; so did {rank_words([one for one in ranks if rank is None or one != rank.rank])}" if len(ranks) > 1 else ""
+        cause = cause_of(fact, holders, rank, job)
+        numbers = [told.rank if one is None else one.rank for _, told, one in found]  # its log may come before it is found
+        ranks = tuple(sorted({number for number in numbers if number is not None}))
+        who = rank_words([numbers[0]]) if numbers[0] is not None else "a rank"
+        more = f"; so did {rank_words([number for number in ranks if number != numbers[0]])}" if len(ranks) > 1 else ""
         grew = self._growth(rank, job)
         sure = cause not in ("fragmentation", "outside_pytorch") and fact.free_bytes is not None
         evidence = [Evidence("output", one.text[:600], told, one.rank) for told, one, _ in found[:3]]
@@ -101,7 +102,8 @@ class CudaOomDetector:
             rank = victim_of_line(fact.rank, None, job)
             if not mattered(at, fact.text, rank, now, job):
                 continue
-            ranks = (rank.rank,) if rank is not None else ()
+            number = fact.rank if rank is None else rank.rank
+            ranks = () if number is None else (number,)
             who = rank_words(ranks) if ranks else "a rank"
             pinned = fact.rank in self._pinned
             cause = "host_pinned" if pinned else "outside_pytorch"
@@ -159,6 +161,11 @@ _OUTSIDE = (
     "full, and "
     "see by `nvidia-smi` whether other processes hold the GPU."
 )
+
+
+def _is_of_traceback(line: str) -> bool:
+    """Its lines are indented; a list of arguments with dataloader_pin_memory is none of them."""
+    return (line.partition("]: ")[2] if line.startswith("[rank") else line).startswith("  ")
 
 
 def _asked(fact: CudaOutOfMemory) -> str:

@@ -95,7 +95,7 @@ def _rise(first: int | None, last: int | None) -> int:
 def _is_a_fault(health: GpuHealth, job: JobState) -> bool:
     """gpu-fault says it, with the program that it ended."""
     return any(
-        event.xid in ECC_XIDS and xid_of(event.xid).kind == "hardware" and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        event.xid in ECC_XIDS and event.kind == "hardware" and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids
     )
 

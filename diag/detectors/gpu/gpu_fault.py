@@ -28,6 +28,11 @@ class _Error:
     rank: RankState | None
     means: CudaError
 
+    @property
+    def number(self) -> int | None:
+        """The rank's; its log may come before it is found."""
+        return self.fact.rank if self.rank is None else self.rank.rank
+
 
 class GpuFaultDetector:
     """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank failed.
@@ -54,8 +59,8 @@ class GpuFaultDetector:
         for bus in dict.fromkeys(event.fact.pci_bus_id for event, _ in events):
             mine = [(event, ranks) for event, ranks in events if event.fact.pci_bus_id == bus]
             ranks = tuple(sorted({rank for _, users in mine for rank in users}))
-            root = min(mine, key=lambda item: (_ORDER.index(xid_of(item[0].xid).kind), item[0].at))[0]
-            if xid_of(root.xid).kind == "hardware":
+            root = min(mine, key=lambda item: (_ORDER.index(item[0].kind), item[0].at))[0]
+            if root.kind == "hardware":
                 broken.update(ranks)
                 yield _by_hardware(root, [event for event, _ in mine], ranks, job)
         yield from _by_switch(job)
@@ -74,7 +79,7 @@ class GpuFaultDetector:
         for event, ranks in events:  # the log says nothing: the driver's word alone
             meaning = xid_of(event.xid)
             failed = tuple(rank for rank in ranks if rank in job.ranks and job.ranks[rank].failed and rank not in broken)
-            if meaning.kind == "application" and failed:
+            if event.kind == "application" and failed:
                 yield _by_xid_alone(event, meaning, failed, job)
                 return
 
@@ -93,7 +98,7 @@ def _relevant(job: JobState) -> list[tuple[XidEvent, tuple[int, ...]]]:
 
 def _may_be_ours(event: XidEvent, job: JobState) -> bool:
     """Whose GPU it is cannot be told. An NVLink fault of a neighbour's GPU hits ours too: they share the switches."""
-    if event.xid in NVLINK_XIDS and xid_of(event.xid).kind == "hardware":
+    if event.xid in NVLINK_XIDS and event.kind == "hardware":
         return True
     placed = any(gpu_of_rank(rank, job) is not None for rank in job.ranks.values())
     return not placed and bool(job.ranks) and (bool(job.returncode) or any(rank.failed for rank in job.ranks.values()))
@@ -138,7 +143,7 @@ def _errors(now: float, job: JobState) -> list[_Error]:
         for at, fact in told:
             means = CUDA_ERRORS.get(fact.error)
             rank = victim_of_line(fact.rank, None, job)
-            if means is None or job.gpu_faults.finding_of(fact.rank) == "cuda-oom":
+            if means is None or job.gpu_faults.finding_of(fact.rank, job.iteration_at) == "cuda-oom":
                 continue
             if any(mattered(since, one.text, rank, now, job) for since, one in told) and not _is_aftermath(at, means, rank, job):
                 found.append(_Error(at, fact, rank, means))
@@ -156,11 +161,11 @@ def _is_aftermath(at: float, means: CudaError, rank: RankState | None, job: JobS
 def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobState) -> Finding:
     first = errors[0]
     alike = [one for one in errors if one.means.cause == first.means.cause and one.at - first.at <= _TOGETHER_SECONDS]
-    ranks = tuple(sorted({one.rank.rank for one in alike if one.rank is not None}))
-    later = tuple(sorted({one.rank.rank for one in errors if one.rank is not None} - set(ranks)))
+    ranks = tuple(sorted({one.number for one in alike if one.number is not None}))
+    later = tuple(sorted({one.number for one in errors if one.number is not None} - set(ranks)))
     means = first.means
     mine = [event for event, users in events if set(users) & set(ranks)]
-    follows = sorted({event.xid for event in mine if event.xid in means.follows or xid_of(event.xid).kind == "consequence"})
+    follows = sorted({event.xid for event in mine if event.xid in means.follows or event.kind == "consequence"})
     xids = f"; Xid {', '.join(map(str, follows))} of the driver follows from it" if follows else ""
     whose = "the GPU or its links are to blame" if means.hardware else "the program is to blame, not the GPU"
     who = rank_words(ranks) if ranks else "a rank"
@@ -172,7 +177,7 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
         confidence=Confidence.HIGH if follows or check or (first.rank is not None and first.rank.failed) else Confidence.MEDIUM,
         summary=f'a CUDA call of {who} failed {when(job)}: "{first.fact.error}"{check}: {means.meaning}; {whose}{xids}{after}',
         advice=means.advice, final=True,
-        evidence=(*(Evidence("output", one.fact.text, one.at, one.rank.rank if one.rank else None) for one in alike[:3]),
+        evidence=(*(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
                   *(_evidence(event) for event in mine[:3])),
     )
 

@@ -90,7 +90,10 @@ def _more(before: int | None, after: int | None) -> int:
 
 def _is_a_fault(health: GpuHealth, job: JobState) -> bool:
     """gpu-fault says it, by the driver's own report."""
-    return any(event.xid in NVLINK_XIDS and same_bus(health.pci_bus_id, event.fact.pci_bus_id) for event in job.gpu_faults.xids)
+    return any(
+        event.xid in NVLINK_XIDS and event.kind != "notice" and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        for event in job.gpu_faults.xids
+    )
 
 
 def _finding(  # noqa: PLR0917 - one caller

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.detectors.gpu.said import gib
+from diag.gpustate import gpu_of_rank
 from diag.jobstate import JobState
 from diag.observations import CudaOutOfMemory
 from diag.rankstate import RankState
@@ -58,7 +59,7 @@ def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid:
     return Holders(own, outside, tuple(others), hidden)
 
 
-def cause_of(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
+def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState) -> str:
     """fragmentation, capacity, other_process, shared_gpu, outside_pytorch or memory_fraction: what, had it not been, would have
     let the allocation in; capacity where nothing would have."""
     if fact.free_bytes is None or fact.total_bytes is None:
@@ -71,13 +72,20 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
     without = free + unused
     if holders.others_bytes and without + holders.others_bytes >= tried:
         ranks = [pid for pid, _ in holders.others if job.rank_of_pid(pid) is not None]
-        return "shared_gpu" if ranks else "other_process"
+        return "shared_gpu" if ranks or _shares_its_gpu(rank, job) else "other_process"
     if holders.hidden is not None and holders.hidden >= _HIDDEN_BYTES and without + holders.hidden >= tried:
         return "other_process"
     outside = holders.outside or 0
     if outside >= max(_OUTSIDE_BYTES, _OUTSIDE_RATIO * fact.total_bytes) and without + outside >= tried:
         return "outside_pytorch"
     return "capacity"
+
+
+def _shares_its_gpu(rank: RankState | None, job: JobState) -> bool:
+    """In a container the pids of the message are the host's: then the order of the devices tells."""
+    gpu = gpu_of_rank(rank, job) if rank is not None else None
+    others = [gpu_of_rank(one, job) for one in job.ranks.values() if one is not rank]
+    return gpu is not None and any(other is not None and other.index == gpu.index for other in others)
 
 
 def memory_advice(cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState) -> str:

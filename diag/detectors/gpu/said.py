@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from diag.gpufaults import SETTLE_SECONDS
 from diag.jobstate import JobState
 from diag.rankstate import RankState
 
@@ -15,12 +16,14 @@ _STANDS_SECONDS = 30.0  # as long as a hang in set-up
 
 
 def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobState) -> bool:
-    """A failure that the program catches and survives (a search for the batch size) is no finding."""
-    if job.returncode:
+    """A failure that the program catches and survives (a search for the batch size) is no finding, nor are a dataset's words."""
+    if job.iteration_at is not None and job.iteration_at > at + SETTLE_SECONDS:
+        return False  # steps were made after it
+    if job.returncode or _UNCAUGHT.match(text):
         return True
     if rank is None:
         return any(one.failed for one in job.ranks.values())
-    if rank.failed or _UNCAUGHT.match(text):
+    if rank.failed:
         return True
     return rank.alive and now - at >= _STANDS_SECONDS and rank.last_moved() <= at + 2.0  # it hangs in its own clean-up
 

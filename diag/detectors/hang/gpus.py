@@ -70,7 +70,7 @@ class Gpus:
         """Ranks whose GPU the driver reported as broken since they started."""
         found: dict[int, XidReported] = {}
         for event in job.gpu_faults.xids:
-            if event.xid not in HARDWARE_XIDS:
+            if event.xid not in HARDWARE_XIDS or event.kind != "hardware":
                 continue
             users = rank_of_bus(event.fact.pci_bus_id, job)
             for rank in job.alive_ranks():

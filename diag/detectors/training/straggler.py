@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
+from diag.gpustate import device_of
 from diag.jobstate import JobState
 from diag.layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
@@ -90,7 +91,7 @@ class StragglerDetector:
         self._places: dict[int, Placement] = {}
         self._pipeline: int | None = None  # stages, as the command line says
         self._has_stages = False  # calls between stages were seen
-        self._visible: dict[int, tuple[int, ...]] = {}  # rank -> CUDA_VISIBLE_DEVICES, where they are numbers
+        self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
         self._verdict: _Verdict | None = None
         self._verdict_at = 0.0  # when it held last
 
@@ -107,9 +108,7 @@ class StragglerDetector:
         elif isinstance(fact, RankFound):
             self._see_rank(fact)
         elif isinstance(fact, EnvironmentSeen) and fact.rank is not None:
-            numbers = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "").split(",")
-            if all(number.strip().isdigit() for number in numbers):
-                self._visible[fact.rank] = tuple(int(number) for number in numbers)
+            self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
         else:
             self._looks.observe(at, fact)
 
@@ -189,8 +188,8 @@ class StragglerDetector:
         if found:
             return found
         for rank, place in self._places.items():
-            visible = self._visible.get(rank, ())
-            index = visible[place.local_rank] if place.local_rank < len(visible) else place.local_rank
+            word = device_of(self._visible.get(rank, ""), place.local_rank)
+            index = int(word) if word.isdigit() else place.local_rank
             if index in self._looks.gpus:
                 found[rank] = list(self._looks.gpus[index])
         return found
