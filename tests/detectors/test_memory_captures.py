@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from diag.capture import JournalReader
 from diag.kernelwatch import KmsgLines
 from diag.model import Record
 from diag.observations import KernelOomKill, KernelRefusal
-from diag.replay import replay
+from diag.replay import replay, replay_records
 from diag.sources.parsers import PARSERS
 from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
 
@@ -33,6 +34,27 @@ def test_replayed_job_has_the_findings_that_it_must_have_and_no_others(v2: Path,
     assert notes == []
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_without_the_kernels_log_the_cause_is_the_same(v2: Path, scenario: Scenario) -> None:
+    """As in a container, where /dev/kmsg is not. Which ranks lost a process is then known of those whose exit could be read."""
+    records = JournalReader([v2 / f"journal-{scenario.name}.jsonl.gz"])
+
+    _, changes = replay_records(record for record in records if record.source != "kmsg")
+    found = {(change.finding.id, change.finding.cause) for change in changes if change.finding.severity.counts}
+
+    assert {(wanted.id, wanted.cause) for wanted in scenario.wanted} <= found
+    assert {identity for identity, _ in found} <= {*(wanted.id for wanted in scenario.wanted), *scenario.also}
+
+
+def test_kill_of_a_neighbour_shortly_before_changes_neither_moment_nor_phase(v2: Path) -> None:
+    """Two other jobs of the machine were killed 5 s and 1 s before, the first when this one had not begun its save."""
+    _, changes, _ = replay([v2 / "journal-pod_limit_after_others.jsonl.gz"])
+    (summary,) = {change.finding.summary for change in changes if change.finding.id == "host-oom"}
+
+    assert "rank 1 (pid 141), which held 104 MiB, for memory while saving a checkpoint after iteration 96" in summary
+    assert "it grew most, by 78 MiB" in summary
+
+
 def facts(path: Path) -> list[object]:
     """Of raw records of /dev/kmsg, a line each."""
     lines = KmsgLines()
@@ -45,7 +67,7 @@ def facts(path: Path) -> list[object]:
     [
         ("rank_limit", "/rank_limit/rank1", 64 * MIB, 1),
         ("pod_limit", "/pod_limit", 112 * MIB, 1),
-        ("container_limit", "/container_limit/main", 320 * MIB, 3),  # both sidecars, then the rank
+        ("container_limit", "/container_limit/main", 224 * MIB, 3),  # both sidecars, then the rank
         ("group_kill", "/group_kill/main", 112 * MIB, 2),
         ("host_runs_out", "", None, 3),
     ],
