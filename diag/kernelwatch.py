@@ -45,7 +45,7 @@ class KmsgLines:
     # Linux 6.1, /dev/kmsg, one read: b'3,561,57407793,-;Out of memory: Killed process 216 (python3) total-vm:...\n'
     # Lines after the first begin with a space and name a device: b' SUBSYSTEM=pci\n DEVICE=+pci:0000:00:07.0\n'
     # Kernels before 4.10 give fragments of one line as records of their own: flag c, those that follow +
-    # Kernels before 6.10 give the numbers of a v2 cgroup as one record, the ends of its lines escaped (Linux 6.1, 2026-11-21):
+    # Linux 6.1 (not 6.18) gives the numbers of a cgroup as one record, the ends of its lines escaped (v2, 2026-11-21):
     #   b'6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0akernel_stack 0\\x0apagetables 344064...\n'
     def take(self, raw: bytes) -> list[str]:
         head, found, text = raw.partition(b";")
