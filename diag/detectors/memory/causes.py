@@ -81,7 +81,8 @@ def decide(event: Event, job: JobState, last: dict[int, tuple[float, CgroupMemor
     if event.groups:
         group = next(iter(event.groups.values()))
         stranger = next((kill for kill, _ in event.kernel), None)
-        return _by_counter(event, group, killed, stranger, host)
+        alone = _alone_in(job, leaf_of(group[1])) if stranger is None else ()
+        return _by_counter(event, group, killed, stranger, host, alone)
     if event.host is not None and killed and not event.kernel:
         return _by_host(event, killed, last, host)
     return None
@@ -124,9 +125,9 @@ def _group_of(event: Event, rank: int, last: dict[int, tuple[float, CgroupMemory
     return last[rank][1] if rank in last else None
 
 
-def _by_counter(
+def _by_counter(  # noqa: PLR0917 - one caller
     event: Event, group: tuple[CgroupMemory, CgroupMemory], killed: list[RankState], stranger: KernelOomKill | None,
-    host: HostMemory | None,
+    host: HostMemory | None, alone: tuple[int, ...],
 ) -> Verdict:
     before, after = group
     cause, level = _bound(before, after)
@@ -136,10 +137,16 @@ def _by_counter(
     if (not limited and not after.limit_bytes) or (not met and is_short(host)):
         cause = "global_oom"
     lost = max(event.vanished, key=lambda seen: seen.rss_bytes, default=None) if not killed and stranger is None else None
-    ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else ())
+    ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else alone)
     if cause == "global_oom":
         return Verdict(cause, ranks, stranger, lost, "", None, None, after, False)
     return Verdict(cause, ranks, stranger, lost, level.path, level.limit_bytes, level.peak_bytes, after, limited)
+
+
+def _alone_in(job: JobState, leaf: str) -> tuple[int, ...]:
+    """The one rank that lives in this cgroup: what is killed there is its own, also a child that nobody had seen."""
+    ranks = [rank.rank for rank in job.ranks.values() if rank.cgroup is not None and leaf_of(rank.cgroup) == leaf]
+    return tuple(ranks) if len(ranks) == 1 and len(job.ranks) > 1 else ()
 
 
 def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]:
