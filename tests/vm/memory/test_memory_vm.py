@@ -14,7 +14,7 @@ from diag.sources.parsers import PARSERS
 from tests.vm.machine import Answers
 from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(2700)]
 
 
 def counted(run: dict[str, Any], cgroup: str, file: str) -> dict[str, int]:
