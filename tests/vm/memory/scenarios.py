@@ -13,6 +13,7 @@ from tests.vm.wanted import Wanted
 
 MIB = 1 << 20
 NOBODY = 65534
+FOR_ALL = ("strict", "scarce")  # what is done to the whole machine: such a job has it alone
 
 
 @dataclass(frozen=True, slots=True)
