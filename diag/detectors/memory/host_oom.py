@@ -49,6 +49,7 @@ class HostOomDetector:
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         self._groups: dict[str, CgroupMemory] = {}  # the last reading of each leaf
         self._full: dict[int, tuple[float, CgroupMemory]] = {}  # of each rank, the last reading with a full cgroup
+        self._newest: dict[int, CgroupMemory] = {}
         self._host: HostMemory | None = None
         self._host_kills: int | None = None
         self._counted = False  # some counter could be read
@@ -71,8 +72,10 @@ class HostOomDetector:
         leaf = leaf_of(fact)
         before, self._groups[leaf] = self._groups.get(leaf), fact
         self._counted = True
-        if fact.rank is not None and is_full(fact):
-            self._full[fact.rank] = (at, fact)
+        if fact.rank is not None:
+            self._newest[fact.rank] = fact
+            if is_full(fact):
+                self._full[fact.rank] = (at, fact)
         self._stalls.observe(at, fact)
         if before is not None and fact.oom_kills > before.oom_kills:
             event = self._event(at)
@@ -104,7 +107,7 @@ class HostOomDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         found = [(event, verdict) for event in self._events
-                 if (verdict := decide(event, job, self._full, event.host_before)) is not None]
+                 if (verdict := self._decide(event, job)) is not None]
         if found:  # that which cost a rank its life, else the first
             fatal = [pair for pair in found if killed_ranks(job, pair[0].at)]
             yield self._killed(job, *(fatal or found)[0])
@@ -117,6 +120,9 @@ class HostOomDetector:
         if stall is not None:
             yield _stalled(job, stall)
 
+    def _decide(self, event: Event, job: JobState) -> Verdict | None:
+        return decide(event, job, self._full, self._newest)
+
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         killed = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL]
         if killed and not self._counted:
@@ -125,7 +131,7 @@ class HostOomDetector:
                 "look at dmesg on the host",
             )
         elif ("kernel log", None) in job.failed_sources and any(
-            event.host is not None and killed_ranks(job, event.at) and decide(event, job, self._full, event.host_before) is None
+            event.host is not None and killed_ranks(job, event.at) and self._decide(event, job) is None
             for event in self._events
         ):
             yield NotChecked(
