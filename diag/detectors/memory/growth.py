@@ -46,6 +46,7 @@ class Holders:
     children: tuple[tuple[int, int], ...]  # of each rank: how many processes below it, their bytes
     total_bytes: int
     pinned_bytes: int
+    by_rank: tuple[tuple[int, int], ...] = ()  # what each rank grew with all below it, over the same time as the grower
 
 
 class Growth:
@@ -106,15 +107,20 @@ class Growth:
                     best = (grown, seconds, seen)
             return best
 
-        minute, recent = most(_WINDOW_SECONDS), most(_RECENT_SECONDS)
-        if minute is not None and recent is not None and recent[0] >= _RECENT_SHARE * minute[0]:
-            minute = recent  # what grew when it happened, not what had grown before (a model that was loaded)
-        grower = None if minute is None else (minute[2].rank, minute[2].pid, minute[2].name, minute[2].main, minute[0], minute[1])
+        first, recent, window = most(_WINDOW_SECONDS), most(_RECENT_SECONDS), _WINDOW_SECONDS
+        if first is not None and recent is not None and recent[0] >= _RECENT_SHARE * first[0]:
+            first, window = recent, _RECENT_SECONDS  # what grew when it happened, not a model that was loaded before
+        grower = None if first is None else (first[2].rank, first[2].pid, first[2].name, first[2].main, first[0], first[1])
+        by_rank: dict[int, int] = {}
+        for seen in (*everyone, *gone):
+            grown = seen.grew(at, window)[0] + (unseen if seen is killed else 0)
+            by_rank[seen.rank] = by_rank.get(seen.rank, 0) + max(0, grown)
         children = []
         for group in self._alive.values():
             below = [seen.rss_bytes for seen in group.values() if not seen.main]
             children.append((len(below), sum(below)))
-        return Holders(at, grower, tuple(children), sum(seen.rss_bytes for seen in everyone), sum(self._pinned.values()))
+        return Holders(at, grower, tuple(children), sum(seen.rss_bytes for seen in everyone), sum(self._pinned.values()),
+                       tuple(sorted(by_rank.items())))
 
     def vanished(self, at: float) -> list[Seen]:
         """Processes below ranks that were seen shortly before that moment and not after it."""

@@ -19,6 +19,7 @@ from diag.observations import CgroupMemory, HostMemory, KernelOomKill, Observati
 __all__ = ["HostOomDetector"]
 
 _KEPT_EVENTS = 32
+_PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
 class HostOomDetector:
@@ -156,10 +157,12 @@ class HostOomDetector:
         if filled:
             evidence.append(Evidence("memory", "; ".join(filled), event.at))
         cost = bool(verdict.ranks) or job.broken
+        culprits = _culprits(verdict, event)
+        victims = tuple(rank for rank in verdict.ranks if rank not in culprits)
         return Finding(
             id="host-oom", subject=JOB, severity=Severity.CRITICAL if cost else Severity.WARNING,
-            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=verdict.ranks, since=event.at,
-            cause=verdict.cause,
+            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=culprits, waiting_ranks=victims,
+            since=event.at, cause=verdict.cause,
             summary=f"the kernel killed {who} for memory {phase_words(job, phase)}: "
                     f"{_limit_words(verdict, event)}{tail}",
             advice=advice.after_kill(job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower),
@@ -211,6 +214,18 @@ def _stalled(job: JobState, stall: Stall) -> Finding:
                                      f"page cache {size(group.cache_bytes)}{stall.seen}", stall.since, group.rank),),
         holds_seconds=30.0,
     )
+
+
+def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:
+    """The kernel takes the biggest, not the one that grew: a rank that plainly filled the cgroup while those that lost a process
+    stood still is to blame for it."""
+    grower, host = event.holders.grower, event.host_before
+    whole = verdict.limit_bytes or (host.total_bytes if host is not None else 0)
+    if grower is None or not verdict.ranks or grower[0] in verdict.ranks or not whole:
+        return verdict.ranks
+    grown = dict(event.holders.by_rank)
+    mine, theirs = grown.get(grower[0], 0), max(grown.get(rank, 0) for rank in verdict.ranks)
+    return (grower[0],) if mine >= _PLAINLY * whole and mine >= _TIMES * theirs else verdict.ranks
 
 
 def _limit_words(verdict: Verdict, event: Event) -> str:
