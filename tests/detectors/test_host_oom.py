@@ -268,13 +268,25 @@ def test_grower_is_named_apart_from_the_victim() -> None:
     story.tell(tree(0, story.now, replace(worker, rss_bytes=3 * GIB)), group(own=replace(OWN, usage_bytes=4 * GIB)))
     story.wait(1.0)
 
-    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB))
+    story.tell(replace(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), anon_bytes=GIB))  # as big as it was
     dies(story, signal=9)
 
     found = story.the("host-oom")
-    assert found.ranks == (1,) and "killed rank 1 (pid 1001)" in found.summary
+    assert (found.ranks, found.waiting_ranks) == ((0,), (1,)) and "killed rank 1 (pid 1001)" in found.summary
     assert "DataLoader worker 3000 of rank 0 grew most, by 2.8 GiB in 5 s" in found.summary
     assert found.advice.endswith("each of which prefetches --dataloader_prefetch_factor batches.")
+
+
+def test_rank_that_was_killed_is_to_blame_where_all_grew_alike() -> None:
+    story = told()
+    story.wait(5.0)
+    story.tell(tree(0, story.now, rss=2 * GIB), tree(1, story.now, rss=5 * GIB // 2))
+    story.wait(1.0)
+
+    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB))
+    dies(story, signal=9)
+
+    assert (story.the("host-oom").ranks, story.the("host-oom").waiting_ranks) == ((1,), ())
 
 
 def test_killed_worker_is_named_with_its_rank_though_no_rank_was_killed() -> None:
