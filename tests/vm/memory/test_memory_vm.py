@@ -49,7 +49,7 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
 )
 def test_peak_is_that_of_the_kernel(answers: Answers, scenario: Scenario) -> None:
     run = answers[f"memory:{scenario.name}"]
-    (summary,) = {finding["summary"] for finding in opened(run) if finding["id"] == "host-oom"}
+    summary = [finding["summary"] for finding in opened(run) if finding["id"] == "host-oom"][-1]
 
     peak = re.search(r"peak ([\d.]+) (MiB|GiB)", summary)
 
@@ -106,8 +106,8 @@ def test_kernel_refused_forks(answers: Answers) -> None:
 def test_kernel_held_the_rank_up(answers: Answers) -> None:
     run = answers["memory:held_up"]
 
-    assert run["during"]["wchan"] == "mem_cgroup_handle_over_high"
-    assert run["during"]["stat"].rpartition(")")[2].split()[0] in "DS"  # killable sleep, shown as D until it is told to end
+    looks = {(look["stat"].rpartition(")")[2].split()[0], look["wchan"]) for look in run["during"]}
+    assert ("D", "mem_cgroup_handle_over_high") in looks
     assert counted(run, "rank1", "memory.events")["high"] > 0
     assert counted(run, "rank1", "memory.events")["oom_kill"] == 0
 
