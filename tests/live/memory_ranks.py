@@ -1,7 +1,7 @@
 """A launcher and its ranks without torch that need host memory, for tests: `python memory_ranks.py MODE...`, one rank a mode.
 
-Each rank joins the cgroups named by MEMORY_CGROUP and PIDS_CGROUP, makes steps, does what its mode says at step AT, and goes on
-until step STEPS. Modes that eat memory end in the kernel's SIGKILL or in the error that a job would see.
+Each rank joins the cgroups named by MEMORY_CGROUP and PIDS_CGROUP and makes steps. When the file GO is there, it does what its
+mode says, makes STEPS more steps, and ends. Modes that eat memory end in the kernel's SIGKILL or in the error that a job would see.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def announce(what: str) -> None:
-    os.write(2, f"[diag.fault] rank {os.environ['RANK']}: {what} at step {os.environ['AT']} (pid {os.getpid()}) "
-                f"at={time.time():.3f}\n".encode())
+    os.write(2, f"[diag.fault] rank {os.environ['RANK']}: {what} (pid {os.getpid()}) at={time.time():.3f}\n".encode())
 
 
 def eat(megabytes_a_second: float = 60.0) -> None:
@@ -37,7 +36,7 @@ def eat(megabytes_a_second: float = 60.0) -> None:
 
 def saves() -> None:
     """Rank 0 says so, and waits for the others."""
-    print(f"saving checkpoint at iteration {os.environ['AT']:>7} to /out in torch_dist format", flush=True)
+    print("saving checkpoint at iteration     100 to /out in torch_dist format", flush=True)
     time.sleep(60)
 
 
@@ -174,21 +173,25 @@ MODES: dict[str, Callable[[], None]] = {
 
 
 def rank_main(mode: str) -> None:
-    rank, steps, at = (int(os.environ[name]) for name in ("RANK", "STEPS", "AT"))
+    rank = int(os.environ["RANK"])
     for name in ("MEMORY_CGROUP", "PIDS_CGROUP"):
         if name in os.environ:
             Path(os.environ[name], "cgroup.procs").write_text(str(os.getpid()))
     if mode == "saves-with-limited-addresses":
         resource.setrlimit(resource.RLIMIT_AS, (512 * MIB, 512 * MIB))
-    for number in range(1, steps + 1):
+    number, left = 0, int(os.environ.get("STEPS", "60"))
+    while left:
+        number += 1
         end = time.monotonic() + 0.02
         while time.monotonic() < end:
             sum(range(1000))
         time.sleep(0.03)
         if rank == 0:
-            print(f" iteration {number:8d}/{steps:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
-        if number == at and mode in MODES:
-            MODES[mode]()
+            print(f" iteration {number:8d}/{100000:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
+        if Path(os.environ["GO"]).exists():
+            if mode in MODES:
+                MODES.pop(mode)()
+            left -= 1
 
 
 def main() -> int:
@@ -197,21 +200,21 @@ def main() -> int:
     for rank, mode in enumerate(modes):
         env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(modes)), "MODE": mode}
         children.append(subprocess.Popen([sys.executable, "-u", __file__, *modes], env=env))
-    while all(child.poll() is None or child.returncode == 0 for child in children):
-        if all(child.returncode == 0 for child in children):
-            return 0
-        time.sleep(0.05)
-    time.sleep(1.0)
-    for child in children:  # as torchrun ends the others
-        child.terminate()
-    for child in children:
-        child.wait()
-    return 1
+    for _ in children:  # whoever ends first; not reaped yet, as torchrun looks ten times a second
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        time.sleep(0.5)
+        child = next(child for child in children if child.pid == ended.si_pid)
+        if child.wait() != 0:
+            for other in children:  # as torchrun ends the others
+                other.terminate()
+            for other in children:
+                other.wait()
+            return 1
+    return 0
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("STEPS", "160")
-    os.environ.setdefault("AT", "100")
     if "MODE" in os.environ:
         rank_main(os.environ.pop("MODE"))
     else:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,28 @@ QUICK = {"DIAG_NODE_SECONDS": "0.5", "DIAG_PROC_SECONDS": "0.5"}
 
 
 @contextlib.contextmanager
-def ranks(tmp_path: Path, *modes: str, **variables: str) -> Iterator[LiveRun]:
-    env = {**QUICK, "SCRATCH": str(tmp_path / "scratch"), **variables}
+def watched(tmp_path: Path, *modes: str, **variables: str) -> Iterator[LiveRun]:
+    """Ranks at work, of which diag has read processes and cgroups; they go on to their modes when the file `go` is there."""
+    env = {**QUICK, "SCRATCH": str(tmp_path / "scratch"), "GO": str(tmp_path / "go"), **variables}
     with live_run(tmp_path, [*RANKS, *modes], env=env) as run:
-        run.wait(60)
+        url = run.until(lambda: run.run_json().get("url"), 60)
+        wanted = [f'diag_process_resident_memory_bytes{{rank="{rank}"}}' for rank in range(len(modes))]
+        run.until(lambda: all(word in metrics(url) for word in [*wanted, "diag_host_memory_total_bytes"]), 60)
         yield run
+
+
+@contextlib.contextmanager
+def ranks(tmp_path: Path, *modes: str, **variables: str) -> Iterator[LiveRun]:
+    """The same, run to its end."""
+    with watched(tmp_path, *modes, **variables) as run:
+        (tmp_path / "go").touch()
+        run.wait(90)
+        yield run
+
+
+def metrics(url: str) -> str:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/metrics", timeout=15) as answer:
+        return str(answer.read().decode())
 
 
 def findings(run: LiveRun) -> dict[str, dict[str, Any]]:
@@ -136,9 +154,9 @@ def test_rank_killed_by_hand_while_a_neighbour_is_killed_for_memory_is_no_want_o
     with memory_cgroup(LIMIT) as cgroup, memory_cgroup(32 * MIB) as other:
         eater = subprocess.Popen([sys.executable, "-c", f"input(); {neighbour}"], stdin=subprocess.PIPE)
         (other / "cgroup.procs").write_text(str(eater.pid))
-        with live_run(tmp_path, [*RANKS, "work", "is-killed-by-hand"], env={**QUICK, "MEMORY_CGROUP": str(cgroup)}) as run:
-            run.until(lambda: "iteration       95/" in run.text, 60)
+        with watched(tmp_path, "work", "is-killed-by-hand", MEMORY_CGROUP=str(cgroup)) as run:
             eater.communicate(b"\n")
+            (tmp_path / "go").touch()
             run.wait(60)
 
             died = next(c["finding"] for c in run.changes() if c["finding"]["id"] == "rank-died")

@@ -99,7 +99,7 @@ def first_failed(job: JobState, at: float) -> tuple[int, ...]:
     """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the launcher ended others."""
     failed = sorted(
         (rank.exited_at or at, rank.rank) for rank in job.ranks.values()
-        if _soon(rank, at) and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
+        if _soon(job, rank, at) and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
     )
     return tuple(sorted(rank for when, rank in failed if when - failed[0][0] <= _TOGETHER_SECONDS))
 
@@ -131,18 +131,20 @@ def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
     """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon after, and said
     nothing worse in between."""
     if rank is None:
-        return bool(job.returncode) or any(_soon(one, at) for one in job.ranks.values())
+        return bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
     state = job.ranks.get(rank)
-    if state is None or not _soon(state, at):
+    if state is None or not _soon(job, state, at):
         return False
     said = [line for line in state.tail if _EXCEPTION.match(line)]
     return not said or _is_refusal(said[-1]) or text in said[-1] or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
 
 
-def _soon(rank: RankState, at: float) -> bool:
+def _soon(job: JobState, rank: RankState, at: float) -> bool:
     code = rank.exit
-    if code is None or not (code.exit_code or code.signal):
+    if code is None or code.exit_code == 0:
         return False
+    if code.exit_code is None and code.signal is None and not job.returncode:
+        return False  # nobody could read how it ended: the launcher's end tells
     return -_JUST_BEFORE_SECONDS <= (rank.exited_at or at) - at <= _LAST_WORD_SECONDS
 
 
