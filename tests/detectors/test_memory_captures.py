@@ -72,7 +72,7 @@ def facts(path: Path) -> list[object]:
     [
         ("rank_limit", "/rank_limit/rank1", 64 * MIB, 1),
         ("pod_limit", "/pod_limit", 112 * MIB, 1),
-        ("container_limit", "/container_limit/main", 224 * MIB, 3),  # both sidecars, then the rank
+        ("container_limit", "/container_limit/main", 320 * MIB, 1),
         ("group_kill", "/group_kill/main", 112 * MIB, 2),
         ("host_runs_out", "", None, 3),
     ],
