@@ -53,8 +53,8 @@ _RANK = (("rank1", "memory.max", str(64 * MIB)),)
 SCENARIOS = (
     Scenario("rank_limit", "grow", _oom("cgroup_limit"), _KILLED, _RANK, peak="rank1"),
     Scenario("pod_limit", "grow", _oom("parent_cgroup_limit"), _KILLED, (("", "memory.max", str(112 * MIB)),), peak=""),
-    # one container for all, as `docker run IMAGE diag run -- torchrun ...`; the rank holds more than half of it in the end, or the
-    # kernel would take diag's sidecars first
+    # one container for all, as `docker run IMAGE diag run -- torchrun ...`; the rank holds more than half of it in the end, or
+    # the kernel would take diag's sidecars first
     Scenario("container_limit", "grow", _oom("cgroup_limit"), _KILLED, (("main", "memory.max", str(320 * MIB)),),
              diag_inside=True, peak="main"),
     # kubelet sets it since 1.28: all of the container is killed at once
