@@ -48,7 +48,7 @@ vm-packages:
 	      qemu-system-x86 debootstrap cpio >/dev/null; \
 	  else echo "note: qemu-system-x86, debootstrap and cpio are not installed (needs root and apt-get)"; fi; }
 
-test-vm: $(VENV)/.diag vm-packages ## RDMA (soft-RoCE) and memory troubles (cgroup v2) in a virtual machine (VM_MINUTES minutes)
+test-vm: $(VENV)/.diag vm-packages ## RDMA (soft-RoCE) and memory troubles (cgroup v2) in a virtual machine (some 8 minutes, the first time 10)
 	$(PYTEST) -m vm tests/vm -s
 
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)

@@ -95,7 +95,10 @@ class RankDiedDetector:
             klass="",
             cause=cause,
             summary=f"rank {root.rank} (pid {root.placement.pid}) {how}{after}{said}",
-            advice=_advice(cause, root, job.gpu_faults.finding_of(root.rank, job.iteration_at)),
+            advice=_advice(
+                "oom_kill" if cause == "dataloader_worker_killed" and self._worker_for_memory(root) else cause, root,
+                job.gpu_faults.finding_of(root.rank, job.iteration_at),
+            ),
             evidence=tuple(_evidence(root, now)),
             final=True,
         )
@@ -126,6 +129,10 @@ class RankDiedDetector:
         if rank.placement.pid in self._killed and self._killed[rank.placement.pid] == (name or self._killed[rank.placement.pid]):
             return True
         return abs((rank.exited_at or 0.0) - self._grown_at) <= _OOM_SECONDS
+
+    def _worker_for_memory(self, rank: RankState) -> bool:
+        named = [match for line in rank.tail if (match := _WORKER_KILLED.search(line))]
+        return any(int(pid) in self._killed for match in named for pid in re.findall(r"\d+", match[0])) or self._for_memory(rank)
 
 
 def _left_before(root: RankState, job: JobState) -> list[RankState]:

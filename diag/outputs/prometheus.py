@@ -101,6 +101,12 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         ("diag_cgroup_memory_usage_bytes", "gauge", "bytes", "", "Memory of the fullest cgroup of the ranks."),
         ("diag_cgroup_memory_limit_bytes", "gauge", "bytes", "", "Limit of the same cgroup; +Inf is unlimited."),
         ("diag_cgroup_memory_peak_bytes", "gauge", "bytes", "", "Peak of the same cgroup."),
+        ("diag_cgroup_processes", "gauge", "", "", "Processes and threads of the cgroup that has least room for more."),
+        ("diag_cgroup_processes_limit", "gauge", "", "", "pids.max of the same cgroup; +Inf is unlimited."),
+        ("diag_memory_pressure_stalled_ratio", "gauge", "ratio", "",
+         "Share of the last 10 s in which all tasks waited for memory: of the worst cgroup of the ranks, of the host with v1."),
+        ("diag_host_memory_available_bytes", "gauge", "bytes", "", "MemAvailable of the host."),
+        ("diag_host_memory_total_bytes", "gauge", "bytes", "", "MemTotal of the host."),
         ("diag_cgroup_oom_kills_total", "counter", "", "", "Processes killed in these cgroups for want of memory."),
         ("diag_finding_active", "gauge", "", "kind severity rank",
          "1 while a finding is open, per culprit rank; rank is empty for findings about the job or a node."),
@@ -257,6 +263,7 @@ def _memory(engine: Engine) -> Iterator[_Sample]:
         tightest = min(shms, key=lambda shm: shm.available_bytes)
         yield ("diag_shm_size_bytes", (), tightest.size_bytes, None)
         yield ("diag_shm_available_bytes", (), tightest.available_bytes, None)
+    yield from _pressure(engine)
     groups = {(rank.placement.host, rank.cgroup.path): rank.cgroup for rank in ranks if rank.cgroup is not None}
     if groups:
         fullest = max(groups.values(), key=lambda group: group.usage_bytes / _or_infinite(group.limit_bytes or None))
@@ -265,6 +272,23 @@ def _memory(engine: Engine) -> Iterator[_Sample]:
         if fullest.peak_bytes is not None:
             yield ("diag_cgroup_memory_peak_bytes", (), fullest.peak_bytes, None)
         yield ("diag_cgroup_oom_kills_total", (), sum(group.oom_kills for group in groups.values()), None)
+
+
+def _pressure(engine: Engine) -> Iterator[_Sample]:
+    ranks, host = engine.job.ranks.values(), engine.job.host_memory
+    pids = [rank.pids for rank in ranks if rank.pids is not None]
+    if pids:
+        fullest = max(pids, key=lambda one: one.current / _or_infinite(one.limit or None))
+        yield ("diag_cgroup_processes", (), fullest.current, None)
+        yield ("diag_cgroup_processes_limit", (), _or_infinite(fullest.limit), None)
+    ratios = [rank.cgroup.pressure_full_ratio for rank in ranks if rank.cgroup and rank.cgroup.pressure_full_ratio is not None]
+    if not ratios and host is not None and host.pressure_full_ratio is not None:
+        ratios = [host.pressure_full_ratio]
+    if ratios:
+        yield ("diag_memory_pressure_stalled_ratio", (), max(ratios), None)
+    if host is not None:
+        yield ("diag_host_memory_available_bytes", (), host.available_bytes, None)
+        yield ("diag_host_memory_total_bytes", (), host.total_bytes, None)
 
 
 def _or_infinite(value: int | None) -> float:

@@ -33,6 +33,7 @@ class Case:
     within: float = 60.0
     arguments: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
+    cause: str = ""
 
 
 FOUND = (
@@ -49,7 +50,11 @@ FOUND = (
     Case("disk-full", "disk-full:step=5", "disk-full", arguments=("--save-steps", "3")),
     Case("save-killed", "save-killed:step=5", "checkpoint-corrupt", ranks=(), arguments=("--save-steps", "3")),
     Case("shm-full", "shm-full:step=10", "shm-too-small"),
-    Case("host-oom", "host-oom:step=5", "host-oom", arguments=("--save-steps", "6")),
+    Case("host-oom", "host-oom:step=5", "host-oom", arguments=("--save-steps", "6"), cause="cgroup_limit"),
+    Case("worker-oom", "worker-oom:step=10", "host-oom", cause="cgroup_limit"),
+    Case("parent-oom", "parent-oom:step=5", "host-oom", arguments=("--save-steps", "6"), cause="parent_cgroup_limit"),
+    Case("rlimit-as", "rlimit-as:step=5", "host-oom", arguments=("--save-steps", "6"), cause="rlimit_as"),
+    Case("pids-limit", "pids-limit:step=10", "pids-limit", cause="cgroup_pids"),
     Case("fd-exhaust", "fd-exhaust:step=10", "fd-limit"),
     Case("exception-then-teardown", "exception-then-teardown:step=10", "hang", "teardown", within=30),
     Case("rendezvous", "rendezvous", "hang", "rendezvous"),
@@ -111,6 +116,7 @@ def wanted(run: LiveRun, case: Case) -> dict[str, Any] | None:
     for change in run.changes():
         finding = change["finding"]
         same = finding["id"] == case.finding and finding["class"] == case.klass and change["change"] != "resolved"
+        same &= case.cause in ("", finding["cause"])
         if same and finding["severity"] != "info" and (tuple(finding["ranks"]) == case.ranks):
             return change
     return None

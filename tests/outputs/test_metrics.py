@@ -14,9 +14,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from diag.observations import (
+    CgroupPids,
     DiskSpace,
     GpuHealth,
     GpuSample,
+    HostMemory,
     Iteration,
     LimitsSeen,
     NvlinkSeen,
@@ -267,3 +269,15 @@ def test_promtool_has_nothing_to_say(hung: Any) -> None:
     checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False, timeout=30)
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_processes_of_the_fullest_cgroup_pressure_and_the_hosts_memory_are_told(hub: Any, kit: Any) -> None:
+    for rank, current in ((0, 90), (1, 60)):
+        hub.engine._tell(CgroupPids(rank, f"/pids/{rank}", current, 100, 0))
+    hub.engine._tell(HostMemory(0, 64 << 30, 8 << 30, pressure_full_ratio=0.5))
+
+    told = samples(hub)
+
+    assert (told[("diag_cgroup_processes",)], told[("diag_cgroup_processes_limit",)]) == (90, 100)
+    assert told[("diag_memory_pressure_stalled_ratio",)] == 0.5
+    assert (told[("diag_host_memory_available_bytes",)], told[("diag_host_memory_total_bytes",)]) == (8 << 30, 64 << 30)

@@ -70,20 +70,23 @@ def killed_ranks(job: JobState, at: float) -> list[RankState]:
     ]
 
 
-def decide(event: Event, job: JobState, last: dict[int, tuple[float, CgroupMemory]], host: HostMemory | None) -> Verdict | None:
-    """None when the kill was a neighbour's. `last` is each rank's newest reading with a full cgroup, `host` the host before."""
+def decide(
+    event: Event, job: JobState, full: dict[int, tuple[float, CgroupMemory]], newest: dict[int, CgroupMemory]
+) -> Verdict | None:
+    """None when the kill was a neighbour's. `full` is each rank's last reading with a full cgroup."""
     killed = killed_ranks(job, event.at)
     ours = [(kill, seen) for kill, seen in event.kernel if seen is not None and not _ended_otherwise(job, seen)]
     if ours:
         kill, seen = max(ours, key=lambda pair: pair[0].anon_bytes + pair[0].shmem_bytes)
         ranks = tuple(sorted({one.rank for _, one in ours}))
-        return _by_kernel(event, kill, seen, ranks, last)
+        return _by_kernel(event, kill, seen, ranks, newest)
     if event.groups:
         group = next(iter(event.groups.values()))
         stranger = next((kill for kill, _ in event.kernel), None)
-        return _by_counter(event, group, killed, stranger, host)
+        alone = _alone_in(job, leaf_of(group[1])) if stranger is None else ()
+        return _by_counter(event, group, killed, stranger, alone)
     if event.host is not None and killed and not event.kernel:
-        return _by_host(event, killed, last, host)
+        return _by_host(event, killed, full)
     return None
 
 
@@ -94,9 +97,9 @@ def _ended_otherwise(job: JobState, seen: Seen) -> bool:
 
 
 def _by_kernel(
-    event: Event, kill: KernelOomKill, seen: Seen, ranks: tuple[int, ...], last: dict[int, tuple[float, CgroupMemory]],
+    event: Event, kill: KernelOomKill, seen: Seen, ranks: tuple[int, ...], newest: dict[int, CgroupMemory],
 ) -> Verdict:
-    group = _group_of(event, seen.rank, last)
+    group = _group_of(event, seen.rank, newest)
     if kill.cgroup == "?" and event.groups:
         before, after = next(iter(event.groups.values()))
         cause, level = _bound(before, after)
@@ -115,31 +118,37 @@ def _as_mounted(path: str, group: CgroupMemory | None) -> str:
     return next((level.path for level in levels if path != "/" and level.path.endswith(path)), path)
 
 
-def _group_of(event: Event, rank: int, last: dict[int, tuple[float, CgroupMemory]]) -> CgroupMemory | None:
+def _group_of(event: Event, rank: int, newest: dict[int, CgroupMemory]) -> CgroupMemory | None:
     for _, after in event.groups.values():
         if after.rank == rank:
             return after
     if event.groups:
         return next(iter(event.groups.values()))[1]
-    return last[rank][1] if rank in last else None
+    return newest.get(rank)
 
 
 def _by_counter(
     event: Event, group: tuple[CgroupMemory, CgroupMemory], killed: list[RankState], stranger: KernelOomKill | None,
-    host: HostMemory | None,
+    alone: tuple[int, ...],
 ) -> Verdict:
     before, after = group
     cause, level = _bound(before, after)
     # The counter counts every kill of its processes, those for the host's sake too.
     limited = level.limit_bytes is not None
     met = limited and max(level.usage_bytes, level.peak_bytes or 0, before.usage_bytes) >= _FULL * (level.limit_bytes or 0)
-    if (not limited and not after.limit_bytes) or (not met and is_short(host)):
+    if (not limited and not after.limit_bytes) or (not met and is_short(event.host_before)):
         cause = "global_oom"
     lost = max(event.vanished, key=lambda seen: seen.rss_bytes, default=None) if not killed and stranger is None else None
-    ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else ())
+    ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else alone)
     if cause == "global_oom":
         return Verdict(cause, ranks, stranger, lost, "", None, None, after, False)
     return Verdict(cause, ranks, stranger, lost, level.path, level.limit_bytes, level.peak_bytes, after, limited)
+
+
+def _alone_in(job: JobState, leaf: str) -> tuple[int, ...]:
+    """The one rank that lives in this cgroup: what is killed there is its own, also a child that nobody had seen."""
+    ranks = [rank.rank for rank in job.ranks.values() if rank.cgroup is not None and leaf_of(rank.cgroup) == leaf]
+    return tuple(ranks) if len(ranks) == 1 and len(job.ranks) > 1 else ()
 
 
 def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]:
@@ -161,11 +170,11 @@ def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]
 
 
 def _by_host(
-    event: Event, killed: list[RankState], last: dict[int, tuple[float, CgroupMemory]], host: HostMemory | None,
+    event: Event, killed: list[RankState], last: dict[int, tuple[float, CgroupMemory]],
 ) -> Verdict | None:
     """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no more."""
     ranks = tuple(sorted(rank.rank for rank in killed))
-    if is_short(host):
+    if is_short(event.host_before):
         return Verdict("global_oom", ranks, None, None, "", None, None, None, False)
     full = [group for rank in ranks if rank in last and event.at - last[rank][0] <= 3 * NEAR_SECONDS for group in [last[rank][1]]]
     if not full:

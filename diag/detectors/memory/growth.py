@@ -10,6 +10,8 @@ from diag.observations import KernelOomKill, ProcessSample, ProcessTree
 __all__ = ["Growth", "Holders", "Seen"]
 
 _WINDOW_SECONDS = 60.0
+_RECENT_SECONDS = 10.0
+_RECENT_SHARE = 0.3
 _APART_SECONDS = 4.0  # between two kept readings: a minute of them is enough to see growth
 _KEPT_GONE = 64
 _LEAST_GROWTH = 16 << 20
@@ -29,9 +31,9 @@ class Seen:
     kept: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=int(_WINDOW_SECONDS / _APART_SECONDS) + 1))
     gone_at: float | None = None
 
-    def grew(self, at: float) -> tuple[int, float]:
+    def grew(self, at: float, window: float) -> tuple[int, float]:
         """Bytes more than at the oldest reading of the window, and over how many seconds."""
-        since, first = next(((when, size) for when, size in self.kept if when >= at - _WINDOW_SECONDS), (self.at, self.rss_bytes))
+        since, first = next(((when, size) for when, size in self.kept if when >= at - window), (self.at, self.rss_bytes))
         return self.rss_bytes - first, max(0.0, self.at - since)
 
 
@@ -44,6 +46,7 @@ class Holders:
     children: tuple[tuple[int, int], ...]  # of each rank: how many processes below it, their bytes
     total_bytes: int
     pinned_bytes: int
+    by_rank: tuple[tuple[int, int], ...] = ()  # what each rank grew with all below it, over the same time as the grower
 
 
 class Growth:
@@ -83,7 +86,7 @@ class Growth:
 
     def like(self, kill: KernelOomKill, at: float) -> Seen | None:
         """Where the kernel's pid is of another namespace: the process of that name, gone about then, of the nearest size."""
-        size = kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
+        size = _held(kill)
         alike = [seen for seen in self._gone if seen.name == kill.comm and abs((seen.gone_at or 0.0) - at) <= 10.0]
         return min(alike, key=lambda seen: abs(seen.rss_bytes - size), default=None)
 
@@ -92,20 +95,32 @@ class Growth:
         killed = self.process(kill.pid, kill.comm) if kill is not None else None
         gone = [seen for seen in self._gone if seen.gone_at is not None and 0.0 <= at - seen.at <= 10.0]
         everyone = [seen for group in self._alive.values() for seen in group.values()]
-        best: tuple[int, float, Seen] | None = None
+        unseen = max(0, _held(kill) - killed.rss_bytes) if killed is not None and kill is not None else 0
+
+        def most(window: float) -> tuple[int, float, Seen] | None:
+            best: tuple[int, float, Seen] | None = None
+            for seen in (*everyone, *gone):
+                grown, seconds = seen.grew(at, window)
+                if seen is killed:
+                    grown, seconds = grown + unseen, seconds + max(0.0, at - seen.at)
+                if grown >= _LEAST_GROWTH and (best is None or grown > best[0]):
+                    best = (grown, seconds, seen)
+            return best
+
+        first, recent, window = most(_WINDOW_SECONDS), most(_RECENT_SECONDS), _WINDOW_SECONDS
+        if first is not None and recent is not None and recent[0] >= _RECENT_SHARE * first[0]:
+            first, window = recent, _RECENT_SECONDS  # what grew when it happened, not a model that was loaded before
+        grower = None if first is None else (first[2].rank, first[2].pid, first[2].name, first[2].main, first[0], first[1])
+        by_rank: dict[int, int] = {}
         for seen in (*everyone, *gone):
-            grown, seconds = seen.grew(at)
-            if seen is killed and kill is not None:
-                grown += max(0, kill.anon_bytes + kill.shmem_bytes + kill.file_bytes - seen.rss_bytes)
-                seconds += max(0.0, at - seen.at)
-            if grown >= _LEAST_GROWTH and (best is None or grown > best[0]):
-                best = (grown, seconds, seen)
-        grower = None if best is None else (best[2].rank, best[2].pid, best[2].name, best[2].main, best[0], best[1])
+            grown = seen.grew(at, window)[0] + (unseen if seen is killed else 0)
+            by_rank[seen.rank] = by_rank.get(seen.rank, 0) + max(0, grown)
         children = []
         for group in self._alive.values():
             below = [seen.rss_bytes for seen in group.values() if not seen.main]
             children.append((len(below), sum(below)))
-        return Holders(at, grower, tuple(children), sum(seen.rss_bytes for seen in everyone), sum(self._pinned.values()))
+        return Holders(at, grower, tuple(children), sum(seen.rss_bytes for seen in everyone), sum(self._pinned.values()),
+                       tuple(sorted(by_rank.items())))
 
     def vanished(self, at: float) -> list[Seen]:
         """Processes below ranks that were seen shortly before that moment and not after it."""
@@ -114,6 +129,10 @@ class Growth:
 
     def known_pids(self) -> frozenset[int]:
         return frozenset(pid for group in self._alive.values() for pid in group) | {seen.pid for seen in self._gone}
+
+
+def _held(kill: KernelOomKill) -> int:
+    return kill.anon_bytes + kill.file_bytes + kill.shmem_bytes
 
 
 def _note(seen: Seen, at: float, process: ProcessSample) -> None:

@@ -20,6 +20,7 @@ __all__ = ["HostOomDetector"]
 
 _KEPT_EVENTS = 32
 _SETTLE_SECONDS = 1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
+_PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
 class HostOomDetector:
@@ -50,6 +51,7 @@ class HostOomDetector:
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         self._groups: dict[str, CgroupMemory] = {}  # the last reading of each leaf
         self._full: dict[int, tuple[float, CgroupMemory]] = {}  # of each rank, the last reading with a full cgroup
+        self._newest: dict[int, CgroupMemory] = {}
         self._host: HostMemory | None = None
         self._host_kills: int | None = None
         self._counted = False  # some counter could be read
@@ -72,8 +74,10 @@ class HostOomDetector:
         leaf = leaf_of(fact)
         before, self._groups[leaf] = self._groups.get(leaf), fact
         self._counted = True
-        if fact.rank is not None and is_full(fact):
-            self._full[fact.rank] = (at, fact)
+        if fact.rank is not None:
+            self._newest[fact.rank] = fact
+            if is_full(fact):
+                self._full[fact.rank] = (at, fact)
         self._stalls.observe(at, fact)
         if before is not None and fact.oom_kills > before.oom_kills:
             event = self._event(at)
@@ -109,8 +113,7 @@ class HostOomDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         told = [event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None]
-        found = [(event, verdict) for event in told
-                 if (verdict := decide(event, job, self._full, event.host_before)) is not None]
+        found = [(event, verdict) for event in told if (verdict := self._decide(event, job)) is not None]
         if found:  # that which cost a rank its life, else the first
             fatal = [pair for pair in found if killed_ranks(job, pair[0].at)]
             yield self._killed(job, *(fatal or found)[0])
@@ -123,6 +126,9 @@ class HostOomDetector:
         if stall is not None:
             yield _stalled(job, stall)
 
+    def _decide(self, event: Event, job: JobState) -> Verdict | None:
+        return decide(event, job, self._full, self._newest)
+
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         killed = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL]
         if killed and not self._counted:
@@ -131,7 +137,7 @@ class HostOomDetector:
                 "look at dmesg on the host",
             )
         elif ("kernel log", None) in job.failed_sources and any(
-            event.host is not None and killed_ranks(job, event.at) and decide(event, job, self._full, event.host_before) is None
+            event.host is not None and killed_ranks(job, event.at) and self._decide(event, job) is None
             for event in self._events
         ):
             yield NotChecked(
@@ -156,10 +162,12 @@ class HostOomDetector:
         if filled:
             evidence.append(Evidence("memory", "; ".join(filled), event.at))
         cost = bool(verdict.ranks) or job.broken
+        culprits = _culprits(verdict, event)
+        victims = tuple(rank for rank in verdict.ranks if rank not in culprits)
         return Finding(
             id="host-oom", subject=JOB, severity=Severity.CRITICAL if cost else Severity.WARNING,
-            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=verdict.ranks, since=event.at,
-            cause=verdict.cause,
+            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=culprits, waiting_ranks=victims,
+            since=event.at, cause=verdict.cause,
             summary=f"the kernel killed {who} for memory {phase_words(job, phase)}: "
                     f"{_limit_words(verdict, event)}{tail}",
             advice=advice.after_kill(job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower),
@@ -211,6 +219,18 @@ def _stalled(job: JobState, stall: Stall) -> Finding:
                                      f"page cache {size(group.cache_bytes)}{stall.seen}", stall.since, group.rank),),
         holds_seconds=30.0,
     )
+
+
+def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:
+    """The kernel takes the biggest, not the one that grew: a rank that plainly filled the cgroup while those that lost a process
+    stood still is to blame for it."""
+    grower, host = event.holders.grower, event.host_before
+    whole = verdict.limit_bytes or (host.total_bytes if host is not None else 0)
+    if grower is None or not verdict.ranks or grower[0] in verdict.ranks or not whole:
+        return verdict.ranks
+    grown = dict(event.holders.by_rank)
+    mine, theirs = grown.get(grower[0], 0), max(grown.get(rank, 0) for rank in verdict.ranks)
+    return (grower[0],) if mine >= _PLAINLY * whole and mine >= _TIMES * theirs else verdict.ranks
 
 
 def _limit_words(verdict: Verdict, event: Event) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.memory.refusals import first_failed
 from diag.detectors.memory.words import phase_of, phase_words
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
@@ -77,10 +78,8 @@ class PidsLimitDetector:
         at, pids = min(self._refused.values(), key=lambda pair: pair[0])
         newest = max((one for _, one in self._refused.values()), key=lambda one: one.refused)
         said = {rank: line for rank, line in self._lines.items() if abs(line[0] - at) <= _TOGETHER_SECONDS}
-        ranks = tuple(sorted(rank for rank in said if rank is not None)) or tuple(sorted(
-            rank.rank for rank in job.ranks.values() if rank.failed and abs((rank.exited_at or at) - at) <= _TOGETHER_SECONDS
-        ))
         since = min([at, *(when for when, _ in said.values())])
+        ranks = tuple(sorted(rank for rank in said if rank is not None)) or first_failed(job, since)
         # Those that were there then may have ended since: how many are left tells nothing.
         limit = f"a limit of {newest.limit} processes and threads" if newest.limit else "its limit is met"
         return _finding(
@@ -94,7 +93,7 @@ class PidsLimitDetector:
     def _by_line(self, job: JobState) -> Finding:
         assert self._kernel is not None
         at, refusal = self._kernel
-        ranks = tuple(sorted(rank for rank in self._lines if rank is not None))
+        ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
             job, ranks, at, "cgroup_pids",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: the kernel says that "
@@ -104,7 +103,7 @@ class PidsLimitDetector:
 
     def _by_user(self, job: JobState, limit: int | None) -> Finding:
         at = min(when for when, _ in self._lines.values())
-        ranks = tuple(sorted(rank for rank in self._lines if rank is not None))
+        ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
             job, ranks, at, "rlimit_nproc",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: RLIMIT_NPROC allows its "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 
 from diag.jobstate import JobState
 from diag.observations import CudaErrorRaised, HostMemory, KernelRefusal, LogLine, Observation
 from diag.rankstate import RankState
 
-__all__ = ["Refusal", "Refusals"]
+__all__ = ["Refusal", "Refusals", "first_failed"]
 
 # CPython: MemoryError; glibc via OSError: [Errno 12] Cannot allocate memory
 # torch 2.13, c10/core/impl/alloc_cpu.cpp: RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0.
@@ -33,6 +34,7 @@ _TRIED = re.compile(r"tried to allocate (\d{1,18}) bytes|Unable to allocate ([\d
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _LAST_WORD_SECONDS = 60.0
 _JUST_BEFORE_SECONDS = 5.0
+_TOGETHER_SECONDS = 0.3  # of the first death: those are no victims of it
 _TRACEBACK_LINES = 30
 STRICT = 2
 
@@ -72,7 +74,8 @@ class Refusals:
         fatal = self._fatal(job, self._lines)
         if not fatal:
             fatal = self._fatal(job, self._pinned)
-            return _refusal("pinned_host", fatal) if fatal else None
+            return _refusal("pinned_host", _with_ranks(job, fatal)) if fatal else None
+        fatal = _with_ranks(job, fatal)
         ranks = [job.ranks[rank] for rank, _, _ in fatal if rank in job.ranks] or list(job.ranks.values())
         pids = {rank.placement.pid for rank in ranks}
         refused = any(at >= fatal[0][1] - _LAST_WORD_SECONDS and fact.pid in pids for at, fact in self._kernel)
@@ -90,6 +93,22 @@ class Refusals:
         return sorted(
             ((rank, at, text) for rank, (at, text) in lines.items() if _ended(job, rank, at, text)), key=lambda item: item[1]
         )
+
+
+def first_failed(job: JobState, at: float) -> tuple[int, ...]:
+    """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the launcher ended others."""
+    failed = sorted(
+        (rank.exited_at or at, rank.rank) for rank in job.ranks.values()
+        if _soon(job, rank, at) and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
+    )
+    return tuple(sorted(rank for when, rank in failed if when - failed[0][0] <= _TOGETHER_SECONDS))
+
+
+def _with_ranks(job: JobState, lines: list[tuple[int | None, float, str]]) -> list[tuple[int | None, float, str]]:
+    named: list[tuple[int | None, float, str]] = []
+    for rank, at, text in lines:
+        named += [(rank, at, text)] if rank is not None else [(one, at, text) for one in first_failed(job, at) or (None,)]
+    return named
 
 
 def _refusal(cause: str, lines: list[tuple[int | None, float, str]], limit: tuple[str, int] | None = None) -> Refusal:
@@ -112,18 +131,20 @@ def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
     """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon after, and said
     nothing worse in between."""
     if rank is None:
-        return bool(job.returncode) or any(_soon(one, at) for one in job.ranks.values())
+        return bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
     state = job.ranks.get(rank)
-    if state is None or not _soon(state, at):
+    if state is None or not _soon(job, state, at):
         return False
     said = [line for line in state.tail if _EXCEPTION.match(line)]
     return not said or _is_refusal(said[-1]) or text in said[-1] or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
 
 
-def _soon(rank: RankState, at: float) -> bool:
+def _soon(job: JobState, rank: RankState, at: float) -> bool:
     code = rank.exit
-    if code is None or not (code.exit_code or code.signal):
+    if code is None or code.exit_code == 0:
         return False
+    if code.exit_code is None and code.signal is None and not job.returncode:
+        return False  # nobody could read how it ended: the launcher's end tells
     return -_JUST_BEFORE_SECONDS <= (rank.exited_at or at) - at <= _LAST_WORD_SECONDS
 
 
@@ -137,6 +158,7 @@ def _own_limit(ranks: list[RankState]) -> tuple[str, int] | None:
 
 
 def _in_fork(job: JobState, rank: int | None, text: str) -> bool:
-    lines = list(job.ranks[rank].tail if rank in job.ranks else job.tail)
+    tails = [list(job.ranks[rank].tail)] if rank in job.ranks else []
+    lines = next((tail for tail in tails if text in tail), list(job.tail))
     where = next((number for number in range(len(lines) - 1, -1, -1) if lines[number] == text), len(lines))
     return any(word in line for line in lines[max(0, where - _TRACEBACK_LINES) : where] for word in _FORKS)

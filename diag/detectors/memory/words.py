@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 
 from diag.detectors.memory.causes import Event, Verdict
 from diag.detectors.memory.growth import Holders, Seen
 from diag.jobstate import JobState
+from diag.model import rank_words
 from diag.observations import KernelOomKill
 from diag.stacks import Activity, is_idle_worker, read_stack
 
@@ -109,11 +111,19 @@ def victim_words(job: JobState, verdict: Verdict) -> str:
     if seen is not None:
         who = role_of(job, seen)
         return f"{who} (pid {seen.pid}){held}" if seen.main else f"{who}{held or (f', which held {size(seen.rss_bytes)},')}"
+    if verdict.ranks and kill is None and not any(_was_killed(job, rank) for rank in verdict.ranks):
+        return f"a process in the cgroup of {rank_words(verdict.ranks)}"
     if verdict.ranks:
         return f"rank{'s' if len(verdict.ranks) > 1 else ''} {','.join(map(str, verdict.ranks))}"
     if kill is not None:
         return f"process {kill.comm} (host pid {kill.pid}){held} in the job's cgroup"
     return "a process of the job's cgroup"
+
+
+def _was_killed(job: JobState, rank: int) -> bool:
+    """Or may have been: its exit could not be read."""
+    end = job.ranks[rank].exit if rank in job.ranks else None
+    return end is not None and (end.signal == signal.SIGKILL or (end.signal is None and end.exit_code is None))
 
 
 def _held(kill: KernelOomKill) -> int:

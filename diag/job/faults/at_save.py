@@ -14,14 +14,15 @@ from ..after_import import after_import
 from .at_start import limit_memory, mount_private
 from .runtime import Runtime
 
-NAMES = ("save-stall", "slow-save", "host-oom", "disk-full", "save-killed")
+NAMES = ("save-stall", "slow-save", "host-oom", "parent-oom", "rlimit-as", "disk-full", "save-killed")
+_IN_MEMORY = ("host-oom", "parent-oom", "rlimit-as")
 
 # "0.3 MB per half second": slow enough to be worried about, and bytes move between any two looks.
 _CHUNK, _PAUSE_S = 300_000, 0.5
 
 
 def hook(runtime: Runtime) -> None:
-    hooks = _hook_memory if runtime.fault.name == "host-oom" else _hook_files
+    hooks = _hook_memory if runtime.fault.name in _IN_MEMORY else _hook_files
     after_import("megatron.core.dist_checkpointing.strategies.filesystem_async", lambda module: hooks(module, runtime))
 
 
@@ -84,6 +85,11 @@ def _hook_memory(module: ModuleType, runtime: Runtime) -> None:
         if _due(runtime):
             import torch
 
+            if runtime.fault.name == "rlimit-as":
+                runtime.announce(f"rlimit_as={int(runtime.fault.option('gigabytes')) << 30}")
+                wanted = []
+                while True:  # ends in torch's own "can't allocate memory"; no byte of it is touched
+                    wanted.append(torch.empty(1 << 30, dtype=torch.uint8))
             headroom = int(runtime.fault.option("megabytes")) << 20
             runtime.announce(limit_memory(runtime, headroom))
             staged = []

@@ -86,33 +86,65 @@ def _own_cgroup(controller: str) -> str | None:
     return None
 
 
-def _run_cgroup(runtime: Runtime) -> Path:
-    """The cgroup that host-oom makes for the run, named after the ranks' parent."""
+def _run_cgroup(runtime: Runtime, controller: str) -> Path:
+    """The cgroup that a fault makes for the run, named after the ranks' parent."""
     root = Path("/sys/fs/cgroup")
     name = f"diag-fault-{runtime.agent_pid}"
     if (root / "cgroup.controllers").exists():  # v2
         return root / name
-    return root / "memory" / (_own_cgroup("memory") or "/").lstrip("/") / name
+    return root / controller / (_own_cgroup(controller) or "/").lstrip("/") / name
 
 
-def join_memory_cgroup(runtime: Runtime) -> None:
-    """Move this rank to the run's own memory cgroup, without a limit yet. Where that may not be, RLIMIT_AS does for it."""
-    group = _run_cgroup(runtime)
+_LIMITS = {"memory": ("memory.max", "memory.limit_in_bytes"), "pids": ("pids.max",)}
+
+
+def _join_cgroup(runtime: Runtime, controller: str, below: str = "") -> Path:
+    """Move this rank to the run's own cgroup, without a limit yet, or to one below it. Raises OSError where that may not be."""
+    group = _run_cgroup(runtime, controller)
     for left_over in group.parent.glob("diag-fault-*"):
         # Named after a torchrun agent: of a run that is over when that process is.
         if not Path("/proc", left_over.name.rpartition("-")[2]).exists():
-            try:
-                left_over.rmdir()
-            except OSError:
-                continue
+            for directory in (*(path for path in left_over.iterdir() if path.is_dir()), left_over):
+                try:
+                    directory.rmdir()
+                except OSError:
+                    continue
+    group.mkdir(exist_ok=True)
+    if not any((group / name).exists() for name in _LIMITS[controller]):
+        raise OSError(f"no {controller} controller")  # v2 where it is not in cgroup.subtree_control
+    if below:
+        if (group / "cgroup.subtree_control").exists():
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+        (group / below).mkdir(exist_ok=True)
+    (group / below / "cgroup.procs").write_text(str(os.getpid()))
+    return group
+
+
+def join_memory_cgroup(runtime: Runtime) -> None:
+    """Every rank, as in a container. Where that may not be, RLIMIT_AS does for it."""
+    below = "ranks" if runtime.fault.name == "parent-oom" else ""
     try:
-        group.mkdir(exist_ok=True)
-        if not any((group / name).exists() for name in ("memory.max", "memory.limit_in_bytes")):
-            raise OSError("no memory controller")  # v2 with memory not in cgroup.subtree_control
-        (group / "cgroup.procs").write_text(str(os.getpid()))
+        runtime.memory_cgroup = _join_cgroup(runtime, "memory", below)
     except OSError:
         return
-    runtime.memory_cgroup = group
+
+
+def join_pids_cgroup(runtime: Runtime) -> None:
+    try:
+        runtime.pids_cgroup = _join_cgroup(runtime, "pids")
+    except OSError as error:
+        raise FaultError(
+            f"fault pids-limit: this user may not make a pids cgroup ({error})\n\n"
+            "hint: run it as root, with /sys/fs/cgroup writable"
+        ) from None
+
+
+def limit_addresses(runtime: Runtime) -> None:
+    """As `ulimit -v` before the launcher does."""
+    import resource
+
+    limit = int(runtime.fault.option("gigabytes") * (1 << 30))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def limit_memory(runtime: Runtime, headroom: int) -> str:

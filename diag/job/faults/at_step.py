@@ -136,6 +136,19 @@ class _SlowRank:
         self.started = time.monotonic()  # after the sleep, which would else be taken for the step's own time
 
 
+def _pids_limit(runtime: Runtime) -> None:
+    group = runtime.pids_cgroup
+    assert group is not None
+    limit = int((group / "pids.current").read_text()) + int(runtime.fault.option("spare"))
+    (group / "pids.max").write_text(str(limit))
+    runtime.announce(f"cgroup={group} limit={limit}")
+    while True:  # as a save that forks its writers, or an epoch its workers: ends in "Resource temporarily unavailable"
+        child = os.fork()
+        if child == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+            time.sleep(3600)
+
+
 _LEAKED: list[int] = []
 
 
@@ -241,6 +254,7 @@ STRIKES: dict[str, Callable[[Runtime], None]] = {
     "rank-crash": _rank_crash,
     "exception-then-teardown": _exception_then_teardown,
     "fd-exhaust": _fd_exhaust,
+    "pids-limit": _pids_limit,
     "preprocess-on-rank-0": _preprocess,
     "long-compile": _long_compile,
 }

@@ -6,11 +6,13 @@ import functools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from ..after_import import after_import
+from .at_start import limit_memory
 from .runtime import Runtime, give_up
 
 
@@ -34,7 +36,7 @@ def _wrapped(genuine: Callable[..., Any], runtime: Runtime) -> Callable[..., Any
         from torch.utils.data import get_worker_info
 
         worker = get_worker_info()
-        if worker is None and runtime.fault.name.startswith("data-worker"):
+        if worker is None and runtime.fault.name.startswith(("data-worker", "worker-")):
             give_up(f"{runtime.fault.name}: this job loads its data without workers\n\nhint: give it DataLoader workers")
         batch = count if worker is None else count * worker.num_workers + worker.id
         count += 1
@@ -93,6 +95,14 @@ def _shm_full(runtime: Runtime, fetcher: Any) -> None:
     runtime.announce(f"shm_bytes={shm.f_blocks * shm.f_frsize}")
 
 
+def _worker_oom(runtime: Runtime, fetcher: Any) -> None:
+    runtime.announce(limit_memory(runtime, int(runtime.fault.option("megabytes")) << 20))
+    decoded = []
+    while True:  # a cache of decoded samples without a bound; ends in the kernel's SIGKILL
+        decoded.append(b"x" * (4 << 20))
+        time.sleep(0.02)
+
+
 def _data_lock(runtime: Runtime, fetcher: Any) -> None:
     runtime.announce()
     cache = threading.Lock()  # not an RLock: taking it twice in one thread is the classic mistake
@@ -114,6 +124,7 @@ STRIKES: dict[str, Callable[[Runtime, Any], None]] = {
     "data-hang": _data_hang,
     "data-worker-killed": _data_worker_killed,
     "shm-full": _shm_full,
+    "worker-oom": _worker_oom,
     "data-lock": _data_lock,
     "data-worker-stopped": _data_worker_stopped,
 }

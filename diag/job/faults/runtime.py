@@ -25,7 +25,8 @@ class Runtime:
     agent_pid: int = field(default_factory=os.getppid)
     step: int = 0  # training steps completed
     microbatches: int = 1  # batches in a step
-    memory_cgroup: Path | None = None  # the one made for host-oom
+    memory_cgroup: Path | None = None  # the one made for host-oom, and that whose limit is lowered
+    pids_cgroup: Path | None = None
     schedule: Callable[..., Any] | None = None  # the step's forward and backward passes, as the job is about to call them
 
     @property

@@ -41,6 +41,10 @@ KINDS: tuple[Kind, ...] = (
     _kind("save-killed", "the rank is killed with SIGKILL while its part of the checkpoint is half written"),
     _kind("shm-full", "a /dev/shm of `megabytes` of the rank's own gets full", megabytes=2),
     _kind("host-oom", "host memory grows in the save until the kernel kills", megabytes=128),
+    _kind("worker-oom", "a DataLoader worker's memory grows until the kernel kills", megabytes=256),
+    _kind("parent-oom", "as host-oom, and the limit is that of the parent of the ranks' cgroup", megabytes=128),
+    _kind("rlimit-as", "the rank's addresses are limited to `gigabytes`, and its save wants more", gigabytes=64),
+    _kind("pids-limit", "the ranks' cgroup allows `spare` more processes, and the rank starts more", spare=6),
     _kind("fd-exhaust", "the rank opens files until it may not", limit=1024),
     _kind("preprocess-on-rank-0", "rank 0 tokenises while the others wait: benign", rank=0, seconds=20),
     _kind("long-compile", "the rank waits for a compiler while the others wait for it: benign", seconds=20),
@@ -73,7 +77,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("cpu-optimizer", "the optimizer works on the CPU of every rank for `seconds`: benign", seconds=20),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}
-_WHOLE_NUMBERS = ("rank", "step", "limit")
+_WHOLE_NUMBERS = ("rank", "step", "limit", "spare")
 
 
 @dataclass(frozen=True, slots=True)

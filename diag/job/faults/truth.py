@@ -52,6 +52,10 @@ TRUTHS: Mapping[str, Truth] = {
     "save-killed": Truth(("rank-died",)),  # and checkpoint-corrupt, of which no rank is to blame
     "shm-full": Truth(("shm-too-small",)),
     "host-oom": Truth(("host-oom",)),
+    "worker-oom": Truth(("host-oom",)),
+    "parent-oom": Truth(("host-oom",)),
+    "rlimit-as": Truth(("host-oom",)),
+    "pids-limit": Truth(("pids-limit",)),
     "fd-exhaust": Truth(("fd-limit",)),
     "preprocess-on-rank-0": _BENIGN,
     "long-compile": _BENIGN,

@@ -1,4 +1,5 @@
-"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.memory.record [ANSWERS]` (else it boots).
+"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.memory.record [ANSWERS ...]` (else it boots;
+of several the last that has a part counts).
 
 Writes below tests/captures/memory/v2.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.vm import image, machine
-from tests.vm.memory.scenarios import SCENARIOS
+from tests.vm.memory.scenarios import FOR_ALL, SCENARIOS, Scenario
 
 FOLDER = image.REPOSITORY / "tests" / "captures" / "memory" / "v2"
 # Whose report in the kernel's log is kept whole, line by line.
@@ -23,11 +24,12 @@ _KERNEL = ("rank_limit", "pod_limit", "container_limit", "group_kill", "host_run
 
 
 def main(words: list[str]) -> None:
-    if words:
-        parts = machine.read(Path(words[0]))
-    else:
+    parts: dict[str, dict[str, Any]] = {}
+    for word in words:
+        parts |= machine.read(Path(word))
+    if not words:
         with tempfile.TemporaryDirectory() as folder:
-            parts = machine.run(image.image(), Path(folder), 1500, ["memory"]).parts
+            parts = machine.run(image.image(), Path(folder), 2400, ["memory"]).parts
     FOLDER.mkdir(parents=True, exist_ok=True)
     for scenario in SCENARIOS:
         part = parts[f"memory:{scenario.name}"]
@@ -36,11 +38,11 @@ def main(words: list[str]) -> None:
             sys.exit(f"{scenario.name}: {run['problem']}")
         (FOLDER / f"journal-{scenario.name}.jsonl.gz").write_bytes(_journal(run["run"]))
         if scenario.name in _KERNEL:
-            (FOLDER / f"kmsg-{scenario.name}.txt").write_text("".join(f"{line}\n" for line in _own(run, scenario.name)))
+            (FOLDER / f"kmsg-{scenario.name}.txt").write_text("".join(f"{line}\n" for line in _own(run, scenario)))
 
 
-def _own(run: dict[str, Any], name: str) -> Iterator[str]:
-    """Of a log to which other jobs gave rise too: the reports and lines that name this job's cgroups, or no cgroup of a job."""
+def _own(run: dict[str, Any], scenario: Scenario) -> Iterator[str]:
+    """Of a log to which other jobs gave rise too: the reports and lines that name this job's cgroups; all, if it ran alone."""
     reports: list[list[str]] = [[]]
     for line in run["kernel"]:
         if "invoked oom-killer" in line:
@@ -50,7 +52,7 @@ def _own(run: dict[str, Any], name: str) -> Iterator[str]:
             continue
         reports[-1].append(line)
     for report in reports:
-        if any(f"/{name}" in line or "global_oom" in line or "enough memory" in line for line in report):
+        if scenario.host in FOR_ALL or any(f"/{scenario.name}" in line for line in report):
             yield from report
 
 

@@ -13,6 +13,7 @@ from tests.vm.wanted import Wanted
 
 MIB = 1 << 20
 NOBODY = 65534
+FOR_ALL = ("strict", "scarce")  # what is done to the whole machine: such a job has it alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ _RANK = (("rank1", "memory.max", str(64 * MIB)),)
 SCENARIOS = (
     Scenario("rank_limit", "grow", _oom("cgroup_limit"), _KILLED, _RANK, peak="rank1"),
     Scenario("pod_limit", "grow", _oom("parent_cgroup_limit"), _KILLED, (("", "memory.max", str(112 * MIB)),), peak=""),
-    # one container for all, as `docker run IMAGE diag run -- torchrun ...`: the kernel takes diag's sidecars first
+    # one container for all, as `docker run IMAGE diag run -- torchrun ...`; the rank holds more than half of it in the end, or
+    # the kernel would take diag's sidecars first
     Scenario("container_limit", "grow", _oom("cgroup_limit"), _KILLED, (("main", "memory.max", str(320 * MIB)),),
              diag_inside=True, peak="main"),
     # kubelet sets it since 1.28: all of the container is killed at once
@@ -64,7 +66,8 @@ SCENARIOS = (
     Scenario("writer_killed", "grow_in_writer", _oom("cgroup_limit"), _KILLED, _RANK, peak="rank1"),
     Scenario("address_space", "grow", _oom("rlimit_as"), _KILLED, address_space=400 * MIB),
     Scenario("too_much_at_once", "ask_for_too_much", _oom("allocation_refused"), _KILLED),
-    Scenario("pids_limit", "fork_writers", (Wanted("pids-limit", ranks=(1,)),), _KILLED, (("rank1", "pids.max", "24"),)),
+    Scenario("pids_limit", "fork_writers", (Wanted("pids-limit", "cgroup_pids", (1,), _SAVE),), _KILLED,
+             (("rank1", "pids.max", "24"),)),
     Scenario("shm_full", "fill_shm", (Wanted("shm-too-small", "exhausted", (1,), "SIGBUS"),), _KILLED, shm=16 * MIB),
     Scenario("held_up", "grow_slowly",
              (Wanted("host-oom", "reclaim_stall", (1,), _SAVE), Wanted("hang", "memory_high", (1,))),

@@ -14,7 +14,7 @@ from diag.sources.parsers import PARSERS
 from tests.vm.machine import Answers
 from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(2700)]
 
 
 def counted(run: dict[str, Any], cgroup: str, file: str) -> dict[str, int]:
@@ -32,7 +32,7 @@ def opened(run: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenario: Scenario) -> None:
     run = answers[f"memory:{scenario.name}"]
-    found = opened(run)
+    found = [finding for finding in opened(run) if finding["severity"] != "info"]
     told = f"{run['problem']}\nfound: {found}\nterminal ends:\n{run['terminal']}"
 
     for wanted in scenario.wanted:
@@ -40,7 +40,7 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
         causes = {finding["cause"] for finding in found if finding["id"] == wanted.id}
         assert wanted.cause is None or causes == {wanted.cause}, told
     ids = {wanted.id for wanted in scenario.wanted} | set(scenario.also)
-    assert not [finding for finding in found if finding["severity"] != "info" and finding["id"] not in ids], told
+    assert {finding["id"] for finding in found} <= ids, told
     assert not run["problem"], told
 
 
@@ -49,7 +49,7 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
 )
 def test_peak_is_that_of_the_kernel(answers: Answers, scenario: Scenario) -> None:
     run = answers[f"memory:{scenario.name}"]
-    (summary,) = {finding["summary"] for finding in opened(run) if finding["id"] == "host-oom"}
+    summary = [finding["summary"] for finding in opened(run) if finding["id"] == "host-oom"][-1]
 
     peak = re.search(r"peak ([\d.]+) (MiB|GiB)", summary)
 
@@ -83,14 +83,13 @@ def test_diag_that_dies_with_the_container_leaves_its_record(answers: Answers) -
     assert run["run"]
 
 
-def test_kernel_takes_diags_sidecars_before_a_rank_of_the_same_container(answers: Answers) -> None:
+def test_kernel_takes_diags_sidecars_before_a_rank_that_holds_less_than_half_of_the_host(answers: Answers) -> None:
     """They say so themselves (oom_score_adj): the job comes first."""
-    run = answers["memory:container_limit"]
+    run = answers["memory:host_runs_out"]
 
-    first = next(line for line in run["kernel"] if "Killed process" in line and "oom_memcg" not in line)
+    killed = [line for line in run["kernel"] if "Killed process" in line]
 
-    assert counted(run, "main", "memory.events")["oom_kill"] >= 2
-    assert "oom_score_adj:500" in first
+    assert ["oom_score_adj:500" in line for line in killed[:3]] == [True, True, False]
 
 
 def test_kernel_refused_forks(answers: Answers) -> None:
@@ -106,8 +105,8 @@ def test_kernel_refused_forks(answers: Answers) -> None:
 def test_kernel_held_the_rank_up(answers: Answers) -> None:
     run = answers["memory:held_up"]
 
-    assert run["during"]["wchan"] == "mem_cgroup_handle_over_high"
-    assert run["during"]["stat"].rpartition(")")[2].split()[0] in "DS"  # killable sleep, shown as D until it is told to end
+    looks = {(look["stat"].rpartition(")")[2].split()[0], look["wchan"]) for look in run["during"]}
+    assert ("D", "mem_cgroup_handle_over_high") in looks
     assert counted(run, "rank1", "memory.events")["high"] > 0
     assert counted(run, "rank1", "memory.events")["oom_kill"] == 0
 

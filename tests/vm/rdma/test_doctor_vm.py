@@ -6,7 +6,7 @@ import pytest
 
 from tests.vm.machine import Answers
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(2700)]
 
 
 def lines(answers: Answers, case: str, what: str = "RDMA") -> list[dict[str, str]]:

@@ -19,7 +19,7 @@ from diag.traffic import between
 from tests.vm.machine import Answers
 from tests.vm.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, PROVIDERS, SCENARIOS, Scenario
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(2700)]
 
 
 def fact(read: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.vm.memory.guest import cgroups
-from tests.vm.memory.scenarios import MIB
+from tests.vm.memory.scenarios import FOR_ALL, MIB
 
 _VM = Path("/proc/sys/vm")
-FOR_ALL = ("strict", "scarce")  # of the whole machine: a job has it alone meanwhile
 _HUGE_PAGE = 2 * MIB
 _LEFT = 400 * MIB
 _one_at_a_time = threading.Lock()

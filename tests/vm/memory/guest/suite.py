@@ -8,10 +8,9 @@ from pathlib import Path
 from tests.vm.guest.parts import Parts
 from tests.vm.guest.shell import sh
 from tests.vm.memory.guest import cgroups
-from tests.vm.memory.guest.host import FOR_ALL
 from tests.vm.memory.guest.kernel import kernel_log
 from tests.vm.memory.guest.watched import watch
-from tests.vm.memory.scenarios import SCENARIOS
+from tests.vm.memory.scenarios import FOR_ALL, SCENARIOS
 
 
 def prepare() -> dict[str, str]:

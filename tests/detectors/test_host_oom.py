@@ -1,0 +1,539 @@
+"""host-oom and pids-limit: each cause by itself, never for another; who was killed, who grew, in which phase; silent else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from diag.model import Finding
+from diag.observations import (
+    CgroupLevel,
+    CgroupMemory,
+    CgroupPids,
+    CudaErrorRaised,
+    HostMemory,
+    Iteration,
+    KernelOomKill,
+    KernelRefusal,
+    LimitsSeen,
+    LogLine,
+    RunEnded,
+    RunStarted,
+    SaveFinished,
+    SaveStarted,
+    SharedMemory,
+    SourceFailed,
+)
+from tests.facts import TRAIN, Story, pid_of, process, stack, tree
+
+GIB, MIB = 1 << 30, 1 << 20
+HOST = HostMemory(0, 64 * GIB, 40 * GIB, 5, overcommit=0, commit_limit_bytes=32 * GIB, committed_bytes=8 * GIB)
+OWN = CgroupLevel("/sys/fs/cgroup/pod/main", 3 * GIB, 4 * GIB, 3 * GIB, None, 0, 0)
+POD = CgroupLevel("/sys/fs/cgroup/pod", 5 * GIB, 8 * GIB, 5 * GIB, None, 0, 0)
+MEMORY_FINDINGS = ("host-oom", "host-oom-forecast", "pids-limit", "memlock-limit", "shm-too-small", "fd-limit")
+
+
+def group(rank: int = 1, kills: int = 0, own: CgroupLevel = OWN, pod: CgroupLevel = POD, **more: object) -> CgroupMemory:
+    tight = min((own, pod), key=lambda level: (level.limit_bytes or 1 << 62) - level.usage_bytes)
+    fields = {"cache_bytes": 0, "anon_bytes": 2 * GIB, **more}
+    return CgroupMemory(rank, 2, tight.path, tight.usage_bytes, tight.limit_bytes, tight.peak_bytes, kills, levels=(own, pod),
+                        **fields)  # type: ignore[arg-type]
+
+
+def full(level: CgroupLevel, met: int = 9) -> CgroupLevel:
+    """As it is read after the kill: what the victim held is given back, the peak stays."""
+    return replace(level, usage_bytes=GIB, peak_bytes=level.limit_bytes, max_events=met)
+
+
+def kernel(
+    pid: int, cgroup: str, victim: str = "", limit: int | None = None, comm: str = "python3", **more: object
+) -> KernelOomKill:
+    text = f"Killed process {pid} ({comm})"
+    return KernelOomKill(None, pid, comm, 3 * GIB, 4096, 0, cgroup, limit, limit, text, victim, **more)  # type: ignore[arg-type]
+
+
+def told() -> Story:
+    story = Story()
+    story.tell(HOST, group(), tree(0, story.now), tree(1, story.now))
+    story.wait(2.0)
+    return story
+
+
+def dies(story: Story, rank: int = 1, *, code: int | None = None, signal: int | None = None) -> None:
+    story.exit(rank, code=code, signal=signal)
+    story.wait(5.0)
+
+
+def says(story: Story, *lines: str, rank: int = 1) -> None:
+    for line in lines:
+        story.tell(LogLine(rank, "stderr", line))
+
+
+# CPython 3.11 under vm.overcommit_memory=2, Linux 6.1
+FORK = (
+    '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch', "    self.pid = os.fork()",
+    "                ^^^^^^^^^", "OSError: [Errno 12] Cannot allocate memory",
+)
+ENOMEM = (
+    '  File "/app/train.py", line 12, in load', "    memory = mmap.mmap(-1, 20 << 30)",
+    "OSError: [Errno 12] Cannot allocate memory",
+)
+
+
+def cgroup_by_counter(story: Story) -> None:
+    story.tell(group(kills=1, own=full(OWN)))
+    dies(story, signal=9)
+
+
+def cgroup_by_kernel(story: Story) -> None:
+    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB))
+    dies(story, signal=9)
+
+
+def parent_by_counter(story: Story) -> None:
+    story.tell(group(kills=1, pod=full(POD)))
+    dies(story, signal=9)
+
+
+def parent_by_kernel(story: Story) -> None:
+    story.tell(kernel(pid_of(1), "/pod", "/pod/main", 8 * GIB), group(kills=1))
+    dies(story, signal=9)
+
+
+def parent_that_is_hidden(story: Story) -> None:
+    # v1 tells the limit of a parent that cannot be seen
+    hidden = CgroupMemory(1, 1, OWN.path, 3 * GIB, 3 * GIB, 3 * GIB, 1, levels=(replace(OWN, limit_bytes=None),))
+    story.tell(replace(hidden, oom_kills=0), hidden)
+    dies(story, signal=9)
+
+
+def host_by_kernel(story: Story) -> None:
+    # the cgroup's own counter rises for it, too
+    story.tell(kernel(pid_of(1), "", "/pod/main"), group(kills=1))
+    dies(story, signal=9)
+
+
+def host_by_counters(story: Story) -> None:
+    story.tell(replace(HOST, available_bytes=GIB))
+    story.wait(1.0)
+    story.tell(group(kills=1), replace(HOST, available_bytes=GIB, oom_kills=6))
+    dies(story, signal=9)
+
+
+def host_without_any_limit(story: Story) -> None:
+    free = CgroupMemory(1, 2, "/user.slice", GIB, None, GIB, 0, levels=(CgroupLevel("/user.slice", GIB, None, GIB),))
+    story.tell(free)
+    story.wait(1.0)
+    story.tell(replace(free, oom_kills=1))
+    dies(story, signal=9)
+
+
+def fork_refused(story: Story) -> None:
+    story.tell(replace(HOST, overcommit=2))
+    says(story, *FORK)
+    dies(story, code=1)
+
+
+def fork_refused_by_kernels_word(story: Story) -> None:
+    story.tell(KernelRefusal(None, "overcommit", pid_of(1), "python3", "__vm_enough_memory: pid: 1001, comm: python3, no enough"))
+    says(story, *FORK)
+    dies(story, code=1)
+
+
+def address_space(story: Story) -> None:
+    story.tell(LimitsSeen(1, pid_of(1), (("Max address space", 8 * GIB),)))
+    says(story, *FORK)
+    dies(story, code=1)
+
+
+def allocation(story: Story) -> None:
+    says(story, *ENOMEM)
+    dies(story, code=1)
+
+
+def strict_allocation(story: Story) -> None:
+    story.tell(replace(HOST, overcommit=2))
+    says(story, *ENOMEM)
+    dies(story, code=1)
+
+
+def pinned(story: Story) -> None:
+    story.tell(CudaErrorRaised(1, "out of memory", "torch.AcceleratorError: CUDA error: out of memory", host_memory=True))
+    dies(story, code=1)
+
+
+def stalled(story: Story) -> None:
+    high = replace(OWN, high_bytes=2 * GIB)
+    for number in range(6):
+        story.tell(tree(1, story.now, state="D", wchan="mem_cgroup_handle_over_high"), tree(0, story.now),
+                   group(own=high, high_events=100 * number, pressure_full_ratio=0.35))
+        story.wait(5.0)
+
+
+def no_more_processes(story: Story) -> None:
+    story.tell(CgroupPids(1, "/sys/fs/cgroup/pids/pod", 40, 64, 0))
+    says(story, '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch', "    self.pid = os.fork()",
+         "BlockingIOError: [Errno 11] Resource temporarily unavailable")
+    story.tell(CgroupPids(1, "/sys/fs/cgroup/pids/pod", 64, 64, 1))
+    dies(story, code=1)
+
+
+def locked_memory(story: Story) -> None:
+    story.tell(LimitsSeen(1, pid_of(1), (("Max locked memory", 8 * MIB),), rdma_devices=True))
+    says(story, "node:1:2 [0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_reg_mr failed: Cannot allocate memory [12]")
+    dies(story, code=1)
+
+
+def shared_memory(story: Story) -> None:
+    story.tell(SharedMemory(1, 64 * MIB, 0))
+    says(story, "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).")
+    dies(story, code=1)
+
+
+CASES: tuple[tuple[Callable[[Story], None], str, str], ...] = (
+    (cgroup_by_counter, "host-oom", "cgroup_limit"),
+    (cgroup_by_kernel, "host-oom", "cgroup_limit"),
+    (parent_by_counter, "host-oom", "parent_cgroup_limit"),
+    (parent_by_kernel, "host-oom", "parent_cgroup_limit"),
+    (parent_that_is_hidden, "host-oom", "parent_cgroup_limit"),
+    (host_by_kernel, "host-oom", "global_oom"),
+    (host_by_counters, "host-oom", "global_oom"),
+    (host_without_any_limit, "host-oom", "global_oom"),
+    (fork_refused, "host-oom", "fork_overcommit"),
+    (fork_refused_by_kernels_word, "host-oom", "fork_overcommit"),
+    (address_space, "host-oom", "rlimit_as"),
+    (allocation, "host-oom", "allocation_refused"),
+    (strict_allocation, "host-oom", "allocation_refused"),
+    (pinned, "host-oom", "pinned_host"),
+    (stalled, "host-oom", "reclaim_stall"),
+    (no_more_processes, "pids-limit", "cgroup_pids"),
+    (locked_memory, "memlock-limit", ""),
+    (shared_memory, "shm-too-small", "exhausted"),
+)
+
+
+def memory_findings(story: Story) -> list[Finding]:
+    return [finding for finding in story.findings() if finding.id in MEMORY_FINDINGS]
+
+
+@pytest.mark.parametrize(("happens", "expected", "cause"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_no_cause_is_taken_for_another(happens: Callable[[Story], None], expected: str, cause: str) -> None:
+    story = told()
+
+    happens(story)
+
+    (found,) = memory_findings(story)
+    assert (found.id, found.ranks) == (expected, (1,))
+    assert found.cause == cause or not cause
+    assert found.advice
+    assert "hang" not in [finding.id for finding in story.findings()]
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def save(story: Story) -> None:
+    story.tell(Iteration(0, 500, 1000, "iteration 500"), SaveStarted(0, "saving checkpoint at iteration 500", "/out"))
+
+
+def test_kill_in_a_save_names_rank_phase_peak_limit_and_flags_of_the_command() -> None:
+    story = told()
+    story.tell(RunStarted(None, ("megatron", "sft", "--optimizer_cpu_offload", "true", "--async_save=true"), 999, "node-0", 2))
+    save(story)
+    story.tell(tree(1, story.now, rss=GIB))
+    story.wait(8.0)
+    story.tell(tree(1, story.now, rss=3 * GIB))
+    story.wait(1.0)
+
+    breakdown = (("anon", 3 * GIB), ("cache", GIB))
+    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB, breakdown=breakdown), group(kills=1))
+    story.exit(1, signal=9)
+    story.tell(RunEnded(None, 1))
+    story.wait(5.0)
+
+    found = story.the("host-oom")
+    assert "rank 1 (pid 1001), which held 3.0 GiB, for memory while saving a checkpoint after iteration 500" in found.summary
+    assert "cgroup /sys/fs/cgroup/pod/main (limit 4.0 GiB, peak 4.0 GiB); it grew most, by 2.0 GiB in 11 s" in found.summary
+    assert "--async_save keeps" in found.advice and "--optimizer_offload_fraction" in found.advice
+    assert any("processes' own memory 3.0 GiB; page cache 1.0 GiB" in item.excerpt for item in found.evidence)
+
+
+def test_grower_is_named_apart_from_the_victim() -> None:
+    story = told()
+    worker = process(3000, comm="pt_data_worker", rss=200 * MIB)
+    story.tell(tree(0, story.now, worker))
+    story.wait(5.0)
+    story.tell(tree(0, story.now, replace(worker, rss_bytes=3 * GIB)), group(own=replace(OWN, usage_bytes=4 * GIB)))
+    story.wait(1.0)
+
+    story.tell(replace(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), anon_bytes=GIB))  # as big as it was
+    dies(story, signal=9)
+
+    found = story.the("host-oom")
+    assert (found.ranks, found.waiting_ranks) == ((0,), (1,)) and "killed rank 1 (pid 1001)" in found.summary
+    assert "DataLoader worker 3000 of rank 0 grew most, by 2.8 GiB in 5 s" in found.summary
+    assert found.advice.endswith("each of which prefetches --dataloader_prefetch_factor batches.")
+
+
+def test_rank_that_was_killed_is_to_blame_where_all_grew_alike() -> None:
+    story = told()
+    story.wait(5.0)
+    story.tell(tree(0, story.now, rss=2 * GIB), tree(1, story.now, rss=5 * GIB // 2))
+    story.wait(1.0)
+
+    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB))
+    dies(story, signal=9)
+
+    assert (story.the("host-oom").ranks, story.the("host-oom").waiting_ranks) == ((1,), ())
+
+
+def test_killed_worker_is_named_with_its_rank_though_no_rank_was_killed() -> None:
+    story = told()
+    worker = process(3000, comm="pt_data_worker", rss=200 * MIB)
+    story.tell(tree(0, story.now, worker), tree(1, story.now, process(3001, comm="pt_data_worker")))
+    story.wait(2.0)
+
+    story.tell(kernel(3000, "/pod/main", "/pod/main", 4 * GIB, comm="pt_data_worker"), group(kills=1))
+    story.exit(0, code=1)
+    story.wait(3.0)
+
+    found = story.the("host-oom")
+    assert (found.ranks, found.cause) == ((0,), "cgroup_limit")
+    assert "killed DataLoader worker 3000 of rank 0, which held 3.0 GiB, for memory" in found.summary
+
+
+def test_killed_worker_is_named_without_the_kernels_word_when_it_is_gone_as_the_counter_rises() -> None:
+    story = told()
+    worker = process(3000, comm="pt_data_worker", rss=3 * GIB)
+    story.tell(tree(0, story.now, worker), tree(1, story.now))
+    story.wait(2.0)
+
+    story.tell(group(rank=0, kills=1, own=full(OWN)))
+    story.tell(tree(0, story.now + 0.5))
+    story.exit(0, code=1)
+    story.wait(3.0)
+
+    found = story.the("host-oom")
+    assert found.ranks == (0,) and "DataLoader worker 3000 of rank 0, which held 3.0 GiB," in found.summary
+
+
+def test_rank_in_another_pid_namespace_is_found_by_name_and_size() -> None:
+    # given diag inside a container: the kernel tells the host's number, which nobody here has
+    story = told()
+    workers = [process(3000 + number, comm="pt_data_worker", rss=(number + 1) * GIB) for number in range(3)]
+    story.tell(tree(0, story.now, *workers))
+    story.wait(2.0)
+    story.tell(group(kills=1, own=full(OWN)), kernel(777_000, "/docker/4d27", "/docker/4d27", 4 * GIB, comm="pt_data_worker"))
+    story.tell(tree(0, story.now + 0.5, workers[0], workers[1]))
+    story.tell(kernel(777_000, "/docker/4d27", "/docker/4d27", 4 * GIB, comm="pt_data_worker"))
+    story.exit(0, code=1)
+    story.wait(3.0)
+
+    found = story.the("host-oom")
+    assert found.ranks == (0,) and "DataLoader worker 3002 of rank 0" in found.summary
+
+
+def test_other_tenants_of_the_cgroup_are_named() -> None:
+    story = told()
+
+    story.tell(kernel(pid_of(1), "/pod", "/pod/main", 8 * GIB,
+                      tasks=((90, "vllm", 5 * GIB), (pid_of(1), "python3", 3 * GIB), (91, "sh", MIB))))
+    dies(story, signal=9)
+
+    found = story.the("host-oom")
+    assert any("vllm (pid 90, not of the job) 5.0 GiB" in item.excerpt for item in found.evidence)
+    assert "limit is a parent's" in found.advice and "pod" in found.advice
+
+
+def test_kill_when_a_save_was_due_says_so_though_nothing_showed_it() -> None:
+    # given ms-swift 4.x, which prints nothing when a save begins
+    story = told()
+    story.tell(RunStarted(None, ("megatron", "sft", "--save_steps", "50"), 999, "node-0", 2), Iteration(0, 100, 1000, "100"))
+    story.wait(1.0)
+
+    story.tell(group(kills=1, own=full(OWN)))
+    dies(story, signal=9)
+
+    assert "after iteration 100, when a checkpoint was to be saved" in story.the("host-oom").summary
+
+
+def test_phase_is_that_of_the_kill_not_of_the_end() -> None:
+    story = told()
+    story.tell(Iteration(0, 500, 1000, "iteration 500"))
+    story.wait(1.0)
+    story.tell(group(kills=1, own=full(OWN)))
+    story.exit(1, signal=9)
+    story.wait(0.5)
+    story.tell(RunEnded(None, 1))
+    story.wait(5.0)
+
+    assert "for memory after iteration 500:" in story.the("host-oom").summary
+
+
+def test_rank_died_refers_to_it_by_the_kernels_word_alone() -> None:
+    story = told()
+
+    cgroup_by_kernel(story)
+
+    died = story.the("rank-died")
+    assert died.cause == "oom_kill" and "host-oom" in died.advice
+
+
+def test_kill_of_a_worker_long_ago_is_not_taken_for_the_death_now() -> None:
+    story = told()
+    story.tell(group(kills=1, own=full(OWN)))
+    story.wait(600.0)
+
+    dies(story, signal=9)
+
+    assert story.the("rank-died").cause == "signal_9"
+
+
+def test_refusal_names_size_and_promised_memory() -> None:
+    story = told()
+    story.tell(replace(HOST, overcommit=2))
+    says(story, "RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+                "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)")
+    dies(story, code=1)
+
+    found = story.the("host-oom")
+    assert "could not have host memory of 16.0 GiB" in found.summary
+    assert "8.0 GiB of 32.0 GiB are promised already" in found.summary and "vm.overcommit_memory=0" in found.advice
+
+
+def test_stall_is_a_warning_that_names_memory_high_and_is_over_when_it_is_over() -> None:
+    story = told()
+    stalled(story)
+    during = story.the("host-oom")
+    for _ in range(12):
+        story.tell(group(own=replace(OWN, high_bytes=4 * GIB), high_events=600, pressure_full_ratio=0.0), tree(1, story.now))
+        story.wait(5.0)
+
+    assert during.severity.value == "warning" and "above memory.high of 2.0 GiB" in during.summary
+    assert "35% of the last 10 s" in during.summary and "memory.high" in during.advice
+    assert memory_findings(story) == []
+
+
+def test_silent_job_that_waits_for_memory_is_no_hang_of_a_collective() -> None:
+    # given all ranks in a collective for minutes, in a cgroup that the kernel takes memory from
+    story = told()
+    at_limit = replace(OWN, usage_bytes=4 * GIB)
+    for number in range(80):
+        for rank in (0, 1):
+            story.tell(group(rank, own=at_limit, pressure_full_ratio=0.5, max_events=10 * number), tree(rank, story.now, cpu=1.0))
+            story.tell(stack(rank, story.now, (*TRAIN, "all_reduce torch/distributed/distributed_c10d.py:3173")))
+        story.wait(5.0)
+
+    hang = story.the("hang")
+    assert (hang.klass, hang.cause, hang.ranks) == ("resource_wait", "memory_reclaim", (0, 1))
+    assert story.the("host-oom").cause == "reclaim_stall"
+
+
+# -- silent -------------------------------------------------------------------------------------------------------
+
+
+def neighbours_kill_and_a_sigkill_by_hand(story: Story) -> None:
+    story.tell(kernel(4242, "/other", "/other", GIB), replace(HOST, oom_kills=6))
+    dies(story, signal=9)
+
+
+def neighbours_kill_told_by_the_host_alone(story: Story) -> None:
+    story.tell(replace(HOST, oom_kills=6))
+    dies(story, signal=9)
+
+
+def process_of_the_same_name_elsewhere(story: Story) -> None:
+    story.tell(kernel(4242, "/other", "/other", GIB))
+    dies(story, signal=9)
+
+
+def sigkill_by_hand_in_a_full_cgroup(story: Story) -> None:
+    story.tell(group(own=replace(OWN, usage_bytes=OWN.limit_bytes or 0, peak_bytes=OWN.limit_bytes), cache_bytes=2 * GIB))
+    dies(story, signal=9)
+
+
+def survived_refusal_and_another_death(story: Story) -> None:
+    says(story, "MemoryError")
+    story.wait(300.0)
+    says(story, "ValueError: loss is nan")
+    dies(story, code=1)
+
+
+def survived_refusal_just_before(story: Story) -> None:
+    says(story, "MemoryError")
+    story.wait(20.0)
+    says(story, "ValueError: loss is nan")
+    dies(story, code=1)
+
+
+def page_cache_at_the_limit(story: Story) -> None:
+    for number in range(10):
+        own = replace(OWN, usage_bytes=4 * GIB, max_events=50 * number)
+        story.tell(group(own=own, cache_bytes=3 * GIB, max_events=50 * number, pressure_full_ratio=0.02))
+        story.wait(5.0)
+
+
+def error_11_of_a_socket(story: Story) -> None:
+    story.tell(CgroupPids(1, "/pids", 40, 64, 0))
+    says(story, "BlockingIOError: [Errno 11] Resource temporarily unavailable")
+    dies(story, code=1)
+
+
+def neighbours_fork_refused(story: Story) -> None:
+    story.tell(CgroupPids(1, "/pids", 40, 64, 0), KernelRefusal(None, "pids", None, "", "fork rejected", cgroup="/other"))
+    story.wait(5.0)
+
+
+@pytest.mark.parametrize("happens", [
+    neighbours_kill_and_a_sigkill_by_hand, neighbours_kill_told_by_the_host_alone, process_of_the_same_name_elsewhere,
+    sigkill_by_hand_in_a_full_cgroup, survived_refusal_and_another_death, survived_refusal_just_before, page_cache_at_the_limit,
+    error_11_of_a_socket, neighbours_fork_refused,
+], ids=lambda value: value.__name__)
+def test_nothing_is_said_of_memory(happens: Callable[[Story], None]) -> None:
+    story = told()
+
+    happens(story)
+
+    assert memory_findings(story) == []
+
+
+def test_unexplained_kill_is_not_checked_where_the_kernels_log_is_closed() -> None:
+    story = told()
+    story.tell(SourceFailed(None, "kernel log", "/dev/kmsg: Operation not permitted", "docker run --device /dev/kmsg"))
+
+    neighbours_kill_told_by_the_host_alone(story)
+
+    assert any(line.what == "whether the OOM killer did it" for line in story.engine.not_checked())
+
+
+def test_process_of_the_cgroup_that_is_not_the_jobs_is_a_warning_that_names_it() -> None:
+    story = told()
+
+    story.tell(kernel(4242, "/pod/main", "/pod/main", 4 * GIB, comm="tensorboard"), group(kills=1, own=full(OWN)))
+    story.wait(5.0)
+
+    found = story.the("host-oom")
+    assert (found.severity.value, found.ranks) == ("warning", ())
+    assert "process tensorboard (host pid 4242), which held 3.0 GiB, in the job's cgroup" in found.summary
+
+
+def test_limit_of_processes_about_to_be_met_is_a_warning_and_room_is_none() -> None:
+    story = told()
+    story.tell(CgroupPids(0, "/pids", 500, 1024, 0), CgroupPids(1, "/pids", 1020, 1024, 0))
+    story.wait(2.0)
+
+    assert (story.the("pids-limit").cause, story.the("pids-limit").ranks) == ("nearly_full", (1,))
+
+
+def test_save_that_ended_is_not_the_phase_of_a_kill_after_it() -> None:
+    story = told()
+    save(story)
+    story.wait(5.0)
+    story.tell(SaveFinished(0, "saved", "/out/ckpt"), Iteration(0, 510, 1000, "510"))
+    story.wait(5.0)
+
+    cgroup_by_counter(story)
+
+    assert "for memory after iteration 510" in story.the("host-oom").summary
