@@ -344,6 +344,7 @@ def test_pid_of_the_launchers_table_and_of_dmesg_are_joined_where_there_are_only
 
     found = story.the("host-oom")
     assert (found.cause, found.ranks) == ("cgroup_limit", (1,)) and "rank 1 (pid 1001)" in found.summary
+    assert [item.excerpt for item in found.evidence] == ["Killed process 1001 (python3)"]
 
 
 def test_other_tenants_of_the_cgroup_are_named() -> None:
