@@ -335,6 +335,18 @@ def test_rank_in_another_pid_namespace_is_found_by_name_and_size() -> None:
     assert found.ranks == (0,) and "DataLoader worker 3002 of rank 0" in found.summary
 
 
+def test_pid_of_the_launchers_table_and_of_dmesg_are_joined_where_there_are_only_logs() -> None:
+    story = Story()
+    story.exit(1, signal=9)
+
+    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), kernel(4242, "/other", "/other", GIB))
+    story.wait(5.0)
+
+    found = story.the("host-oom")
+    assert (found.cause, found.ranks) == ("cgroup_limit", (1,)) and "rank 1 (pid 1001)" in found.summary
+    assert [item.excerpt for item in found.evidence] == ["Killed process 1001 (python3)"]
+
+
 def test_other_tenants_of_the_cgroup_are_named() -> None:
     story = told()
 

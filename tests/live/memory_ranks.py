@@ -1,7 +1,8 @@
 """A launcher and its ranks without torch that need host memory, for tests: `python memory_ranks.py MODE...`, one rank a mode.
 
 Each rank joins the cgroups named by MEMORY_CGROUP and PIDS_CGROUP and makes steps. When the file GO is there, it does what its
-mode says, makes STEPS more steps, and ends. Modes that eat memory end by the kernel's SIGKILL or an error that a job would see.
+mode says, makes STEPS more steps, and ends.
+Modes that eat memory end in the kernel's SIGKILL or in the error that a job would see.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def decide(
 ) -> Verdict | None:
     """None when the kill was a neighbour's. `full` is each rank's last reading with a full cgroup."""
     killed = killed_ranks(job, event.at)
-    ours = [(kill, seen) for kill, seen in event.kernel if seen is not None and not _ended_otherwise(job, seen)]
+    told = [(kill, seen or _by_number(job, kill)) for kill, seen in event.kernel]
+    ours = [(kill, seen) for kill, seen in told if seen is not None and not _ended_otherwise(job, seen)]
     if ours:
         kill, seen = max(ours, key=lambda pair: pair[0].anon_bytes + pair[0].shmem_bytes)
         ranks = tuple(sorted({one.rank for _, one in ours}))
@@ -87,6 +88,15 @@ def decide(
         return _by_counter(event, group, killed, stranger, alone)
     if event.host is not None and killed and not event.kernel:
         return _by_host(event, killed, full)
+    return None
+
+
+def _by_number(job: JobState, kill: KernelOomKill) -> Seen | None:
+    """Logs alone: the launcher's table names the pid that ended by signal 9, dmesg the pid that the kernel killed."""
+    for rank in (*job.ranks.values(), *job.past_ranks):
+        killed = rank.exit is not None and rank.exit.signal == signal.SIGKILL
+        if killed and rank.tree is None and rank.placement.pid == kill.pid:
+            return Seen(rank.rank, kill.pid, 0, kill.comm, True, 0.0, 0)
     return None
 
 

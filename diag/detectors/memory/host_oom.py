@@ -153,7 +153,8 @@ class HostOomDetector:
         who = victim_words(job, verdict)
         tail = f"; {grower}" if grower else ""
         filled = filled_by(event, verdict, self._growth.known_pids())
-        evidence = [Evidence("kmsg", kill.text[:500], event.at) for kill, seen in event.kernel[:3] if seen is not None]
+        told = [kill for kill, seen in event.kernel if seen is not None or kill is verdict.kernel]
+        evidence = [Evidence("kmsg", kill.text[:500], event.at) for kill in told[:3]]
         if verdict.group is not None:
             evidence.append(Evidence("cgroup", _cgroup_words(verdict), event.at, verdict.group.rank))
         if event.host is not None:
