@@ -24,6 +24,7 @@ from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
 from diag.engine import Engine
+from diag.estimate.watched import estimate_watched
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
 from diag.launchers import redacted
@@ -163,6 +164,7 @@ class Hub:
         self._finder_from = time.monotonic()
         self._gpus.start()
         self._networks.start()
+        estimate_watched(argv, pid, self.put, self.host)
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""

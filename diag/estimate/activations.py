@@ -23,8 +23,8 @@ UNEVEN = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Of one layer and micro-batch: `kept` until its backward, `entry` what full recomputation keeps of it, `working` on top while
-    its backward runs."""
+    """Of one layer and micro-batch: `kept` until its backward, `entry` what full recomputation keeps of it, `working` on top
+    while its backward runs."""
 
     kept: float
     entry: float
@@ -100,7 +100,11 @@ def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float
     h = shape.hidden
     router = tokens * shape.experts * (2 * 4 + 1)
     experts = routed * (2 * h + 4 * width + (0 if "moe_act" in drop else 2 * width) + 4)
-    shared, _ = _mlp(plan, shape.shared_ffn, tokens * (layout.tp if layout.sequence_parallel else 1), drop) if shape.shared_ffn else (0.0, 0.0)
+    shared, _ = (
+        _mlp(plan, shape.shared_ffn, tokens * (layout.tp if layout.sequence_parallel else 1), drop)
+        if shape.shared_ffn
+        else (0.0, 0.0)
+    )
     here = math.ceil(shape.experts / layout.ep)
     working = routed * (3 * 2 * h + 6 * width) + _weight_gradient(plan, 2 * h * width * here)
     if "moe" in drop:

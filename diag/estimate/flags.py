@@ -1,10 +1,11 @@
-"""The flags of a training command: given values by name, read with their type. Both spellings (a-b and a_b), the last of two wins."""
+"""The flags of a training command: values by name, read with their type. a-b and a_b are the same, the last of two wins."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from diag.estimate.errors import EstimateError
 
@@ -17,9 +18,12 @@ _TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", 
 class Flags:
     """`read` collects the names that were asked for: what nobody asked for has no part in the estimate."""
 
-    def __init__(self, values: Mapping[str, tuple[str, ...]], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, tuple[str, ...]], environment: Mapping[str, str] | None = None, folder: Path = Path()
+    ) -> None:
         self._values = dict(values)
         self.environment = dict(environment or {})
+        self.folder = folder  # that relative paths start from
         self.read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -96,12 +100,14 @@ class Flags:
         told = []
         for name in self._values:
             if name not in names:
-                near = difflib.get_close_matches(name, sorted(names), 1, 0.75)
+                near = difflib.get_close_matches(name, sorted(self.read), 1, 0.75) or difflib.get_close_matches(
+                    name, names, 1, 0.8
+                )
                 told.append(f"--{name}" + (f" (did you mean --{near[0]}?)" if near else ""))
         return tuple(told)
 
 
-def parse_flags(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Flags:
+def parse_flags(words: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path = Path()) -> Flags:
     """
     >>> flags = parse_flags(["--tensor-model-parallel-size", "2", "--sequence_parallel", "--dataset", "a", "b", "--lr=1e-5"])
     >>> flags.whole("tensor_model_parallel_size", default=1), flags.flag("sequence_parallel"), flags.words("dataset")
@@ -116,4 +122,4 @@ def parse_flags(words: Sequence[str], environment: Mapping[str, str] | None = No
             values[name.replace("-", "_")] = current
         else:
             current.append(word)
-    return Flags({name: tuple(given) for name, given in values.items()}, environment)
+    return Flags({name: tuple(given) for name, given in values.items()}, environment, folder)

@@ -49,8 +49,14 @@ def _need(plan: Plan, stage: int) -> RankNeed:
     terms += moving
     allocated = sum(term.size_bytes for term in moving)
     loose = math.ceil(allocated * _FRAGMENTATION)
-    terms.append(MemoryTerm("allocator", loose, f"{_FRAGMENTATION:.0%} of the activations: blocks that are reserved and do not fit the next need",
-                            "measured, docs/estimate.md"))  # fmt: skip
+    terms.append(
+        MemoryTerm(
+            "allocator",
+            loose,
+            f"{_FRAGMENTATION:.0%} of the activations: blocks that are reserved and do not fit the next need",
+            "measured, docs/estimate.md",
+        )
+    )
     terms += _fixed_terms(plan)
     return RankNeed(stage, tuple(terms), work)
 
@@ -58,26 +64,42 @@ def _need(plan: Plan, stage: int) -> RankNeed:
 def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
     tokens = tokens_on_rank(plan)
     flight = f"{work.in_flight:g} micro-batch{'es' if work.in_flight != 1 else ''} in flight, " if plan.layout.pp > 1 else ""
-    terms = [MemoryTerm("activations kept", math.ceil(work.kept), f"{flight}{tokens:,.0f} tokens, {work.words}",
-                        "arXiv:2205.05198, for RMS norm, gated MLP, GQA, flash attention")]  # fmt: skip
+    terms = [
+        MemoryTerm(
+            "activations kept",
+            math.ceil(work.kept),
+            f"{flight}{tokens:,.0f} tokens, {work.words}",
+            "arXiv:2205.05198, for RMS norm, gated MLP, GQA, flash attention",
+        )
+    ]
     layer = work.recomputed + work.working
     vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
     if work.logits >= layer:
-        terms.append(MemoryTerm("logits and loss", math.ceil(work.logits),
-                                f"{tokens:,.0f} tokens x {vocabulary:,} of the vocabulary x {work.logits / (tokens * vocabulary):.3g} bytes "
-                                f"(one layer's backward needs {layer / GIB:.2f} GiB at another time)",
-                                "Megatron-LM core/fusions/fused_cross_entropy.py"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "logits and loss",
+                math.ceil(work.logits),
+                f"{tokens:,.0f} tokens x {vocabulary:,} of the vocabulary x {work.logits / (tokens * vocabulary):.3g} bytes "
+                f"(one layer's backward needs {layer / GIB:.2f} GiB at another time)",
+                "Megatron-LM core/fusions/fused_cross_entropy.py",
+            )
+        )
     else:
         also = f"; the logits need {work.logits / GIB:.2f} GiB at another time" if work.logits else ""
-        terms.append(MemoryTerm("one layer's backward", math.ceil(layer),
-                                f"what is computed again ({work.recomputed / GIB:.2f} GiB) and gradients of activations{also}",
-                                "largest layer of the stage"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "one layer's backward",
+                math.ceil(layer),
+                f"what is computed again ({work.recomputed / GIB:.2f} GiB) and gradients of activations{also}",
+                "largest layer of the stage",
+            )
+        )
     return terms
 
 
 def communicators(plan: Plan) -> int:
-    """Process groups of more than one rank that move GPU data, as Megatron makes them (core/parallel_state.py). A group that has the
-    same ranks as another has a communicator of its own all the same."""
+    """Process groups of more than one rank that move GPU data, as Megatron makes them (core/parallel_state.py). A group of
+    the same ranks as another has a communicator of its own all the same."""
     layout = plan.layout
     if layout.world == 1:
         return 0
@@ -104,13 +126,27 @@ def communicators(plan: Plan) -> int:
 
 
 def _fixed_terms(plan: Plan) -> list[MemoryTerm]:
-    terms = [MemoryTerm("CUDA context", _CONTEXT, f"{_CONTEXT // _MIB} MiB", "measured, docs/estimate.md"),
-             MemoryTerm("loaded kernels", _KERNELS if plan.framework == "megatron" else _KERNELS // 4,
-                        "kernels of cuBLAS, TransformerEngine, NCCL and those compiled", "measured, docs/estimate.md")]  # fmt: skip
+    terms = [
+        MemoryTerm("CUDA context", _CONTEXT, f"{_CONTEXT // _MIB} MiB", "measured, docs/estimate.md"),
+        MemoryTerm(
+            "loaded kernels",
+            _KERNELS if plan.framework == "megatron" else _KERNELS // 4,
+            "kernels of cuBLAS, TransformerEngine, NCCL and those compiled",
+            "measured, docs/estimate.md",
+        ),
+    ]
     spaces = 8 if plan.shape.experts and plan.framework == "megatron" else 4
-    terms.append(MemoryTerm("cuBLAS workspaces", spaces * _WORKSPACE, f"{spaces} x 32 MiB", "PyTorch and TransformerEngine on Hopper"))
+    terms.append(
+        MemoryTerm("cuBLAS workspaces", spaces * _WORKSPACE, f"{spaces} x 32 MiB", "PyTorch and TransformerEngine on Hopper")
+    )
     count = communicators(plan)
     if count:
-        terms.append(MemoryTerm("NCCL buffers", count * _COMMUNICATOR, f"{count} communicators x {_COMMUNICATOR // _MIB} MiB",
-                                "measured, docs/estimate.md; grows with ranks and networks"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "NCCL buffers",
+                count * _COMMUNICATOR,
+                f"{count} communicators x {_COMMUNICATOR // _MIB} MiB",
+                "measured, docs/estimate.md; grows with ranks and networks",
+            )
+        )
     return terms

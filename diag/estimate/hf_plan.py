@@ -1,4 +1,4 @@
-"""The plan of `swift sft|pt|rlhf` and of scripts with the Hugging Face trainer's flags: plain data parallelism, DeepSpeed ZeRO, FSDP.
+"""The plan of `swift sft|pt|rlhf` and of scripts with the Hugging Face trainer's flags: data parallelism, DeepSpeed ZeRO, FSDP.
 
 Names and defaults: swift/arguments of ms-swift 4.6.0 and swift/llm/argument of 3.x; transformers' TrainingArguments; the ZeRO
 configurations of swift/config.
@@ -13,6 +13,7 @@ from typing import Any
 
 from diag.estimate.errors import EstimateError
 from diag.estimate.flags import Flags
+from diag.estimate.launch import Launch
 from diag.estimate.model_files import dataset_bytes, find_shape
 from diag.estimate.plan import Batch, Data, Layout, Optimizer, Plan, Precision, Recompute, Save, Sharding, Tuning
 
@@ -21,17 +22,24 @@ __all__ = ["hf_plan"]
 _PAIRS = ("dpo", "orpo", "cpo", "simpo", "rm")
 _WITH_REFERENCE = ("dpo", "kto", "ppo", "grpo")
 _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimizer and parameters on the CPU
-    "zero0": (0, False, False), "zero1": (1, False, False), "zero2": (2, False, False), "zero2_offload": (2, True, False),
-    "zero3": (3, False, False), "zero3_offload": (3, True, True), "zero++": (3, False, False),
-}  # fmt: skip
+    "zero0": (0, False, False),
+    "zero1": (1, False, False),
+    "zero2": (2, False, False),
+    "zero2_offload": (2, True, False),
+    "zero3": (3, False, False),
+    "zero3_offload": (3, True, True),
+    "zero++": (3, False, False),
+}
 
 
-def hf_plan(
-    flags: Flags, program: str, verb: str, processes: int, nodes: int, distributed: Mapping[str, Any], folder: Path = Path()
-) -> Plan:
+def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Path = Path()) -> Plan:
+    program, verb, distributed = launch.program, launch.verb, launch.distributed
     assumed: list[str] = []
-    stage = flags.choice("rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo") \
-        if verb == "rlhf" else verb or "sft"  # fmt: skip
+    stage = (
+        flags.choice("rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo")
+        if verb == "rlhf"
+        else verb or "sft"
+    )
     name, shape, notes = find_shape(flags)
     assumed += notes
     is_swift = program == "swift"
@@ -41,8 +49,19 @@ def hf_plan(
     kind = "full" if tuner == "full" else "lora"
     if tuner not in ("full", "lora"):
         assumed.append(f"tuner {tuner} is counted as LoRA")
-    quantized = 0.55 if flags.text("quant_bits", "load_in_4bit") in ("4", "true", "True") else 1.0 if flags.text("quant_bits") == "8" else None
-    tuning = Tuning(kind, flags.whole("lora_rank", "lora_r", default=8, most=65536), flags.share("freeze_parameters_ratio", default=0.0), quantized)
+    quantized = (
+        0.55
+        if flags.text("quant_bits", "load_in_4bit") in ("4", "true", "True")
+        else 1.0
+        if flags.text("quant_bits") == "8"
+        else None
+    )
+    tuning = Tuning(
+        kind,
+        flags.whole("lora_rank", "lora_r", default=8, most=65536),
+        flags.share("freeze_parameters_ratio", default=0.0),
+        quantized,
+    )
     sharding = _sharding(flags, distributed, folder, assumed)
     full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
     sequence = flags.maybe_whole("packing_length") if flags.flag("packing") else None
@@ -60,25 +79,46 @@ def hf_plan(
     workers = flags.whole("dataloader_num_workers", default=1 if is_swift else 0, least=0, most=10_000)
     sharded_state = sharding.kind != "none" and sharding.stage > 0
     return Plan(
-        framework="hf", stage=stage, model=name, shape=shape, layout=Layout(processes, nodes, cp=split),
-        tuning=tuning, precision=_precision(sharding, kind, full16=full16), optimizer=Optimizer(), sharding=sharding,
+        framework="hf",
+        stage=stage,
+        model=name,
+        shape=shape,
+        layout=Layout(processes, nodes, cp=split),
+        tuning=tuning,
+        precision=_precision(sharding, kind, full16=full16),
+        optimizer=Optimizer(),
+        sharding=sharding,
         recompute=Recompute("full" if checkpointing else "none", "uniform" if checkpointing else "", 1, ()),
-        batch=Batch(micro, micro * steps * processes * nodes // split, sequence, 2 if stage in _PAIRS else 1,
-                    flags.flag("packing"), flags.flag("padding_free")),
-        save=Save(sharded=sharded_state and not flags.flag("save_only_model"), optimizer=not flags.flag("save_only_model"), safetensors=True),
+        batch=Batch(
+            micro,
+            micro * steps * processes * nodes // split,
+            sequence,
+            2 if stage in _PAIRS else 1,
+            flags.flag("packing"),
+            flags.flag("padding_free"),
+        ),
+        save=Save(
+            sharded=sharded_state and not flags.flag("save_only_model"),
+            optimizer=not flags.flag("save_only_model"),
+            safetensors=True,
+        ),
         data=Data(workers, flags.flag("streaming"), dataset_bytes(flags)),
         reference=stage in _WITH_REFERENCE and kind == "full",
-        attention="liger" if flags.flag("use_liger_kernel") and stage in ("sft", "pt") else "unfused" if attention == "eager" else "flash",
+        attention="liger"
+        if flags.flag("use_liger_kernel") and stage in ("sft", "pt")
+        else "unfused"
+        if attention == "eager"
+        else "flash",
         fused_gradients=True,
         on_cpu=flags.flag("use_cpu"),
         trainer="ms-swift on the Hugging Face trainer" if is_swift else "the Hugging Face trainer's flags",
         assumed=tuple(assumed),
-    )  # fmt: skip
+    )
 
 
 def _precision(sharding: Sharding, kind: str, *, full16: bool) -> Precision:
-    """ZeRO trains bf16 weights with fp32 copies; FSDP under accelerate makes trained weights fp32 and computes in bf16; plain data
-    parallelism of a model loaded in bf16 has nothing in fp32; LoRA's own weights are fp32 (peft)."""
+    """ZeRO trains bf16 weights with fp32 copies; FSDP under accelerate makes trained weights fp32 and computes in bf16; plain
+    data parallelism of a model loaded in bf16 has nothing in fp32; LoRA's own weights are fp32 (peft)."""
     if sharding.kind == "zero" and full16:
         return Precision(2.0, 2.0, 4.0, 4.0, 4.0)
     if sharding.kind == "fsdp" or kind == "lora" or not full16:
@@ -96,8 +136,12 @@ def _sharding(flags: Flags, told: Mapping[str, Any], folder: Path, assumed: list
     if flags.text("fsdp") or told.get("kind") == "fsdp":
         return _fsdp(flags, told, folder)
     if told.get("kind") == "deepspeed":
-        return Sharding("zero", _stage(told.get("zero_stage", 2), "--zero_stage"), told.get("offload_optimizer_device") == "cpu",
-                        told.get("offload_param_device") == "cpu")  # fmt: skip
+        return Sharding(
+            "zero",
+            _stage(told.get("zero_stage", 2), "--zero_stage"),
+            told.get("offload_optimizer_device") == "cpu",
+            told.get("offload_param_device") == "cpu",
+        )
     return Sharding()
 
 
@@ -116,8 +160,9 @@ def _zero_file(given: str, folder: Path) -> Sharding:
         text = given if given.lstrip().startswith("{") else (folder / given).expanduser().read_text()
         config = json.loads(text)
     except OSError as error:
-        raise EstimateError(f"cannot read the DeepSpeed configuration {given}: {error.strerror}",
-                            hint="a file, or one of " + ", ".join(_PRESETS)) from error  # fmt: skip
+        raise EstimateError(
+            f"cannot read the DeepSpeed configuration {given}: {error.strerror}", hint="a file, or one of " + ", ".join(_PRESETS)
+        ) from error
     except (ValueError, RecursionError) as error:
         raise EstimateError(f"the DeepSpeed configuration {given[:80]} is no JSON: {error}") from error
     zero = config.get("zero_optimization") if isinstance(config, dict) else None
@@ -132,9 +177,15 @@ def _zero_file(given: str, folder: Path) -> Sharding:
         value = zero.get(key)
         return int(value) if isinstance(value, (int, float)) and 0 < value < 1e15 else default
 
-    return Sharding("zero", _stage(zero.get("stage", 0), "zero_optimization.stage"), device("offload_optimizer"), device("offload_param"),
-                    elements("reduce_bucket_size", 500_000_000), elements("stage3_max_live_parameters", 1_000_000_000),
-                    bool(zero.get("stage3_gather_16bit_weights_on_model_save", True)))  # fmt: skip
+    return Sharding(
+        "zero",
+        _stage(zero.get("stage", 0), "zero_optimization.stage"),
+        device("offload_optimizer"),
+        device("offload_param"),
+        elements("reduce_bucket_size", 500_000_000),
+        elements("stage3_max_live_parameters", 1_000_000_000),
+        bool(zero.get("stage3_gather_16bit_weights_on_model_save", True)),
+    )
 
 
 def _fsdp(flags: Flags, told: Mapping[str, Any], folder: Path) -> Sharding:

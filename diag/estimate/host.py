@@ -17,8 +17,8 @@ _FILES = "Megatron-LM core/dist_checkpointing/strategies/filesystem_async.py"
 _HYBRID = "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"
 _MEASURED = "measured, docs/estimate.md"
 
-# Anonymous memory of processes as the cgroup counts it (shared pages once): ms-swift 4.6.0 on H200 (torch 2.11, 32 CPUs), and on a
-# CPU (torch 2.13). docs/estimate.md has the measurements.
+# Anonymous memory of processes as the cgroup counts it (shared pages once): ms-swift 4.6.0 on H200 (torch 2.11, 32 CPUs), and on
+# a CPU (torch 2.13). docs/estimate.md has the measurements.
 _PROGRAM_GPU, _PROGRAM_CPU = 290 * _MIB, 155 * _MIB  # a process that only imports torch and waits: the CLI, torchrun
 _RANK_GPU, _RANK_CPU = 2000 * _MIB, 400 * _MIB  # after the first step
 _WORKER = 70 * _MIB  # what comes to be a forked DataLoader worker's own
@@ -35,18 +35,32 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
     programs = 2 if "ms-swift" in plan.trainer else 1
     base = _RANK_CPU if plan.on_cpu else _RANK_GPU
     terms = [
-        MemoryTerm("launcher", programs * program, f"{programs} x {program // _MIB} MiB: what imports torch and waits", _MEASURED),
+        MemoryTerm(
+            "launcher", programs * program, f"{programs} x {program // _MIB} MiB: what imports torch and waits", _MEASURED
+        ),
         MemoryTerm("ranks", ranks * base, f"{ranks} ranks x {base // _MIB} MiB", _MEASURED),
     ]
     if not plan.on_cpu and plan.framework == "megatron":
         each = _COMPILER + min(cpus, _MOST_COMPILE_WORKERS) * _COMPILE_WORKER
-        terms.append(MemoryTerm("compile workers", ranks * each, f"{ranks} ranks x ({_COMPILER // _MIB} + {min(cpus, _MOST_COMPILE_WORKERS)} x "
-                                f"{_COMPILE_WORKER // _MIB}) MiB", "torch/_inductor/compile_worker; " + _MEASURED))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "compile workers",
+                ranks * each,
+                f"{ranks} ranks x ({_COMPILER // _MIB} + {min(cpus, _MOST_COMPILE_WORKERS)} x {_COMPILE_WORKER // _MIB}) MiB",
+                "torch/_inductor/compile_worker; " + _MEASURED,
+            )
+        )
     workers = ranks * plan.data.workers
     if workers:
         batch = plan.data.prefetch * plan.batch.tokens * 8 * 5  # input_ids, labels, positions, loss scale, mask: 64 bits each
-        terms.append(MemoryTerm("data workers", workers * (_WORKER + batch),
-                                f"{ranks} ranks x {plan.data.workers} workers x {(_WORKER + batch) / _MIB:.0f} MiB", _MEASURED))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "data workers",
+                workers * (_WORKER + batch),
+                f"{ranks} ranks x {plan.data.workers} workers x {(_WORKER + batch) / _MIB:.0f} MiB",
+                _MEASURED,
+            )
+        )
     if plan.on_cpu:
         terms += _on_cpu(plan, ranks, steps)
     elif plan.framework == "megatron":
@@ -56,36 +70,52 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
 
 
 def _tuning_copies(plan: Plan) -> list[MemoryTerm]:
-    """torch.compile tries kernels that write to their input on a copy of it; where that copy would raise the GPU's peak it lies in
-    pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled cross entropy does so with its fp32 logits."""
+    """torch.compile tries kernels that write to their input on a copy of it; where that copy would raise the GPU's peak it lies
+    in pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled cross entropy does so with its fp32
+    logits."""
     if not plan.compiled_loss:
         return []
-    stages = [stage for stage in _stages_of_a_node(plan) if stage == plan.layout.pp - 1] or [plan.layout.pp - 1] * plan.layout.processes
+    stages = [stage for stage in _stages_of_a_node(plan) if stage == plan.layout.pp - 1] or [
+        plan.layout.pp - 1
+    ] * plan.layout.processes
     vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) // plan.layout.tp
     values = tokens_on_rank(plan) * vocabulary
     size = pinned_bytes([values], 4.0)
-    return [MemoryTerm("pinned copies of logits", 2 * size * len(stages),
-                       f"{len(stages)} ranks x 2 x {values / 1e6:,.0f} M fp32 values, each rounded up to a power of two; from the first step on",
-                       "torch/_inductor/runtime/triton_heuristics.py: copy_args_to_cpu_if_needed; " + _MEASURED)]  # fmt: skip
+    return [
+        MemoryTerm(
+            "pinned copies of logits",
+            2 * size * len(stages),
+            f"{len(stages)} ranks x 2 x {values / 1e6:,.0f} M fp32 values, rounded up to a power of two; from the first step on",
+            "torch/_inductor/runtime/triton_heuristics.py: copy_args_to_cpu_if_needed; " + _MEASURED,
+        )
+    ]
 
 
 def _on_cpu(plan: Plan, ranks: int, steps: int | None) -> list[MemoryTerm]:
     """Without a GPU all that would lie there lies here."""
     states = max(sum(term.size_bytes for term in state_terms(plan, stage)) for stage in range(plan.layout.pp))
     work = max(
-        (activations.kept + max(activations.logits, activations.recomputed + activations.working)
-         for activations in (stage_activations(plan, stage) for stage in range(plan.layout.pp))), default=0.0)  # fmt: skip
+        (
+            activations.kept + max(activations.logits, activations.recomputed + activations.working)
+            for activations in (stage_activations(plan, stage) for stage in range(plan.layout.pp))
+        ),
+        default=0.0,
+    )
     learnt = min(steps or _CPU_KERNEL_STEPS, _CPU_KERNEL_STEPS)
     return [
         MemoryTerm("model and optimizer", ranks * states, "as on a GPU: this job runs without one", "see the GPU terms"),
         MemoryTerm("activations", ranks * math.ceil(work), "as on a GPU", "see the GPU terms"),
-        MemoryTerm("CPU kernels", ranks * learnt * _CPU_KERNELS, f"{ranks} ranks x {learnt} steps x {_CPU_KERNELS // _MIB} MiB",
-                   "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; " + _MEASURED),
-    ]  # fmt: skip
+        MemoryTerm(
+            "CPU kernels",
+            ranks * learnt * _CPU_KERNELS,
+            f"{ranks} ranks x {learnt} steps x {_CPU_KERNELS // _MIB} MiB",
+            "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; " + _MEASURED,
+        ),
+    ]
 
 
 def _stages_of_a_node(plan: Plan) -> list[int]:
-    """The stage of each rank of the node that has the most of the model. Megatron gives the ranks of one stage successive numbers."""
+    """The stage of each rank of the node that has most of the model. Megatron gives the ranks of a stage successive numbers."""
     layout = plan.layout
     per_stage = layout.world // layout.pp
     best: list[int] = []
@@ -99,8 +129,8 @@ def _stages_of_a_node(plan: Plan) -> list[int]:
 
 
 def _optimizer_share(plan: Plan, has: Held) -> tuple[float, list[float]]:
-    """Trained parameters whose optimizer state this rank has, and the sizes of the single tensors. With the distributed optimizer a
-    rank has whole tensors, but for those that a boundary cuts."""
+    """Trained parameters whose optimizer state this rank has, and the sizes of the single tensors. With the distributed optimizer
+    a rank has whole tensors, but for those that a boundary cuts."""
     dense_by = plan.layout.dense_copies if plan.optimizer.distributed else 1
     expert_by = plan.layout.expert_copies if plan.optimizer.distributed else 1
     share = has.trained_dense / dense_by + has.trained_experts / expert_by
@@ -137,13 +167,24 @@ def _offloaded(plan: Plan) -> list[MemoryTerm]:
     pin = "fp32 parameters 4 and gradients 4" if not plan.optimizer.precision_aware else "fp32 gradients 4"
     terms = [
         MemoryTerm("offloaded optimizer", math.ceil(plain), f"{fraction:.0%} of it: {what} bytes a parameter", _HYBRID),
-        MemoryTerm("pinned buffers of it", math.ceil(rounded),
-                   f"{fraction:.0%} of it: {pin} bytes a parameter, each tensor rounded up to a power of two "
-                   f"(x {rounded / pinned:.2f})" if pinned else "none", _HYBRID + "; PyTorch's pinned allocator"),
-    ]  # fmt: skip
+        MemoryTerm(
+            "pinned buffers of it",
+            math.ceil(rounded),
+            f"{fraction:.0%} of it: {pin} bytes a parameter, each tensor rounded up to a power of two (x {rounded / pinned:.2f})"
+            if pinned
+            else "none",
+            _HYBRID + "; PyTorch's pinned allocator",
+        ),
+    ]
     if main and plan.data.workers and plan.data.forked:
-        terms.append(MemoryTerm("old pages in data workers", math.ceil(main),
-                                "fp32 parameters 4 bytes once more: forked workers hold the pages that the first step overwrites", _MEASURED))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "old pages in data workers",
+                math.ceil(main),
+                "fp32 parameters 4 bytes once more: forked workers hold the pages that the first step overwrites",
+                _MEASURED,
+            )
+        )
     return terms
 
 
@@ -151,11 +192,23 @@ def _zero_offload(plan: Plan) -> list[MemoryTerm]:
     how, terms = plan.sharding, []
     trained = held(plan, 0).trained / plan.layout.nodes
     if how.optimizer_on_cpu:
-        terms.append(MemoryTerm("offloaded optimizer", math.ceil(trained * 16), "fp32 parameters 4, gradients 4, moments 8 bytes",
-                                "DeepSpeed runtime/zero: cpu_offload"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "offloaded optimizer",
+                math.ceil(trained * 16),
+                "fp32 parameters 4, gradients 4, moments 8 bytes",
+                "DeepSpeed runtime/zero: cpu_offload",
+            )
+        )
     if how.parameters_on_cpu:
-        terms.append(MemoryTerm("offloaded parameters", math.ceil(held(plan, 0).all / plan.layout.nodes * 2 * 2),
-                                "2 bytes a parameter, pinned, and the gradients beside them", "DeepSpeed runtime/zero/stage3.py"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "offloaded parameters",
+                math.ceil(held(plan, 0).all / plan.layout.nodes * 2 * 2),
+                "2 bytes a parameter, pinned, and the gradients beside them",
+                "DeepSpeed runtime/zero/stage3.py",
+            )
+        )
     return terms
 
 
@@ -170,28 +223,54 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
         staged, exact, what = _staged(plan)
         worker = " in the worker process" if save.asynchronous and save.persistent_worker else ""
         if plan.on_cpu:
-            terms.append(MemoryTerm("copies of optimizer state", math.ceil(exact), "views are cloned before they are written", _FILES))
+            terms.append(
+                MemoryTerm("copies of optimizer state", math.ceil(exact), "views are cloned before they are written", _FILES)
+            )
         elif staged:
-            terms.append(MemoryTerm("staged shards", math.ceil(staged),
-                                    f"{what}{worker}; pinned, each tensor rounded up to a power of two (x {staged / max(exact, 1):.2f}), "
-                                    "and kept after the first save", _FILES + ": preload_tensors"))  # fmt: skip
-        terms.append(MemoryTerm("writer processes", ranks * _WRITER, f"{ranks} ranks x {_WRITER // _MIB} MiB", _FILES + "; " + _MEASURED))
+            terms.append(
+                MemoryTerm(
+                    "staged shards",
+                    math.ceil(staged),
+                    f"{what}{worker}; pinned, each tensor rounded up to a power of two (x {staged / max(exact, 1):.2f}), "
+                    "and kept after the first save",
+                    _FILES + ": preload_tensors",
+                )
+            )
+        terms.append(
+            MemoryTerm("writer processes", ranks * _WRITER, f"{ranks} ranks x {_WRITER // _MIB} MiB", _FILES + "; " + _MEASURED)
+        )
         if save.asynchronous and save.persistent_worker:
-            terms.append(MemoryTerm("checkpoint workers", ranks * (_RANK_GPU // 2), f"{ranks} spawned processes with CUDA",
-                                    "Megatron-LM async_utils.py: PersistentAsyncCaller"))  # fmt: skip
+            terms.append(
+                MemoryTerm(
+                    "checkpoint workers",
+                    ranks * (_RANK_GPU // 2),
+                    f"{ranks} spawned processes with CUDA",
+                    "Megatron-LM async_utils.py: PersistentAsyncCaller",
+                )
+            )
     if save.sharded and save.optimizer and save.gathered and plan.layout.dense_copies > 1:
         first = max((held(plan, stage).trained for stage in _stages_of_a_node(plan)), default=0)
         holders = 1 if save.gathered_on_first else ranks
-        terms.append(MemoryTerm("gathered optimizer", math.ceil(12 * first * holders),
-                                f"12 bytes x {first / 1e9:.3f} B parameters on {holders} rank{'s' if holders > 1 else ''}, in ordinary memory",
-                                "Megatron-LM distrib_optimizer.py: get_parameter_state_dp_zero"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "gathered optimizer",
+                math.ceil(12 * first * holders),
+                f"12 bytes x {first / 1e9:.3f} B parameters on {holders} rank{'s' if holders > 1 else ''}, in ordinary memory",
+                "Megatron-LM distrib_optimizer.py: get_parameter_state_dp_zero",
+            )
+        )
     if save.safetensors:
         model = count(plan.shape) * 2
-        shard = min(save.shard_bytes, model) if plan.tuning.kind == "full" else min(save.shard_bytes, model)
+        shard = min(save.shard_bytes, model)
         tensor = 2 * max(padded_vocabulary(plan.shape, 1) * plan.shape.hidden, plan.shape.hidden * plan.shape.ffn)
-        terms.append(MemoryTerm("safetensors on rank 0", shard + (tensor if model > shard else 0),
-                                f"one shard of {shard / 1e9:.2f} GB" + (f" and a tensor of {tensor / 1e9:.2f} GB" if model > shard else ""),
-                                "mcore-bridge utils/safetensors.py: StreamingSafetensorSaver"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "safetensors on rank 0",
+                shard + (tensor if model > shard else 0),
+                f"one shard of {shard / 1e9:.2f} GB" + (f" and a tensor of {tensor / 1e9:.2f} GB" if model > shard else ""),
+                "mcore-bridge utils/safetensors.py: StreamingSafetensorSaver",
+            )
+        )
     return terms
 
 
@@ -205,7 +284,9 @@ def _staged(plan: Plan) -> tuple[float, float, str]:
         has = held(plan, stage)
         model = has.trained if plan.tuning.kind == "lora" else has.all
         # The same weights lie on all data-parallel ranks; each writes a part (FullyParallelSaveStrategyWrapper).
-        tensors = [float(size) for size in (has.trained_tensors if plan.tuning.kind == "lora" else has.tensors)][:: layout.dense_copies]
+        tensors = [float(size) for size in (has.trained_tensors if plan.tuning.kind == "lora" else has.tensors)][
+            :: layout.dense_copies
+        ]
         rounded += pinned_bytes(tensors, plan.precision.weight)
         exact += model * plan.precision.weight / layout.dense_copies
         if with_optimizer and plan.optimizer.offload < 1.0:
@@ -223,17 +304,29 @@ def _hf_save(plan: Plan) -> list[MemoryTerm]:
     has = held(plan, 0)
     whole = (has.trained if plan.tuning.kind == "lora" else has.all) * 2
     if plan.sharding.kind == "fsdp" or (plan.sharding.stage == 3 and plan.sharding.gather_on_save):
-        terms.append(MemoryTerm("gathered weights on rank 0", whole, "2 bytes a parameter",
-                                "DeepSpeed stage3_gather_16bit_weights_on_model_save; FSDP FULL_STATE_DICT"))  # fmt: skip
+        terms.append(
+            MemoryTerm(
+                "gathered weights on rank 0",
+                whole,
+                "2 bytes a parameter",
+                "DeepSpeed stage3_gather_16bit_weights_on_model_save; FSDP FULL_STATE_DICT",
+            )
+        )
     elif whole:
-        terms.append(MemoryTerm("safetensors on rank 0", min(whole, plan.save.shard_bytes), "one shard", "transformers save_pretrained"))
+        terms.append(
+            MemoryTerm("safetensors on rank 0", min(whole, plan.save.shard_bytes), "one shard", "transformers save_pretrained")
+        )
     return terms
 
 
 def checkpoint_bytes(plan: Plan) -> int:
     """On disk, all ranks together."""
     whole = count(plan.shape)
-    trained = sum(held(plan, stage).trained for stage in range(plan.layout.pp)) * plan.layout.tp if plan.tuning.kind == "lora" else whole
+    trained = (
+        sum(held(plan, stage).trained for stage in range(plan.layout.pp)) * plan.layout.tp
+        if plan.tuning.kind == "lora"
+        else whole
+    )
     weights = trained * 2
     total = 0.0
     if plan.save.sharded:

@@ -25,14 +25,17 @@ def _qwen3_moe(hidden: int, layers: int, heads: int, ffn: int, moe_ffn: int) -> 
             "max_position_embeddings": 40960}  # fmt: skip
 
 
-def _qwen25(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocab: int, *, tied: bool = False) -> dict[str, Any]:
+def _qwen25(
+    hidden: int, layers: int, heads: int, kv: int, ffn: int, *, vocab: int = 152064, tied: bool = False
+) -> dict[str, Any]:
     return {"model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
             "num_key_value_heads": kv, "intermediate_size": ffn, "vocab_size": vocab, "tie_word_embeddings": tied,
             "max_position_embeddings": 32768}  # fmt: skip
 
 
-def _llama3(hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False, head_dim: int = 128,
-            positions: int = 131072) -> dict[str, Any]:
+def _llama3(
+    hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False, head_dim: int = 128, positions: int = 131072
+) -> dict[str, Any]:
     return {"model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
             "num_key_value_heads": 8, "head_dim": head_dim, "intermediate_size": ffn, "vocab_size": 128256,
             "tie_word_embeddings": tied, "max_position_embeddings": positions}  # fmt: skip
@@ -47,13 +50,13 @@ KNOWN_MODELS: dict[str, dict[str, Any]] = {
     "qwen3-32b": _qwen3(5120, 64, 64, 25600),
     "qwen3-30b-a3b": _qwen3_moe(2048, 48, 32, 6144, 768),
     "qwen3-235b-a22b": _qwen3_moe(4096, 94, 64, 12288, 1536),
-    "qwen2.5-0.5b": _qwen25(896, 24, 14, 2, 4864, 151936, tied=True),
-    "qwen2.5-1.5b": _qwen25(1536, 28, 12, 2, 8960, 151936, tied=True),
-    "qwen2.5-3b": _qwen25(2048, 36, 16, 2, 11008, 151936, tied=True),
-    "qwen2.5-7b": _qwen25(3584, 28, 28, 4, 18944, 152064),
-    "qwen2.5-14b": _qwen25(5120, 48, 40, 8, 13824, 152064),
-    "qwen2.5-32b": _qwen25(5120, 64, 40, 8, 27648, 152064),
-    "qwen2.5-72b": _qwen25(8192, 80, 64, 8, 29568, 152064),
+    "qwen2.5-0.5b": _qwen25(896, 24, 14, 2, 4864, vocab=151936, tied=True),
+    "qwen2.5-1.5b": _qwen25(1536, 28, 12, 2, 8960, vocab=151936, tied=True),
+    "qwen2.5-3b": _qwen25(2048, 36, 16, 2, 11008, vocab=151936, tied=True),
+    "qwen2.5-7b": _qwen25(3584, 28, 28, 4, 18944),
+    "qwen2.5-14b": _qwen25(5120, 48, 40, 8, 13824),
+    "qwen2.5-32b": _qwen25(5120, 64, 40, 8, 27648),
+    "qwen2.5-72b": _qwen25(8192, 80, 64, 8, 29568),
     "llama-3-8b": _llama3(4096, 32, 32, 14336, positions=8192),
     "llama-3-70b": _llama3(8192, 80, 64, 28672, positions=8192),
     "llama-3.1-8b": _llama3(4096, 32, 32, 14336),

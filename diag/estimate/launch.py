@@ -55,7 +55,9 @@ _PREFIXES: dict[str, frozenset[str]] = {
 _SRUN_NODES = ("-N", "--nodes")
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _SWIFT_VERBS = ("sft", "rlhf", "pt")
-_BARE_TORCHRUN = frozenset({"--standalone", "--no_python", "--no-python", "-m", "--module", "--run_path", "--run-path", "--use_env"})
+_BARE_TORCHRUN = frozenset(
+    {"--standalone", "--no_python", "--no-python", "-m", "--module", "--run_path", "--run-path", "--use_env"}
+)
 _DEEP = 8  # wrappers within wrappers
 
 
@@ -99,7 +101,8 @@ def _unwrap(words: list[str], launch: Launch, folder: Path) -> list[str] | None:
         return _deepspeed(words[1:], launch)
     if name.startswith("python"):
         return _python(words[1:], launch)
-    return _program(name, words[0], words[1:], launch)
+    _program(name, words[0], words[1:], launch)
+    return None
 
 
 def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
@@ -111,10 +114,12 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
             launch.nodes = _number(launch.environment.get("NNODES", ""), "NNODES") or launch.nodes
             if not launch.environment.get("NPROC_PER_NODE"):
                 launch.notes.append("NPROC_PER_NODE is not set: one process a node")
-        return None
+        return
     if name in ("megatron", "swift"):
         verb = rest[0] if rest else "nothing"
-        raise EstimateError(f"`{name} {verb}` trains nothing", hint=f"`{name} sft`, `{name} pt` and `{name} rlhf` can be estimated")
+        raise EstimateError(
+            f"`{name} {verb}` trains nothing", hint=f"`{name} sft`, `{name} pt` and `{name} rlhf` can be estimated"
+        )
     inside = re.search(r"swift/(?:cli|llm)/(?:_megatron/|train/)?(sft|rlhf|pt)\.py$", path)
     if inside:
         launch.program, launch.verb = ("megatron" if "_megatron" in path else "swift"), inside[1]
@@ -123,7 +128,6 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
     else:
         launch.program = "script"
     launch.words = rest
-    return None
 
 
 def _number(text: str, who: str) -> int | None:
@@ -184,8 +188,8 @@ def _deepspeed(words: list[str], launch: Launch) -> list[str]:
 
 
 _BARE_ACCELERATE = frozenset(
-    {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m", "--quiet",
-     "-q", "--use_megatron_lm", "--mixed-precision-fp16"}
+    {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m",
+     "--quiet", "-q", "--use_megatron_lm"}
 )  # fmt: skip
 
 
@@ -217,8 +221,10 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
+    try:
+        import yaml  # type: ignore[import-untyped]  # accelerate brings it; diag itself needs none
+    except ImportError as error:
+        raise EstimateError(f"cannot read {path}: PyYAML is not installed beside diag", hint="pip install pyyaml") from error
     try:
         data = yaml.safe_load(path.read_text(errors="replace")[:200_000])
     except (OSError, yaml.YAMLError) as error:
@@ -263,7 +269,8 @@ def _python(words: list[str], launch: Launch) -> list[str] | None:
                 return ["deepspeed", *rest]
             if module == "swift.cli.main":
                 return ["swift", *rest]
-            return _program("", module.replace(".", "/") + ".py", rest, launch)
+            _program("", module.replace(".", "/") + ".py", rest, launch)
+            return None
         if words[index] == "-c":
             raise EstimateError("`python -c` has no arguments that tell of memory", hint="pass the training command itself")
         index += 2 if words[index] in ("-X", "-W") else 1
@@ -273,7 +280,8 @@ def _python(words: list[str], launch: Launch) -> list[str] | None:
     name = script.rpartition("/")[2]
     if name in ("torchrun", "accelerate", "deepspeed", "megatron", "swift"):
         return words[index:]
-    return _program(name, script, words[index + 1 :], launch)
+    _program(name, script, words[index + 1 :], launch)
+    return None
 
 
 def _shell(words: list[str], launch: Launch, folder: Path) -> list[str]:
@@ -297,7 +305,11 @@ def _shell(words: list[str], launch: Launch, folder: Path) -> list[str]:
 def _from_script(text: str, arguments: list[str], launch: Launch, where: str) -> list[str]:
     found, variables = training_command(text, arguments, launch.environment)
     if found is None:
-        raise EstimateError(f"no training command was found in {where}", hint="pass the command itself: diag estimate -- megatron ...")
+        raise EstimateError(
+            f"no training command was found in {where}", hint="pass the command itself: diag estimate -- megatron ..."
+        )
     launch.environment.update(variables)
-    launch.notes.append(f"read from {where}: {shlex.join(found[:6])} ... (variables filled in as far as a look at the text tells)")
+    launch.notes.append(
+        f"read from {where}: {shlex.join(found[:6])} ... (variables filled in as far as a look at the text tells)"
+    )
     return found

@@ -1,7 +1,7 @@
 """The plan of `megatron sft|pt|rlhf` (ms-swift 3.7-3.12 and 4.x names and defaults) and of Megatron-LM's own pretrain scripts.
 
-Defaults are those of swift/megatron/argument(s)/megatron_args.py of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3, 3.11.3, 3.12.6, 4.0.0 and
-4.6.0; where they differ between versions the names in CMD, or the ms-swift installed beside CMD's program, decide.
+Defaults are those of swift/megatron/argument(s)/megatron_args.py of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3, 3.11.3, 3.12.6, 4.0.0
+and 4.6.0; where they differ between versions the names in CMD, or the ms-swift installed beside CMD's program, decide.
 """
 
 from __future__ import annotations
@@ -13,8 +13,19 @@ from diag.estimate.plan import Batch, Data, Layout, Optimizer, Plan, Precision, 
 
 __all__ = ["megatron_plan"]
 
-_OLD_NAMES = ("train_type", "save", "save_interval", "max_epochs", "num_workers", "ref_load", "adapter_load", "log_interval",
-              "distributed_backend", "eval_interval", "no_initialization")  # fmt: skip
+_OLD_NAMES = (
+    "train_type",
+    "save",
+    "save_interval",
+    "max_epochs",
+    "num_workers",
+    "ref_load",
+    "adapter_load",
+    "log_interval",
+    "distributed_backend",
+    "eval_interval",
+    "no_initialization",
+)
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 _PAIRS = ("dpo", "rm")  # chosen and rejected pass through the model together
 _NO_REFERENCE = ("rm", "gkd")  # swift/megatron/trainers/rlhf_mixin.py: prepare_model
@@ -64,18 +75,28 @@ def megatron_plan(
     attention = "unfused" if flags.text("attention_backend", default="flash") in ("unfused", "local") else "flash"
     fused_loss = flags.flag("cross_entropy_loss_fusion", default=version >= (4,))
     return Plan(
-        framework="megatron", stage=stage, model=name, shape=shape, layout=layout, tuning=tuning, precision=precision,
-        optimizer=optimizer, sharding=Sharding(), recompute=_recompute(flags, plain=plain),
-        batch=_batch(flags, stage, shape.max_positions, plain, assumed, attention),
+        framework="megatron",
+        stage=stage,
+        model=name,
+        shape=shape,
+        layout=layout,
+        tuning=tuning,
+        precision=precision,
+        optimizer=optimizer,
+        sharding=Sharding(),
+        recompute=_recompute(flags, plain=plain),
+        batch=_batch(flags, stage, shape.max_positions, assumed, plain=plain, attention=attention),
         save=_save(flags, version, kind, plain),
         data=_data(flags, version),
         reference=stage in ("dpo", "kto", "grpo") and kind != "lora" and stage not in _NO_REFERENCE,
         attention=attention,
         compiled_loss=fused_loss and flags.text("cross_entropy_fusion_impl", default="native") == "native",
-        fused_gradients=not flags.flag("no_gradient_accumulation_fusion") and flags.flag("gradient_accumulation_fusion", default=True),
+        fused_gradients=not flags.flag("no_gradient_accumulation_fusion")
+        and flags.flag("gradient_accumulation_fusion", default=True),
         on_cpu=flags.text("ddp_backend", "distributed_backend") == "gloo",
-        trainer=trainer, assumed=tuple(assumed),
-    )  # fmt: skip
+        trainer=trainer,
+        assumed=tuple(assumed),
+    )
 
 
 def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int) -> Layout:
@@ -101,11 +122,18 @@ def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int)
     if ep > 1 and experts and experts % ep:
         raise EstimateError(f"{experts} experts cannot be divided by --expert_model_parallel_size {ep}")
     layout = Layout(
-        processes, nodes, tp, pp, cp, ep if experts else 1, etp if experts else 1, vpp if pp > 1 else 1,
+        processes,
+        nodes,
+        tp,
+        pp,
+        cp,
+        ep if experts else 1,
+        etp if experts else 1,
+        vpp if pp > 1 else 1,
         sequence_parallel=flags.flag("sequence_parallel") and tp > 1,
         first_layers=flags.maybe_whole("decoder_first_pipeline_num_layers") if pp > 1 else None,
         last_layers=flags.maybe_whole("decoder_last_pipeline_num_layers") if pp > 1 else None,
-    )  # fmt: skip
+    )
     stages = layout.stage_layers(layers)
     if min(stages) < 1 or sum(stages) != layers:
         raise EstimateError(f"{layers} layers do not fit {pp} pipeline stages ({', '.join(map(str, stages))} layers)")
@@ -114,7 +142,7 @@ def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int)
 
 def _precision(flags: Flags, *, aware: bool, bf16: bool) -> Precision:
     """ms-swift sums gradients in fp32 for bf16 unless main_grads_dtype says otherwise; only a precision-aware optimizer keeps
-    its own values in fewer bytes. Main parameters of bf16 weights then are 16-bit remainders (Megatron's store_param_remainders)."""
+    its own values in fewer bytes. Main parameters of bf16 weights are 16-bit remainders then (store_param_remainders)."""
     types = tuple(_BYTES)
     gradient = _BYTES[flags.choice("main_grads_dtype", of=types, default="fp32")]
     main = _BYTES[flags.choice("main_params_dtype", of=types, default="fp32")]
@@ -129,23 +157,31 @@ def _precision(flags: Flags, *, aware: bool, bf16: bool) -> Precision:
 
 
 def _recompute(flags: Flags, *, plain: bool) -> Recompute:
-    granularity = flags.choice("recompute_granularity", of=("none", "selective", "full"), default="none" if plain else "selective")
+    granularity = flags.choice(
+        "recompute_granularity", of=("none", "selective", "full"), default="none" if plain else "selective"
+    )
     if flags.flag("recompute_activations"):
         granularity = "selective"
-    method = flags.choice("recompute_method", of=("uniform", "block", "none"), default="uniform" if granularity == "full" else "none")
+    method = flags.choice(
+        "recompute_method", of=("uniform", "block", "none"), default="uniform" if granularity == "full" else "none"
+    )
     modules = flags.words("recompute_modules") or ("core_attn",)
     if flags.flag("moe_layer_recompute"):
         modules = (*modules, "moe")
-    return Recompute(granularity, "" if method == "none" else method, flags.whole("recompute_num_layers", default=1), tuple(modules))
+    return Recompute(
+        granularity, "" if method == "none" else method, flags.whole("recompute_num_layers", default=1), tuple(modules)
+    )
 
 
-def _batch(flags: Flags, stage: str, positions: int, plain: bool, assumed: list[str], attention: str) -> Batch:
+def _batch(flags: Flags, stage: str, positions: int, assumed: list[str], *, plain: bool, attention: str) -> Batch:
     packed = flags.flag("packing")
     sequence = flags.maybe_whole("packing_length") if packed else None
     sequence = sequence or flags.maybe_whole("seq_length", "max_length")
     if sequence is None:
         sequence = positions or 4096
-        assumed.append(f"no --{'seq_length' if plain else 'max_length'}: sequences of up to {sequence} tokens, the model's own limit")
+        assumed.append(
+            f"no --{'seq_length' if plain else 'max_length'}: sequences of up to {sequence} tokens, the model's own limit"
+        )
     return Batch(
         micro=flags.whole("micro_batch_size", default=1),
         global_size=flags.whole("global_batch_size", default=16),

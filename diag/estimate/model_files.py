@@ -6,7 +6,6 @@ Only small local files are read; nothing is asked of a network.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,20 @@ __all__ = ["dataset_bytes", "find_shape", "read_config"]
 _LARGEST = 10_000_000  # bytes: a config.json has a few thousand
 
 # Megatron-LM's own flags for what config.json would tell: megatron/training/arguments.py.
-_MEGATRON_NAMES = {"num_layers": "num_hidden_layers", "hidden_size": "hidden_size", "ffn_hidden_size": "intermediate_size",
-                   "num_attention_heads": "num_attention_heads", "num_query_groups": "num_key_value_heads",
-                   "kv_channels": "head_dim", "vocab_size": "vocab_size", "num_experts": "num_experts",
-                   "moe_router_topk": "num_experts_per_tok", "moe_ffn_hidden_size": "moe_intermediate_size",
-                   "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
-                   "max_position_embeddings": "max_position_embeddings"}  # fmt: skip
+_MEGATRON_NAMES = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "intermediate_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_query_groups": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "vocab_size": "vocab_size",
+    "num_experts": "num_experts",
+    "moe_router_topk": "num_experts_per_tok",
+    "moe_ffn_hidden_size": "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+}
 
 
 def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[str]]:
@@ -36,7 +43,7 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
         return "as in the flags", *_from_flags(flags)
     if not name:
         raise EstimateError("CMD names no model", hint="pass --model with a local folder that holds config.json, or a known name")
-    config, where = read_config(name, flags.environment)
+    config, where = read_config(name, flags.environment, flags.folder)
     if config is None:
         raise EstimateError(
             f"the model {name!r} is not known, and there is no config.json of it on this machine",
@@ -47,9 +54,9 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
     return name, shape, list(notes)
 
 
-def read_config(name: str, environment: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
+def read_config(name: str, environment: Mapping[str, str], folder: Path = Path()) -> tuple[dict[str, Any] | None, str]:
     """(config, where it was found). None where nothing has it."""
-    for path in _places(name, environment):
+    for path in _places(name, environment, folder):
         data = _json(path)
         if data is not None:
             return data, str(path)
@@ -57,10 +64,11 @@ def read_config(name: str, environment: Mapping[str, str]) -> tuple[dict[str, An
     return known, f"the built-in table, {name}"
 
 
-def _places(name: str, environment: Mapping[str, str]) -> list[Path]:
-    home = Path(environment.get("HOME") or os.path.expanduser("~"))
-    places = [Path(name).expanduser() / "config.json"]
-    args = Path(name).expanduser() / "args.json"  # a checkpoint of ms-swift in Megatron's format names its model there
+def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Path]:
+    home = Path(environment.get("HOME") or Path("~").expanduser())
+    here = folder / Path(name).expanduser()
+    places = [here / "config.json"]
+    args = here / "args.json"  # a checkpoint of ms-swift in Megatron's format names its model there
     if args.is_file() and not places[0].is_file():
         told = _json(args) or {}
         model = told.get("model_dir") or told.get("model")
@@ -121,10 +129,10 @@ def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
 
 
 def dataset_bytes(flags: Flags) -> int | None:
-    """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part, which is not counted."""
+    """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part: not reckoned."""
     total, found = 0, False
     for word in flags.words("dataset", "cached_dataset", "data_path")[:64]:
-        path = Path(word.partition("#")[0]).expanduser()
+        path = flags.folder / Path(word.partition("#")[0]).expanduser()
         try:
             if path.is_file():
                 total += path.stat().st_size

@@ -63,8 +63,23 @@ class Shape:
 
 
 # Of these it is known here what their layers hold; others that look like a plain decoder are read as one, and that is said.
-_KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3",
-                    "kimi_k2", "gemma2", "phi3", "olmo2"})  # fmt: skip
+_KNOWN = frozenset(
+    {
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "mixtral",
+        "deepseek_v2",
+        "deepseek_v3",
+        "kimi_k2",
+        "gemma2",
+        "phi3",
+        "olmo2",
+    }
+)
 _NOT_A_DECODER = ("linear_attention", "mamba", "recurrent", "gated_delta")
 
 
@@ -114,7 +129,20 @@ def _refuse_what_is_no_decoder(config: Mapping[str, Any], kind: str, where: str)
     layer_types = config.get("layer_types")
     kinds = {str(item) for item in layer_types} if isinstance(layer_types, (list, tuple)) else set()
     strange = sorted(item for item in kinds if any(word in item for word in _NOT_A_DECODER))
-    if strange or kind in ("mamba", "mamba2", "jamba", "rwkv", "qwen3_next", "qwen3_5_moe", "qwen3_5", "t5", "bert", "gpt2", "opt", "bloom"):
+    if strange or kind in (
+        "mamba",
+        "mamba2",
+        "jamba",
+        "rwkv",
+        "qwen3_next",
+        "qwen3_5_moe",
+        "qwen3_5",
+        "t5",
+        "bert",
+        "gpt2",
+        "opt",
+        "bloom",
+    ):
         raise EstimateError(
             f"{where}: {kind or 'this model'} is not a decoder of plain attention and gated MLPs"
             + (f" (layers: {', '.join(strange)})" if strange else ""),

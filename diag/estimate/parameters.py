@@ -93,7 +93,7 @@ def count(shape: Shape) -> int:
     return layers + shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
 
 
-def lora_count(shape: Shape, layer: int, rank: int, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerCount:
+def lora_count(shape: Shape, layer: int, rank: int, *, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerCount:
     """Parameters that LoRA on all linear layers adds to one layer (not to the router). The A of a column-parallel matrix and
     the B of a row-parallel one lie whole on each rank."""
     h, r = shape.hidden, rank

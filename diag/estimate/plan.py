@@ -12,7 +12,7 @@ __all__ = ["Batch", "Data", "Layout", "Optimizer", "Plan", "Precision", "Recompu
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the ranks divide the model. `first_layers` and `last_layers`: layers of the first and last pipeline stage where given."""
+    """How the ranks divide the model. `first_layers`, `last_layers`: layers of the first and last pipeline stage where given."""
 
     processes: int  # of one node
     nodes: int
@@ -52,7 +52,7 @@ class Layout:
         rest = layers - (first or 0) - (last or 0)
         share, extra = divmod(max(rest, 0), middle) if middle else (0, 0)
         stages = [share + (1 if index < extra else 0) for index in range(middle)]
-        return tuple([first] * (first is not None) + stages + [last] * (last is not None))  # type: ignore[list-item]
+        return tuple(number for number in (first, *stages, last) if number is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ def _filled(text: str, known: Mapping[str, str]) -> str:
 
 def _words(line: str, known: Mapping[str, str]) -> list[str]:
     try:
-        return shlex.split(re.sub(r"\d?>+\s*\S+|2>&1", "", _filled(line.replace('"$@"', "$@").replace('"${', "${").replace('}"', "}"), known)))
+        return shlex.split(
+            re.sub(r"\d?>+\s*\S+|2>&1", "", _filled(line.replace('"$@"', "$@").replace('"${', "${").replace('}"', "}"), known))
+        )
     except ValueError:  # quotes that do not close on this line
         return []

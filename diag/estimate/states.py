@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.estimate.model_shape import Shape
 from diag.estimate.parameters import layer_count, lora_count
-from diag.estimate.plan import Plan
+from diag.estimate.plan import Layout, Plan, Tuning
 from diag.observations.memory import MemoryTerm
 
 __all__ = ["GIB", "Held", "held", "pinned_bytes", "stage_layer_numbers", "state_terms"]
@@ -44,7 +44,11 @@ class Held:
 
 
 def stage_layer_numbers(plan: Plan, stage: int) -> range:
-    stages = plan.layout.stage_layers(plan.shape.layers)
+    return _layer_numbers(plan.shape, plan.layout, stage)
+
+
+def _layer_numbers(shape: Shape, layout: Layout, stage: int) -> range:
+    stages = layout.stage_layers(shape.layers)
     start = sum(stages[:stage])
     return range(start, start + stages[stage])
 
@@ -55,23 +59,22 @@ def padded_vocabulary(shape: Shape, tp: int) -> int:
 
 
 def held(plan: Plan, stage: int) -> Held:
-    return _held(plan.shape, plan.layout.tp, plan.layout.ep, plan.layout.etp, plan.layout.pp, stage,
-                 tuple(stage_layer_numbers(plan, stage)), plan.tuning.kind, plan.tuning.lora_rank, plan.tuning.frozen_share)  # fmt: skip
+    return _held(plan.shape, plan.layout, plan.tuning, stage)
 
 
 @functools.lru_cache(maxsize=256)
-def _held(shape: Shape, tp: int, ep: int, etp: int, pp: int, stage: int, layers: tuple[int, ...], kind: str, rank: int,
-          frozen: float) -> Held:  # fmt: skip
+def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
+    tp, ep, etp, pp, kind = layout.tp, layout.ep, layout.etp, layout.pp, tuning.kind
     dense = experts = added_dense = added_experts = 0
     tensors: list[int] = []
     added: list[int] = []
-    for layer in layers:
+    for layer in _layer_numbers(shape, layout, stage):
         layer_has = layer_count(shape, layer, tp, ep, etp)
         dense += layer_has.dense
         experts += layer_has.experts
         tensors += [*layer_has.tensors, *layer_has.expert_tensors]
         if kind == "lora":
-            extra = lora_count(shape, layer, rank, tp, ep, etp)
+            extra = lora_count(shape, layer, tuning.lora_rank, tp=tp, ep=ep, etp=etp)
             added_dense += extra.dense
             added_experts += extra.experts
             added += [*extra.tensors, *extra.expert_tensors]
@@ -84,8 +87,10 @@ def _held(shape: Shape, tp: int, ep: int, etp: int, pp: int, stage: int, layers:
         tensors.append(shape.hidden)
     dense += embedding
     if kind == "lora":
-        return Held(dense + added_dense, experts + added_experts, added_dense, added_experts, embedding, tuple(tensors), tuple(added))
-    share = 1.0 - frozen
+        return Held(
+            dense + added_dense, experts + added_experts, added_dense, added_experts, embedding, tuple(tensors), tuple(added)
+        )
+    share = 1.0 - tuning.frozen_share
     return Held(dense, experts, int(dense * share), int(experts * share), embedding, tuple(tensors), tuple(tensors))
 
 
@@ -107,14 +112,28 @@ def _bytes(value: float) -> str:
 
 def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     has, prec, layout, opt = held(plan, stage), plan.precision, plan.layout, plan.optimizer
-    terms = [_term("weights", has.all * prec.weight, f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes", _MEGATRON_SIZES)]
+    terms = [
+        _term("weights", has.all * prec.weight, f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes", _MEGATRON_SIZES)
+    ]
     if plan.reference:
-        terms.append(_term("reference model", has.all * prec.weight, f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes, frozen",
-                           "ms-swift megatron/trainers/rlhf_mixin.py: prepare_model"))  # fmt: skip
+        terms.append(
+            _term(
+                "reference model",
+                has.all * prec.weight,
+                f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes, frozen",
+                "ms-swift megatron/trainers/rlhf_mixin.py: prepare_model",
+            )
+        )
     if plan.teacher_parameters:
         terms.append(_term("teacher model", plan.teacher_parameters * 2 / (layout.tp * layout.pp), "2 bytes a parameter", ""))
-    terms.append(_term("gradients", has.trained * prec.gradient,
-                       f"{_count(has.trained)} trained x {_bytes(prec.gradient)} bytes, not divided", _BUFFERS))  # fmt: skip
+    terms.append(
+        _term(
+            "gradients",
+            has.trained * prec.gradient,
+            f"{_count(has.trained)} trained x {_bytes(prec.gradient)} bytes, not divided",
+            _BUFFERS,
+        )
+    )
     dense_by = layout.dense_copies if opt.distributed else 1
     expert_by = layout.expert_copies if opt.distributed else 1
     shard = has.trained_dense / dense_by + has.trained_experts / expert_by
@@ -125,11 +144,23 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     moments = {"adam": prec.moment1 + prec.moment2, "sgd": 4.0}.get(opt.kind, 4.0)
     divided = f"/ {dense_by} (dense) and {expert_by} (experts)" if has.experts else f"/ {dense_by}"
     if main * main_share:
-        terms.append(_term("main parameters", shard * main * main_share,
-                           f"{_count(has.trained)} trained x {_bytes(main)} bytes {divided}" + _share_words(main_share), _DISTRIBUTED))  # fmt: skip
+        terms.append(
+            _term(
+                "main parameters",
+                shard * main * main_share,
+                f"{_count(has.trained)} trained x {_bytes(main)} bytes {divided}" + _share_words(main_share),
+                _DISTRIBUTED,
+            )
+        )
     if moments * stays:
-        terms.append(_term("optimizer moments", shard * moments * stays,
-                           f"{_count(has.trained)} trained x {_bytes(moments)} bytes {divided}" + _share_words(stays), _DISTRIBUTED))  # fmt: skip
+        terms.append(
+            _term(
+                "optimizer moments",
+                shard * moments * stays,
+                f"{_count(has.trained)} trained x {_bytes(moments)} bytes {divided}" + _share_words(stays),
+                _DISTRIBUTED,
+            )
+        )
     return terms
 
 
@@ -149,29 +180,65 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     if not how.parameters_on_cpu:
         terms.append(_term("weights", weight / parts["weights"], f"{_count(has.all)} parameters / {parts['weights']}", _ZERO))
         if plan.reference:
-            terms.append(_term("reference model", has.all * 2 / parts["weights"], f"{_count(has.all)} parameters x 2 bytes / {parts['weights']}",
-                               "ms-swift arguments/rlhf_args.py; divided by ZeRO 3 and FSDP only"))  # fmt: skip
+            terms.append(
+                _term(
+                    "reference model",
+                    has.all * 2 / parts["weights"],
+                    f"{_count(has.all)} parameters x 2 bytes / {parts['weights']}",
+                    "ms-swift arguments/rlhf_args.py; divided by ZeRO 3 and FSDP only",
+                )
+            )
     if zero == 3:
         layer = max(layer_count(plan.shape, number).total for number in range(plan.shape.layers))
         largest = max(layer, plan.shape.vocabulary * plan.shape.hidden)
         live = min(2 * largest, how.live, has.all) if how.kind == "zero" else min(2 * largest, has.all)
-        terms.append(_term("gathered layers", live * prec.weight, f"two layers (or the embedding) whole: {_count(live)} parameters",
-                           "DeepSpeed stage3_max_live_parameters; FSDP keeps the layer in work and the next"))  # fmt: skip
+        terms.append(
+            _term(
+                "gathered layers",
+                live * prec.weight,
+                f"two layers (or the embedding) whole: {_count(live)} parameters",
+                "DeepSpeed stage3_max_live_parameters; FSDP keeps the layer in work and the next",
+            )
+        )
     if not (zero >= 2 and how.optimizer_on_cpu):
-        terms.append(_term("gradients", has.trained * prec.gradient / parts["gradients"],
-                           f"{_count(has.trained)} trained x {_bytes(prec.gradient)} bytes / {parts['gradients']}", _ZERO))  # fmt: skip
+        terms.append(
+            _term(
+                "gradients",
+                has.trained * prec.gradient / parts["gradients"],
+                f"{_count(has.trained)} trained x {_bytes(prec.gradient)} bytes / {parts['gradients']}",
+                _ZERO,
+            )
+        )
     states = prec.main + prec.moment1 + prec.moment2
     if states and not how.optimizer_on_cpu:
-        terms.append(_term("optimizer", has.trained * states / parts["optimizer"],
-                           f"{_count(has.trained)} trained x {_bytes(states)} bytes / {parts['optimizer']}", _ZERO))  # fmt: skip
+        terms.append(
+            _term(
+                "optimizer",
+                has.trained * states / parts["optimizer"],
+                f"{_count(has.trained)} trained x {_bytes(states)} bytes / {parts['optimizer']}",
+                _ZERO,
+            )
+        )
     if how.kind == "zero":
         bucket = min(how.bucket, has.trained)
         copies = 2 if zero == 2 else 1  # one is filled while the other is reduced
-        terms.append(_term("communication buckets", bucket * prec.gradient * copies, f"{_count(bucket)} values x {copies}",
-                           "DeepSpeed reduce_bucket_size, allgather_bucket_size"))  # fmt: skip
+        terms.append(
+            _term(
+                "communication buckets",
+                bucket * prec.gradient * copies,
+                f"{_count(bucket)} values x {copies}",
+                "DeepSpeed reduce_bucket_size, allgather_bucket_size",
+            )
+        )
     elif world > 1 and how.kind == "none":
-        terms.append(_term("communication buckets", has.trained * prec.gradient, "as large as the gradients",
-                           "torch DistributedDataParallel, gradient_as_bucket_view=False"))  # fmt: skip
+        terms.append(
+            _term(
+                "communication buckets",
+                has.trained * prec.gradient,
+                "as large as the gradients",
+                "torch DistributedDataParallel, gradient_as_bucket_view=False",
+            )
+        )
     return terms
 
 

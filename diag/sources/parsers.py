@@ -5,6 +5,7 @@ from __future__ import annotations
 from diag.engine import Parser
 from diag.sources import (
     cgroup,
+    estimate,
     exits,
     faulthandler,
     flight_recorder,
@@ -31,6 +32,7 @@ PARSERS: dict[str, Parser] = {
     exits.SOURCE: exits.parse,
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
+    estimate.SOURCE: estimate.parse,
     nvml.SOURCE: nvml.parse,
     infiniband.SOURCE: infiniband.parse,
     interfaces.SOURCE: interfaces.parse,
