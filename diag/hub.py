@@ -20,11 +20,11 @@ import psutil
 
 import diag
 from diag.capture import JournalWriter
+from diag.commandestimate import estimate_watched
 from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
 from diag.engine import Engine
-from diag.estimate.watched import estimate_watched
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
 from diag.launchers import redacted

@@ -169,7 +169,7 @@ def _plan(launch: Launch, flags: Flags, machine: Machine, nodes: int | None, fol
 
 def _installed(launch: Launch) -> tuple[int, ...] | None:
     """The ms-swift beside the program that CMD starts, in its environment's PATH; None where there is none, or several."""
-    program = shutil.which(launch.program, path=launch.environment.get("PATH"))
+    program = shutil.which(launch.program, path=launch.environment.get("PATH", ""))
     if program is None:
         return None
     versions = set()
