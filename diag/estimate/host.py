@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from diag.estimate.activations import stage_activations, tokens_on_rank
 from diag.estimate.parameters import count
@@ -23,6 +24,7 @@ _PROGRAM_GPU, _PROGRAM_CPU = 290 * _MIB, 155 * _MIB  # a process that only impor
 _RANK_GPU, _RANK_CPU = 2000 * _MIB, 400 * _MIB  # after the first step
 _WORKER = 70 * _MIB  # what comes to be a forked DataLoader worker's own
 _COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = 250 * _MIB, 18 * _MIB, 32  # torch/_inductor/config.py: compile_threads
+_MAPPED = 32 * _MIB  # malloc gives larger pieces back at once: M_MMAP_THRESHOLD_MAX
 _WRITER = 200 * _MIB  # holds the queue of written files: spawned, so that it imports all again
 _CPU_KERNELS = 43 * _MIB  # a step: oneDNN keeps a kernel for each shape it meets, and experts meet a new one each time
 _CPU_KERNEL_STEPS = 16
@@ -133,18 +135,21 @@ def _optimizer_share(plan: Plan, has: Held) -> tuple[float, list[float]]:
     a rank has whole tensors, but for those that a boundary cuts."""
     dense_by = plan.layout.dense_copies if plan.optimizer.distributed else 1
     expert_by = plan.layout.expert_copies if plan.optimizer.distributed else 1
-    share = has.trained_dense / dense_by + has.trained_experts / expert_by
-    sizes = sorted(has.trained_tensors, reverse=True)
-    kept: list[float] = []
+    dense = _part(has.trained_tensors, has.trained_dense / dense_by, dense_by)
+    experts = _part(has.trained_expert_tensors, has.trained_experts / expert_by, expert_by)
+    return has.trained_dense / dense_by + has.trained_experts / expert_by, dense + experts
+
+
+def _part(tensors: Iterable[int], share: float, by: int) -> list[float]:
+    """Every so many of the tensors, largest first, up to the share; what is left is a piece of one."""
+    taken: list[float] = []
     total = 0.0
-    for size in sizes[:: max(1, min(dense_by, expert_by))]:
+    for size in sorted(tensors, reverse=True)[::by]:
         if total + size > share:
             break
-        kept.append(size)
+        taken.append(size)
         total += size
-    if share - total > 0:
-        kept.append(share - total)
-    return share, kept
+    return [*taken, share - total] if share > total else taken
 
 
 def _offloaded(plan: Plan) -> list[MemoryTerm]:
@@ -162,7 +167,7 @@ def _offloaded(plan: Plan) -> list[MemoryTerm]:
         rounded += pinned_bytes(sizes, 4.0) * fraction * (2 if params_pinned else 1)
         if not params_pinned:  # each tensor passes through a pinned 16-bit copy, and one of each size class is kept
             rounded += sum({pinned_bytes([size], 2.0) for size in sizes})
-            main += share * fraction * 4
+            main += fraction * (4 * share + 4 * sum(size for size in sizes if 2 * size < _MAPPED))
     what = "moments 8" if not plan.optimizer.precision_aware else "fp32 parameters 4, moments 8"
     pin = "fp32 parameters 4 and gradients 4" if not plan.optimizer.precision_aware else "fp32 gradients 4"
     terms = [
@@ -181,7 +186,8 @@ def _offloaded(plan: Plan) -> list[MemoryTerm]:
             MemoryTerm(
                 "old pages in data workers",
                 math.ceil(main),
-                "fp32 parameters 4 bytes once more: forked workers hold the pages that the first step overwrites",
+                "forked workers hold the pages that the first step overwrites: fp32 parameters 4 bytes, and 4 that malloc "
+                "kept of 16-bit copies (of tensors below 32 MiB)",
                 _MEASURED,
             )
         )
@@ -284,9 +290,7 @@ def _staged(plan: Plan) -> tuple[float, float, str]:
         has = held(plan, stage)
         model = has.trained if plan.tuning.kind == "lora" else has.all
         # The same weights lie on all data-parallel ranks; each writes a part (FullyParallelSaveStrategyWrapper).
-        tensors = [float(size) for size in (has.trained_tensors if plan.tuning.kind == "lora" else has.tensors)][
-            :: layout.dense_copies
-        ]
+        tensors = [float(size) for size in _written(plan, has)][:: layout.dense_copies]
         rounded += pinned_bytes(tensors, plan.precision.weight)
         exact += model * plan.precision.weight / layout.dense_copies
         if with_optimizer and plan.optimizer.offload < 1.0:
@@ -297,6 +301,11 @@ def _staged(plan: Plan) -> tuple[float, float, str]:
             exact += each * 4 * share * stays
     parts = "weights 2 bytes" + (" and optimizer 12 bytes" if with_optimizer and plan.optimizer.offload < 1.0 else "")
     return rounded, exact, f"{parts} a parameter of what each of {layout.processes} ranks writes"
+
+
+def _written(plan: Plan, has: Held) -> tuple[int, ...]:
+    lora = plan.tuning.kind == "lora"
+    return has.trained_tensors + has.trained_expert_tensors if lora else has.tensors + has.expert_tensors
 
 
 def _hf_save(plan: Plan) -> list[MemoryTerm]:

@@ -24,7 +24,7 @@ _ZERO = "ZeRO, arXiv:1910.02054, section 3"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Parameters on one rank of one stage. `trained_tensors`: sizes of the trained tensors, one by one."""
+    """Parameters on one rank of one stage, and the sizes of the single tensors; those of experts are not among `tensors`."""
 
     dense: int
     experts: int
@@ -32,7 +32,9 @@ class Held:
     trained_experts: int
     embedding: int
     tensors: tuple[int, ...] = ()
+    expert_tensors: tuple[int, ...] = ()
     trained_tensors: tuple[int, ...] = ()
+    trained_expert_tensors: tuple[int, ...] = ()
 
     @property
     def all(self) -> int:
@@ -67,17 +69,21 @@ def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
     tp, ep, etp, pp, kind = layout.tp, layout.ep, layout.etp, layout.pp, tuning.kind
     dense = experts = added_dense = added_experts = 0
     tensors: list[int] = []
+    expert_tensors: list[int] = []
     added: list[int] = []
+    added_expert_tensors: list[int] = []
     for layer in _layer_numbers(shape, layout, stage):
         layer_has = layer_count(shape, layer, tp, ep, etp)
         dense += layer_has.dense
         experts += layer_has.experts
-        tensors += [*layer_has.tensors, *layer_has.expert_tensors]
+        tensors += layer_has.tensors
+        expert_tensors += layer_has.expert_tensors
         if kind == "lora":
             extra = lora_count(shape, layer, tuning.lora_rank, tp=tp, ep=ep, etp=etp)
             added_dense += extra.dense
             added_experts += extra.experts
-            added += [*extra.tensors, *extra.expert_tensors]
+            added += extra.tensors
+            added_expert_tensors += extra.expert_tensors
     matrix = padded_vocabulary(shape, tp) // tp * shape.hidden
     ends = (stage == 0) + (stage == pp - 1)
     embedding = matrix * (1 if shape.tied and pp == 1 else ends)
@@ -86,12 +92,21 @@ def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
         dense += shape.hidden
         tensors.append(shape.hidden)
     dense += embedding
+    sizes, expert_sizes = tuple(tensors), tuple(expert_tensors)
     if kind == "lora":
         return Held(
-            dense + added_dense, experts + added_experts, added_dense, added_experts, embedding, tuple(tensors), tuple(added)
+            dense + added_dense,
+            experts + added_experts,
+            added_dense,
+            added_experts,
+            embedding,
+            sizes,
+            expert_sizes,
+            tuple(added),
+            tuple(added_expert_tensors),
         )
     share = 1.0 - tuning.frozen_share
-    return Held(dense, experts, int(dense * share), int(experts * share), embedding, tuple(tensors), tuple(tensors))
+    return Held(dense, experts, int(dense * share), int(experts * share), embedding, sizes, expert_sizes, sizes, expert_sizes)
 
 
 def state_terms(plan: Plan, stage: int) -> list[MemoryTerm]:

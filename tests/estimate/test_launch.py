@@ -23,7 +23,14 @@ CASES = [
     ("accelerate launch --num_processes 16 --num_machines 2 train.py --model m", {}, "script", "", 8, 2),
     ("deepspeed --num_gpus 4 --num_nodes 2 train.py --model m", {}, "script", "", 4, 2),
     ("deepspeed --include localhost:0,1,5 train.py --model m", {}, "script", "", 3, None),
-    ("nohup timeout -k 5 100 numactl -C 0 torchrun --nproc_per_node 2 pretrain_gpt.py --num-layers 2", {}, "megatron-lm", "pt", 2, None),
+    (
+        "nohup timeout -k 5 9 numactl -C 0 torchrun --nproc_per_node 2 pretrain_gpt.py --num-layers 2",
+        {},
+        "megatron-lm",
+        "pt",
+        2,
+        None,
+    ),
     ("diag run --quiet -- swift rlhf --model m", {"NPROC_PER_NODE": "2"}, "swift", "rlhf", 2, None),
     ("/opt/venv/bin/python /opt/venv/bin/torchrun --nproc_per_node 8 t.py --model m", {}, "script", "", 8, None),
 ]
@@ -31,7 +38,7 @@ CASES = [
 
 @pytest.mark.parametrize(("command", "environment", "program", "verb", "processes", "nodes"), CASES)
 def test_the_training_program_is_found_behind_its_launchers(
-    command: str, environment: dict[str, str], program: str, verb: str, processes: int, nodes: int | None
+    command: str, environment: dict[str, str], *, program: str, verb: str, processes: int, nodes: int | None
 ) -> None:
     launch = take_apart(shlex.split(command), environment)
     assert (launch.program, launch.verb, launch.processes, launch.nodes) == (program, verb, processes, nodes)
@@ -45,7 +52,8 @@ def test_one_process_is_taken_and_said_where_nproc_is_not_set() -> None:
 
 
 def test_an_accelerate_config_file_tells_processes_and_sharding(tmp_path: Path) -> None:
-    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\nnum_processes: 8\nnum_machines: 2\nfsdp_config:\n  fsdp_offload_params: true\n")
+    text = "distributed_type: FSDP\nnum_processes: 8\nnum_machines: 2\nfsdp_config:\n  fsdp_offload_params: true\n"
+    (tmp_path / "fsdp.yaml").write_text(text)
     launch = take_apart(["accelerate", "launch", "--config_file", "fsdp.yaml", "train.py", "--x"], {}, tmp_path)
     assert launch.processes == 4 and launch.nodes == 2
     assert launch.distributed["kind"] == "fsdp" and launch.distributed["fsdp_offload_params"] is True
@@ -106,7 +114,9 @@ def test_what_is_no_training_command_is_refused_in_words(command: str, said: str
         take_apart(shlex.split(command), {}, tmp_path)
 
 
-@pytest.mark.parametrize("text", ["megatron 'sft", "A=$A megatron sft --x $A", "${${", "B=(\n" * 3, "\\\n\\\n", "export\nexport =\n"])
+@pytest.mark.parametrize(
+    "text", ["megatron 'sft", "A=$A megatron sft --x $A", "${${", "B=(\n" * 3, "\\\n\\\n", "export\nexport =\n"]
+)
 def test_a_strange_script_raises_nothing(text: str) -> None:
     words, variables = training_command(text, ["a"], {})
     assert words is None or isinstance(words, list)
