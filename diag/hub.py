@@ -293,6 +293,8 @@ class Hub:
         """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
         self.environment[found.placement.rank] = found.variables
         self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
+        if len(self.environment) == 1:
+            estimate_watched(None, found.placement.pid, self.put, self.host)
         self.ras.rank_found(found.placement, found.variables)
         self._pool.watch(found.placement)
         if self._finder is not None:

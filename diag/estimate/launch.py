@@ -74,9 +74,19 @@ def take_apart(command: Sequence[str], environment: Mapping[str, str], folder: P
             raise EstimateError("there is no command to estimate", hint="diag estimate -- megatron rlhf --model ... ")
         further = _unwrap(words, launch, folder)
         if further is None:
+            _from_rank(launch)
             return launch
         words = further
     raise EstimateError("too many programs that start one another", hint="pass the training command itself")
+
+
+def _from_rank(launch: Launch) -> None:
+    """The command of a rank itself has its launcher's numbers in the environment."""
+    env = launch.environment
+    if launch.processes is None and env.get("RANK") and env.get("LOCAL_WORLD_SIZE"):
+        launch.processes = _number(env["LOCAL_WORLD_SIZE"], "LOCAL_WORLD_SIZE")
+        world = _number(env.get("WORLD_SIZE", ""), "WORLD_SIZE")
+        launch.nodes = max(1, world // launch.processes) if world and launch.processes else launch.nodes
 
 
 def _unwrap(words: list[str], launch: Launch, folder: Path) -> list[str] | None:

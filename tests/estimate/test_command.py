@@ -193,6 +193,19 @@ def test_a_watched_job_is_estimated_from_its_own_environment_and_folder(tmp_path
     assert told[0].gpu_bytes > 0 and told[0].host_bytes > 0 and told[0].save_bytes > 0 and told[0].checkpoint_bytes
 
 
+def test_a_rank_is_estimated_from_its_own_command_line(tmp_path: Path) -> None:
+    script = tmp_path / "swift" / "cli" / "_megatron" / "sft.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("input()\n")
+    env = {**os.environ, "RANK": "0", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}
+    words = [sys.executable, str(script), "--model", "Qwen/Qwen3-0.6B", "--max_length", "64"]
+    found: list[Record] = []
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env=env) as process:
+        estimate_watched(None, process.pid, found.append).join(30)
+        process.kill()
+    assert "2 ranks on 2 nodes" in found[0].payload["basis"]
+
+
 def test_a_command_that_trains_nothing_puts_nothing(tmp_path: Path) -> None:
     assert record_of("sleep", "5", folder=tmp_path, environment={}) == []
 

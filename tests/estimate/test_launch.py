@@ -51,6 +51,12 @@ def test_one_process_is_taken_and_said_where_nproc_is_not_set() -> None:
     assert "NPROC_PER_NODE" in launch.notes[0]
 
 
+def test_a_rank_knows_its_processes_and_nodes_from_its_environment() -> None:
+    env = {"RANK": "3", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}
+    launch = take_apart(["/usr/bin/python3", "-u", "/opt/swift/cli/_megatron/rlhf.py", "--model", "m"], env)
+    assert (launch.program, launch.verb, launch.processes, launch.nodes) == ("megatron", "rlhf", 4, 2)
+
+
 def test_an_accelerate_config_file_tells_processes_and_sharding(tmp_path: Path) -> None:
     text = "distributed_type: FSDP\nnum_processes: 8\nnum_machines: 2\nfsdp_config:\n  fsdp_offload_params: true\n"
     (tmp_path / "fsdp.yaml").write_text(text)
