@@ -29,7 +29,7 @@ __all__ = ["GPU_UNCERTAINTY", "HOST_UNCERTAINTY", "Estimate", "estimate"]
 # How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers, more ranks and
 # networks for NCCL, and other versions.
 GPU_UNCERTAINTY = 0.10
-HOST_UNCERTAINTY = 0.20
+HOST_UNCERTAINTY = 0.15
 
 _NAMES = {"sft": "SFT", "pt": "pre-training", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO", "rm": "reward model", "gkd": "GKD"}
 
@@ -82,7 +82,7 @@ class Estimate:
         """The model and the layout in words."""
         plan, layout = self.plan, self.plan.layout
         tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(plan.tuning.kind, "")
-        words = f"{plan.model} ({count(plan.shape) / 1e9:.2f} B parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
+        words = f"{plan.model} ({_parameters(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
         words += f"{layout.processes} rank{_s(layout.processes)} on {layout.nodes} node{_s(layout.nodes)}: "
         if plan.framework == "megatron":
             words += f"TP {layout.tp} PP {layout.pp} CP {layout.cp} DP {layout.dp}" + (
@@ -104,6 +104,10 @@ class Estimate:
             "save": [_term_json(term) for term in self.save],
             "checkpoint_bytes": self.checkpoint_bytes,
         }
+
+
+def _parameters(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e8 else f"{number / 1e6:.2f} M"
 
 
 def _s(number: int) -> str:

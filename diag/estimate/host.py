@@ -269,14 +269,24 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
         model = count(plan.shape) * 2
         shard = min(save.shard_bytes, model)
         tensor = 2 * max(padded_vocabulary(plan.shape, 1) * plan.shape.hidden, plan.shape.hidden * plan.shape.ffn)
+        more = model > shard
         terms.append(
             MemoryTerm(
                 "safetensors on rank 0",
-                shard + (tensor if model > shard else 0),
-                f"one shard of {shard / 1e9:.2f} GB" + (f" and a tensor of {tensor / 1e9:.2f} GB" if model > shard else ""),
+                shard + (tensor if more else 0),
+                f"one shard of {shard / 1e9:.2f} GB" + (f" and a tensor of {tensor / 1e9:.2f} GB" if more else ""),
                 "mcore-bridge utils/safetensors.py: StreamingSafetensorSaver",
             )
         )
+        if ranks > 1:
+            terms.append(
+                MemoryTerm(
+                    "tensors on other ranks",
+                    (ranks - 1) * tensor,
+                    f"{ranks - 1} x one whole tensor of {tensor / 1e9:.2f} GB",
+                    "mcore-bridge bridge/gpt_bridge.py: save_weights exports to the CPU on each rank",
+                )
+            )
     return terms
 
 

@@ -121,11 +121,12 @@ def test_an_offloaded_optimizer_is_held_twice_in_part_while_workers_are_forked(t
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_save_rises_as_told(run: str, tmp_path: Path) -> None:
-    """The rise of each rank's own peak and of all that stays afterwards; dirty page cache is not counted."""
+    """The rise of each rank's own peak, without the processes that it starts; dirty page cache is not counted."""
     told = predicted(run, tmp_path)
     ranks = RUNS[run]["ranks"]
     rise = sum(rank["after save_checkpoint"]["VmHWM"] - rank["before save_checkpoint"]["VmRSS"] for rank in ranks)
-    assert within(0.25, told.save_bytes, rise)
+    own = sum(term.size_bytes for term in told.save if term.name != "writer processes")
+    assert within(0.05, own, rise)
 
 
 @pytest.mark.parametrize("run", RUNS)
