@@ -47,7 +47,9 @@ def _changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
     yield from _megatron_changes(plan) if plan.framework == "megatron" else _hf_changes(plan)
     if plan.data.workers > 1:
         yield (
-            "--dataloader_num_workers 1" if "3." not in plan.trainer or plan.framework == "hf" else "--num_workers 1",
+            "--dataloader_num_workers 1"
+            if not plan.trainer.startswith("ms-swift 3") or plan.framework == "hf"
+            else "--num_workers 1",
             replace(plan, data=replace(plan.data, workers=1)),
             "data may come late",
         )
@@ -111,7 +113,7 @@ def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
     elif not opt.distributed:
         yield "--use_distributed_optimizer true", replace(plan, optimizer=replace(opt, distributed=True)), ""
     if plan.tuning.kind == "full":
-        tuner = "train_type" if "3." in plan.trainer else "tuner_type"
+        tuner = "train_type" if plan.trainer.startswith("ms-swift 3") else "tuner_type"
         yield f"--{tuner} lora", replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False), "another way to train"
     yield from _save_changes(plan)
 

@@ -80,6 +80,7 @@ _KNOWN = frozenset(
         "olmo2",
     }
 )
+_MOST_LAYERS, _MOST_EXPERTS = 2_000, 1_000_000  # of the whole model; each tensor of an expert is looked at
 _NOT_A_DECODER = ("linear_attention", "mamba", "recurrent", "gated_delta")
 
 
@@ -95,7 +96,7 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
     if kind not in _KNOWN:
         notes.append(f"model_type {kind or 'not given'} is not known here: read as a plain decoder with a gated MLP")
     hidden = _size(config, where, "hidden_size")
-    layers = _size(config, where, "num_hidden_layers")
+    layers = _size(config, where, "num_hidden_layers", most=_MOST_LAYERS)
     heads = _size(config, where, "num_attention_heads")
     moe = _experts(config, kind, layers, where)
     ffn = _size(config, where, "intermediate_size", default=moe.get("moe_ffn"))
@@ -150,13 +151,13 @@ def _refuse_what_is_no_decoder(config: Mapping[str, Any], kind: str, where: str)
         )
 
 
-def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None) -> int:
+def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None, most: int = 1 << 40) -> int:
     value = config.get(name)
     if value is None:
         value = default
     if value is None:
         raise EstimateError(f"{where} has no {name}", hint="pass --model with a folder that holds the model's full config.json")
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40 or (value == 0 and default is None):
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < most or (value == 0 and default is None):
         raise EstimateError(f"{where}: {name} is {value!r}, which is no size")
     return value
 
@@ -166,7 +167,7 @@ def _experts(config: Mapping[str, Any], kind: str, layers: int, where: str) -> d
     name = next((item for item in names if config.get(item)), None)
     if name is None:
         return {}
-    experts = _size(config, where, name)
+    experts = _size(config, where, name, most=_MOST_EXPERTS // max(1, layers))
     width = _size(config, where, "moe_intermediate_size", default=config.get("intermediate_size"))
     shared = config.get("shared_expert_intermediate_size") or (config.get("n_shared_experts") or 0) * width
     step = config.get("decoder_sparse_step") or config.get("moe_layer_freq") or 1
@@ -183,7 +184,7 @@ def _experts(config: Mapping[str, Any], kind: str, layers: int, where: str) -> d
         "expert_bias": config.get("topk_method") == "noaux_tc" or kind in ("deepseek_v3", "kimi_k2"),
         "moe_layers": tuple(
             index >= first and index not in plain and ((index + 1) % step == 0 if kind.startswith("qwen") else index % step == 0)
-            for index in range(min(layers, 10_000))
+            for index in range(layers)
         ),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from diag.estimate.model_shape import Shape
@@ -56,6 +57,11 @@ def attention_count(shape: Shape, tp: int = 1) -> tuple[int, int, tuple[int, ...
 
 
 def layer_count(shape: Shape, layer: int, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerCount:
+    return _layer_count(shape, shape.is_moe(layer), tp, ep, etp)
+
+
+@functools.lru_cache(maxsize=64)
+def _layer_count(shape: Shape, moe: bool, tp: int, ep: int, etp: int) -> LayerCount:
     h = shape.hidden
     split, whole, tensors = attention_count(shape, tp)
     norms = [h] * shape.norms_per_layer
@@ -63,7 +69,7 @@ def layer_count(shape: Shape, layer: int, tp: int = 1, ep: int = 1, etp: int = 1
     sizes = [*tensors, *norms]
     experts = 0
     expert_sizes: list[int] = []
-    widths = [shape.shared_ffn] if shape.is_moe(layer) and shape.shared_ffn else [] if shape.is_moe(layer) else [shape.ffn]
+    widths = [shape.shared_ffn] if moe and shape.shared_ffn else [] if moe else [shape.ffn]
     for width in widths:
         gate_up, down = 2 * h * (width // tp), h * (width // tp)
         split += gate_up + down
@@ -71,7 +77,7 @@ def layer_count(shape: Shape, layer: int, tp: int = 1, ep: int = 1, etp: int = 1
         if shape.mlp_bias:
             split += 2 * (width // tp)
             whole += h
-    if shape.is_moe(layer):
+    if moe:
         router = h * shape.experts + (shape.experts if shape.expert_bias else 0)
         whole += router + (h if shape.shared_gate else 0)
         sizes.append(router)
@@ -89,7 +95,11 @@ def count(shape: Shape) -> int:
     >>> count(shape_from_config(known_config("Qwen3-30B-A3B"))[0])
     30532122624
     """
-    layers = sum(layer_count(shape, layer).total for layer in range(shape.layers))
+    with_experts = [layer for layer in range(shape.layers) if shape.is_moe(layer)]
+    dense = next((layer for layer in range(shape.layers) if not shape.is_moe(layer)), None)
+    layers = len(with_experts) * layer_count(shape, with_experts[0]).total if with_experts else 0
+    if dense is not None:
+        layers += (shape.layers - len(with_experts)) * layer_count(shape, dense).total
     return layers + shape.vocabulary * shape.hidden * (1 if shape.tied else 2) + shape.hidden
 
 

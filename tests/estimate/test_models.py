@@ -147,6 +147,8 @@ def test_an_unknown_model_is_an_error_that_says_what_to_pass() -> None:
         ({"hidden_size": -1}, "hidden_size is -1"),
         ({"hidden_size": "4096"}, "hidden_size is '4096'"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"num_experts": 10**9, "moe_intermediate_size": 8}, "num_experts is 1000000000"),
         ({"num_key_value_heads": 64}, "num_key_value_heads 64 is more than"),
         ({"model_type": "mamba2"}, "not a decoder"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
