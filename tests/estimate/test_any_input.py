@@ -16,14 +16,13 @@ from diag.estimate.model_shape import shape_from_config
 from diag.estimate.parameters import count
 from diag.estimate.shell_script import training_command
 
-WORDS = [
-    *"megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash -c env A=1 NPROC_PER_NODE=4".split(),
-    *"--nproc_per_node --nnodes 2 8 0 -1 true none full nan x.py -- --model Qwen3-8B Qwen3-30B-A3B --deepspeed zero3 --fsdp".split(),
-    *"--tensor_model_parallel_size --pipeline_model_parallel_size --expert_model_parallel_size --max_length --packing".split(),
-    *"--recompute_granularity --micro_batch_size --optimizer_cpu_offload --freeze_parameters_ratio 0.5 --tuner_type lora".split(),
-    "--virtual_pipeline_model_parallel_size",
-    *(f"--{name}" for name in _OLD_NAMES),
-]  # fmt: skip
+TEXT = """
+megatron swift rlhf sft torchrun srun accelerate launch deepspeed python -m bash -c env A=1 NPROC_PER_NODE=4 --nproc_per_node
+--nnodes 2 8 0 -1 true none full nan x.py -- --model Qwen3-8B Qwen3-30B-A3B --deepspeed zero3 --fsdp --packing --max_length
+--tensor_model_parallel_size --pipeline_model_parallel_size --expert_model_parallel_size --virtual_pipeline_model_parallel_size
+--recompute_granularity --micro_batch_size --optimizer_cpu_offload --freeze_parameters_ratio 0.5 --tuner_type lora
+"""
+WORDS = [*TEXT.split(), *(f"--{name}" for name in _OLD_NAMES)]  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)
@@ -42,11 +41,12 @@ def test_any_flags_of_a_real_command_end_so_too(words: list[str]) -> None:
 
 
 values = st.none() | st.booleans() | st.integers(-2, 2**50) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
-KEYS = (
-    "hidden_size num_hidden_layers num_experts head_dim num_key_value_heads decoder_sparse_step mlp_only_layers n_shared_experts "
-    "first_k_dense_replace kv_lora_rank text_config layer_types model_type vocab_size shared_expert_intermediate_size "
-    "num_experts_per_tok moe_intermediate_size"
-).split()
+NAMES = """
+hidden_size num_hidden_layers num_experts head_dim num_key_value_heads decoder_sparse_step mlp_only_layers n_shared_experts
+first_k_dense_replace kv_lora_rank text_config layer_types model_type vocab_size shared_expert_intermediate_size
+num_experts_per_tok moe_intermediate_size
+"""
+KEYS = NAMES.split()
 
 
 @settings(max_examples=100, deadline=None)
