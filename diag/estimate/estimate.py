@@ -70,7 +70,9 @@ class Estimate:
 
     @property
     def host_verdict(self) -> str:
-        return _verdict(self.host_bytes + self.save_bytes, self.machine.host_bytes, HOST_UNCERTAINTY)
+        """As of the GPU; a machine without GPUs is not the one that a job for GPUs will run on."""
+        have = self.machine.host_bytes if self.machine.is_node or not self.needs else None
+        return _verdict(self.host_bytes + self.save_bytes, have, HOST_UNCERTAINTY)
 
     @property
     def fits(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diag.estimate.activations import Activations, stage_activations, tokens_on_rank
 from diag.estimate.plan import Plan
-from diag.estimate.states import GIB, padded_vocabulary, state_terms
+from diag.estimate.states import GIB, many, padded_vocabulary, state_terms
 from diag.observations.memory import MemoryTerm
 
 __all__ = ["RankNeed", "gpu_needs"]
@@ -145,7 +145,7 @@ def _fixed_terms(plan: Plan) -> list[MemoryTerm]:
             MemoryTerm(
                 "NCCL buffers",
                 count * _COMMUNICATOR,
-                f"{count} communicators x {_COMMUNICATOR // _MIB} MiB",
+                f"{many(count, 'communicator')} x {_COMMUNICATOR // _MIB} MiB",
                 "measured, docs/estimate.md; grows with ranks and networks",
             )
         )

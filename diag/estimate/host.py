@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from diag.estimate.activations import stage_activations, tokens_on_rank
 from diag.estimate.parameters import count
 from diag.estimate.plan import Plan
-from diag.estimate.states import Held, held, padded_vocabulary, pinned_bytes, state_terms
+from diag.estimate.states import Held, held, many, padded_vocabulary, pinned_bytes, state_terms
 from diag.observations.memory import MemoryTerm
 
 __all__ = ["checkpoint_bytes", "host_terms", "save_terms"]
@@ -40,15 +40,16 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
         MemoryTerm(
             "launcher", programs * program, f"{programs} x {program // _MIB} MiB: what imports torch and waits", _MEASURED
         ),
-        MemoryTerm("ranks", ranks * base, f"{ranks} ranks x {base // _MIB} MiB", _MEASURED),
+        MemoryTerm("ranks", ranks * base, f"{many(ranks, 'rank')} x {base // _MIB} MiB", _MEASURED),
     ]
     if not plan.on_cpu and plan.framework == "megatron":
-        each = _COMPILER + min(cpus, _MOST_COMPILE_WORKERS) * _COMPILE_WORKER
+        children = min(cpus, _MOST_COMPILE_WORKERS)
+        each = _COMPILER + children * _COMPILE_WORKER
         terms.append(
             MemoryTerm(
                 "compile workers",
                 ranks * each,
-                f"{ranks} ranks x ({_COMPILER // _MIB} + {min(cpus, _MOST_COMPILE_WORKERS)} x {_COMPILE_WORKER // _MIB}) MiB",
+                f"{many(ranks, 'rank')} x ({_COMPILER // _MIB} + {children} x {_COMPILE_WORKER // _MIB}) MiB",
                 "torch/_inductor/compile_worker; " + _MEASURED,
             )
         )
@@ -59,7 +60,7 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
             MemoryTerm(
                 "data workers",
                 workers * (_WORKER + batch),
-                f"{ranks} ranks x {plan.data.workers} workers x {(_WORKER + batch) / _MIB:.0f} MiB",
+                f"{many(ranks, 'rank')} x {many(plan.data.workers, 'worker')} x {(_WORKER + batch) / _MIB:.0f} MiB",
                 _MEASURED,
             )
         )
@@ -87,7 +88,7 @@ def _tuning_copies(plan: Plan) -> list[MemoryTerm]:
         MemoryTerm(
             "pinned copies of logits",
             2 * size * len(stages),
-            f"{len(stages)} ranks x 2 x {values / 1e6:,.0f} M fp32 values, rounded up to a power of two; from the first step on",
+            f"{many(len(stages), 'rank')} x 2 x {values / 1e6:,.0f} M fp32 values, rounded up to a power of two; from step 1 on",
             "torch/_inductor/runtime/triton_heuristics.py: copy_args_to_cpu_if_needed; " + _MEASURED,
         )
     ]
@@ -110,7 +111,7 @@ def _on_cpu(plan: Plan, ranks: int, steps: int | None) -> list[MemoryTerm]:
         MemoryTerm(
             "CPU kernels",
             ranks * learnt * _CPU_KERNELS,
-            f"{ranks} ranks x {learnt} steps x {_CPU_KERNELS // _MIB} MiB",
+            f"{many(ranks, 'rank')} x {learnt} steps x {_CPU_KERNELS // _MIB} MiB",
             "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; " + _MEASURED,
         ),
     ]
@@ -243,7 +244,9 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
                 )
             )
         terms.append(
-            MemoryTerm("writer processes", ranks * _WRITER, f"{ranks} ranks x {_WRITER // _MIB} MiB", _FILES + "; " + _MEASURED)
+            MemoryTerm(
+                "writer processes", ranks * _WRITER, f"{many(ranks, 'rank')} x {_WRITER // _MIB} MiB", _FILES + "; " + _MEASURED
+            )
         )
         if save.asynchronous and save.persistent_worker:
             terms.append(
@@ -261,7 +264,7 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
             MemoryTerm(
                 "gathered optimizer",
                 math.ceil(12 * first * holders),
-                f"12 bytes x {first / 1e9:.3f} B parameters on {holders} rank{'s' if holders > 1 else ''}, in ordinary memory",
+                f"12 bytes x {first / 1e9:.3f} B parameters on {many(holders, 'rank')}, in ordinary memory",
                 "Megatron-LM distrib_optimizer.py: get_parameter_state_dp_zero",
             )
         )

@@ -21,7 +21,8 @@ NO_GPU = "no GPU was seen here; --gpu-memory says what the job will have"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """None for what is not known. `said` tells where each size comes from."""
+    """None for what is not known; `gpu_said` and `host_said` tell where each size comes from. `is_node`: host memory is that of a
+    machine with GPUs, or was given."""
 
     gpu_bytes: int | None = None
     gpus: int | None = None  # of one node
@@ -29,6 +30,7 @@ class Machine:
     cpus: int = _CPUS
     gpu_said: str = NO_GPU
     host_said: str = ""
+    is_node: bool = True
 
 
 def parse_size(text: str) -> int:
@@ -42,22 +44,21 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def look(gpu: str | None, host: str | None, gpus: int | None, *, ask_gpus: bool = True) -> Machine:
+def look(gpu: str | None, host: str | None, gpus: int | None) -> Machine:
     """What the options say, and where they say nothing, what is seen here."""
     gpu_bytes = parse_size(gpu) if gpu else None
     host_bytes = parse_size(host) if host else None
     gpu_said, host_said = ("--gpu-memory", "--host-memory")
-    cpus = _CPUS  # of a node with GPUs; those of this machine mean nothing where it has none
+    seen = _gpus_seen() if gpu_bytes is None or host_bytes is None else []
+    is_node = bool(seen) or host_bytes is not None
+    cpus = (os.cpu_count() or _CPUS) if seen else _CPUS  # those of a machine without GPUs mean nothing for a node with some
     if gpu_bytes is None:
-        seen = _gpus_seen() if ask_gpus else []
-        gpu_said = NO_GPU if not seen else f"{len(seen)} x {seen[0].name} here"
+        gpu_said = f"{len(seen)} x {seen[0].name} here" if seen else NO_GPU
         gpu_bytes = min((sample.memory_total_bytes or 0 for sample in seen), default=None)
-        if seen:
-            cpus = os.cpu_count() or cpus
         gpus = gpus or len(seen) or None
     if host_bytes is None:
         host_bytes, host_said = _host_seen()
-    return Machine(gpu_bytes, gpus, host_bytes, cpus, gpu_said, host_said)
+    return Machine(gpu_bytes, gpus, host_bytes, cpus, gpu_said, host_said, is_node)
 
 
 def _gpus_seen() -> list[GpuSample]:

@@ -82,7 +82,10 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     peak = estimate.host_bytes + estimate.save_bytes
     lines += _table(estimate.save, sources)
     lines.append(f"  {'total at a save':<26}{_gib(peak)}  +- {HOST_UNCERTAINTY:.0%}")
-    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, estimate.machine.host_said, colour))
+    said = estimate.machine.host_said
+    if estimate.host_verdict == "unknown":
+        said = "this machine has no GPU, so its memory says nothing; --host-memory says what the job's nodes have"
+    lines.append(_verdict_line(estimate.host_verdict, estimate.machine.host_bytes, peak, said, colour))
     return [*lines, f"  a checkpoint on disk: {estimate.checkpoint_bytes / _GIB:.1f} GiB", ""]
 
 

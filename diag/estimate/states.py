@@ -12,7 +12,7 @@ from diag.estimate.parameters import layer_count, lora_count
 from diag.estimate.plan import Layout, Plan, Tuning
 from diag.observations.memory import MemoryTerm
 
-__all__ = ["GIB", "Held", "held", "pinned_bytes", "stage_layer_numbers", "state_terms"]
+__all__ = ["GIB", "Held", "held", "many", "padded_vocabulary", "pinned_bytes", "stage_layer_numbers", "state_terms"]
 
 GIB = 1 << 30
 
@@ -255,6 +255,10 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             )
         )
     return terms
+
+
+def many(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def pinned_bytes(sizes: Iterable[float], of: float) -> int:

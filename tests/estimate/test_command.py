@@ -120,9 +120,22 @@ def test_without_a_gpu_nothing_is_said_to_fit(capsys: pytest.CaptureFixture[str]
     from diag.estimate import machine
 
     monkeypatch.setattr(machine, "_gpus_seen", list)
-    code, told = document(capsys, "--host-memory", "4TiB", "--", *DPO)
+    code, told = document(capsys, "--", *DPO)
     assert code == 0
     assert told["gpu"]["verdict"] == "unknown" and told["gpu"]["available_bytes"] is None
+    assert told["host"]["verdict"] == "unknown"  # a laptop's memory is not the node's
+
+
+def test_a_job_without_gpus_is_held_against_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diag.estimate import machine
+
+    monkeypatch.setattr(machine, "_gpus_seen", list)
+    monkeypatch.setattr(machine, "_host_seen", lambda: (1 << 30, "memory of this host"))
+    code, told = document(capsys, "--", *DPO, "--ddp_backend", "gloo")
+    assert code == 10
+    assert told["host"]["verdict"] == "does not fit" and told["gpu"]["terms"] == []
 
 
 @pytest.mark.parametrize(
