@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.estimate/1")
     parser.add_argument("--sources", action="store_true", help="say beside each term where its formula comes from")
     parser.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU, such as 80GiB (default: the GPUs here)")
-    parser.add_argument("--host-memory", metavar="SIZE", help="of one node (default: this one or its cgroup's limit, if it has GPUs)")
+    parser.add_argument("--host-memory", metavar="SIZE", help="of one node (default: this one, if it has GPUs)")
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="where CMD does not say how many processes a node has")
     parser.add_argument("--nodes", type=int, metavar="N", help="where CMD does not say it")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training command")
