@@ -186,3 +186,18 @@ def test_nonsense_is_refused_with_the_flag_and_its_value(flags: str, said: str) 
 def test_sizes_that_are_absurd_but_legal_end_in_numbers() -> None:
     told = of(f"megatron sft {MODEL} --micro_batch_size 1000000000 --max_length 1000000000 --packing true")
     assert told.gpu_bytes > 1 << 60
+
+
+# What ms-swift 3.8.3, 3.12.6 and 4.6.0 printed as "run sh" on starting their ranks (paths replaced).
+COMMANDS = json.loads((Path(__file__).parents[1] / "captures" / "estimate" / "commands.json").read_text())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_of_real_runs_are_read_whole(name: str, tmp_path: Path) -> None:
+    words = shlex.split(COMMANDS[name])
+    words[words.index("--model") + 1] = "Qwen3-30B-A3B" if "moe" in COMMANDS[name] else "Qwen3-0.6B"
+    told = estimate(words, {}, folder=tmp_path)
+    assert told.launch.program == ("swift" if "hf" in name else "megatron")
+    assert told.plan.stage == "dpo" and told.plan.layout.processes == int(words[words.index("--nproc_per_node") + 1])
+    assert told.plan.unknown == ()
+    assert ("3.12" in told.plan.trainer) == (name in ("mswift3126_megatron_dpo", "mswift383_megatron_dpo"))
