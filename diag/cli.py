@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "flame": ("diag.commands.flame", "flame graph of a rank, or of all ranks merged"),
     "replay": ("diag.commands.replay", "the same checks over evidence on disk"),
     "doctor": ("diag.commands.doctor", "check machine, limits and environment before the run"),
+    "estimate": ("diag.commands.estimate", "GPU and host memory that CMD will need, the save included"),
     "explain": ("diag.commands.explain", "the manual page of a finding"),
 }
 

@@ -21,6 +21,7 @@ import psutil
 import diag
 from diag.capture import JournalWriter
 from diag.checkpointwatch import CheckpointWatch, JobView
+from diag.commandestimate import estimate_watched
 from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
@@ -171,6 +172,7 @@ class Hub:
         self._networks.start()
         self._kernel.start()
         self._checkpoints.start()
+        estimate_watched(argv, pid, self.put, self.host)
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -302,6 +304,8 @@ class Hub:
         """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
         self.environment[found.placement.rank] = found.variables
         self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
+        if len(self.environment) == 1:
+            estimate_watched(None, found.placement.pid, self.put, self.host)
         self.ras.rank_found(found.placement, found.variables)
         self._pool.watch(found.placement)
         if self._finder is not None:

@@ -1,0 +1,325 @@
+"""CMD taken apart: which training program it starts, with which words, on how many processes and nodes. Reads shell scripts and
+accelerate's config file, nothing else; starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diag.estimate.errors import EstimateError
+from diag.estimate.shell_script import training_command
+from diag.launchers.rendezvous import split_environment
+
+__all__ = ["Launch", "take_apart"]
+
+
+@dataclass(slots=True)
+class Launch:
+    """`program` is megatron (ms-swift's), megatron-lm, swift, or script (somebody's own trainer); `verb` sft, rlhf, pt or "".
+
+    `words` are the program's arguments. `processes` and `nodes` are None where nothing tells them. `distributed` holds what an
+    accelerate config file or its flags say of DeepSpeed and FSDP.
+    """
+
+    environment: dict[str, str]
+    program: str = "script"
+    verb: str = ""
+    words: list[str] = field(default_factory=list)
+    processes: int | None = None  # of one node
+    nodes: int | None = None
+    launcher: str = ""
+    distributed: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+# Programs that only run another: how many words of their own follow as values of these options.
+_PREFIXES: dict[str, frozenset[str]] = {
+    "nohup": frozenset(),
+    "exec": frozenset(),
+    "time": frozenset({"-f", "-o"}),
+    "nice": frozenset({"-n"}),
+    "ionice": frozenset({"-c", "-n"}),
+    "setsid": frozenset(),
+    "stdbuf": frozenset({"-i", "-o", "-e"}),
+    "timeout": frozenset({"-k", "-s"}),
+    "numactl": frozenset({"-C", "-N", "-m", "-i", "-p"}),
+    "taskset": frozenset(),
+    "sudo": frozenset({"-u", "-g"}),
+    "nsys": frozenset({"-o", "-t"}),
+}
+_SRUN_NODES = ("-N", "--nodes")
+_TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+_SWIFT_VERBS = ("sft", "rlhf", "pt")
+_BARE_TORCHRUN = frozenset(
+    {"--standalone", "--no_python", "--no-python", "-m", "--module", "--run_path", "--run-path", "--use_env"}
+)
+_DEEP = 8  # wrappers within wrappers
+
+
+def take_apart(command: Sequence[str], environment: Mapping[str, str], folder: Path = Path()) -> Launch:
+    """Raises EstimateError where no training program is found in it."""
+    launch = Launch(dict(environment))
+    words = list(command)
+    for _ in range(_DEEP):
+        words, launch.environment = split_environment(words, launch.environment)
+        while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+            name, _, value = words.pop(0).partition("=")
+            launch.environment[name] = value
+        if not words:
+            raise EstimateError("there is no command to estimate", hint="diag estimate -- megatron rlhf --model ... ")
+        further = _unwrap(words, launch, folder)
+        if further is None:
+            _from_rank(launch)
+            return launch
+        words = further
+    raise EstimateError("too many programs that start one another", hint="pass the training command itself")
+
+
+def _from_rank(launch: Launch) -> None:
+    """The command of a rank itself has its launcher's numbers in the environment."""
+    env = launch.environment
+    if launch.processes is None and env.get("RANK") and env.get("LOCAL_WORLD_SIZE"):
+        launch.processes = _number(env["LOCAL_WORLD_SIZE"], "LOCAL_WORLD_SIZE")
+        world = _number(env.get("WORLD_SIZE", ""), "WORLD_SIZE")
+        launch.nodes = max(1, world // launch.processes) if world and launch.processes else launch.nodes
+
+
+def _unwrap(words: list[str], launch: Launch, folder: Path) -> list[str] | None:
+    """What the first word runs; None when that is the training program itself, which is then in `launch`."""
+    name = words[0].rpartition("/")[2]
+    if name in ("bash", "sh", "zsh", "dash"):
+        return _shell(words, launch, folder)
+    if name.endswith(".sh"):
+        return _shell(["bash", *words], launch, folder)
+    if name == "srun":
+        return _srun(words, launch)
+    if name == "diag":
+        return words[words.index("--") + 1 :] if "--" in words else []
+    if name in _PREFIXES:
+        rest = _after_options(words[1:], _PREFIXES[name])
+        return rest[1:] if name in ("timeout", "taskset") else rest
+    if name in _TORCHRUN:
+        return _torchrun(words[1:], launch)
+    if name == "accelerate" and words[1:2] == ["launch"]:
+        return _accelerate(words[2:], launch, folder)
+    if name == "deepspeed":
+        return _deepspeed(words[1:], launch)
+    if name.startswith("python"):
+        return _python(words[1:], launch)
+    _program(name, words[0], words[1:], launch)
+    return None
+
+
+def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
+    if name in ("megatron", "swift") and rest[:1] and rest[0] in _SWIFT_VERBS:
+        launch.program, launch.verb, launch.words = name, rest[0], rest[1:]
+        if launch.processes is None:
+            launch.launcher = launch.launcher or name
+            launch.processes = _number(launch.environment.get("NPROC_PER_NODE", ""), "NPROC_PER_NODE") or 1
+            launch.nodes = _number(launch.environment.get("NNODES", ""), "NNODES") or launch.nodes
+            if not launch.environment.get("NPROC_PER_NODE"):
+                launch.notes.append("NPROC_PER_NODE is not set: one process a node")
+        return
+    if name in ("megatron", "swift"):
+        verb = rest[0] if rest else "nothing"
+        raise EstimateError(
+            f"`{name} {verb}` trains nothing", hint=f"`{name} sft`, `{name} pt` and `{name} rlhf` can be estimated"
+        )
+    inside = re.search(r"swift/(?:cli|llm)/(?:_megatron/|train/)?(sft|rlhf|pt)\.py$", path)
+    if inside:
+        launch.program, launch.verb = ("megatron" if "_megatron" in path else "swift"), inside[1]
+    elif name.startswith("pretrain_") and name.endswith(".py"):
+        launch.program, launch.verb = "megatron-lm", "pt"
+    else:
+        launch.program = "script"
+    launch.words = rest
+
+
+def _number(text: str, who: str) -> int | None:
+    text = text.strip().rpartition(":")[2]  # torchrun's "1:4": least and most
+    if not text:
+        return None
+    if not text.isdecimal() or not 0 < int(text[:9]) <= 1_000_000:
+        raise EstimateError(f"{who} is {text!r}, which is no number of processes")
+    return int(text)
+
+
+def _options(words: list[str], bare: frozenset[str]) -> tuple[dict[str, str], list[str]]:
+    """Options with their values ("" for a bare one) up to the first word that is none, and the rest."""
+    found: dict[str, str] = {}
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        name, equals, value = words[index].partition("=")
+        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
+        if equals or name in bare or words[index] in bare:
+            found[name] = value
+            index += 1
+        else:
+            found[name] = words[index + 1] if index + 1 < len(words) else ""
+            index += 2
+    return found, words[index:]
+
+
+def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        index += 2 if words[index] in valued else 1
+    return words[index:]
+
+
+def _torchrun(words: list[str], launch: Launch) -> list[str]:
+    options, rest = _options(words, _BARE_TORCHRUN)
+    launch.launcher = "torchrun"
+    processes = options.get("--nproc_per_node") or launch.environment.get("PET_NPROC_PER_NODE") or "1"
+    if processes in ("gpu", "auto", "cpu"):
+        launch.notes.append(f"--nproc_per_node {processes}: taken as one process for each GPU seen, or --gpus-per-node")
+    else:
+        launch.processes = _number(processes, "--nproc_per_node")
+    launch.nodes = _number(options.get("--nnodes") or launch.environment.get("PET_NNODES", ""), "--nnodes") or launch.nodes
+    if "-m" in options or "--module" in options:
+        return ["python", "-m", *rest]
+    return ["python", *rest]
+
+
+def _deepspeed(words: list[str], launch: Launch) -> list[str]:
+    options, rest = _options(words, frozenset({"--no_ssh", "--no_python", "--module", "--force_multi", "--save_pid"}))
+    launch.launcher = "deepspeed"
+    launch.processes = _number(options.get("--num_gpus", ""), "--num_gpus")
+    include = options.get("--include", "")
+    if launch.processes is None and ":" in include:
+        launch.processes = len(include.partition("@")[0].rpartition(":")[2].split(","))
+    launch.nodes = _number(options.get("--num_nodes", ""), "--num_nodes") or launch.nodes
+    return ["python", *rest]
+
+
+_BARE_ACCELERATE = frozenset(
+    {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m",
+     "--quiet", "-q", "--use_megatron_lm"}
+)  # fmt: skip
+
+
+def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
+    options, rest = _options(words, _BARE_ACCELERATE)
+    launch.launcher = "accelerate"
+    config: dict[str, Any] = {}
+    if "--config_file" in options:
+        config = _yaml(folder / options["--config_file"])
+    flat = {name[2:]: value for name, value in options.items() if name.startswith("--")}
+    total = flat.get("num_processes") or str(config.get("num_processes") or "")
+    nodes = _number(flat.get("num_machines") or str(config.get("num_machines") or ""), "--num_machines")
+    launch.nodes = nodes or launch.nodes
+    count = _number(total, "--num_processes")
+    launch.processes = max(1, count // (nodes or 1)) if count else None
+    for part in ("deepspeed_config", "fsdp_config"):
+        inner = config.get(part)
+        if isinstance(inner, Mapping):
+            launch.distributed.update({str(key): value for key, value in inner.items()})
+    launch.distributed.update(flat)
+    kind = str(config.get("distributed_type", ""))
+    if "use_deepspeed" in flat or kind == "DEEPSPEED":
+        launch.distributed["kind"] = "deepspeed"
+    elif "use_fsdp" in flat or kind == "FSDP":
+        launch.distributed["kind"] = "fsdp"
+    if "--module" in options or "-m" in options:
+        return ["python", "-m", *rest]
+    return ["python", *rest]
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        import yaml  # type: ignore[import-untyped]  # accelerate brings it; diag itself needs none
+    except ImportError as error:
+        raise EstimateError(f"cannot read {path}: PyYAML is not installed beside diag", hint="pip install pyyaml") from error
+    try:
+        data = yaml.safe_load(path.read_text(errors="replace")[:200_000])
+    except (OSError, yaml.YAMLError) as error:
+        raise EstimateError(f"cannot read {path}: {error}") from error
+    return data if isinstance(data, dict) else {}
+
+
+def _srun(words: list[str], launch: Launch) -> list[str]:
+    options: dict[str, str] = {}
+    index = 1
+    valued = {"-N", "-n", "-p", "-A", "-t", "-c", "-G", "-w", "-x", "-J", "-o", "-e", "-D", "-q"}
+    while index < len(words) and words[index].startswith("-"):
+        name, equals, value = words[index].partition("=")
+        if equals:
+            options[name] = value
+        elif name in valued or (name.startswith("--") and index + 1 < len(words) and words[index + 1].isdecimal()):
+            options[name] = words[index + 1] if index + 1 < len(words) else ""
+            index += 1
+        index += 1
+    for name in _SRUN_NODES:
+        if name in options:
+            launch.nodes = _number(options[name].rpartition("-")[2], f"srun {name}")
+    if launch.nodes is None:
+        launch.nodes = _number(launch.environment.get("SLURM_NNODES", ""), "SLURM_NNODES")
+    tasks = _number(options.get("--ntasks-per-node", ""), "srun --ntasks-per-node")
+    if tasks and tasks > 1:
+        launch.processes = tasks
+    launch.launcher = launch.launcher or "srun"
+    return words[index:]
+
+
+def _python(words: list[str], launch: Launch) -> list[str] | None:
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        if words[index] == "-m":
+            module, rest = (words[index + 1 : index + 2] or [""])[0], words[index + 2 :]
+            if module in _TORCHRUN:
+                return ["torchrun", *rest]
+            if module == "accelerate.commands.launch":
+                return ["accelerate", "launch", *rest]
+            if module == "deepspeed.launcher.runner":
+                return ["deepspeed", *rest]
+            if module == "swift.cli.main":
+                return ["swift", *rest]
+            _program("", module.replace(".", "/") + ".py", rest, launch)
+            return None
+        if words[index] == "-c":
+            raise EstimateError("`python -c` has no arguments that tell of memory", hint="pass the training command itself")
+        index += 2 if words[index] in ("-X", "-W") else 1
+    if index >= len(words):
+        raise EstimateError("python starts nothing here", hint="pass the training command itself")
+    script = words[index]
+    name = script.rpartition("/")[2]
+    if name in ("torchrun", "accelerate", "deepspeed", "megatron", "swift"):
+        return words[index:]
+    _program(name, script, words[index + 1 :], launch)
+    return None
+
+
+def _shell(words: list[str], launch: Launch, folder: Path) -> list[str]:
+    index = 1
+    while index < len(words) and words[index].startswith("-"):
+        if words[index].endswith("c") and not words[index].startswith("--"):
+            text = words[index + 1] if index + 1 < len(words) else ""
+            return _from_script(text, words[index + 2 :], launch, "the words after -c")
+        index += 1
+    if index >= len(words):
+        raise EstimateError("the shell is given no script", hint="pass the training command itself")
+    path = folder / words[index]
+    try:
+        with path.open(errors="replace") as file:
+            text = file.read(500_000)
+    except OSError as error:
+        raise EstimateError(f"cannot read {path}: {error.strerror}", hint="pass the training command itself") from error
+    return _from_script(text, words[index + 1 :], launch, str(words[index]))
+
+
+def _from_script(text: str, arguments: list[str], launch: Launch, where: str) -> list[str]:
+    found, variables = training_command(text, arguments, launch.environment)
+    if found is None:
+        raise EstimateError(
+            f"no training command was found in {where}", hint="pass the command itself: diag estimate -- megatron ..."
+        )
+    launch.environment.update(variables)
+    launch.notes.append(
+        f"read from {where}: {shlex.join(found[:6])} ... (variables filled in as far as a look at the text tells)"
+    )
+    return found
