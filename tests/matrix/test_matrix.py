@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,10 @@ SILENT = (
 )
 
 
+# The real `megatron rlhf`, whose asynchronous save writes its tracker before it begins and tells its end steps later.
+ASYNCHRONOUS = [sys.executable, "-m", "diag.job.megatron", "--nproc", "2", "--iters", "12", "--save-steps", "4"]
+
+
 def note(case: Case, **facts: Any) -> None:
     """A row of the table that the terminal summary prints; one file for all workers."""
     path = os.environ.get("DIAG_MATRIX_FILE")
@@ -136,3 +141,22 @@ def test_benign_run_raises_nothing(case: Case, tmp_path: Path):
         assert struck, "the fault never struck: the test shows nothing"
         assert said == []
         assert code == 0, run.text[-3000:]
+
+
+@pytest.mark.parametrize("fault", ["", "save-killed:step=5"])
+def test_asynchronous_save_of_ms_swift_is_broken_only_when_its_rank_was_killed_in_it(fault: str, tmp_path: Path):
+    pytest.importorskip("swift.megatron", reason="the real job needs requirements/job.txt (make test installs it)")
+    case = Case(f"asynchronous save {fault}".strip(), fault, "checkpoint-corrupt" if fault else None)
+    command = [*ASYNCHRONOUS, "--output-dir", str(tmp_path / "out"), *(["--fault", fault] if fault else []),
+               "--", "--async_save", "true"]
+    with live_run(tmp_path, command) as run:
+        code = run.wait(360)
+        said = {f["id"]: f["summary"] for c in run.changes() if (f := c["finding"])["id"].startswith("checkpoint-")}
+        ok = set(said) == ({"checkpoint-corrupt"} if fault else set())
+        note(case, found=str(sorted(said)), ranks=[], delay=None, ok=ok and (code == 0) == (not fault))
+
+        assert ok, run.text[-3000:]
+        assert (code == 0) == (not fault)
+        if fault:
+            assert "checkpoint-8 is not whole (missing iter_0000008/.metadata" in said["checkpoint-corrupt"]
+            assert "the last whole one is checkpoint-4" in said["checkpoint-corrupt"]
