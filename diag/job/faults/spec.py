@@ -39,6 +39,8 @@ KINDS: tuple[Kind, ...] = (
     _kind("save-stall", "the checkpoint's storage stops answering in the first save after `step`", seconds=FOREVER),
     _kind("shm-full", "a /dev/shm of `megabytes` of the rank's own gets full", megabytes=2),
     _kind("host-oom", "host memory grows in the save until the kernel kills", megabytes=128),
+    Kind("growing-save", "each save stages and keeps memory by a plan drawn from `seed`, in a cgroup that has no room for one of "
+         "them; with fits=1 for all", {"rank": 0, "seed": 1, "megabytes": 700, "fits": 0}),
     _kind("fd-exhaust", "the rank opens files until it may not", limit=1024),
     _kind("preprocess-on-rank-0", "rank 0 tokenises while the others wait: benign", rank=0, seconds=20),
     _kind("long-compile", "the rank waits for a compiler while the others wait for it: benign", seconds=20),
@@ -70,7 +72,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("cpu-optimizer", "the optimizer works on the CPU of every rank for `seconds`: benign", seconds=20),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}
-_WHOLE_NUMBERS = ("rank", "step", "limit")
+_WHOLE_NUMBERS = ("rank", "step", "limit", "seed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ TRUTHS: Mapping[str, Truth] = {
     "save-stall": _hang("checkpoint_io"),
     "shm-full": Truth(("shm-too-small",)),
     "host-oom": Truth(("host-oom",)),
+    "growing-save": Truth(("host-oom-forecast", "host-oom"), (), _NOBODY),
     "fd-exhaust": Truth(("fd-limit",)),
     "preprocess-on-rank-0": _BENIGN,
     "long-compile": _BENIGN,
