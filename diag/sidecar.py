@@ -154,6 +154,8 @@ class Sidecar:
                 node_at = now
                 self._read_cgroup()
                 self._read_shm()
+            elif self._cgroup is not None and self._cgroup.crowded:
+                self._read_cgroup()  # what filled it in the last seconds is what one asks after a kill
             self._gone.wait(max(0.05, self.proc_seconds - (time.monotonic() - now)))
 
     def _read_proc(self, *, detail: bool) -> None:

@@ -29,14 +29,16 @@ class CgroupLevel:
     peak_bytes: int | None
     high_bytes: int | None = None  # v2 memory.high: above it the kernel holds the processes up instead of killing
     oom_kills: int | None = None
+    max_events: int | None = None  # how often its own limit was met; v1 (failcnt) does not count each on every kernel
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory(Observation):
     """Memory of the cgroup that a rank (or CMD) lives in: the tightest limit of it and its parents.
 
-    `usage_bytes` to `peak_bytes` and the breakdown are of that level (`path`), the event counters of the leaf. `levels` holds
-    the leaf and all parents that have a limit, leaf first.
+    `usage_bytes` to `peak_bytes` and the breakdown are of that level (`path`), the event counters and the pressure of the
+    leaf. `levels` holds the leaf and all parents that have a limit, leaf first. v1 tells a limit of parents that cannot be
+    seen, too: then `limit_bytes` is lower than any of `levels`.
     """
 
     version: int
@@ -51,7 +53,7 @@ class CgroupMemory(Observation):
     anon_bytes: int = 0
     dirty_bytes: int = 0  # of the page cache: dirty or being written back
     max_events: int = 0  # how often the limit was met
-    pressure_full_ratio: float | None = None  # PSI: share of the last 10 s in which all its tasks waited for memory
+    pressure_full_ratio: float | None = None  # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
     levels: tuple[CgroupLevel, ...] = ()
 
     @property
@@ -62,7 +64,10 @@ class CgroupMemory(Observation):
 
 @dataclass(frozen=True, slots=True)
 class CgroupPids(Observation):
-    """Processes and threads of the rank's cgroup against pids.max, the tightest level; `refused` counts forks that it forbade."""
+    """Processes and threads of the rank's cgroup against pids.max, the tightest level.
+
+    `refused` counts forks that failed for it or a parent.
+    """
 
     path: str
     current: int

@@ -1,4 +1,4 @@
-"""Memory of the cgroup that a process lives in (v1, v2, hybrid) and of its host.
+"""Memory and number of processes of the cgroup that a process lives in (v1, v2, hybrid), and memory of its host.
 
 `CgroupReader` finds the cgroup and reads it also after the process died, for that is when its OOM counter matters.
 `parse` picks the level that binds. Judging usage against limits is the detectors'.
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diag.model import Payload, Record
-from diag.observations import CgroupMemory, HostMemory, Observation, SourceFailed, Unparsed
+from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory, Observation, SourceFailed, Unparsed
+from diag.sources.cgroup_places import find
 from diag.sources.tree import PROC, read_raw
 
 __all__ = ["SOURCE", "CgroupReader", "parse"]
@@ -26,16 +27,23 @@ FILES = {
         "usage": "memory.usage_in_bytes",
         "peak": "memory.max_usage_in_bytes",
         "events": "memory.oom_control",
+        "met": "memory.failcnt",
         "stat": "memory.stat",
     },
     2: {
         "limit": "memory.max",
+        "high": "memory.high",
         "usage": "memory.current",
         "peak": "memory.peak",  # Linux 5.19 and later
         "events": "memory.events",
+        "local": "memory.events.local",  # Linux 5.2 and later
         "stat": "memory.stat",
+        "pressure": "memory.pressure",
     },
 }
+LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
+PIDS_LIMITS = {1: "pids.max", 2: "pids.max"}
+PIDS_FILES = {"limit": "pids.max", "current": "pids.current", "events": "pids.events", "local": "pids.events.local"}
 STAT_LINES = (
     b"anon ",
     b"shmem ",
@@ -49,10 +57,15 @@ STAT_LINES = (
     b"total_inactive_file ",
     b"total_active_file ",
     b"total_dirty ",
+    b"total_writeback ",
     b"hierarchical_memory_limit ",
 )
+_CROWDED = 0.8
 NO_LIMIT = 1 << 62  # v1 says "none" as the largest page count in bytes: 9223372036854771712 with 4 KiB pages
-MEMINFO_LINES = (b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Shmem:", b"Dirty:", b"CommitLimit:", b"Committed_AS:")
+MEMINFO_LINES = (
+    b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Shmem:", b"Dirty:", b"CommitLimit:", b"Committed_AS:", b"SwapTotal:",
+    b"SwapFree:",
+)
 
 
 class _Level(NamedTuple):
@@ -61,11 +74,7 @@ class _Level(NamedTuple):
 
 
 class CgroupReader:
-    """Reads the memory cgroup of `pid` and its visible parents.
-
-    It is looked up in the process's own view (/proc/PID/root, which works from a sidecar with another cgroup
-    namespace) and in ours (on the host it shows more parents); the view with more levels is taken.
-    """
+    """Reads the memory and pids cgroups of `pid` and their visible parents. Not for two threads at once."""
 
     def __init__(self, pid: int, root: Path = PROC, own: Path = Path("/")) -> None:
         self.pid = pid
@@ -75,11 +84,14 @@ class CgroupReader:
         self._version = 0
         self._view = ""
         self._levels: list[_Level] = []
+        self._pids: list[_Level] = []
         self._missing = ""
+        self.crowded = False  # at the last reading some level was filled to four fifths or more, page cache included
 
     def close(self) -> None:
-        while self._levels:
-            os.close(self._levels.pop().fd)
+        for levels in (self._levels, self._pids):
+            while levels:
+                os.close(levels.pop().fd)
 
     def sample(self) -> Payload:
         """The cgroup now, leaf first, and the host. Raises nothing: what is missing is said under `missing`."""
@@ -89,115 +101,54 @@ class CgroupReader:
             self._find(membership.decode(errors="replace"))
         elif self._membership is None:
             self._missing = f"process {self.pid} is gone"
-        files = FILES.get(self._version, {})
-        levels: list[Payload] = []
-        for level in self._levels:
-            if levels and not _is_limit(_read_at(level.fd, files["limit"])):
-                continue  # of the parents only those matter that may bind
-            texts = {key: _read_at(level.fd, name) for key, name in files.items()}
-            texts["stat"] = _lines(texts["stat"], STAT_LINES)
-            levels.append({"path": level.path, **{key: _text(raw) for key, raw in texts.items() if raw is not None}})
+        levels = _read_levels(self._levels, FILES.get(self._version, {}), ("limit", "high"))
+        self.crowded = any(
+            (_number(level.get("usage")) or 0) >= _CROWDED * min(_limit(level.get(key)) or NO_LIMIT for key in ("limit", "high"))
+            for level in levels
+        )
         return {
             "pid": self.pid,
             "version": self._version,
             "view": self._view,
             "levels": levels,
+            "pids": _read_levels(self._pids, PIDS_FILES, ("limit",)),
             "missing": self._missing,
             "meminfo": _text(_lines(read_raw(f"{self._root}/meminfo"), MEMINFO_LINES)),
             "vmstat": _text(_lines(read_raw(f"{self._root}/vmstat"), (b"oom_kill ",))),
+            "overcommit": _text(read_raw(f"{self._root}/sys/vm/overcommit_memory")),
+            "pressure": _text(_lines(read_raw(f"{self._root}/pressure/memory"), (b"full ",))),
         }
 
     def _find(self, membership: str) -> None:
-        self._version, path = _membership(membership)
-        views = (
-            ("rank", self._root / str(self.pid) / "root", self._root / str(self.pid) / "mountinfo"),
-            ("own", self._own, self._root / "self" / "mountinfo"),
-        )
-        best: list[tuple[str, str]] = []
-        found_mount = False
-        self._view = ""
-        for view, top, mountinfo in views:
-            text = (read_raw(os.fspath(mountinfo)) or b"").decode(errors="replace")
-            for mounted_root, mount in _mounts(text, self._version):
-                base = os.path.join(top, mount.lstrip("/"))
-                below = _below(path, mounted_root)
-                if below is None and view == "rank":
-                    # A private cgroup namespace: what is mounted there is the container's own top, or above it.
-                    below = ""
-                if below is None or not Path(base).is_dir():
-                    continue
-                found_mount = True
-                levels = [
-                    (os.path.join(mount, inner), os.path.join(base, inner))
-                    for inner in _upwards(below)
-                    if Path(base, inner, FILES[self._version]["limit"]).exists()
-                ]
-                if len(levels) > len(best):
-                    best, self._view = levels, view
         self.close()
-        for path, directory in best:
-            try:
-                fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                self._levels.append(_Level(path.rstrip("/"), fd))
-            except OSError:  # removed meanwhile
-                continue
-        if not self._version:
-            self._missing = "the kernel has no memory cgroups"
-        elif not found_mount:
-            self._missing = f"no cgroup mount shows {path}"
-        else:
-            self._missing = ""  # no level with a limit file is the top cgroup: nothing limits it
+        memory = find(self.pid, membership, "memory", LIMITS, self._root, self._own)
+        self._version, self._view, self._missing = memory.version, memory.view, memory.missing
+        self._levels = _open(memory.levels)
+        self._pids = _open(find(self.pid, membership, "pids", PIDS_LIMITS, self._root, self._own).levels)
 
 
-# /proc/PID/cgroup, Linux 6.18, hybrid (v1 memory, empty v2 beside it), 2026-11-21:
-#   4:memory:/process_api/4d27535b32ad21312d67424ac84a1167
-#   0::/
-def _membership(text: str) -> tuple[int, str]:
-    """Version (0: no memory cgroup) and path. v1 first: where it has the memory controller, v2 has not."""
-    unified = ""
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            return 1, path
-        if number == "0" and not controllers:
-            unified = path
-    return (2, unified) if unified else (0, "")
-
-
-# /proc/self/mountinfo, Linux 6.18, hybrid, 2026-11-21; the fourth field is the cgroup that is mounted:
-#   33 25 0:29 / /sys/fs/cgroup/memory rw,relatime shared:8 - cgroup cgroup rw,memory
-#   40 25 0:36 / /sys/fs/cgroup/unified rw,relatime shared:15 - cgroup2 cgroup2 rw
-def _mounts(mountinfo: str, version: int) -> Iterator[tuple[str, str]]:
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3:
+def _open(places: list[tuple[str, str]]) -> list[_Level]:
+    levels = []
+    for path, directory in places:
+        try:
+            levels.append(_Level(path, os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+        except OSError:  # removed meanwhile
             continue
-        if (version == 2 and kind[0] == "cgroup2") or (version == 1 and kind[0] == "cgroup" and "memory" in kind[2].split(",")):
-            yield _unescape(fields[3]), _unescape(fields[4])
+    return levels
 
 
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _below(path: str, mounted_root: str) -> str | None:
-    """The rest of `path` below what is mounted; None when it is not below."""
-    if mounted_root == "/":
-        return None if path.startswith("/..") else path.strip("/")
-    if path == mounted_root:
-        return ""
-    return path[len(mounted_root) + 1 :] if path.startswith(mounted_root + "/") else None
-
-
-def _upwards(below: str) -> list[str]:
-    """
-    >>> _upwards("pod1/main")
-    ['pod1/main', 'pod1', '']
-    """
-    parts = below.split("/") if below else []
-    return ["/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
+def _read_levels(levels: list[_Level], files: Mapping[str, str], limits: tuple[str, ...]) -> list[Payload]:
+    """The leaf, and of its parents only those that may bind. One that was removed tells nothing and is left out."""
+    read: list[Payload] = []
+    for number, level in enumerate(levels):
+        if number and not any(_is_limit(_read_at(level.fd, files[key])) for key in limits if key in files):
+            continue
+        texts = {key: raw for key, name in files.items() if (raw := _read_at(level.fd, name)) is not None}
+        if "stat" in texts:
+            texts["stat"] = _lines(texts["stat"], STAT_LINES) or b""
+        if texts:
+            read.append({"path": level.path, **{key: _text(raw) for key, raw in texts.items()}})
+    return read
 
 
 def _read_at(directory: int, name: str) -> bytes | None:
@@ -207,15 +158,14 @@ def _read_at(directory: int, name: str) -> bytes | None:
         return None
     try:
         return os.read(fd, 65536)
-    except OSError:  # ENODEV: the cgroup was removed
+    except OSError:  # ENODEV: the cgroup was removed; EOPNOTSUPP: no PSI
         return None
     finally:
         os.close(fd)
 
 
 def _is_limit(raw: bytes | None) -> bool:
-    number = _number(_text(raw))
-    return number is not None and number < NO_LIMIT
+    return _limit(_text(raw)) is not None
 
 
 def _lines(raw: bytes | None, wanted: tuple[bytes, ...]) -> bytes | None:
@@ -230,7 +180,7 @@ def _text(raw: bytes | None) -> str | None:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """CgroupMemory of the level with the least room left (nothing when no level has a counter), and HostMemory."""
+    """CgroupMemory of the level with the least room left (nothing when no level has a counter), CgroupPids, and HostMemory."""
     payload = record.payload
     if not isinstance(payload, Mapping):
         yield Unparsed(record.rank, SOURCE, "no cgroup payload", str(payload)[:200])
@@ -245,24 +195,44 @@ def parse(record: Record) -> Iterator[Observation]:
     levels = payload.get("levels")
     if isinstance(levels, list) and levels:
         yield _cgroup_memory(record, payload, levels)
+    pids = _cgroup_pids(record, payload.get("pids"))
+    if pids is not None:
+        yield pids
+    yield _host_memory(record, payload)
+
+
+def _host_memory(record: Record, payload: Mapping[str, Any]) -> Observation:
     host = _numbers(payload.get("meminfo"))
-    if "MemTotal" in host:
-        total = host["MemTotal"] * 1024
-        available = host.get("MemAvailable", host.get("MemFree", 0)) * 1024  # MemAvailable: Linux 3.14 and later
-        yield HostMemory(record.rank, total, available, _numbers(payload.get("vmstat")).get("oom_kill"))
-    else:
-        yield Unparsed(record.rank, SOURCE, "meminfo", str(payload.get("meminfo"))[:200])
+    if "MemTotal" not in host:
+        return Unparsed(record.rank, SOURCE, "meminfo", str(payload.get("meminfo"))[:200])
+    kilobytes = {name: value * 1024 for name, value in host.items()}
+    return HostMemory(
+        rank=record.rank,
+        total_bytes=kilobytes["MemTotal"],
+        available_bytes=kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0)),  # MemAvailable: Linux 3.14 and later
+        oom_kills=_numbers(payload.get("vmstat")).get("oom_kill"),
+        overcommit=_number(payload.get("overcommit")),
+        commit_limit_bytes=kilobytes.get("CommitLimit"),
+        committed_bytes=kilobytes.get("Committed_AS"),
+        swap_total_bytes=kilobytes.get("SwapTotal", 0),
+        swap_free_bytes=kilobytes.get("SwapFree", 0),
+        shmem_bytes=kilobytes.get("Shmem", 0),
+        dirty_bytes=kilobytes.get("Dirty", 0),
+        pressure_full_ratio=_pressure(payload.get("pressure")),
+    )
 
 
 def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]) -> Observation:
     read = [level for level in map(_level, levels) if level is not None]
     if not read:
         return Unparsed(record.rank, SOURCE, "no level has a usage", str(levels)[:200])
+    read = _with_hidden_limit(read)
     # The leaf is first, and wins when two have the same room.
     tightest = min(read, key=lambda level: NO_LIMIT if level.limit is None else level.limit - level.usage)
     # Kills are counted where the victim lived (v2: and in all its parents, which may have other children too).
     leaf = levels[0] if isinstance(levels[0], Mapping) else {}
     events = _numbers(leaf.get("events"))
+    met = _number(leaf.get("met"))
     return CgroupMemory(
         rank=record.rank,
         version=1 if payload.get("version") == 1 else 2,
@@ -274,30 +244,101 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
         cache_bytes=tightest.cache,
         shmem_bytes=tightest.shmem,
         high_events=events.get("high", 0),
+        anon_bytes=tightest.anon,
+        dirty_bytes=tightest.dirty,
+        max_events=events.get("max", 0) if met is None else met,
+        pressure_full_ratio=_pressure(leaf.get("pressure")),
+        levels=tuple(level.told for level in read),
     )
 
 
 class _Read(NamedTuple):
-    path: str
-    usage: int
+    told: CgroupLevel
     limit: int | None
-    peak: int | None
+    hidden: int | None  # the tightest limit of this level and all above it, those that we cannot see too: v1 tells
     cache: int
     shmem: int
+    anon: int
+    dirty: int
+
+    @property
+    def path(self) -> str:
+        return self.told.path
+
+    @property
+    def usage(self) -> int:
+        return self.told.usage_bytes
+
+    @property
+    def peak(self) -> int | None:
+        return self.told.peak_bytes
 
 
 def _level(level: object) -> _Read | None:
     if not isinstance(level, Mapping) or (usage := _number(level.get("usage"))) is None:
         return None
     stat = _numbers(level.get("stat"))
-    # v1 tells the tightest limit of parents that we cannot see, too.
-    limits = [_number(level.get("limit")), stat.get("hierarchical_memory_limit")]
-    limit = min((value for value in limits if value is not None and value < NO_LIMIT), default=None)
-    if "total_inactive_file" in stat:
-        cache, shmem = stat["total_inactive_file"] + stat.get("total_active_file", 0), stat.get("total_shmem", 0)
-    else:
-        cache, shmem = stat.get("inactive_file", 0) + stat.get("active_file", 0), stat.get("shmem", 0)
-    return _Read(str(level.get("path", ""))[:1000], usage, limit, _number(level.get("peak")), cache, shmem)
+    total = "total_" if "total_inactive_file" in stat else ""  # v1 has both: of the cgroup alone, and with those below it
+    limit = _limit(level.get("limit"))
+    hidden = stat.get("hierarchical_memory_limit")
+    events = _numbers(level.get("events"))
+    local = _numbers(level.get("local"))
+    told = CgroupLevel(
+        path=str(level.get("path", ""))[:1000],
+        usage_bytes=usage,
+        limit_bytes=limit,
+        peak_bytes=_number(level.get("peak")),
+        high_bytes=_limit(level.get("high")),
+        oom_kills=events.get("oom_kill"),
+        max_events=(local or events).get("max", _number(level.get("met"))),
+    )
+    return _Read(
+        told,
+        limit,
+        hidden if hidden is not None and hidden < NO_LIMIT else None,
+        stat.get(f"{total}inactive_file", 0) + stat.get(f"{total}active_file", 0),
+        stat.get(f"{total}shmem", 0),
+        stat.get("total_rss" if total else "anon", 0),
+        stat.get("total_dirty", 0) + stat.get("total_writeback", 0) if total else
+        stat.get("file_dirty", 0) + stat.get("file_writeback", 0),
+    )
+
+
+def _with_hidden_limit(read: list[_Read]) -> list[_Read]:
+    """A parent's limit that we cannot see, where it is lower than those that we see: put on the topmost that we see."""
+    seen = min((level.limit for level in read if level.limit is not None), default=NO_LIMIT)
+    hidden = min((level.hidden for level in read if level.hidden is not None), default=NO_LIMIT)
+    return [*read[:-1], read[-1]._replace(limit=hidden)] if hidden < seen else read
+
+
+def _cgroup_pids(record: Record, levels: object) -> CgroupPids | None:
+    """The level with the least room; refusals of all levels, each of which counts its own."""
+    read = [level for level in levels if isinstance(level, Mapping)] if isinstance(levels, list) else []
+    known = [(level, now) for level in read if (now := _number(level.get("current"))) is not None]
+    if not known:
+        return None
+    rooms = [NO_LIMIT if (limit := _limit(level.get("limit"))) is None else limit - now for level, now in known]
+    tightest, current = known[rooms.index(min(rooms))]
+    # Until Linux 6.10 (and on v1 still) `max` counts forks that failed in this cgroup, later those that its own limit
+    # forbade; there pids.events counts for the parents too, pids.events.local does not (kernel/cgroup/pids.c).
+    refused = sum((_numbers(level.get("local")) or _numbers(level.get("events"))).get("max", 0) for level, _ in known)
+    return CgroupPids(record.rank, str(tightest.get("path", ""))[:1000], current, _limit(tightest.get("limit")), refused)
+
+
+# memory.pressure and /proc/pressure/memory, Linux 6.1, a cgroup above its memory.high:
+#   some avg10=35.29 avg60=7.04 avg300=1.49 total=5437379
+#   full avg10=35.17 avg60=7.01 avg300=1.49 total=4819855
+_PRESSURE = re.compile(r"^full avg10=(\d{1,3}(?:\.\d{1,4})?)\b", re.ASCII | re.MULTILINE)
+
+
+def _pressure(text: object) -> float | None:
+    match = _PRESSURE.search(text) if isinstance(text, str) else None
+    return float(match[1]) / 100 if match else None
+
+
+def _limit(text: object) -> int | None:
+    number = _number(text)
+    return number if number is not None and number < NO_LIMIT else None
 
 
 def _number(text: object) -> int | None:

@@ -207,6 +207,9 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
         pinned_bytes=_kilobytes(status.get("VmPin")),
         locked_bytes=_kilobytes(status.get("VmLck")),
         main_thread_cpu_seconds=main_thread_cpu,
+        anon_bytes=_kilobytes(status.get("RssAnon")),
+        shmem_bytes=_kilobytes(status.get("RssShmem")),
+        swap_bytes=_kilobytes(status.get("VmSwap")),
     )
 
 

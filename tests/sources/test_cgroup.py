@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import CgroupMemory, HostMemory, Observation, SourceFailed
+from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory, Observation, SourceFailed
 from diag.sources.cgroup import CgroupReader, parse
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sources" / "cgroup"
@@ -87,6 +87,128 @@ def test_tightest_of_own_and_parents_limits_is_told_on_v2(tmp_path: Path) -> Non
     assert (found.usage_bytes, found.limit_bytes, found.peak_bytes) == (99 * GIB, 100 * GIB, 99 * GIB + 1)
     assert (found.oom_kills, found.high_events) == (2, 9)  # our own, not those of the neighbour
     assert found.cache_bytes == 2946433024 + 1464356864 and found.shmem_bytes == 50184192
+
+
+def test_breakdown_events_and_all_limits_are_told_on_v2(tmp_path: Path) -> None:
+    # given a container under memory.high inside a pod with a limit, in between a level without any
+    proc = machine(tmp_path, "0::/pod/mid/main\n", V2_MOUNT)
+    top = tmp_path / "7" / "root" / "sys" / "fs" / "cgroup"
+    v2(top / "pod" / "mid" / "main", 40 * GIB, str(80 * GIB), high=291)
+    v2(top / "pod" / "mid", 40 * GIB, "max")
+    v2(top / "pod", 50 * GIB, str(100 * GIB), kills=4)
+    (top / "pod/mid/main/memory.high").write_text(f"{60 * GIB}\n")
+    (top / "pod/memory.events.local").write_text("low 0\nhigh 0\nmax 3\noom 0\noom_kill 0\noom_group_kill 0\n")
+    (top / "pod/mid/main/memory.pressure").write_text(
+        "some avg10=36.74 avg60=7.41 avg300=1.57 total=5370698\nfull avg10=35.17 avg60=7.01 avg300=1.49 total=4819855\n"
+    )
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.anon_bytes, found.dirty_bytes) == (4239376384, 417792)
+    assert (found.high_events, found.max_events, found.pressure_full_ratio) == (291, 7, 0.3517)
+    assert found.levels == (
+        CgroupLevel("/sys/fs/cgroup/pod/mid/main", 40 * GIB, 80 * GIB, 40 * GIB + 1, 60 * GIB, 0, 7),
+        CgroupLevel("/sys/fs/cgroup/pod", 50 * GIB, 100 * GIB, 50 * GIB + 1, None, 4, 3),
+    )
+    assert found.needed_bytes == 40 * GIB - (2946433024 + 1464356864 - 417792)
+
+
+def test_breakdown_of_a_v1_cgroup_is_with_those_below_it(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "4:memory:/a\n", "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    directory = tmp_path / "7/root/sys/fs/cgroup/memory/a"
+    v1(directory, GIB, f"{2 * GIB}\n")
+    (directory / "memory.stat").write_text(f"dirty 1\nwriteback 1\n{V1_STAT}total_dirty 8192\ntotal_writeback 4096\n")
+    (directory / "memory.failcnt").write_text("19\n")
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.anon_bytes, found.dirty_bytes, found.max_events) == (12320768, 12288, 19)
+
+
+def test_parent_as_full_as_its_child_is_named_when_the_limit_is_its_own(tmp_path: Path) -> None:
+    # given v1, where the child tells its parent's limit too
+    proc = machine(tmp_path, "4:memory:/pod/main\n", "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    top = tmp_path / "7/root/sys/fs/cgroup/memory/pod"
+    for directory, limit in ((top, f"{2 * GIB}\n"), (top / "main", NO_LIMIT_V1)):
+        v1(directory, GIB, limit)
+        (directory / "memory.stat").write_text(V1_STAT.replace("9223372036854771712", str(2 * GIB)))
+
+    found = cgroup_of(CgroupReader(7, proc))
+
+    assert (found.path, found.limit_bytes) == ("/sys/fs/cgroup/memory/pod", 2 * GIB)
+    assert [level.limit_bytes for level in found.levels] == [None, 2 * GIB]
+
+
+def pids(directory: Path, current: int, limit: str, refused: int, local: int | None = None) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "pids.current").write_text(f"{current}\n")
+    (directory / "pids.max").write_text(f"{limit}\n")
+    (directory / "pids.events").write_text(f"max {refused}\n")
+    if local is not None:
+        (directory / "pids.events.local").write_text(f"max {local}\n")
+
+
+def pids_of(reader: CgroupReader) -> CgroupPids:
+    (found,) = [item for item in look(reader) if isinstance(item, CgroupPids)]
+    return found
+
+
+def test_tightest_limit_of_processes_is_told_on_v2_and_a_refusal_once(tmp_path: Path) -> None:
+    # given a kernel (6.11 and later) that counts a refusal where the limit is, and in all parents of it
+    proc = machine(tmp_path, "0::/pod/main\n", V2_MOUNT)
+    top = tmp_path / "7/root/sys/fs/cgroup"
+    pids(top / "pod/main", 90, "max", 0, 0)
+    pids(top / "pod", 100, "104", 2, 2)
+
+    assert pids_of(CgroupReader(7, proc)) == CgroupPids(1, "/sys/fs/cgroup/pod", 100, 104, 2)
+
+
+def test_limit_of_processes_of_v1_is_read_beside_the_memory_of_v1(tmp_path: Path) -> None:
+    proc = machine(
+        tmp_path, "8:pids:/docker/1\n4:memory:/docker/2\n0::/\n",
+        "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup - rw,memory\n39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup - rw,pids\n",
+    )
+    v1(tmp_path / "7/root/sys/fs/cgroup/memory/docker/2", GIB, f"{2 * GIB}\n")
+    pids(tmp_path / "7/root/sys/fs/cgroup/pids/docker/1", 40, "64", 1)
+    pids(tmp_path / "7/root/sys/fs/cgroup/pids/docker", 50, "max", 0)
+
+    found = pids_of(CgroupReader(7, proc))
+
+    assert found == CgroupPids(1, "/sys/fs/cgroup/pids/docker/1", 40, 64, 1)
+
+
+def test_no_limit_of_processes_is_none(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", V2_MOUNT)
+    pids(tmp_path / "7/root/sys/fs/cgroup/a", 7, "max", 0)
+
+    assert pids_of(CgroupReader(7, proc)) == CgroupPids(1, "/sys/fs/cgroup/a", 7, None, 0)
+
+
+def test_cgroup_that_went_with_its_process_is_no_reading_and_no_damage(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", V2_MOUNT)
+    directory = tmp_path / "7/root/sys/fs/cgroup/a"
+    v2(directory, GIB, str(2 * GIB))
+    reader = CgroupReader(7, proc)
+    before = cgroup_of(reader)
+    shutil.rmtree(directory)
+
+    after = look(reader)
+
+    assert before.limit_bytes == 2 * GIB
+    assert [type(item) for item in after] == [HostMemory]
+
+
+def test_reading_is_asked_for_more_often_only_where_a_limit_is_near(tmp_path: Path) -> None:
+    proc = machine(tmp_path, "0::/a\n", V2_MOUNT)
+    directory = tmp_path / "7/root/sys/fs/cgroup/a"
+    reader = CgroupReader(7, proc)
+    crowded = []
+    for usage, limit in ((GIB, "max"), (GIB, str(2 * GIB)), (GIB, str(GIB + 1))):
+        v2(directory, usage, limit)
+        reader.sample()
+        crowded.append(reader.crowded)
+
+    assert crowded == [False, False, True]
 
 
 def test_no_limit_on_v2_is_no_limit(tmp_path: Path) -> None:
@@ -187,7 +309,12 @@ def test_host_memory_is_told_beside_the_cgroup_and_without_it(tmp_path: Path) ->
 
     found = look(CgroupReader(7, proc))
 
-    assert found == [HostMemory(1, 263998500 * 1024, 258786572 * 1024, oom_kills=5)]
+    assert found == [
+        HostMemory(
+            1, 263998500 * 1024, 258786572 * 1024, oom_kills=5, commit_limit_bytes=131999248 * 1024,
+            committed_bytes=83700292 * 1024, shmem_bytes=49008 * 1024, dirty_bytes=244 * 1024,
+        )
+    ]
 
 
 def test_cgroup_that_cannot_be_seen_is_a_failed_source_with_a_reason(tmp_path: Path) -> None:
