@@ -63,6 +63,7 @@ from diag.observations import (
 )
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
+from diag.save_memory import SaveMemory
 from diag.stacks import Activity
 
 __all__ = ["JobState"]
@@ -90,6 +91,7 @@ class JobState(Progress):
         self.checkpoints: dict[str, CheckpointsSeen] = {}  # by the save folder
         self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
         self.memory_estimate: MemoryEstimated | None = None
+        self.save_memory = SaveMemory()
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
@@ -209,6 +211,7 @@ class JobState(Progress):
         self.iteration = self.iteration_at = None
         self._bar = None
         self.silences.start_over()
+        self.save_memory.start_over()
         self._mark(at, "rendezvous")
 
     def _rank_exited(self, at: float, fact: RankExited) -> None:
@@ -322,6 +325,7 @@ class JobState(Progress):
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
         for rank in self._addressed(fact.rank):
             rank.cgroup = fact
+        self.save_memory.cgroup(at, fact, self)
 
     def _shm(self, at: float, fact: SharedMemory) -> None:
         for rank in self._addressed(fact.rank):
@@ -334,6 +338,7 @@ class JobState(Progress):
 
     def _host_memory(self, at: float, fact: HostMemory) -> None:
         self.host_memory = fact
+        self.save_memory.host(at, fact, self)
 
     def _gpu(self, at: float, fact: GpuSample) -> None:
         self.gpus[fact.index] = (at, fact)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.detectors.memory.host_oom import HostOomDetector
 from diag.detectors.memory.limits import FdLimitDetector, ShmDetector
 from diag.engine import Detector
 
 __all__ = ["DETECTORS"]
 
-DETECTORS: tuple[type[Detector], ...] = (HostOomDetector, ShmDetector, FdLimitDetector)
+DETECTORS: tuple[type[Detector], ...] = (HostOomDetector, HostOomForecastDetector, ShmDetector, FdLimitDetector)

@@ -1,0 +1,284 @@
+"""The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges nothing.
+
+Told by `JobState`; read by the forecast's detector and by the metrics. The models are `save_shape` and `memory_series`.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diag.memory_series import MemoryPoint, MemorySeries, slope
+from diag.observations import CgroupMemory, HostMemory
+from diag.progress import Progress
+from diag.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, shape_of
+from diag.saves import Save
+
+__all__ = ["HOST", "LimitMemory", "Outlook", "SaveMemory", "save_every"]
+
+HOST = "host"
+_KEPT_SHAPES = 32
+_SETTLES = 1.5  # seconds after a save in which it gives back what it took
+_BEFORE = 0.6  # a line of the log comes a little after what it tells of
+_SUSPECT = 0.15  # of the usual rise, in a place where a save may be
+_LEAST_LEAK_SECONDS = 60.0
+_LEAST_LEAK_POINTS = 8
+_ESTIMATE_SPREAD = 0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """A peak that is to come, told as a mixture. `running`: of the save under way; `number` counts saves from 1."""
+
+    limit: int
+    mixture: Mixture
+    running: bool
+    number: int
+    iteration: int | None  # after which the save is, or was begun
+    base: int
+    drift: int  # of the base up to the save, part of the prediction
+    basis: str  # saves, estimate
+
+    @property
+    def peak(self) -> int:
+        return int(self.mixture.quantile(0.5))
+
+    @property
+    def low(self) -> int:
+        return int(self.mixture.quantile(0.1))
+
+    @property
+    def high(self) -> int:
+        return int(self.mixture.quantile(0.9))
+
+    @property
+    def risk(self) -> float:
+        """The probability that it does not fit."""
+        return self.mixture.above(float(self.limit))
+
+
+class LimitMemory:
+    """One limit: a cgroup by its path, or the host."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.series = MemorySeries()
+        self.shapes: deque[SaveShape] = deque(maxlen=_KEPT_SHAPES)
+        self.starts: dict[int, float] = {}
+        self._shaped = 0
+        self._told: tuple[tuple[object, ...], Outlook | None] = ((), None)
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def add(self, point: MemoryPoint, limit: int | None, job: Progress) -> None:
+        self.series.add(point, limit)
+        for save in job.save_log.finished:
+            if save.number <= self._shaped or save.ended is None or point.at < save.ended:
+                continue
+            self._shaped = save.number
+            self._learn(save)
+        if self.shapes and job.save_log.saves:
+            self._settle(point, job.save_log.finished)
+
+    def _learn(self, save: Save) -> None:
+        assert save.ended is not None
+        base = self.series.at(save.after + _BEFORE / 2) or self.series.at(save.ended)
+        points = self.series.between(save.after + _BEFORE / 2, save.ended)
+        if base is None or not points:
+            return  # not watched then: nothing is known of it
+        first = self.series.points[0]
+        if first.at > save.after + 1.0:
+            return  # the watch began in it: what it began from was not seen
+        shape = shape_of(save.number, save.iteration, base, points, points[-1].needed)
+        self.shapes.append(shape)
+        self.starts[save.number] = save.ended
+
+    def _settle(self, point: MemoryPoint, finished: Sequence[Save]) -> None:
+        """What stays behind a save is told by the readings that come behind it."""
+        shape = self.shapes[-1]
+        ended = self.starts.get(shape.number)
+        if ended is None or point.at > ended + _SETTLES:
+            return
+        after = min(point.needed, shape.after)
+        self.shapes[-1] = SaveShape(shape.number, shape.iteration, shape.base, shape.peak, after, shape.curve, shape.exact)
+
+    def forget(self) -> None:
+        """The processes are new ones (a restart): sizes stay true, the readings of the old ones do not."""
+        self.series.points.clear()
+
+    # -- being asked --------------------------------------------------------------------------------------
+
+    def outlook(self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None) -> Outlook | None:
+        """None: nothing is known that could tell, or no limit is set."""
+        if not self.series.limit or not self.series.points:
+            return None
+        key = (self.series.version, self._shaped, round(now, 1), job.iteration, job.save_log.count, self.series.limit)
+        if self._told[0] != key:
+            self._told = (key, self._look(now, job, argv, estimate))
+        return self._told[1]
+
+    def _look(self, now: float, job: Progress, argv: Sequence[str], estimate: int | None) -> Outlook | None:
+        limit = self.series.limit
+        assert limit
+        running = self._running(now, job)
+        if running is not None:
+            current = job.save_log.current
+            number = current.number if current else job.save_log.count + 1
+            if not self.shapes:
+                return None  # of a first save nobody knows how far it will go
+            told = in_save(self.shapes, running)
+            return Outlook(limit, told, True, number, job.iteration, running.base, 0, "saves")
+        base = self._base(now, job)
+        if base is None:
+            return None
+        number = job.save_log.count + 1
+        if self.shapes:
+            every = save_every(argv, [save.iteration for save in job.save_log.saves])
+            drift = self._drift(now, job, every)
+            unsure = abs(drift) * 0.3
+            following = job.iteration
+            if every and job.iteration is not None:
+                following = (job.iteration // every + 1) * every
+            told = before_save(self.shapes, base + drift, unsure)
+            return Outlook(limit, told, False, number, following, base, int(drift), "saves")
+        if estimate and job.iteration is not None:
+            every = save_every(argv, [])
+            spread = Component(1.0, float(base + estimate), _ESTIMATE_SPREAD * estimate)
+            return Outlook(limit, Mixture((spread,)), False, number, every, base, 0, "estimate")
+        return None
+
+    def _base(self, now: float, job: Progress) -> int | None:
+        """Needed memory in steps: the least since the last save, or of the last steps, where batches come and go."""
+        last = job.save_log.saves[-1].ended if job.save_log.saves else None
+        since = max(now - 20.0, (last or 0.0) + 0.2)
+        held = self.series.at(now)
+        points = self.series.between(since, now)[-5:]
+        if not points:
+            return held.needed if held else None
+        return int(statistics.median_low([point.needed for point in points]))
+
+    def _drift(self, now: float, job: Progress, every: int | None) -> float:
+        """Growth of the base up to the next save: as between the saves so far, or as fast as it grows now."""
+        if not every or job.iteration is None:
+            return 0.0
+        pairs = zip(self.shapes, list(self.shapes)[1:], strict=False)
+        grown = [max(0, b.base - a.after) for a, b in pairs if b.number == a.number + 1]
+        left = 1.0 - (job.iteration % every) / every
+        if grown:
+            return left * statistics.fmean(grown[-3:])
+        since = self.starts.get(self.shapes[-1].number, now)
+        points = self.series.between(since + _SETTLES, now)
+        if len(points) < 3 or not job.step_seconds:
+            return 0.0
+        seconds = statistics.median(job.step_seconds) * left * every
+        return max(0.0, slope(points)) * seconds
+
+    def _running(self, now: float, job: Progress) -> Running | None:
+        """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a save may be."""
+        current = job.save_log.current
+        if current is not None:
+            since = current.after
+        elif job.iteration_at is not None and self._may_save(job):
+            since = job.iteration_at
+        else:
+            return None
+        base = self.series.at(since + _BEFORE / 2)
+        if base is None:
+            return None
+        points = self.series.between(since + _BEFORE / 2, now)
+        running = Running(base.needed, (base, *points), now)
+        if current is None:
+            usual = self.shapes[-1].fall if self.shapes else 0
+            if not usual or running.reached - base.needed < max(16 << 20, _SUSPECT * usual):
+                return None
+        return running
+
+    def _may_save(self, job: Progress) -> bool:
+        """After a step at which the saves so far say that one is due, unless it was made already."""
+        done = [save.iteration for save in job.save_log.saves if save.iteration is not None]
+        every = save_every((), done)
+        if not done or not every or job.iteration is None or job.iteration == done[-1]:
+            return False
+        return (job.iteration - done[-1]) % every == 0
+
+    # -- a leak -------------------------------------------------------------------------------------------
+
+    def seconds_to_limit(self, now: float, job: Progress) -> float | None:
+        """How long until the base itself meets the limit, as it grows in the steps; None where it does not clearly grow."""
+        if not self.series.limit or job.save_log.current is not None or job.iteration_at is None:
+            return None
+        last = job.save_log.saves[-1].ended if job.save_log.saves else None
+        since = max(now - 1800.0, (last or 0.0) + _SETTLES, job.phase_at or 0.0)
+        points = self.series.between(since, now)
+        if len(points) < _LEAST_LEAK_POINTS or points[-1].at - points[0].at < _LEAST_LEAK_SECONDS:
+            return None
+        thirds = len(points) // 3
+        early, late = slope(points[: 2 * thirds]), slope(points[thirds:])
+        rate = min(early, late)  # caches that fill, and a first epoch, slow down: a leak does not
+        grown = points[-1].needed - points[0].needed
+        if rate <= 0 or grown < 0.02 * self.series.limit:
+            return None
+        return max(0.0, (self.series.limit - points[-1].needed) / rate)
+
+
+# ms-swift: --save_steps; megatron-lm and ms-swift 3.x: --save_interval, --save-interval; the bundled job: --save-steps
+_EVERY = re.compile(r"--(?:save_steps|save-steps|save_interval|save-interval)(?:=(\d{1,9}))?")
+
+
+def save_every(argv: Sequence[str], saved: Sequence[int | None]) -> int | None:
+    """Iterations between saves: as they were made, else as the command says.
+
+    >>> save_every(["megatron", "--save_interval", "200"], [])
+    200
+    >>> save_every([], [50])
+    50
+    """
+    done = [iteration for iteration in saved if iteration]
+    if len(done) > 1 and done[-1] > done[-2]:
+        return done[-1] - done[-2]
+    for word, following in zip(argv, [*argv[1:], ""], strict=False):
+        match = _EVERY.fullmatch(word)
+        text = match and (match[1] or following)
+        if text and text.isdigit() and int(text):
+            return int(text)
+    return done[0] if done else None
+
+
+class SaveMemory:
+    """All limits that were seen; `outlooks` of the one that is worst."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, LimitMemory] = {}
+
+    def cgroup(self, at: float, fact: CgroupMemory, job: Progress) -> None:
+        # Dirty cache too is written back by the kernel before it kills: it slows a save down, and ends none.
+        needed = max(0, fact.usage_bytes - fact.cache_bytes)
+        self._add(fact.path, MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, job.iteration), fact.limit_bytes, job)
+
+    def host(self, at: float, fact: HostMemory, job: Progress) -> None:
+        swapped = fact.swap_total_bytes - fact.swap_free_bytes
+        needed = fact.total_bytes - fact.available_bytes + max(0, swapped)
+        self._add(HOST, MemoryPoint(at, needed, 0, None, job.iteration), fact.total_bytes + fact.swap_total_bytes, job)
+
+    def _add(self, path: str, point: MemoryPoint, limit: int | None, job: Progress) -> None:
+        known = self.limits.get(path)
+        if known is None:
+            if len(self.limits) >= 64:
+                return
+            known = self.limits[path] = LimitMemory(path)
+        known.add(point, limit, job)
+
+    def start_over(self) -> None:
+        for limit in self.limits.values():
+            limit.forget()
+
+    def outlook(
+        self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None
+    ) -> tuple[LimitMemory, Outlook] | None:
+        """Of the limit with the greatest risk, else of the one with the least room left."""
+        told = [(limit, limit.outlook(now, job, argv, estimate)) for limit in self.limits.values()]
+        known = [(limit, outlook) for limit, outlook in told if outlook is not None]
+        return max(known, key=lambda pair: (pair[1].risk, pair[1].peak / pair[1].limit), default=None)

@@ -1,0 +1,275 @@
+"""How one save used memory, and what the saves so far say of the next one and of the one under way. Pure.
+
+A prediction is a mixture: each way to read the past (the same rise again, the same part given back again, either growing on) is a
+component, weighted by how well it would have told the saves before. A save under way is told by its pace and by what it has
+reached already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from diag.memory_series import MemoryPoint
+
+__all__ = ["Component", "Mixture", "Running", "SaveShape", "before_save", "in_save", "shape_of"]
+
+_EPSILON = 8 << 20  # less is no rise: what diag's own readings may miss (memory_peek)
+_CURVE = 64
+# Of a rise: how well even saves that were all alike tell the next; of the base: readings are so far apart.
+_FLOOR_OF_RISE, _FLOOR_OF_BASE = 0.02, 0.004
+_UNSEEN_GROWTH = 0.25  # of the rise: by how much saves grow that grow unforeseen (mean of an exponential tail)
+_PACE = 0.06  # how well the pace of two equal stagings agrees, of the pace
+_LOOKAHEAD = 0.3  # seconds by which a rise that goes on is ahead of its last reading, at the least
+_STANDS = 0.35  # a second without a rise leaves so much of the belief that it goes on
+
+
+@dataclass(frozen=True, slots=True)
+class SaveShape:
+    """One save that is over. `curve`: (seconds since the rise began, bytes over the base); `exact`: the kernel's counter told the peak."""
+
+    number: int
+    iteration: int | None
+    base: int
+    peak: int
+    after: int
+    curve: tuple[tuple[float, int], ...]
+    exact: bool = False
+
+    @property
+    def rise(self) -> int:
+        return max(0, self.peak - self.base)
+
+    @property
+    def fall(self) -> int:
+        """What it gave back: pinned staging and helper processes of the first save stay, and are not taken twice."""
+        return max(0, self.peak - self.after)
+
+    @property
+    def pace(self) -> float:
+        """Bytes a second of the rise between a tenth and nine tenths of it; 0 where the readings do not tell."""
+        return _pace([(t, x) for t, x in self.curve if x <= 0.93 * self.rise])
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A normal distribution of the peak; with `tail` an exponential one from `mid` upwards."""
+
+    weight: float
+    mid: float
+    spread: float
+    tail: bool = False
+
+    def above(self, value: float) -> float:
+        """The probability that the peak is over `value`."""
+        if self.tail:
+            return 1.0 if value <= self.mid else math.exp(-(value - self.mid) / self.spread)
+        return 0.5 * math.erfc((value - self.mid) / (self.spread * math.sqrt(2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """What the peak may be. `reached` is what it is at least."""
+
+    components: tuple[Component, ...]
+    reached: float = 0.0
+
+    def above(self, value: float) -> float:
+        if value < self.reached:
+            return 1.0
+        total = sum(part.weight * part.above(self.reached) for part in self.components)
+        if total <= 1e-9:
+            return 0.0
+        return min(1.0, sum(part.weight * part.above(value) for part in self.components) / total)
+
+    def quantile(self, share: float) -> float:
+        """The peak that is not passed with this probability."""
+        low = self.reached or min(part.mid - 6 * part.spread for part in self.components)
+        high = max(low, *(part.mid + 8 * part.spread for part in self.components))
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.above(middle) < 1 - share else (middle, high)
+        return high
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A save under way: the points since it began, over `base`."""
+
+    base: int
+    points: tuple[MemoryPoint, ...]
+    now: float
+
+    @property
+    def reached(self) -> int:
+        return max((point.needed for point in self.points), default=self.base)
+
+    @property
+    def curve(self) -> list[tuple[float, int]]:
+        return [(point.at, point.needed - self.base) for point in self.points]
+
+    @property
+    def pace(self) -> float:
+        return _pace(self.curve)
+
+    @property
+    def stands_for(self) -> float:
+        """Seconds since the last reading that was higher than all before it by what counts."""
+        top, since = self.base + _EPSILON, self.now
+        for point in self.points:
+            if point.needed > top:
+                top, since = point.needed + _EPSILON // 2, point.at
+        return self.now - since
+
+    @property
+    def last_pace(self) -> float:
+        """Bytes a second between the last two readings that are far enough apart; 0 where it does not rise."""
+        last = self.points[-1]
+        for point in reversed(self.points[:-1]):
+            if last.at - point.at >= 0.4:
+                return max(0.0, (last.needed - point.needed) / (last.at - point.at))
+        return 0.0
+
+
+def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequence[MemoryPoint], after: int) -> SaveShape:
+    """`points` are those of the save, `base` the reading that held when it began."""
+    peak, exact = max([base.needed, *(point.needed for point in points)]), False
+    counters = [point.peak for point in (base, *points) if point.peak is not None]
+    caches = [point.cache for point in (base, *points)]
+    if len(counters) > 1 and counters[-1] > counters[0]:
+        # The counter rose in this save, so it is this save's peak, page cache included: which part was cache is told by readings.
+        told, unsure = counters[-1] - max(caches), max(caches) - min(caches)
+        if told > peak:
+            peak = told
+        exact = unsure <= _EPSILON
+    rise = peak - base.needed
+    started = base.at
+    for point in points:
+        if point.needed - base.needed > max(_EPSILON, 0.03 * rise):
+            break
+        started = point.at
+    curve = [(point.at - started, point.needed - base.needed) for point in points if point.at >= started]
+    step = max(1, len(curve) // _CURVE)
+    return SaveShape(number, iteration, base.needed, peak, after, tuple(curve[::step]), exact)
+
+
+def _pace(curve: Sequence[tuple[float, float]]) -> float:
+    """Of the rising part: from the last reading near the bottom to the highest, without what came before the rise and after it."""
+    top = max((x for _, x in curve), default=0)
+    if top <= _EPSILON:
+        return 0.0
+    first = next(i for i, (_, x) in enumerate(curve) if x > max(_EPSILON, 0.04 * top))
+    last = next(i for i, (_, x) in enumerate(curve) if x >= 0.97 * top)
+    (t0, x0), (t1, x1) = curve[first], curve[last]
+    return (x1 - x0) / (t1 - t0) if t1 - t0 >= 0.4 else 0.0
+
+
+# --- before a save ---------------------------------------------------------------------------------------------
+
+_Teller = Callable[[Sequence[SaveShape], float], float]
+
+
+def _same_rise(past: Sequence[SaveShape], base: float) -> float:
+    return base + past[-1].rise
+
+
+def _same_fall(past: Sequence[SaveShape], base: float) -> float:
+    return base + past[-1].fall
+
+
+def _growing(part: Callable[[SaveShape], int]) -> _Teller:
+    def tell(past: Sequence[SaveShape], base: float) -> float:
+        last, before = part(past[-1]), part(past[-2])
+        return base + max(0.0, last + (last - before))
+
+    return tell
+
+
+def _growing_faster(past: Sequence[SaveShape], base: float) -> float:
+    last, before = past[-1].fall, past[-2].fall
+    return base + last * min(2.0, max(0.7, last / before)) if before > 0 else base + last
+
+
+# name, function, saves that it needs, belief before anything is seen. What the first save keeps is most often not taken again (pinned
+# staging, Manager processes), so its fall tells more than its rise.
+_TELLERS: tuple[tuple[_Teller, int, float], ...] = (
+    (_same_rise, 1, 0.3),
+    (_same_fall, 1, 0.6),
+    (_growing(lambda shape: shape.rise), 2, 0.3),
+    (_growing(lambda shape: shape.fall), 2, 0.4),
+    (_growing_faster, 2, 0.3),
+)
+_FORGETS = 0.6  # an older save counts so much of the next newer one
+_UNFORESEEN = 0.15  # belief that none of the above holds: it grows unforeseen
+
+
+def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -> Mixture:
+    """What the next save will need, from those so far (one at the least) and the base it will begin from.
+
+    >>> same = [SaveShape(n, n, 100 << 20, 300 << 20, 100 << 20, ()) for n in (1, 2, 3)]
+    >>> round(before_save(same, 100 << 20).quantile(0.5) / (1 << 20))
+    302
+    """
+    rise = max(1.0, float(shapes[-1].rise), float(shapes[-1].fall))
+    floor = _FLOOR_OF_RISE * rise + _FLOOR_OF_BASE * base + unsure + 1.0
+    parts = []
+    for tell, needs, belief in _TELLERS:
+        if len(shapes) < needs:
+            continue
+        errors, weights, factor = 0.0, 0.0, 1.0
+        for index in range(len(shapes) - 1, needs - 1, -1):  # how it would have told each save from those before
+            errors += factor * (tell(shapes[:index], shapes[index].base) - shapes[index].peak) ** 2
+            weights += factor
+            factor *= _FORGETS
+        # Untried, it may be off by a part of the rise; each trial makes that count less.
+        untried = (0.10 * rise) ** 2
+        square = (errors + 0.5 * untried) / (weights + 0.5)
+        spread = math.sqrt(square + floor**2)
+        fit = 1.0 / (square + floor**2)
+        parts.append((belief * fit, tell(shapes, base), spread))
+    total = sum(weight for weight, _, _ in parts)
+    known = [Component((1 - _UNFORESEEN) * weight / total, mid, spread) for weight, mid, spread in parts]
+    usual = sum(part.weight * part.mid for part in known) / (1 - _UNFORESEEN)
+    return Mixture((*known, Component(_UNFORESEEN, usual, _UNSEEN_GROWTH * rise, tail=True)))
+
+
+# --- in a save -------------------------------------------------------------------------------------------------
+
+
+def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
+    """What the save under way will need. Sizes that its pace speaks against count less, and what is passed counts no more."""
+    ahead = running.last_pace * _LOOKAHEAD if running.stands_for < 0.8 else 0.0
+    reached = running.reached + ahead
+    if not shapes:
+        return Mixture((Component(1.0, reached, _UNSEEN_GROWTH * max(1.0, reached - running.base), tail=True),), reached)
+    told = before_save(shapes, running.base)
+    last = shapes[-1]
+    usual = max(1.0, float(max(last.fall, _EPSILON)))
+    known, now = last.pace, running.pace
+    parts = list(told.components)
+    seen = (running.reached - running.base) / usual
+    if known > 0 and now > 0 and seen > 0.12:
+        parts = _by_pace(parts, running.base, usual, now / known, _PACE + 0.05 * max(0.0, 1 - seen))
+    still = 1.0 - _STANDS ** max(0.0, running.stands_for - 0.7) if seen > 0.3 else 0.0
+    parts = [Component(part.weight * (1 - still), part.mid, part.spread, part.tail) for part in parts]
+    if still > 0:
+        parts.append(Component(still * 2, float(running.reached), _FLOOR_OF_RISE * usual))
+    return Mixture(tuple(parts), reached)
+
+
+def _by_pace(parts: Sequence[Component], base: float, usual: float, quicker: float, noise: float) -> list[Component]:
+    """Either each save takes the same time, and then the pace tells the size, or each has the same pace, which tells nothing."""
+    made = []
+    for part in parts:
+        ratio = (part.mid - base) / usual
+        width = math.hypot(noise, 0.0 if part.tail else part.spread / usual)
+        same_time = 0.6 if part.tail else _density(quicker, ratio, width)
+        same_pace = _density(quicker, 1.0, noise)
+        made.append(Component(part.weight * 0.5 * (same_time * (not part.tail) + same_pace), part.mid, part.spread, part.tail))
+    made.append(Component(0.12 * 0.6, base + usual * quicker, (noise + 0.03) * usual * quicker))
+    return made
+
+
+def _density(value: float, mid: float, width: float) -> float:
+    return math.exp(-0.5 * ((value - mid) / width) ** 2) / (width * 2.5)
