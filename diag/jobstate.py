@@ -172,6 +172,7 @@ class JobState(Progress):
         handler(self, at, fact)
         if type(fact) in _MOVES:
             self._learn(at, fact, phase)
+            self.save_memory.saved(self.save_log)
 
     def _learn(self, at: float, fact: Observation, phase: str) -> None:
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None

@@ -14,7 +14,7 @@ __all__ = ["PEEK_SECONDS", "MemoryPeek", "watchers"]
 PEEK_SECONDS = 0.5
 _LEAST_CHANGE = 8 << 20  # of a small job; the allocator's own coming and going is less
 _CHANGE_RATIO = 0.0005  # of what is in use
-_SURGE = 4  # changes of that size at once, upwards: something is staged, or loaded
+_SURGE = 2  # changes of that size at once, upwards: something is staged, or loaded
 _READINGS_IN_A_ROW = 240  # two minutes: a save; what goes on changing after that is no save, and is read less often
 _SLOW_SECONDS = 2.0
 
@@ -36,8 +36,8 @@ class MemoryPeek:
             return True
         change = usage - self._told
         least = max(_LEAST_CHANGE, _CHANGE_RATIO * usage)
-        self.surges = change >= _SURGE * least and not self._rising
-        self._rising = change >= least
+        steep = change >= _SURGE * least
+        self.surges, self._rising = steep and not self._rising, steep
         if abs(change) < least:
             self._in_a_row = max(0, self._in_a_row - 4)
             return False

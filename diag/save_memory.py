@@ -9,13 +9,13 @@ import re
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.memory_series import MemoryPoint, MemorySeries, slope
 from diag.observations import CgroupMemory, HostMemory
 from diag.progress import Progress
 from diag.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, shape_of
-from diag.saves import Save
+from diag.saves import Save, SaveLog
 
 __all__ = ["HOST", "LimitMemory", "Outlook", "SaveMemory", "save_every"]
 
@@ -24,6 +24,7 @@ _KEPT_SHAPES = 32
 _SETTLES = 1.5  # seconds after a save in which it gives back what it took
 _BEFORE = 0.6  # a line of the log comes a little after what it tells of
 _SUSPECT = 0.15  # of the usual rise, in a place where a save may be
+_NEAR, _STEEP = 0.7, 0.005  # of the limit, and of what is needed
 _LEAST_LEAK_SECONDS = 60.0
 _LEAST_LEAK_POINTS = 8
 _ESTIMATE_SPREAD = 0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
@@ -75,13 +76,14 @@ class LimitMemory:
 
     def add(self, point: MemoryPoint, limit: int | None, job: Progress) -> None:
         self.series.add(point, limit)
-        for save in job.save_log.finished:
-            if save.number <= self._shaped or save.ended is None or point.at < save.ended:
-                continue
+        if self.shapes:
+            self._settle(point)
+
+    def saved(self, save: Save) -> None:
+        """A save is over."""
+        if save.number > self._shaped and self.series.points:
             self._shaped = save.number
             self._learn(save)
-        if self.shapes and job.save_log.saves:
-            self._settle(point, job.save_log.finished)
 
     def _learn(self, save: Save) -> None:
         assert save.ended is not None
@@ -92,18 +94,19 @@ class LimitMemory:
         first = self.series.points[0]
         if first.at > save.after + 1.0:
             return  # the watch began in it: what it began from was not seen
-        shape = shape_of(save.number, save.iteration, base, points, points[-1].needed)
+        shape = shape_of(save.number, save.iteration, base, points)
         self.shapes.append(shape)
         self.starts[save.number] = save.ended
 
-    def _settle(self, point: MemoryPoint, finished: Sequence[Save]) -> None:
+    def _settle(self, point: MemoryPoint) -> None:
         """What stays behind a save is told by the readings that come behind it."""
         shape = self.shapes[-1]
         ended = self.starts.get(shape.number)
         if ended is None or point.at > ended + _SETTLES:
             return
-        after = min(point.needed, shape.after)
-        self.shapes[-1] = SaveShape(shape.number, shape.iteration, shape.base, shape.peak, after, shape.curve, shape.exact)
+        fell = shape.after - point.needed
+        if fell > 0:
+            self.shapes[-1] = replace(shape, after=point.needed, given_back=shape.given_back + fell)
 
     def forget(self) -> None:
         """The processes are new ones (a restart): sizes stay true, the readings of the old ones do not."""
@@ -129,7 +132,7 @@ class LimitMemory:
             number = current.number if current else job.save_log.count + 1
             if not self.shapes:
                 return None  # of a first save nobody knows how far it will go
-            told = in_save(self.shapes, running)
+            told = in_save(list(self.shapes), running)
             return Outlook(limit, told, True, number, job.iteration, running.base, 0, "saves")
         base = self._base(now, job)
         if base is None:
@@ -142,7 +145,7 @@ class LimitMemory:
             following = job.iteration
             if every and job.iteration is not None:
                 following = (job.iteration // every + 1) * every
-            told = before_save(self.shapes, base + drift, unsure)
+            told = before_save(list(self.shapes), base + drift, unsure)
             return Outlook(limit, told, False, number, following, base, int(drift), "saves")
         if estimate and job.iteration is not None:
             every = save_every(argv, [])
@@ -252,6 +255,7 @@ class SaveMemory:
 
     def __init__(self) -> None:
         self.limits: dict[str, LimitMemory] = {}
+        self.pressing = False  # the last reading was of a steep rise near a limit: to be judged at once, not at the next second
 
     def cgroup(self, at: float, fact: CgroupMemory, job: Progress) -> None:
         # Dirty cache too is written back by the kernel before it kills: it slows a save down, and ends none.
@@ -269,7 +273,17 @@ class SaveMemory:
             if len(self.limits) >= 64:
                 return
             known = self.limits[path] = LimitMemory(path)
+        before = known.series.points[-1].needed if known.series.points else point.needed
         known.add(point, limit, job)
+        near = bool(limit) and point.needed >= _NEAR * (limit or 0)
+        self.pressing = near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
+
+    def saved(self, log: SaveLog) -> None:
+        """Told after whatever may have ended a save."""
+        last = log.saves[-1] if log.saves else None
+        if last is not None and last.ended is not None and not last.cut_off:
+            for limit in self.limits.values():
+                limit.saved(last)
 
     def start_over(self) -> None:
         for limit in self.limits.values():

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 
 from diag.memory_series import MemoryPoint
 
-__all__ = ["Component", "Mixture", "Running", "SaveShape", "before_save", "in_save", "shape_of"]
+__all__ = ["Component", "Mixture", "Running", "SaveShape", "before_save", "given_back", "in_save", "quicker", "shape_of"]
+
 
 _EPSILON = 8 << 20  # less is no rise: what diag's own readings may miss (memory_peek)
 _CURVE = 64
 # Of a rise: how well even saves that were all alike tell the next; of the base: readings are so far apart.
 _FLOOR_OF_RISE, _FLOOR_OF_BASE = 0.02, 0.004
 _UNSEEN_GROWTH = 0.25  # of the rise: by how much saves grow that grow unforeseen (mean of an exponential tail)
-_PACE = 0.06  # how well the pace of two equal stagings agrees, of the pace
+_PACE = 0.1  # how well the pace of two equal stagings agrees, of the pace: links and disks are shared
+_LOWEST = 0.06  # of the usual rise: below it are the steps' own comings and goings
+_CLOSE_SECONDS = 1.2  # twice the time between two looks, and some
 _LOOKAHEAD = 0.3  # seconds by which a rise that goes on is ahead of its last reading, at the least
-_STANDS = 0.35  # a second without a rise leaves so much of the belief that it goes on
+_STANDS = 0.15  # a second without a rise leaves so much of the belief that it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class SaveShape:
     base: int
     peak: int
     after: int
+    given_back: int
     curve: tuple[tuple[float, int], ...]
     exact: bool = False
 
@@ -44,12 +48,7 @@ class SaveShape:
     @property
     def fall(self) -> int:
         """What it gave back: pinned staging and helper processes of the first save stay, and are not taken twice."""
-        return max(0, self.peak - self.after)
-
-    @property
-    def pace(self) -> float:
-        """Bytes a second of the rise between a tenth and nine tenths of it; 0 where the readings do not tell."""
-        return _pace([(t, x) for t, x in self.curve if x <= 0.93 * self.rise])
+        return min(max(self.given_back, self.peak - self.after), self.rise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +109,6 @@ class Running:
         return [(point.at, point.needed - self.base) for point in self.points]
 
     @property
-    def pace(self) -> float:
-        return _pace(self.curve)
-
-    @property
     def stands_for(self) -> float:
         """Seconds since the last reading that was higher than all before it by what counts."""
         top, since = self.base + _EPSILON, self.now
@@ -132,7 +127,12 @@ class Running:
         return 0.0
 
 
-def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequence[MemoryPoint], after: int) -> SaveShape:
+def given_back(points: Sequence[MemoryPoint]) -> int:
+    """The sum of all falls: ranks give back one after the other, while helper processes still grow."""
+    return sum(a.needed - b.needed for a, b in zip(points, points[1:], strict=False) if a.needed - b.needed > _EPSILON)
+
+
+def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequence[MemoryPoint]) -> SaveShape:
     """`points` are those of the save, `base` the reading that held when it began."""
     peak, exact = max([base.needed, *(point.needed for point in points)]), False
     counters = [point.peak for point in (base, *points) if point.peak is not None]
@@ -151,18 +151,31 @@ def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequ
         started = point.at
     curve = [(point.at - started, point.needed - base.needed) for point in points if point.at >= started]
     step = max(1, len(curve) // _CURVE)
-    return SaveShape(number, iteration, base.needed, peak, after, tuple(curve[::step]), exact)
+    return SaveShape(number, iteration, base.needed, peak, points[-1].needed, given_back(points), tuple(curve[::step]), exact)
 
 
-def _pace(curve: Sequence[tuple[float, float]]) -> float:
-    """Of the rising part: from the last reading near the bottom to the highest, without what came before the rise and after it."""
-    top = max((x for _, x in curve), default=0)
-    if top <= _EPSILON:
-        return 0.0
-    first = next(i for i, (_, x) in enumerate(curve) if x > max(_EPSILON, 0.04 * top))
-    last = next(i for i, (_, x) in enumerate(curve) if x >= 0.97 * top)
-    (t0, x0), (t1, x1) = curve[first], curve[last]
-    return (x1 - x0) / (t1 - t0) if t1 - t0 >= 0.4 else 0.0
+def quicker(now: Sequence[tuple[float, float]], before: Sequence[tuple[float, float]], usual: float) -> float | None:
+    """How many times as fast as before this save rises, over the same part of the rise; None where that cannot be told yet.
+
+    >>> quicker([(0, 0), (1, 100), (2, 200)], [(0, 0), (0.5, 25), (1, 50), (2, 100), (3, 150), (4, 200)], 400)
+    2.0
+    """
+    rising = [(t, x) for t, x in now if x >= _LOWEST * usual]
+    if len(rising) < 2:
+        return None
+    (t0, x0), (t1, x1) = rising[0], max(rising, key=lambda point: point[1])
+    earlier = _crossing(before, x0), _crossing(before, x1)
+    if earlier[0] is None or earlier[1] is None or t1 - t0 < 0.4 or earlier[1] - earlier[0] < 0.2:
+        return None
+    return (earlier[1] - earlier[0]) / (t1 - t0)
+
+
+def _crossing(curve: Sequence[tuple[float, float]], level: float) -> float | None:
+    """When the curve first came to a level, between two readings that are close enough to tell."""
+    for (t0, x0), (t1, x1) in zip(curve, curve[1:], strict=False):
+        if x0 <= level <= x1 and x1 > x0:
+            return t0 + (t1 - t0) * (level - x0) / (x1 - x0) if t1 - t0 <= _CLOSE_SECONDS else None
+    return None
 
 
 # --- before a save ---------------------------------------------------------------------------------------------
@@ -200,6 +213,7 @@ _TELLERS: tuple[tuple[_Teller, int, float], ...] = (
     (_growing(lambda shape: shape.fall), 2, 0.4),
     (_growing_faster, 2, 0.3),
 )
+_UNTRIED = 0.1  # of the rise: how far a way to read the past may be off that was never tried
 _FORGETS = 0.6  # an older save counts so much of the next newer one
 _UNFORESEEN = 0.15  # belief that none of the above holds: it grows unforeseen
 
@@ -207,7 +221,7 @@ _UNFORESEEN = 0.15  # belief that none of the above holds: it grows unforeseen
 def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -> Mixture:
     """What the next save will need, from those so far (one at the least) and the base it will begin from.
 
-    >>> same = [SaveShape(n, n, 100 << 20, 300 << 20, 100 << 20, ()) for n in (1, 2, 3)]
+    >>> same = [SaveShape(n, n, 100 << 20, 300 << 20, 100 << 20, 200 << 20, ()) for n in (1, 2, 3)]
     >>> round(before_save(same, 100 << 20).quantile(0.5) / (1 << 20))
     302
     """
@@ -223,7 +237,7 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
             weights += factor
             factor *= _FORGETS
         # Untried, it may be off by a part of the rise; each trial makes that count less.
-        untried = (0.10 * rise) ** 2
+        untried = (_UNTRIED * rise) ** 2
         square = (errors + 0.5 * untried) / (weights + 0.5)
         spread = math.sqrt(square + floor**2)
         fit = 1.0 / (square + floor**2)
@@ -246,11 +260,11 @@ def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
     told = before_save(shapes, running.base)
     last = shapes[-1]
     usual = max(1.0, float(max(last.fall, _EPSILON)))
-    known, now = last.pace, running.pace
+    pace = quicker(running.curve, last.curve, usual)
     parts = list(told.components)
     seen = (running.reached - running.base) / usual
-    if known > 0 and now > 0 and seen > 0.12:
-        parts = _by_pace(parts, running.base, usual, now / known, _PACE + 0.05 * max(0.0, 1 - seen))
+    if pace is not None:
+        parts = _by_pace(parts, running.base, usual, pace, _PACE + 0.05 * max(0.0, 1 - seen))
     still = 1.0 - _STANDS ** max(0.0, running.stands_for - 0.7) if seen > 0.3 else 0.0
     parts = [Component(part.weight * (1 - still), part.mid, part.spread, part.tail) for part in parts]
     if still > 0:
@@ -258,16 +272,16 @@ def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
     return Mixture(tuple(parts), reached)
 
 
-def _by_pace(parts: Sequence[Component], base: float, usual: float, quicker: float, noise: float) -> list[Component]:
+def _by_pace(parts: Sequence[Component], base: float, usual: float, pace: float, noise: float) -> list[Component]:
     """Either each save takes the same time, and then the pace tells the size, or each has the same pace, which tells nothing."""
     made = []
     for part in parts:
         ratio = (part.mid - base) / usual
         width = math.hypot(noise, 0.0 if part.tail else part.spread / usual)
-        same_time = 0.6 if part.tail else _density(quicker, ratio, width)
-        same_pace = _density(quicker, 1.0, noise)
+        same_time = 0.6 if part.tail else _density(pace, ratio, width)
+        same_pace = _density(pace, 1.0, noise)
         made.append(Component(part.weight * 0.5 * (same_time * (not part.tail) + same_pace), part.mid, part.spread, part.tail))
-    made.append(Component(0.12 * 0.6, base + usual * quicker, (noise + 0.03) * usual * quicker))
+    made.append(Component(0.12 * 0.6, base + usual * pace, (noise + 0.03) * usual * pace))
     return made
 
 
