@@ -27,6 +27,7 @@ _SUSPECT = 0.15  # of the usual rise, in a place where a save may be
 _NEAR, _STEEP = 0.7, 0.005  # of the limit, and of what is needed
 _LEAST_LEAK_SECONDS = 60.0
 _LEAST_LEAK_POINTS = 8
+_LEAST_RISE = 16 << 20
 _ESTIMATE_SPREAD = 0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
 
 
@@ -49,11 +50,11 @@ class Outlook:
 
     @property
     def low(self) -> int:
-        return int(self.mixture.quantile(0.1))
+        return int(self.mixture.quantile(0.025))
 
     @property
     def high(self) -> int:
-        return int(self.mixture.quantile(0.9))
+        return int(self.mixture.quantile(0.975))
 
     @property
     def risk(self) -> float:
@@ -95,6 +96,10 @@ class LimitMemory:
         if first.at > save.after + 1.0:
             return  # the watch began in it: what it began from was not seen
         shape = shape_of(save.number, save.iteration, base, points)
+        if self.shapes and shape.iteration is not None and shape.iteration == self.shapes[-1].iteration:
+            return  # the same save, told again by the stack of another rank
+        if shape.rise < max(_LEAST_RISE, _SUSPECT * max((known.rise for known in self.shapes), default=0)):
+            return  # a stack that was read in a save's last moment tells of a save that is over, and nothing is staged in it
         self.shapes.append(shape)
         self.starts[save.number] = save.ended
 
@@ -139,7 +144,7 @@ class LimitMemory:
             return None
         number = job.save_log.count + 1
         if self.shapes:
-            every = save_every(argv, [save.iteration for save in job.save_log.saves])
+            every = save_every(argv, [shape.iteration for shape in self.shapes])
             drift = self._drift(now, job, every)
             unsure = abs(drift) * 0.3
             following = job.iteration
@@ -168,7 +173,7 @@ class LimitMemory:
         if not every or job.iteration is None:
             return 0.0
         pairs = zip(self.shapes, list(self.shapes)[1:], strict=False)
-        grown = [max(0, b.base - a.after) for a, b in pairs if b.number == a.number + 1]
+        grown = [max(0, b.base - a.after) for a, b in pairs if _follows(a, b, every)]
         left = 1.0 - (job.iteration % every) / every
         if grown:
             return left * statistics.fmean(grown[-3:])
@@ -201,7 +206,7 @@ class LimitMemory:
 
     def _may_save(self, job: Progress) -> bool:
         """After a step at which the saves so far say that one is due, unless it was made already."""
-        done = [save.iteration for save in job.save_log.saves if save.iteration is not None]
+        done = [shape.iteration for shape in self.shapes if shape.iteration is not None]
         every = save_every((), done)
         if not done or not every or job.iteration is None or job.iteration == done[-1]:
             return False
@@ -225,6 +230,10 @@ class LimitMemory:
         if rate <= 0 or grown < 0.02 * self.series.limit:
             return None
         return max(0.0, (self.series.limit - points[-1].needed) / rate)
+
+
+def _follows(before: SaveShape, after: SaveShape, every: int) -> bool:
+    return before.iteration is not None and after.iteration is not None and after.iteration - before.iteration == every
 
 
 # ms-swift: --save_steps; megatron-lm and ms-swift 3.x: --save_interval, --save-interval; the bundled job: --save-steps

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 from diag.memory_series import MemoryPoint
 
@@ -24,8 +25,8 @@ _UNSEEN_GROWTH = 0.25  # of the rise: by how much saves grow that grow unforesee
 _PACE = 0.1  # how well the pace of two equal stagings agrees, of the pace: links and disks are shared
 _LOWEST = 0.06  # of the usual rise: below it are the steps' own comings and goings
 _CLOSE_SECONDS = 1.2  # twice the time between two looks, and some
-_LOOKAHEAD = 0.3  # seconds by which a rise that goes on is ahead of its last reading, at the least
-_STANDS = 0.15  # a second without a rise leaves so much of the belief that it goes on
+_LOOKAHEAD = 0.1  # seconds by which a rise that goes on is ahead of its last reading, at the least
+_STANDS = 0.1  # a second without a rise leaves so much of the belief that it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +214,10 @@ _TELLERS: tuple[tuple[_Teller, int, float], ...] = (
     (_growing(lambda shape: shape.fall), 2, 0.4),
     (_growing_faster, 2, 0.3),
 )
-_UNTRIED = 0.1  # of the rise: how far a way to read the past may be off that was never tried
-_FORGETS = 0.6  # an older save counts so much of the next newer one
-_UNFORESEEN = 0.15  # belief that none of the above holds: it grows unforeseen
+_UNTRIED = 0.07  # of the rise: how far a way to read the past may be off that was never tried
+_USUALLY = 0.6  # of the belief in a way to read the past: that it goes on as well as it did for most saves
+_FORGETS = 0.4  # an older save counts so much of the next newer one
+_UNFORESEEN = 0.25  # belief that none of the above holds: it grows unforeseen
 
 
 def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -> Mixture:
@@ -223,7 +225,7 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
 
     >>> same = [SaveShape(n, n, 100 << 20, 300 << 20, 100 << 20, 200 << 20, ()) for n in (1, 2, 3)]
     >>> round(before_save(same, 100 << 20).quantile(0.5) / (1 << 20))
-    302
+    303
     """
     rise = max(1.0, float(shapes[-1].rise), float(shapes[-1].fall))
     floor = _FLOOR_OF_RISE * rise + _FLOOR_OF_BASE * base + unsure + 1.0
@@ -231,17 +233,16 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
     for tell, needs, belief in _TELLERS:
         if len(shapes) < needs:
             continue
-        errors, weights, factor = 0.0, 0.0, 1.0
-        for index in range(len(shapes) - 1, needs - 1, -1):  # how it would have told each save from those before
-            errors += factor * (tell(shapes[:index], shapes[index].base) - shapes[index].peak) ** 2
-            weights += factor
-            factor *= _FORGETS
+        errors = [(tell(shapes[:index], shapes[index].base) - shapes[index].peak) ** 2 for index in range(needs, len(shapes))][::-1]
+        weights = [_FORGETS**age for age in range(len(errors))]
         # Untried, it may be off by a part of the rise; each trial makes that count less.
         untried = (_UNTRIED * rise) ** 2
-        square = (errors + 0.5 * untried) / (weights + 0.5)
-        spread = math.sqrt(square + floor**2)
-        fit = 1.0 / (square + floor**2)
-        parts.append((belief * fit, tell(shapes, base), spread))
+        square = (sum(map(mul, weights, errors)) + 0.5 * untried) / (sum(weights) + 0.5)
+        fit = belief / (square + floor**2)
+        # One save that jumped is no reason to think that each does: what told the others well is believed to go on, too.
+        usually = min(square, sorted(errors)[(len(errors) - 1) // 2] + untried / (1 + len(errors))) if errors else square
+        for share, spread in ((_USUALLY, usually), (1 - _USUALLY, square)):
+            parts.append((share * fit, tell(shapes, base), math.sqrt(spread + floor**2)))
     total = sum(weight for weight, _, _ in parts)
     known = [Component((1 - _UNFORESEEN) * weight / total, mid, spread) for weight, mid, spread in parts]
     usual = sum(part.weight * part.mid for part in known) / (1 - _UNFORESEEN)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from diag.memory_peek import PEEK_SECONDS, MemoryPeek
+from diag.memory_peek import MemoryPeek
 from diag.probes import Probe, Probes
 from diag.rank_rdma import RankRdma
 from diag.rank_stacks import RankStacks
@@ -198,20 +198,20 @@ class Sidecar:
                 if not self._watches_memory:
                     self._wake.wait(60.0)
                     continue
-            usage = self._peek_usage()
-            if usage is not None and peek.due(usage, time.monotonic()):
+            told = self._peek()
+            if told is not None and peek.due(*told, time.monotonic()):
                 self._read_cgroup()
                 if peek.surges:
                     with self._wake:
                         self._look_now = True
                         self._wake.notify_all()
-            self._gone.wait(PEEK_SECONDS)
+            self._gone.wait(peek.seconds)
 
-    def _peek_usage(self) -> int | None:
+    def _peek(self) -> tuple[int, int | None] | None:
         if self._cgroup is None or not self._cgroup_lock.acquire(timeout=0.05):
             return None
         try:
-            return self._cgroup.usage()
+            return self._cgroup.needed()
         finally:
             self._cgroup_lock.release()
 
