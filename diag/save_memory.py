@@ -88,6 +88,8 @@ class LimitMemory:
 
     def _learn(self, save: Save) -> None:
         assert save.ended is not None
+        if save.iteration is None:
+            return  # before the first step: a rank that imports the checkpointing modules
         base = self.series.at(save.after + _BEFORE / 2) or self.series.at(save.ended)
         points = self.series.between(save.after + _BEFORE / 2, save.ended)
         if base is None or not points:

@@ -25,6 +25,8 @@ _UNSEEN_GROWTH = 0.25  # of the rise: by how much saves grow that grow unforesee
 _PACE = 0.1  # how well the pace of two equal stagings agrees, of the pace: links and disks are shared
 _LOWEST = 0.06  # of the usual rise: below it are the steps' own comings and goings
 _CLOSE_SECONDS = 1.2  # twice the time between two looks, and some
+_SIZE_BY_PACE, _GROWTH = 0.1, 0.3  # belief that its pace tells a size that no earlier save tells, and how far that is believed
+_HELD_UP = 1.0  # belief, beside a density, that a pace tells nothing because one of the two saves was held up
 _LOOKAHEAD = 0.1  # seconds by which a rise that goes on is ahead of its last reading, at the least
 _STANDS = 0.1  # a second without a rise leaves so much of the belief that it goes on
 
@@ -280,9 +282,11 @@ def _by_pace(parts: Sequence[Component], base: float, usual: float, pace: float,
         ratio = (part.mid - base) / usual
         width = math.hypot(noise, 0.0 if part.tail else part.spread / usual)
         same_time = 0.6 if part.tail else _density(pace, ratio, width)
-        same_pace = _density(pace, 1.0, noise)
+        same_pace = _density(pace, 1.0, noise) + _HELD_UP
         made.append(Component(part.weight * 0.5 * (same_time * (not part.tail) + same_pace), part.mid, part.spread, part.tail))
-    made.append(Component(0.12 * 0.6, base + usual * pace, (noise + 0.03) * usual * pace))
+    # A save that is half as large again is rare, and a rank or link that was slow for once is not.
+    likely = _SIZE_BY_PACE * _density(pace, 1.0, _GROWTH) * _GROWTH
+    made.append(Component(likely, base + usual * pace, (noise + 0.03) * usual * pace))
     return made
 
 

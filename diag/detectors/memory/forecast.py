@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
 from diag.save_memory import HOST, LimitMemory, Outlook
+from diag.save_shape import SaveShape
 
 __all__ = ["HostOomForecastDetector"]
 
 _GIB = 1 << 30
-_WARNS = 0.94  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
+_WARNS = 0.93  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
+_STAYS = 0.05  # of the rise: less is the readings' own spread
 
 
 class HostOomForecastDetector:
@@ -104,39 +106,46 @@ def _past_the_end(job: JobState, outlook: Outlook) -> bool:
     return not outlook.running and bool(job.total_iterations) and (job.iteration or 0) >= job.total_iterations
 
 
-def _cause(outlook: Outlook, shapes: list) -> tuple[str, str]:  # type: ignore[type-arg]
+def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:
+    """What makes it too much, and the readings that say so."""
     base = f"the job needs {_gib(outlook.base)} before the save"
     if outlook.basis == "estimate" or not shapes:
         return "first_save", f"{base}; what the save takes is estimated from the command's arguments"
     last = shapes[-1]
-    takes = f"the last save took {_gib(last.rise)} more and peaked at {_gib(last.peak)}"
-    if len(shapes) > 1:
-        before = shapes[-2]
-        if last.base - before.base > 0.5 * max(1, last.peak - before.peak) and last.base > before.base:
-            return "kept_memory", f"{base}, {_gib(last.base)} before the last one and {_gib(before.base)} before that; {takes}"
-        if last.fall > 1.03 * before.fall:
-            return "growing_save", f"{base}; {takes}, the one before {_gib(before.rise)} more, {_gib(before.peak)} at most"
-    if outlook.base > 1.02 * last.base and outlook.base - last.base > 0.2 * last.rise:
-        return "kept_memory", f"{base}, {_gib(last.base)} before the last one; {takes}"
-    return "save_peak", f"{base}; {takes}"
+    words = f"{base}, {_gib(last.base)} before the last one, which took {_gib(last.rise)} more"
+    stays = outlook.base - last.base
+    if stays > _STAYS * last.rise and stays > 0.5 * (outlook.peak - last.peak) and len(shapes) > 1:
+        return "kept_memory", words
+    if outlook.peak - outlook.base > (1 + _STAYS) * last.fall:
+        return "growing_save", words
+    return "save_peak", words
 
 
-def _told(shape) -> str:  # type: ignore[no-untyped-def]
+def _told(shape: SaveShape) -> str:
     how = "by the kernel's counter" if shape.exact else "by readings"
     return f"save {shape.number}: {_gib(shape.base)} before it, {_gib(shape.peak)} at most ({how}), {_gib(shape.after)} after it"
 
 
-_LESS = (
-    "Or let a save need less: --no_save_optim true (no resume), --save_total_limit has no part in it; with Megatron's torch_dist format "
-    "all ranks of a node stage their shards at once, so fewer ranks a node or more nodes; --async_save false, so that no two saves "
-    "are staged at once."
+_RAISE = (
+    "Raise the memory limit (resources.limits.memory of the pod, docker --memory, Slurm --mem) above the upper bound, or let the save "
+    "need less: "
 )
-_ADVICE = {
-    "save_peak": "Raise the memory limit of the container or pod (resources.limits.memory, docker --memory, Slurm --mem). " + _LESS,
-    "growing_save": "Each save takes more than the one before. Raise the memory limit, and look at what is added to the checkpoint. " + _LESS,
-    "kept_memory": "Memory stays behind after each save or step. Raise the memory limit for now. " + _LESS,
-    "first_save": "Raise the memory limit before the first save. " + _LESS,
-    "leak": "Look at what keeps growing: fewer --dataloader_num_workers.",
+# ms-swift 3.7-4.6, swift/megatron/arguments/megatron_args.py; the last three are Megatron's own, passed on.
+_LESS = (
+    "--no_save_optim true stages the weights alone (training cannot go on from such a checkpoint with its optimizer state; with "
+    "--save_safetensors true of ms-swift 4.x Megatron's format is then not staged at all), --dist_ckpt_optim_fully_reshardable false "
+    "keeps the optimizer from being gathered on one rank, and fewer ranks a node stage less at once."
+)
+_ADVICE: Mapping[str, str] = {
+    "save_peak": _RAISE + _LESS,
+    "growing_save": _RAISE + _LESS + " With --async_save true a save that begins before the last is written holds both: "
+    "--async_save false, or a longer --save_steps (--save_interval in ms-swift 3.x).",
+    "kept_memory": "Memory stays behind from save to save or step to step: `diag dump` shows which process holds it. "
+    "Fewer --dataloader_num_workers and no --use_persistent_ckpt_worker leave less behind. Until then: " + _RAISE + _LESS,
+    "first_save": _RAISE + _LESS,
+    "leak": "Find what grows: `diag dump` and the ranks' resident memory (metric diag_process_resident_memory_bytes) tell whether a rank "
+    "or its DataLoader workers do; workers that read Python objects copy their pages bit by bit (fewer --dataloader_num_workers, data in "
+    "arrays). A restart from the last checkpoint gives the memory back; save before the limit is met.",
 }
 
 
