@@ -24,9 +24,11 @@ _KEPT_SHAPES = 32
 _SETTLES = 1.5  # seconds after a save in which it gives back what it took
 _BEFORE = 0.6  # a line of the log comes a little after what it tells of
 _SUSPECT = 0.15  # of the usual rise, in a place where a save may be
+_FRESH_SECONDS = 30.0  # several periods of readings that come at any rate
 _NEAR, _STEEP = 0.7, 0.005  # of the limit, and of what is needed
 _LEAST_LEAK_SECONDS = 60.0
-_LEAST_LEAK_POINTS = 8
+_LEAST_LEAK_POINTS = 12
+_GOES_ON = 0.75  # of the growth of the first half: what slows down more is no leak
 _LEAST_RISE = 16 << 20
 _ESTIMATE_SPREAD = 0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
 
@@ -221,17 +223,27 @@ class LimitMemory:
         if not self.series.limit or job.save_log.current is not None or job.iteration_at is None:
             return None
         last = job.save_log.saves[-1].ended if job.save_log.saves else None
-        since = max(now - 1800.0, (last or 0.0) + _SETTLES, job.phase_at or 0.0)
-        points = self.series.between(since, now)
+        since = max(now - 1800.0, (last or 0.0) + _SETTLES)
+        points = _at_steps(self.series.between(since, job.iteration_at))
         if len(points) < _LEAST_LEAK_POINTS or points[-1].at - points[0].at < _LEAST_LEAK_SECONDS:
             return None
-        thirds = len(points) // 3
-        early, late = slope(points[: 2 * thirds]), slope(points[thirds:])
-        rate = min(early, late)  # caches that fill, and a first epoch, slow down: a leak does not
-        grown = points[-1].needed - points[0].needed
-        if rate <= 0 or grown < 0.02 * self.series.limit:
+        half = len(points) // 2
+        early, late = slope(points[:half]), slope(points[half:])
+        if late <= 0 or late < _GOES_ON * early:
+            return None  # caches that fill, and a first epoch, slow down: a leak does not
+        needed = points[-1].needed
+        if needed - points[0].needed < 0.02 * self.series.limit:
             return None
-        return max(0.0, (self.series.limit - points[-1].needed) / rate)
+        return max(0.0, (self.series.limit - needed) / min(late, slope(points)))
+
+
+def _at_steps(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
+    """The least of each step: batches come and go, and a save that nobody has told of yet is behind the last step's line."""
+    least: dict[int, MemoryPoint] = {}
+    for point in points:
+        if point.iteration is not None and (point.iteration not in least or point.needed < least[point.iteration].needed):
+            least[point.iteration] = point
+    return list(least.values())
 
 
 def _follows(before: SaveShape, after: SaveShape, every: int) -> bool:
@@ -287,7 +299,7 @@ class SaveMemory:
         before = known.series.points[-1].needed if known.series.points else point.needed
         known.add(point, limit, job)
         near = bool(limit) and point.needed >= _NEAR * (limit or 0)
-        self.pressing = near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
+        self.pressing |= near and bool(known.shapes) and point.needed - before >= _STEEP * point.needed
 
     def saved(self, log: SaveLog) -> None:
         """Told after whatever may have ended a save."""
@@ -300,10 +312,16 @@ class SaveMemory:
         for limit in self.limits.values():
             limit.forget()
 
+    def fresh(self) -> list[LimitMemory]:
+        """Those that are still read: a rank that moved left another behind."""
+        newest = max((limit.series.points[-1].at for limit in self.limits.values() if limit.series.points), default=0.0)
+        return [limit for limit in self.limits.values()
+                if limit.series.points and limit.series.points[-1].at >= newest - _FRESH_SECONDS]
+
     def outlook(
         self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None
     ) -> tuple[LimitMemory, Outlook] | None:
         """Of the limit with the greatest risk, else of the one with the least room left."""
-        told = [(limit, limit.outlook(now, job, argv, estimate)) for limit in self.limits.values()]
+        told = [(limit, limit.outlook(now, job, argv, estimate)) for limit in self.fresh()]
         known = [(limit, outlook) for limit, outlook in told if outlook is not None]
         return max(known, key=lambda pair: (pair[1].risk, pair[1].peak / pair[1].limit), default=None)

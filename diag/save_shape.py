@@ -207,14 +207,15 @@ def _growing_faster(past: Sequence[SaveShape], base: float) -> float:
     return base + last * min(2.0, max(0.7, last / before)) if before > 0 else base + last
 
 
-# name, function, saves that it needs, belief before anything is seen. What the first save keeps is most often not taken again (pinned
-# staging, Manager processes), so its fall tells more than its rise.
-_TELLERS: tuple[tuple[_Teller, int, float], ...] = (
-    (_same_rise, 1, 0.3),
-    (_same_fall, 1, 0.6),
-    (_growing(lambda shape: shape.rise), 2, 0.3),
-    (_growing(lambda shape: shape.fall), 2, 0.4),
-    (_growing_faster, 2, 0.3),
+# function, saves that it needs, belief before anything is seen, and which of them it builds on: what is wrong with that is wrong
+# with it. What the first save keeps is most often not taken again (pinned staging, Manager processes), so its fall tells more than
+# its rise.
+_TELLERS: tuple[tuple[_Teller, int, float, int], ...] = (
+    (_same_rise, 1, 0.3, 0),
+    (_same_fall, 1, 0.6, 1),
+    (_growing(lambda shape: shape.rise), 2, 0.3, 0),
+    (_growing(lambda shape: shape.fall), 2, 0.4, 1),
+    (_growing_faster, 2, 0.3, 1),
 )
 _UNTRIED = 0.07  # of the rise: how far a way to read the past may be off that was never tried
 _USUALLY = 0.6  # of the belief in a way to read the past: that it goes on as well as it did for most saves
@@ -232,7 +233,8 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
     rise = max(1.0, float(shapes[-1].rise), float(shapes[-1].fall))
     floor = _FLOOR_OF_RISE * rise + _FLOOR_OF_BASE * base + unsure + 1.0
     parts = []
-    for tell, needs, belief in _TELLERS:
+    squares: list[float] = []
+    for tell, needs, belief, family in _TELLERS:
         if len(shapes) < needs:
             continue
         errors = [(tell(shapes[:index], shapes[index].base) - shapes[index].peak) ** 2 for index in range(needs, len(shapes))][::-1]
@@ -240,6 +242,9 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
         # Untried, it may be off by a part of the rise; each trial makes that count less.
         untried = (_UNTRIED * rise) ** 2
         square = (sum(map(mul, weights, errors)) + 0.5 * untried) / (sum(weights) + 0.5)
+        if not errors and family < len(squares):
+            square = max(square, squares[family])
+        squares.append(square)
         fit = belief / (square + floor**2)
         # One save that jumped is no reason to think that each does: what told the others well is believed to go on, too.
         usually = min(square, sorted(errors)[(len(errors) - 1) // 2] + untried / (1 + len(errors))) if errors else square

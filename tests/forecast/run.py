@@ -21,6 +21,7 @@ from diag.detectors import make_detectors
 from diag.engine import Engine
 from diag.job.faults.growing_plan import SAVES, plan_of
 from diag.observations import RankExited
+from diag.save_memory import HOST
 from diag.sources import exits
 from diag.sources.parsers import PARSERS
 from tests.liverun import JOB, LiveRun, live_run
@@ -141,7 +142,7 @@ def _replayed(run_dir: Path, stages: list[dict[str, Any]]) -> tuple[float | None
     for record in JournalReader(segments(run_dir)):
         while left and record.at > left[0]["at"]:
             outlook = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.argv)
-            if outlook is not None:
+            if outlook is not None and outlook[0].path != HOST:  # before the limit is set there is only the machine's
                 told[left[0]["number"]] = outlook[1].peak
             left.pop(0)
         if record.source == exits.SOURCE:

@@ -12,6 +12,7 @@ from diag.engine import Engine
 from diag.job.faults.growing_plan import SAVES, Plan, limit_of
 from diag.model import ChangeKind
 from diag.observations import CgroupMemory, Iteration, Observation, SaveFinished
+from diag.save_memory import Outlook
 from tests.facts import ALL_REDUCE, Story, stack
 
 __all__ = ["Simulated", "simulate"]
@@ -77,6 +78,7 @@ class _Run:
             self.told = needed
             self.tell(CgroupMemory(0, 1, "/job", needed + 17 * MIB, self.limit, self.counter + 17 * MIB, 0, 17 * MIB))
             if self.engine.job.save_memory.pressing:
+                self.engine.job.save_memory.pressing = False
                 self.changes += self.engine._check(self.now)
 
     def flow(self, seconds: float, start: float, end: float) -> None:
@@ -88,7 +90,8 @@ class _Run:
             self.memory(int(start + (end - start) * (i + 1) / steps))
 
 
-def simulate(plan: Plan, seed: int) -> Simulated:
+def simulate(plan: Plan, seed: int, outlooks: list[Outlook] | None = None) -> Simulated:
+    """`outlooks` gets what was predicted before each save."""
     run = _Run(plan, seed)
     job: float = _JOB
     iteration = 0
@@ -106,6 +109,8 @@ def simulate(plan: Plan, seed: int) -> Simulated:
         outlook = run.engine.job.save_memory.outlook(run.now, run.engine.job)
         if outlook is not None:
             errors.append(outlook[1].peak / peak - 1)
+            if outlooks is not None:
+                outlooks.append(outlook[1])
         run.saves, run.in_save = number, True
         run.flow(0.15, job, job)
         # As on a machine that others share: one save in five is held up.
@@ -122,7 +127,7 @@ def simulate(plan: Plan, seed: int) -> Simulated:
         job += save.kept * _UNIT
         run.in_save = False
         run.flow(0.35, job, job)
-        run.tell(SaveFinished(None, f"/out/checkpoint-{iteration}", "Successfully saved"))
+        run.tell(SaveFinished(None, "Successfully saved", f"/out/checkpoint-{iteration}"))
     opened = [change for change in run.changes if change.kind is ChangeKind.OPENED]
     at = opened[0].at if opened else None
     if at is not None and (run.killed is None or at <= run.killed):

@@ -46,7 +46,7 @@ class HostOomForecastDetector:
         if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]):
             yield self._of_save(now, job, *told)
             return
-        for limit in job.save_memory.limits.values():
+        for limit in job.save_memory.fresh():
             left = limit.seconds_to_limit(now, job)
             if left is not None and left < _LEAK_SECONDS:
                 yield self._of_leak(now, job, limit, left)
