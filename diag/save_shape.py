@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import mul
 
 from diag.memory_series import MemoryPoint
@@ -33,7 +34,8 @@ _STANDS = 0.1  # a second without a rise leaves so much of the belief that it go
 
 @dataclass(frozen=True, slots=True)
 class SaveShape:
-    """One save that is over. `curve`: (seconds since the rise began, bytes over the base); `exact`: the kernel's counter told the peak."""
+    """One save that is over. `curve`: (seconds since the rise began, bytes over the base); `exact`: the kernel's counter told
+    the peak. `given_back`: the sum of all falls in it."""
 
     number: int
     iteration: int | None
@@ -132,7 +134,7 @@ class Running:
 
 def given_back(points: Sequence[MemoryPoint]) -> int:
     """The sum of all falls: ranks give back one after the other, while helper processes still grow."""
-    return sum(a.needed - b.needed for a, b in zip(points, points[1:], strict=False) if a.needed - b.needed > _EPSILON)
+    return sum(a.needed - b.needed for a, b in pairwise(points) if a.needed - b.needed > _EPSILON)
 
 
 def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequence[MemoryPoint]) -> SaveShape:
@@ -143,8 +145,7 @@ def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequ
     if len(counters) > 1 and counters[-1] > counters[0]:
         # The counter rose in this save, so it is this save's peak, page cache included: which part was cache is told by readings.
         told, unsure = counters[-1] - max(caches), max(caches) - min(caches)
-        if told > peak:
-            peak = told
+        peak = max(peak, told)
         exact = unsure <= _EPSILON
     rise = peak - base.needed
     started = base.at
@@ -175,7 +176,7 @@ def quicker(now: Sequence[tuple[float, float]], before: Sequence[tuple[float, fl
 
 def _crossing(curve: Sequence[tuple[float, float]], level: float) -> float | None:
     """When the curve first came to a level, between two readings that are close enough to tell."""
-    for (t0, x0), (t1, x1) in zip(curve, curve[1:], strict=False):
+    for (t0, x0), (t1, x1) in pairwise(curve):
         if x0 <= level <= x1 and x1 > x0:
             return t0 + (t1 - t0) * (level - x0) / (x1 - x0) if t1 - t0 <= _CLOSE_SECONDS else None
     return None
@@ -207,9 +208,9 @@ def _growing_faster(past: Sequence[SaveShape], base: float) -> float:
     return base + last * min(2.0, max(0.7, last / before)) if before > 0 else base + last
 
 
-# function, saves that it needs, belief before anything is seen, and which of them it builds on: what is wrong with that is wrong
-# with it. What the first save keeps is most often not taken again (pinned staging, Manager processes), so its fall tells more than
-# its rise.
+# function, saves that it needs, belief before anything is seen, and which of them it builds on: what is wrong with that is
+# wrong with it. What the first save keeps is most often not taken again (pinned staging, Manager processes), so its fall tells
+# more than its rise.
 _TELLERS: tuple[tuple[_Teller, int, float, int], ...] = (
     (_same_rise, 1, 0.3, 0),
     (_same_fall, 1, 0.6, 1),
@@ -237,7 +238,8 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
     for tell, needs, belief, family in _TELLERS:
         if len(shapes) < needs:
             continue
-        errors = [(tell(shapes[:index], shapes[index].base) - shapes[index].peak) ** 2 for index in range(needs, len(shapes))][::-1]
+        tried = range(len(shapes) - 1, needs - 1, -1)
+        errors = [(tell(shapes[:index], shapes[index].base) - shapes[index].peak) ** 2 for index in tried]
         weights = [_FORGETS**age for age in range(len(errors))]
         # Untried, it may be off by a part of the rise; each trial makes that count less.
         untried = (_UNTRIED * rise) ** 2

@@ -122,8 +122,8 @@ class CgroupReader:
         }
 
     def needed(self) -> tuple[int, int | None] | None:
-        """Memory without page cache of the leaf (of the host where no cgroup counts) and the limit last read: a look that costs a
-        part of a sample. Usage alone would tell nothing where page cache fills the cgroup: it stands at the limit all the time."""
+        """Memory without page cache of the leaf (of the host where no cgroup counts) and the limit last read: a look that
+        costs a part of a sample. Usage alone tells nothing where page cache fills the cgroup: it stands at the limit then."""
         files = FILES.get(self._version, {})
         if self._levels and "usage" in files:
             fd = self._levels[0].fd

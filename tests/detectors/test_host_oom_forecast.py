@@ -325,7 +325,10 @@ def test_the_host_is_a_limit_too_and_swap_counts_as_room() -> None:
 
 @pytest.mark.parametrize(
     ("words", "every"),
-    [("--save_steps 200", 200), ("--save_interval 50", 50), ("--save-interval=7", 7), ("--save_strategy epoch", None), ("--save_steps", None)],
+    [
+        ("--save_steps 200", 200), ("--save_interval 50", 50), ("--save-interval=7", 7), ("--save_strategy epoch", None),
+        ("--save_steps", None),
+    ],
 )
 def test_the_distance_of_saves_is_read_from_the_command(words: str, every: int | None) -> None:
     assert save_every(["megatron", "rlhf", *words.split()], []) == every

@@ -63,8 +63,8 @@ def _run_all(todo: Sequence[Any], options: argparse.Namespace, run_trial: Any) -
         with lock, open(options.results, "a") as file:
             file.write(json.dumps(row) + "\n")
             rows.append(row)
-            said = f"{'ok ' if row['ok'] else 'NO '} {row['trial']:24} {row['kind']} {row['place']} {row['pace']} k={row['fails_at']} "
-            said += f"lead {row.get('lead')} {row.get('warnings')} {row.get('error', '')}"
+            said = f"{'ok ' if row['ok'] else 'NO '} {row['trial']:24} {row['kind']} {row['place']} {row['pace']} "
+            said += f"k={row['fails_at']} lead {row.get('lead')} {row.get('warnings')} {row.get('error', '')}"
             print(f"[{time.monotonic() - began:5.0f} s, {len(rows)}/{len(todo)}] {said}", file=sys.stderr, flush=True)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -104,7 +104,8 @@ def _judged(trial: Trial, run: LiveRun, folder: Path) -> dict[str, Any]:
     plan = plan_of(trial.seed, fits=False)
     as_planned = killed is not None and len(stages) == plan.fails_at
     standing = _standing(changes, killed) if killed is not None else None
-    row |= {"as_planned": as_planned, "ok": as_planned and standing is not None, "early": max(0, len(opened) - (standing is not None))}
+    row |= {"as_planned": as_planned, "ok": as_planned and standing is not None}
+    row["early"] = max(0, len(opened) - (standing is not None))
     if standing is not None and killed is not None:
         row["lead"] = round(killed - standing["at"], 2)
         row["in_save"] = standing["at"] >= stages[-1]["at"]

@@ -73,7 +73,7 @@ class HostOomForecastDetector:
             advice=_ADVICE[cause],
             since=now,
             cause=cause,
-            evidence=(Evidence("cgroup" if limit.path != HOST else "host", why, now),
+            evidence=(Evidence(_channel(limit), why, now),
                       *(Evidence("save", _told(shape), limit.starts.get(shape.number, now)) for shape in shapes[-3:])),
             holds_seconds=3.0,
         )
@@ -91,7 +91,7 @@ class HostOomForecastDetector:
             advice=_ADVICE["leak"],
             since=now,
             cause="leak",
-            evidence=(Evidence("cgroup" if limit.path != HOST else "host", f"needed {_gib(point.needed)} at the last reading", now),),
+            evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
             holds_seconds=60.0,
         )
 
@@ -127,14 +127,15 @@ def _told(shape: SaveShape) -> str:
 
 
 _RAISE = (
-    "Raise the memory limit (resources.limits.memory of the pod, docker --memory, Slurm --mem) above the upper bound, or let the save "
-    "need less: "
+    "Raise the memory limit (resources.limits.memory of the pod, docker --memory, Slurm --mem) above the upper bound, "
+    "or let the save need less: "
 )
-# ms-swift 3.7-4.6, swift/megatron/arguments/megatron_args.py; the last three are Megatron's own, passed on.
+# ms-swift 4.6.0, swift/megatron/arguments/megatron_args.py.
 _LESS = (
-    "--no_save_optim true stages the weights alone (training cannot go on from such a checkpoint with its optimizer state; with "
-    "--save_safetensors true of ms-swift 4.x Megatron's format is then not staged at all), --dist_ckpt_optim_fully_reshardable false "
-    "keeps the optimizer from being gathered on one rank, and fewer ranks a node stage less at once."
+    "--no_save_optim true stages the weights alone (training cannot go on from such a checkpoint with its optimizer state; "
+    "with --save_safetensors true of ms-swift 4.x Megatron's format is then not staged at all), "
+    "--dist_ckpt_optim_fully_reshardable false keeps the optimizer from being gathered on one rank, and fewer ranks a node "
+    "stage less at once."
 )
 _ADVICE: Mapping[str, str] = {
     "save_peak": _RAISE + _LESS,
@@ -143,10 +144,15 @@ _ADVICE: Mapping[str, str] = {
     "kept_memory": "Memory stays behind from save to save or step to step: `diag dump` shows which process holds it. "
     "Fewer --dataloader_num_workers and no --use_persistent_ckpt_worker leave less behind. Until then: " + _RAISE + _LESS,
     "first_save": _RAISE + _LESS,
-    "leak": "Find what grows: `diag dump` and the ranks' resident memory (metric diag_process_resident_memory_bytes) tell whether a rank "
-    "or its DataLoader workers do; workers that read Python objects copy their pages bit by bit (fewer --dataloader_num_workers, data in "
-    "arrays). A restart from the last checkpoint gives the memory back; save before the limit is met.",
+    "leak": "Find what grows: `diag dump` and the ranks' resident memory (metric diag_process_resident_memory_bytes) tell "
+    "whether a rank or its DataLoader workers do; workers that read Python objects copy their pages bit by bit (fewer "
+    "--dataloader_num_workers, data in arrays). A restart from the last checkpoint gives the memory back; save before the "
+    "limit is met.",
 }
+
+
+def _channel(limit: LimitMemory) -> str:
+    return "host" if limit.path == HOST else "cgroup"
 
 
 def _where(limit: LimitMemory) -> str:
