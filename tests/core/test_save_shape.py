@@ -110,9 +110,10 @@ def test_the_reading_that_holds_is_the_last_one_before() -> None:
 
 @given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=8), sizes)
 def test_any_saves_tell_bounds_in_order_and_a_risk_that_falls_with_the_limit(past: list[tuple[int, int, int]], base: int) -> None:
-    shapes = [
-        SaveShape(n, n, low, low + rise, low + min(rise, kept), rise - min(rise, kept), ()) for n, (low, rise, kept) in enumerate(past)
-    ]
+    shapes = []
+    for number, (low, rise, kept) in enumerate(past):
+        stays = min(rise, kept)
+        shapes.append(SaveShape(number, number, low, low + rise, low + stays, rise - stays, ()))
     told = before_save(shapes, float(base))
 
     low, mid, high = (told.quantile(share) for share in (0.025, 0.5, 0.975))
