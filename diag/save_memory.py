@@ -29,6 +29,7 @@ _NEAR, _STEEP = 0.7, 0.005  # of the limit, and of what is needed
 _LEAST_LEAK_SECONDS = 60.0
 _LEAST_LEAK_POINTS = 12
 _GOES_ON = 0.75  # of the growth of the first half: what slows down more is no leak
+_SLOWS_DOWN = 0.5  # of the growth in the first steps, which the real job's allocators cause and which ends: so much goes on
 _LEAST_RISE = 16 << 20
 _ESTIMATE_SPREAD = 0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
 
@@ -149,11 +150,11 @@ class LimitMemory:
         number = job.save_log.count + 1
         if self.shapes:
             every = save_every(argv, [shape.iteration for shape in self.shapes])
-            drift = self._drift(now, job, every)
-            unsure = abs(drift) * 0.3
+            drift, unsure = self._drift(now, job, every)
             following = job.iteration
             if every and job.iteration is not None:
-                following = (job.iteration // every + 1) * every
+                due = job.iteration % every == 0 and job.iteration != self.shapes[-1].iteration
+                following = job.iteration if due else (job.iteration // every + 1) * every
             told = before_save(list(self.shapes), base + drift, unsure)
             return Outlook(limit, told, False, number, following, base, int(drift), "saves")
         if estimate and job.iteration is not None:
@@ -172,21 +173,23 @@ class LimitMemory:
             return held.needed if held else None
         return int(statistics.median_low([point.needed for point in points]))
 
-    def _drift(self, now: float, job: Progress, every: int | None) -> float:
-        """Growth of the base up to the next save: as between the saves so far, or as fast as it grows now."""
-        if not every or job.iteration is None:
-            return 0.0
+    def _drift(self, now: float, job: Progress, every: int | None) -> tuple[float, float]:
+        """Growth of the base up to the next save, and how unsure that is: as between the saves so far, or as it grows now."""
+        if not every or job.iteration is None or (job.iteration % every == 0 and job.iteration != self.shapes[-1].iteration):
+            return 0.0, 0.0
         pairs = zip(self.shapes, list(self.shapes)[1:], strict=False)
         grown = [max(0, b.base - a.after) for a, b in pairs if _follows(a, b, every)]
         left = 1.0 - (job.iteration % every) / every
         if grown:
-            return left * statistics.fmean(grown[-3:])
+            drift = left * statistics.fmean(grown[-3:])
+            return drift, 0.3 * drift
         since = self.starts.get(self.shapes[-1].number, now)
         points = self.series.between(since + _SETTLES, now)
         if len(points) < 3 or not job.step_seconds:
-            return 0.0
+            return 0.0, 0.0
         seconds = statistics.median(job.step_seconds) * left * every
-        return max(0.0, slope(points)) * seconds
+        grows = max(0.0, slope(points)) * seconds
+        return _SLOWS_DOWN * grows, (1 - _SLOWS_DOWN) * grows
 
     def _running(self, now: float, job: Progress) -> Running | None:
         """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a save may be."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.detectors.memory import HostOomForecastDetector
+from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.job.faults.growing_plan import plan_of
 from diag.model import Finding, Placement, Severity
 from diag.observations import CgroupMemory, HostMemory, Iteration, MemoryEstimated, MemoryTerm, RankFound, SaveFinished

@@ -98,15 +98,17 @@ def _judged(trial: Trial, run: LiveRun, folder: Path) -> dict[str, Any]:
                      for change in opened],
         "errors": [round(guess / peaks[number] - 1, 4) for number, guess in told.items() if number in peaks],
     }
-    if trial.fits:
-        ok = run.process.returncode == 0 and killed is None and len(stages) == SAVES
-        return row | {"as_planned": ok, "ok": ok and not opened}
-    plan = plan_of(trial.seed, fits=False)
-    as_planned = killed is not None and len(stages) == plan.fails_at
-    standing = _standing(changes, killed) if killed is not None else None
-    row |= {"as_planned": as_planned, "ok": as_planned and standing is not None}
+    fails_at = plan_of(trial.seed, fits=trial.fits).fails_at
+    ended = run.process.returncode == 0 and len(stages) == SAVES
+    row |= {"killed": killed is not None, "as_planned": ended if trial.fits else killed is not None and len(stages) == fails_at}
+    # The real job's own memory grows too, which no plan knows: what happened is the truth there.
+    counts = row["as_planned"] or (trial.job == "megatron" and (killed is not None or ended))
+    if killed is None:
+        return row | {"ok": counts and not opened}
+    standing = _standing(changes, killed)
+    row["ok"] = counts and standing is not None
     row["early"] = max(0, len(opened) - (standing is not None))
-    if standing is not None and killed is not None:
+    if standing is not None:
         row["lead"] = round(killed - standing["at"], 2)
         row["in_save"] = standing["at"] >= stages[-1]["at"]
         word = standing["finding"]["summary"].partition("will need ")[2].split(" GiB")[0]

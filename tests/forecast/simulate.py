@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from diag.detectors.memory import HostOomForecastDetector
+from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.engine import Engine
 from diag.job.faults.growing_plan import SAVES, Plan, limit_of
 from diag.model import ChangeKind

@@ -20,7 +20,8 @@ def markdown(rows: Sequence[Row]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in sorted(rows, key=lambda row: (row["job"], row["fits"], row["seed"])):
-        warned = ("no" if row["ok"] else "falsely") if row["fits"] else ("yes" if row["ok"] else "NO")
+        killed = row.get("killed", not row["fits"])
+        warned = ("yes" if row["ok"] else "NO") if killed else ("no" if row["ok"] else "falsely")
         cells = [
             row["trial"], row["kind"], row["place"] + (", cache" if row["cache"] else ""), row["pace"], row["seconds_staging"],
             row["fails_at"] or "-", row["room"] or "-", "yes" if row["as_planned"] else "NO", warned, row.get("lead", "-"),
@@ -35,7 +36,7 @@ def _percent(errors: Iterable[float]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    bad, good = [row for row in rows if not row["fits"]], [row for row in rows if row["fits"]]
+    bad, good = _parted(rows)
     errors = [abs(error) for row in rows for error in row.get("errors", ())]
     at_warning = [abs(row["warning_error"]) for row in bad if "warning_error" in row]
     leads = [row["lead"] for row in bad if "lead" in row]
@@ -57,7 +58,13 @@ def _median(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f}" if values else "-"
 
 
+def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Runs in which the kernel killed, or should have; and those in which all saves were made."""
+    bad = [row for row in rows if row.get("killed", not row["fits"])]
+    return bad, [row for row in rows if row not in bad]
+
+
 def passed(rows: Sequence[Row]) -> bool:
-    bad, good = [row for row in rows if not row["fits"]], [row for row in rows if row["fits"]]
+    bad, good = _parted(rows)
     enough = sum(row["ok"] for row in bad) >= _WARNED * len(bad)
     return bool(rows) and enough and sum(bool(row.get("warnings")) for row in good) <= _FALSE * len(good)
