@@ -294,7 +294,8 @@ def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_
     gib = 1 << 30
 
     def reading(at: float, used: int) -> list[str]:
-        level = {"path": "/a", "limit": str(10 * gib), "usage": str(used * gib), "stat": "anon 0\ninactive_file 0\nactive_file 0\n"}
+        stat = "anon 0\ninactive_file 0\nactive_file 0\n"
+        level = {"path": "/a", "limit": str(10 * gib), "usage": str(used * gib), "stat": stat}
         payload = {"pid": 1, "version": 2, "levels": [level], "meminfo": "MemTotal: 99999999 kB\nMemAvailable: 9 kB\n"}
         return kinds(engine.feed(Record("cgroup", payload, rank=0, at=at)))
 
