@@ -31,6 +31,7 @@ __all__ = ["Trial", "run_trial"]
 _STEPS = 5
 _MOST_SECONDS = 400.0
 _ID = "host-oom-forecast"
+_SPARE = 900  # megabytes: what the real job's own memory grew by in 25 steps, and some
 _JOBS = {
     "light": [*JOB, "--step-seconds", "0.4"],
     "megatron": [sys.executable, "-m", "diag.job.megatron"],
@@ -58,7 +59,8 @@ def run_trial(trial: Trial, keep: Path | None) -> dict[str, Any]:
     (folder / "truth.json").write_text(json.dumps(plan.to_json()))  # before the run begins
     words = [
         *_JOBS[trial.job], "--iters", str(_STEPS * SAVES), "--save-steps", str(_STEPS), "--workers", "0",
-        "--output-dir", str(folder / "out"), "--fault", f"growing-save:seed={trial.seed},fits={int(trial.fits)}",
+        "--output-dir", str(folder / "out"),
+        "--fault", f"growing-save:seed={trial.seed},fits={int(trial.fits)},spare={_SPARE if trial.fits and trial.job != 'light' else 0}",
     ]
     row: dict[str, Any] = {
         "trial": trial.name, "job": trial.job, "seed": trial.seed, "fits": trial.fits, "kind": plan.kind, "place": plan.place,

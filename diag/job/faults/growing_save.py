@@ -67,7 +67,8 @@ class GrowingSave:
 
     def _set_limit(self) -> None:
         needed = _needed(self._group)
-        self._limit = limit_of(self.plan, needed, self.unit, _OWN, self._saved_at[0])
+        spare = int(self.runtime.fault.option("spare")) << 20
+        self._limit = spare + limit_of(self.plan, needed, self.unit, _OWN, self._saved_at[0])
         used = _number(self._group, "memory.usage_in_bytes", "memory.current")
         limit_memory(self.runtime, self._limit - used)
         self._tell("limit", limit=self._limit, needed=needed)

@@ -40,7 +40,8 @@ KINDS: tuple[Kind, ...] = (
     _kind("shm-full", "a /dev/shm of `megabytes` of the rank's own gets full", megabytes=2),
     _kind("host-oom", "host memory grows in the save until the kernel kills", megabytes=128),
     Kind("growing-save", "each save stages and keeps memory by a plan drawn from `seed`, in a cgroup that has no room for one of "
-         "them; with fits=1 for all", {"rank": 0, "seed": 1, "megabytes": 700, "fits": 0}),
+         "them; with fits=1 for all, and `spare` megabytes for what the job's own memory grows by",
+         {"rank": 0, "seed": 1, "megabytes": 700, "fits": 0, "spare": 0}),
     _kind("fd-exhaust", "the rank opens files until it may not", limit=1024),
     _kind("preprocess-on-rank-0", "rank 0 tokenises while the others wait: benign", rank=0, seconds=20),
     _kind("long-compile", "the rank waits for a compiler while the others wait for it: benign", seconds=20),
