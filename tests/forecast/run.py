@@ -57,10 +57,11 @@ def run_trial(trial: Trial, keep: Path | None) -> dict[str, Any]:
     folder, mark = Path(tempfile.mkdtemp(prefix="fo-")), uuid.uuid4().hex
     plan = plan_of(trial.seed, fits=trial.fits)
     (folder / "truth.json").write_text(json.dumps(plan.to_json()))  # before the run begins
+    spare = _SPARE if trial.fits and trial.job == "megatron" else 0
     words = [
         *_JOBS[trial.job], "--iters", str(_STEPS * SAVES), "--save-steps", str(_STEPS), "--workers", "0",
         "--output-dir", str(folder / "out"),
-        "--fault", f"growing-save:seed={trial.seed},fits={int(trial.fits)},spare={_SPARE if trial.fits and trial.job != 'light' else 0}",
+        "--fault", f"growing-save:seed={trial.seed},fits={int(trial.fits)},spare={spare}",
     ]
     row: dict[str, Any] = {
         "trial": trial.name, "job": trial.job, "seed": trial.seed, "fits": trial.fits, "kind": plan.kind, "place": plan.place,
