@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test test-vm vm-packages matrix gauntlet bench lint types check system-packages package clean
+.PHONY: help demo test test-vm vm-packages matrix gauntlet forecast bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -57,6 +57,10 @@ matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as
 # Goes on where it was cut off; rm build/gauntlet.jsonl begins anew. NVRX: a folder with nvidia_resiliency_ext (docs/gauntlet.md).
 gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfrtrace (and NVRX=DIR) say of the same hangs (over an hour)
 	$(BIN)/python -m tests.gauntlet --workers $(WORKERS) --resume $(if $(NVRX),--nvrx $(NVRX))
+
+# Seeds 1-20, saves that fit and that do not; goes on where it was cut off: rm build/forecast.jsonl begins anew. Needs root.
+forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how many diag tells in time (20 minutes)
+	$(BIN)/python -m tests.forecast --workers $(WORKERS) --resume
 
 bench: $(VENV)/.job ## what diag costs, side by side with a shell loop of py-spy dump
 	$(BIN)/python -m tests.bench

@@ -81,6 +81,9 @@ class Engine:
             return changes
         for fact in parser(record):
             self._tell(fact)
+        if self.job.save_memory.pressing:  # the kernel kills within the second that the next check may be away
+            self.job.save_memory.pressing = False
+            changes.extend(self._check(self.now))
         return changes
 
     def advance(self, now: float) -> list[Change]:

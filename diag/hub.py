@@ -30,6 +30,7 @@ from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
 from diag.kernelwatch import KernelWatch
 from diag.launchers import redacted
+from diag.memory_peek import watchers
 from diag.model import Change, Placement, Record
 from diag.nodewatch import GpuWatch, NetworkWatch
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
@@ -323,10 +324,12 @@ class Hub:
     def _choose_mode(self) -> None:
         with self.lock:
             closer = wants_closer_look(self._clock(), self.engine.job)
+            watching = watchers(self.engine.job.ranks.values())
             self.ras.tend(closer, self.engine.job)
         mode = "closer" if closer else "normal"
         self._mode = mode
         self._pool.set_mode(mode)
+        self._pool.set_memory_watchers(watching)
 
     def _some_rank(self) -> int | None:
         with self.lock:

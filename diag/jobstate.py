@@ -69,6 +69,7 @@ from diag.observations import (
 from diag.progress import PROGRESS_HANDLERS, Progress
 from diag.rankstate import TAIL_LINES, RankState
 from diag.residence import Residence
+from diag.save_memory import SaveMemory
 from diag.saves import switched_on
 from diag.stacks import Activity
 
@@ -100,6 +101,7 @@ class JobState(Progress):
         self.save_moved_at: float | None = None  # when files of a checkpoint last came or grew during a save
         self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
         self.memory_estimate: MemoryEstimated | None = None
+        self.save_memory = SaveMemory()
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.network = NetworkState()
@@ -187,6 +189,7 @@ class JobState(Progress):
         handler(self, at, fact)
         if type(fact) in _MOVES:
             self._learn(at, fact, phase)
+            self.save_memory.saved(self.save_log)
 
     def _learn(self, at: float, fact: Observation, phase: str) -> None:
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
@@ -233,6 +236,7 @@ class JobState(Progress):
         self.residence.start_over()
         self.silences.start_over()
         self.gpu_faults.start_over()
+        self.save_memory.start_over()
         self._mark(at, "rendezvous")
 
     def _rank_exited(self, at: float, fact: RankExited) -> None:
@@ -353,6 +357,7 @@ class JobState(Progress):
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
         for rank in self._addressed(fact.rank):
             rank.cgroup = fact
+        self.save_memory.cgroup(at, fact, self)
 
     def _shm(self, at: float, fact: SharedMemory) -> None:
         for rank in self._addressed(fact.rank):
@@ -365,6 +370,7 @@ class JobState(Progress):
 
     def _host_memory(self, at: float, fact: HostMemory) -> None:
         self.host_memory = fact
+        self.save_memory.host(at, fact, self)
 
     def _gpu(self, at: float, fact: GpuSample) -> None:
         self.gpus[fact.index] = (at, fact)

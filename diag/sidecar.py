@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from diag.memory_peek import MemoryPeek
 from diag.probes import Probe, Probes
 from diag.rank_rdma import RankRdma
 from diag.rank_stacks import RankStacks
@@ -65,6 +66,8 @@ class Sidecar:
         self._reader_lock = threading.Lock()
         self._cgroup: cgroup.CgroupReader | None = None
         self._cgroup_lock = threading.Lock()
+        self._watches_memory = False
+        self._look_now = False
         self._children: list[tuple[int, str]] = []
         self._versions: dict[str, str] = {}
 
@@ -72,7 +75,7 @@ class Sidecar:
 
     def start(self) -> None:
         for work in (self._watch_exit, self._sample_proc, self._sample_stacks, self._sample_collectives,
-                     self._sample_rdma):
+                     self._sample_rdma, self._peek_at_memory):
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
 
     def command(self, order: dict[str, Any]) -> None:
@@ -81,6 +84,10 @@ class Sidecar:
         if "mode" in order:
             with self._wake:
                 self._closer = order["mode"] == "closer"
+                self._wake.notify_all()
+        if "memory" in order:
+            with self._wake:
+                self._watches_memory = bool(order["memory"])
                 self._wake.notify_all()
         for name, work in (("dump", self._dump), ("native", self._native)):
             if name in order:
@@ -183,6 +190,31 @@ class Sidecar:
         finally:
             self._cgroup_lock.release()
 
+    def _peek_at_memory(self) -> None:
+        """For the ranks of this cgroup: readings whenever its memory changes, and a stack where a rise begins, to tell a save."""
+        peek = MemoryPeek()
+        while not self._gone.is_set():
+            with self._wake:
+                if not self._watches_memory:
+                    self._wake.wait(60.0)
+                    continue
+            told = self._peek()
+            if told is not None and peek.due(*told, time.monotonic()):
+                self._read_cgroup()
+                if peek.surges:
+                    with self._wake:
+                        self._look_now = True
+                        self._wake.notify_all()
+            self._gone.wait(peek.seconds)
+
+    def _peek(self) -> tuple[int, int | None] | None:
+        if self._cgroup is None or not self._cgroup_lock.acquire(timeout=0.05):
+            return None
+        try:
+            return self._cgroup.needed()
+        finally:
+            self._cgroup_lock.release()
+
     def _read_shm(self) -> str:
         try:
             self.record(shm.SOURCE, shm.read(self.pid))
@@ -203,6 +235,7 @@ class Sidecar:
         while not self._gone.is_set():
             began = time.monotonic()
             closer = self._closer
+            self._look_now = False
             self.stacks.main(2.0, urgent=closer)
             if closer and began - last_children >= _CHILD_STACK_SECONDS:
                 last_children = time.monotonic()
@@ -210,7 +243,7 @@ class Sidecar:
             period = self.close_stack_seconds if self._closer else self.stack_seconds
             with self._wake:
                 until = began + period
-                while not self._gone.is_set() and (left := until - time.monotonic()) > 0:
+                while not self._gone.is_set() and not self._look_now and (left := until - time.monotonic()) > 0:
                     self._wake.wait(left)
                     if self._closer and not closer:  # suspicion begins now, not after the slow period
                         until = min(until, began + self.close_stack_seconds)

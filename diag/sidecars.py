@@ -43,6 +43,7 @@ class _Sidecar:
         self.place = place
         self.process = process
         self.mode = "normal"
+        self.watches_memory = False
         self.ended = False
         self.lock = threading.Lock()
 
@@ -160,6 +161,12 @@ class SidecarPool:
         for sidecar in self._sidecars.values():
             if sidecar.mode != mode and sidecar.order({"mode": mode}):
                 sidecar.mode = mode
+
+    def set_memory_watchers(self, ranks: set[int]) -> None:
+        for rank, sidecar in self._sidecars.items():
+            wanted = rank in ranks
+            if sidecar.watches_memory != wanted and sidecar.order({"memory": wanted}):
+                sidecar.watches_memory = wanted
 
     def dump(self, name: str, deadline: float) -> DumpWait:
         """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or look at `.answers`."""

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from . import faults
 
-_SAVE_FAULTS = ("save-stall", "slow-save", "host-oom", "parent-oom", "rlimit-as")
+_SAVE_FAULTS = ("save-stall", "slow-save", "host-oom", "parent-oom", "rlimit-as", "growing-save")
 
 
 def parser() -> argparse.ArgumentParser:

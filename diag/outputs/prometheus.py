@@ -22,6 +22,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Exemplar, Sample
 
+from diag.detectors.memory.forecast import estimated
 from diag.engine import Engine
 from diag.gpustate import gpus_of_ranks
 from diag.model import ChangeKind
@@ -108,6 +109,10 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         ("diag_host_memory_available_bytes", "gauge", "bytes", "", "MemAvailable of the host."),
         ("diag_host_memory_total_bytes", "gauge", "bytes", "", "MemTotal of the host."),
         ("diag_cgroup_oom_kills_total", "counter", "", "", "Processes killed in these cgroups for want of memory."),
+        ("diag_checkpoint_forecast_peak_bytes", "gauge", "bytes", "",
+         "Host memory that the next save, or the one that runs, is expected to need at most, page cache not counted."),
+        ("diag_checkpoint_forecast_headroom_bytes", "gauge", "bytes", "",
+         "What its limit will leave beside that; below 0 the save will not fit. No sample before anything is known of saves."),
         ("diag_finding_active", "gauge", "", "kind severity rank",
          "1 while a finding is open, per culprit rank; rank is empty for findings about the job or a node."),
         ("diag_findings_total", "counter", "", "kind severity", "Findings opened since the run began."),
@@ -272,6 +277,10 @@ def _memory(engine: Engine) -> Iterator[_Sample]:
         if fullest.peak_bytes is not None:
             yield ("diag_cgroup_memory_peak_bytes", (), fullest.peak_bytes, None)
         yield ("diag_cgroup_oom_kills_total", (), sum(group.oom_kills for group in groups.values()), None)
+    told = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.argv, estimated(engine.job))
+    if told is not None:
+        yield ("diag_checkpoint_forecast_peak_bytes", (), told[1].peak, None)
+        yield ("diag_checkpoint_forecast_headroom_bytes", (), told[1].limit - told[1].peak, None)
 
 
 def _pressure(engine: Engine) -> Iterator[_Sample]:

@@ -86,6 +86,7 @@ class CgroupReader:
         self._levels: list[_Level] = []
         self._pids: list[_Level] = []
         self._missing = ""
+        self._limit: int | None = None  # the tightest when it was read last
         self.crowded = False  # at the last reading some level was filled to four fifths or more, page cache included
 
     def close(self) -> None:
@@ -106,6 +107,7 @@ class CgroupReader:
             (_number(level.get("usage")) or 0) >= _CROWDED * min(_limit(level.get(key)) or NO_LIMIT for key in ("limit", "high"))
             for level in levels
         )
+        self._limit = min((limit for level in levels if (limit := _limit(level.get("limit"))) is not None), default=None)
         return {
             "pid": self.pid,
             "version": self._version,
@@ -115,6 +117,19 @@ class CgroupReader:
             "missing": self._missing,
             **host_sample(self._root),
         }
+
+    def needed(self) -> tuple[int, int | None] | None:
+        """Memory without page cache of the leaf (of the host where no cgroup counts) and the limit last read: a look that
+        costs a part of a sample. Usage alone tells nothing where page cache fills the cgroup: it stands at the limit then."""
+        files = FILES.get(self._version, {})
+        if self._levels and "usage" in files:
+            fd = self._levels[0].fd
+            read = _level({"usage": _text(_read_at(fd, files["usage"])), "stat": _text(_read_at(fd, files["stat"]))})
+            return None if read is None else (max(0, read.usage - read.cache), self._limit)
+        host = _numbers(_text(_lines(read_raw(f"{self._root}/meminfo"), (b"MemTotal:", b"MemAvailable:"))))
+        if len(host) != 2:
+            return None
+        return (host["MemTotal"] - host["MemAvailable"]) * 1024, host["MemTotal"] * 1024
 
     def _find(self, membership: str) -> None:
         self.close()

@@ -280,10 +280,14 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "arrivals.py": {"diag.observations"},
         "progress.py": {"diag.observations", "diag.saves", "diag.silences", "diag.steptimes"},
         "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate", "diag.ncclstate", "diag.progress",
-                        "diag.networkstate", "diag.ncclprocesses", "diag.gpufaults", "diag.residence", "diag.saves"},
+                        "diag.networkstate", "diag.ncclprocesses", "diag.gpufaults", "diag.residence", "diag.saves",
+                        "diag.save_memory"},
         "gpufaults.py": {"diag.observations", "diag.xids"},
         "xids.py": set(),
         "savefacts.py": {"diag.jobstate"},
+        "memory_series.py": set(),
+        "save_shape.py": {"diag.memory_series"},
+        "save_memory.py": {"diag.memory_series", "diag.observations", "diag.progress", "diag.save_shape", "diag.saves"},
         "merge.py": {"diag.observations", "diag.rankstate", "diag.stacks"},
         "engine.py": {"diag.model", "diag.observations", "diag.jobstate", "diag.savefacts"},
         "capture.py": {"diag.model", "diag.errors"},
@@ -307,3 +311,30 @@ def test_what_follows_from_another_finding_is_read_after_it() -> None:
     engine.advance(12.0)
 
     assert [item.id for item in engine.active()] == ["shm-too-small", "rank-died", "hang", "straggler"]
+
+
+def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_second() -> None:
+    # given: one save is known, and a check has just been
+    says = Says()
+    engine = Engine(PARSERS, [says])
+    gib = 1 << 30
+
+    def reading(at: float, used: int) -> list[str]:
+        stat = "anon 0\ninactive_file 0\nactive_file 0\n"
+        level = {"path": "/a", "limit": str(10 * gib), "usage": str(used * gib), "stat": stat}
+        payload = {"pid": 1, "version": 2, "levels": [level], "meminfo": "MemTotal: 99999999 kB\nMemAvailable: 9 kB\n"}
+        return kinds(engine.feed(Record("cgroup", payload, rank=0, at=at)))
+
+    saves = engine.job.save_log
+    reading(100.2, 2)
+    engine.job.iteration = 10
+    for at, used in ((101.2, 4), (102.2, 6), (103.2, 2)):
+        reading(at, used)
+    saves.began(101.0, 10, 100.5, "log")
+    saves.ended(103.5, 10, 103.5, "/out/checkpoint-10")
+    engine.job.save_memory.saved(saves)
+    says.findings = [finding()]
+
+    # when, then: a small rise waits for the whole second, a steep one does not
+    assert reading(103.8, 2) == []
+    assert reading(103.9, 8) == ["opened"]

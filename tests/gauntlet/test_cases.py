@@ -20,7 +20,8 @@ def test_every_fault_has_its_truth_and_no_other_has() -> None:
 
 
 def test_every_fault_is_in_the_gauntlet() -> None:
-    assert {case.fault for case in CASES if case.fault} == set(TRUTHS)
+    # growing-save is judged by how early it is told, in tests/forecast.
+    assert {case.fault for case in CASES if case.fault} == set(TRUTHS) - {"growing-save"}
 
 
 def test_at_least_25_faults_and_the_benign_ones() -> None:

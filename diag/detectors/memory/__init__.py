@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.detectors.memory.host_oom import HostOomDetector
 from diag.detectors.memory.limits import FdLimitDetector, ShmDetector
 from diag.detectors.memory.pids_limit import PidsLimitDetector
@@ -9,4 +10,6 @@ from diag.engine import Detector
 
 __all__ = ["DETECTORS"]
 
-DETECTORS: tuple[type[Detector], ...] = (HostOomDetector, PidsLimitDetector, ShmDetector, FdLimitDetector)
+DETECTORS: tuple[type[Detector], ...] = (
+    HostOomDetector, HostOomForecastDetector, PidsLimitDetector, ShmDetector, FdLimitDetector,
+)

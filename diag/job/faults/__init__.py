@@ -54,16 +54,21 @@ def arm() -> None:
 
 
 def _set_hooks(runtime: Runtime) -> None:
-    from . import at_save, at_start, at_step, in_collectives, in_phases, in_worker
+    from . import at_save, at_start, at_step, growing_save, in_collectives, in_phases, in_worker
 
     name = runtime.fault.name
-    if name in ("host-oom", "worker-oom", "parent-oom"):
+    if name in ("host-oom", "worker-oom", "parent-oom", "growing-save"):
         at_start.join_memory_cgroup(runtime)
     elif name == "pids-limit":
         at_start.join_pids_cgroup(runtime)
     elif name == "rlimit-as" and runtime.is_culprit:
         at_start.limit_addresses(runtime)
     everywhere = name in ("preprocess-on-rank-0", *in_collectives.ON_EVERY_RANK, *in_phases.ON_EVERY_RANK)
+    if name == "growing-save":
+        growing = growing_save.GrowingSave(runtime)
+        growing.hook()
+        at_step.hook(runtime, growing)
+        return
     if runtime.is_culprit or everywhere:
         at_step.hook(runtime)  # also counts the steps for the others
         if name in in_phases.IN_OPTIMIZER:

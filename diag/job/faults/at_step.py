@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ..after_import import after_import
 from . import in_collectives, in_locks, in_phases
@@ -32,27 +32,32 @@ _SCHEDULES = (
 )
 
 
-def hook(runtime: Runtime) -> None:
-    after_import("megatron.core.pipeline_parallel.schedules", lambda module: _wrap_schedules(module, runtime))
+class BeforeStep(Protocol):
+    def before_step(self) -> None: ...
 
 
-def _wrap_schedules(module: ModuleType, runtime: Runtime) -> None:
+def hook(runtime: Runtime, each: BeforeStep | None = None) -> None:
+    """`each` is told of every step."""
+    after_import("megatron.core.pipeline_parallel.schedules", lambda module: _wrap_schedules(module, runtime, each))
+
+
+def _wrap_schedules(module: ModuleType, runtime: Runtime, each: BeforeStep | None) -> None:
     for name in _SCHEDULES:
-        setattr(module, name, _wrapped(getattr(module, name), runtime))
+        setattr(module, name, _wrapped(getattr(module, name), runtime, each))
 
 
-def _wrapped(genuine: Callable[..., Any], runtime: Runtime) -> Callable[..., Any]:
+def _wrapped(genuine: Callable[..., Any], runtime: Runtime, each: BeforeStep | None) -> Callable[..., Any]:
     strikes = {**STRIKES, **in_collectives.STRIKES, **in_locks.STRIKES, **in_phases.STRIKES}
     strike = strikes.get(runtime.fault.name)  # None: only the steps are counted, for a fault that strikes elsewhere
-    slow = _SlowRank(runtime) if runtime.fault.name == "slow-rank" else None
+    each = _SlowRank(runtime) if runtime.fault.name == "slow-rank" else each
 
     @functools.wraps(genuine)
     def forward_backward(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("forward_only"):
             return genuine(*args, **kwargs)
         runtime.microbatches = int(kwargs["num_microbatches"])
-        if slow is not None:
-            slow.before_step()
+        if each is not None:
+            each.before_step()
         elif strike is not None and runtime.step == runtime.fault.step:
             runtime.schedule = functools.partial(genuine, *args, **kwargs)
             strike(runtime)

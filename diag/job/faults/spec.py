@@ -45,6 +45,9 @@ KINDS: tuple[Kind, ...] = (
     _kind("parent-oom", "as host-oom, and the limit is that of the parent of the ranks' cgroup", megabytes=128),
     _kind("rlimit-as", "the rank's addresses are limited to `gigabytes`, and its save wants more", gigabytes=64),
     _kind("pids-limit", "the ranks' cgroup allows `spare` more processes, and the rank starts more", spare=6),
+    Kind("growing-save", "each save stages and keeps memory by a plan drawn from `seed`, in a cgroup that has no room for one of "
+         "them; with fits=1 for all, and `spare` megabytes for what the job's own memory grows by",
+         {"rank": 0, "seed": 1, "megabytes": 700, "fits": 0, "spare": 0}),
     _kind("fd-exhaust", "the rank opens files until it may not", limit=1024),
     _kind("preprocess-on-rank-0", "rank 0 tokenises while the others wait: benign", rank=0, seconds=20),
     _kind("long-compile", "the rank waits for a compiler while the others wait for it: benign", seconds=20),
@@ -77,7 +80,7 @@ KINDS: tuple[Kind, ...] = (
     _kind("cpu-optimizer", "the optimizer works on the CPU of every rank for `seconds`: benign", seconds=20),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}
-_WHOLE_NUMBERS = ("rank", "step", "limit", "spare")
+_WHOLE_NUMBERS = ("rank", "step", "limit", "spare", "seed")
 
 
 @dataclass(frozen=True, slots=True)

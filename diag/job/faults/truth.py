@@ -56,6 +56,7 @@ TRUTHS: Mapping[str, Truth] = {
     "parent-oom": Truth(("host-oom",)),
     "rlimit-as": Truth(("host-oom",)),
     "pids-limit": Truth(("pids-limit",)),
+    "growing-save": Truth(("host-oom-forecast", "host-oom"), (), _NOBODY),
     "fd-exhaust": Truth(("fd-limit",)),
     "preprocess-on-rank-0": _BENIGN,
     "long-compile": _BENIGN,

@@ -1,0 +1,163 @@
+"""A checkpoint save that will not fit into host memory, said before it is over; and a leak that will meet the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from diag.jobstate import JobState
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.observations import Observation
+from diag.save_memory import HOST, LimitMemory, Outlook
+from diag.save_shape import SaveShape
+
+__all__ = ["HostOomForecastDetector"]
+
+_GIB = 1 << 30
+_WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
+_CRITICAL = 0.975  # the lower bound of the peak is over the limit
+_LEAK_SECONDS = 1800.0
+_STAYS = 0.05  # of the rise: less is the readings' own spread
+
+
+class HostOomForecastDetector:
+    """Meaning: the next checkpoint save, or the one that runs, will need more host memory than the limit allows; or the job's
+    memory grows from step to step and will meet the limit.
+
+    Evidence: the memory that the saves so far needed over what the job needed before them (the kernel's peak counter where it
+    rose, else readings every half second), what they left behind, the growth between saves, and the pace of the save under
+    way; before the first save what the command's arguments say. Page cache is not counted: the kernel takes it back.
+    The bounds are meant to hold 19 of 20 peaks.
+
+    What to do: raise the limit, or let the save need less: the advice names the flags.
+
+    False alarms: a save that was larger than the others for one time lets the next be feared too. What a save takes that is the
+    first of its kind cannot be known: without an earlier save and without an estimate nothing is said.
+    """
+
+    name = "host-oom-forecast"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """All that it needs is kept by the job's state."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        if job.broken or job.returncode is not None:
+            return  # what happened is host-oom's
+        told = job.save_memory.outlook(now, job, job.argv, estimated(job))
+        if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]):
+            yield self._of_save(now, job, *told)
+            return
+        for limit in job.save_memory.fresh():
+            left = limit.seconds_to_limit(now, job)
+            if left is not None and left < _LEAK_SECONDS:
+                yield self._of_leak(now, job, limit, left)
+                return
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+    def _of_save(self, now: float, job: JobState, limit: LimitMemory, outlook: Outlook) -> Finding:
+        where = _where(limit)
+        after = f" after iteration {outlook.iteration}" if outlook.iteration is not None else ""
+        which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
+        bounds = f"{_gib(outlook.peak)} ({outlook.low / _GIB:.2f}-{outlook.high / _GIB:.2f})"
+        sure = outlook.risk >= _CRITICAL
+        shapes = list(limit.shapes)
+        cause, why = _cause(outlook, shapes)
+        return Finding(
+            id="host-oom-forecast",
+            subject=JOB,
+            severity=Severity.CRITICAL if sure else Severity.WARNING,
+            confidence=Confidence.LOW if outlook.basis == "estimate" else Confidence.HIGH if sure else Confidence.MEDIUM,
+            summary=f"{which} will need {bounds} of {_gib(outlook.limit)} host memory of {where} in phase {job.phase}: "
+            f"it does not fit with a probability of {100 * outlook.risk:.0f} %",
+            advice=_ADVICE[cause],
+            since=now,
+            cause=cause,
+            evidence=(Evidence(_channel(limit), why, now),
+                      *(Evidence("save", _told(shape), limit.starts.get(shape.number, now)) for shape in shapes[-3:])),
+            holds_seconds=3.0,
+        )
+
+    def _of_leak(self, now: float, job: JobState, limit: LimitMemory, left: float) -> Finding:
+        point = limit.series.points[-1]
+        assert limit.series.limit
+        return Finding(
+            id="host-oom-forecast",
+            subject=JOB,
+            severity=Severity.WARNING,
+            confidence=Confidence.MEDIUM,
+            summary=f"host memory of the job grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
+            f"{_gib(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in {left / 60:.0f} min",
+            advice=_ADVICE["leak"],
+            since=now,
+            cause="leak",
+            evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
+            holds_seconds=60.0,
+        )
+
+
+def estimated(job: JobState) -> int | None:
+    """What a save takes by the command's arguments, once the job is in its steps and its own memory is measured."""
+    return job.memory_estimate.save_bytes or None if job.memory_estimate is not None else None
+
+
+def _past_the_end(job: JobState, outlook: Outlook) -> bool:
+    """A job that has made its last save makes no other; what the arguments do not tell is not guessed."""
+    return not outlook.running and bool(job.total_iterations) and (job.iteration or 0) >= job.total_iterations
+
+
+def _cause(outlook: Outlook, shapes: Sequence[SaveShape]) -> tuple[str, str]:
+    """What makes it too much, and the readings that say so."""
+    base = f"the job needs {_gib(outlook.base)} before the save"
+    if outlook.basis == "estimate" or not shapes:
+        return "first_save", f"{base}; what the save takes is estimated from the command's arguments"
+    last = shapes[-1]
+    words = f"{base}, {_gib(last.base)} before the last one, which took {_gib(last.rise)} more"
+    stays = outlook.base - last.base
+    if stays > _STAYS * last.rise and stays > 0.5 * (outlook.peak - last.peak) and len(shapes) > 1:
+        return "kept_memory", words
+    if outlook.peak - outlook.base > (1 + _STAYS) * last.fall:
+        return "growing_save", words
+    return "save_peak", words
+
+
+def _told(shape: SaveShape) -> str:
+    how = "by the kernel's counter" if shape.exact else "by readings"
+    return f"save {shape.number}: {_gib(shape.base)} before it, {_gib(shape.peak)} at most ({how}), {_gib(shape.after)} after it"
+
+
+_RAISE = (
+    "Raise the memory limit (resources.limits.memory of the pod, docker --memory, Slurm --mem) above the upper bound, "
+    "or let the save need less: "
+)
+# ms-swift 4.6.0, swift/megatron/arguments/megatron_args.py.
+_LESS = (
+    "--no_save_optim true stages the weights alone (training cannot go on from such a checkpoint with its optimizer state; "
+    "with --save_safetensors true of ms-swift 4.x Megatron's format is then not staged at all), "
+    "--dist_ckpt_optim_fully_reshardable false keeps the optimizer from being gathered on one rank, and fewer ranks a node "
+    "stage less at once."
+)
+_ADVICE: Mapping[str, str] = {
+    "save_peak": _RAISE + _LESS,
+    "growing_save": _RAISE + _LESS + " With --async_save true a save that begins before the last is written holds both: "
+    "--async_save false, or a longer --save_steps (--save_interval in ms-swift 3.x).",
+    "kept_memory": "Memory stays behind from save to save or step to step: `diag dump` shows which process holds it. "
+    "Fewer --dataloader_num_workers and no --use_persistent_ckpt_worker leave less behind. Until then: " + _RAISE + _LESS,
+    "first_save": _RAISE + _LESS,
+    "leak": "Find what grows: `diag dump` and the ranks' resident memory (metric diag_process_resident_memory_bytes) tell "
+    "whether a rank or its DataLoader workers do; workers that read Python objects copy their pages bit by bit (fewer "
+    "--dataloader_num_workers, data in arrays). A restart from the last checkpoint gives the memory back; save before the "
+    "limit is met.",
+}
+
+
+def _channel(limit: LimitMemory) -> str:
+    return "host" if limit.path == HOST else "cgroup"
+
+
+def _where(limit: LimitMemory) -> str:
+    return "the host" if limit.path == HOST else f"cgroup {limit.path}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.2f} GiB"

@@ -1,0 +1,64 @@
+"""A real sidecar beside a process whose memory rises: the cgroup is read closely when the hub says so, and a stack is taken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.core.test_sidecar import STACKS, beside
+
+GROWS = """
+import sys
+print("up", flush=True)
+kept = []
+for line in sys.stdin:
+    kept.append(bytearray(int(line)))
+    print("has", flush=True)
+"""
+
+
+@pytest.fixture
+def rank() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", GROWS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"up\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def takes(process: subprocess.Popen[bytes], size: int) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(f"{size}\n".encode())
+    process.stdin.flush()
+    assert process.stdout.readline() == b"has\n"
+
+
+def test_memory_that_rises_is_read_long_before_the_next_period_and_with_a_stack(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank, node_seconds=3600.0, stack_seconds=3600.0) as sidecar:
+        sidecar.source("cgroup")  # the one of the period
+        sidecar.source(STACKS)
+        sidecar.order({"memory": True})
+        sidecar.source("cgroup")  # the first look
+        began = time.monotonic()
+
+        takes(rank, 256 << 20)
+
+        kinds = {sidecar.until(lambda message: message.get("source") in ("cgroup", STACKS))["source"]}
+        while len(kinds) < 2:
+            kinds.add(sidecar.until(lambda message: message.get("source") in ("cgroup", STACKS))["source"])
+        assert time.monotonic() - began < 20
+
+
+def test_without_the_order_nothing_is_read_between_periods(rank: subprocess.Popen[bytes]) -> None:
+    with beside(rank, node_seconds=3600.0, stack_seconds=3600.0, proc_seconds=0.2) as sidecar:
+        sidecar.source("cgroup")
+
+        takes(rank, 256 << 20)
+
+        for _ in range(10):  # two seconds of readings of /proc
+            sidecar.source("proc")
+        assert sum(message.get("source") == "cgroup" for message in sidecar.seen) == 1
