@@ -21,7 +21,7 @@ from diag.outputs.next_step import next_command
 from diag.outputs.steps_view import arrivals_json, steps_json
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
-from diag.rankstate import RankState
+from diag.state.rank import RankState
 
 if TYPE_CHECKING:
     from diag.hub import Hub

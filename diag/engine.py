@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from diag.jobstate import JobState
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.observations import Observation, Unparsed
-from diag.savefacts import save_json
+from diag.state.job import JobState
+from diag.state.savefacts import save_json
 
 __all__ = ["CHECK_SECONDS", "Detector", "Engine", "Parser", "report"]
 

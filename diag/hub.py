@@ -20,22 +20,17 @@ import psutil
 
 import diag
 from diag.capture import JournalWriter
-from diag.checkpointwatch import CheckpointWatch, JobView
-from diag.commandestimate import estimate_watched
 from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
-from diag.kernelwatch import KernelWatch
 from diag.launchers import redacted
 from diag.memory_peek import watchers
 from diag.model import Change, Placement, Record
-from diag.nodewatch import GpuWatch, NetworkWatch
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.rankfiles import RankFiles
-from diag.ras import RasWatch
 from diag.rundir import RunDir
 from diag.settings import Settings
 from diag.sidecars import SidecarPool
@@ -43,6 +38,11 @@ from diag.sources import run as run_source
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
+from diag.watches.checkpoints import CheckpointWatch, JobView
+from diag.watches.estimate import estimate_watched
+from diag.watches.kernel import KernelWatch
+from diag.watches.node import GpuWatch, NetworkWatch
+from diag.watches.ras import RasWatch
 
 __all__ = ["Hub", "ToldClock"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from diag.rankstate import RankState
+from diag.state.rank import RankState
 
 __all__ = ["MemoryPeek", "watchers"]
 

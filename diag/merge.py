@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any
 
 from diag.observations import StackSample, ThreadStack
-from diag.rankstate import RankState
 from diag.stacks import child_role, is_idle_worker, read_stack, steps
+from diag.state.rank import RankState
 
 __all__ = [
     "Merged",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.envlint import Advice, lint
-from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
 

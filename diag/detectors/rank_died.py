@@ -6,10 +6,10 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
 from diag.observations import CgroupMemory, KernelOomKill, Observation
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["RankDiedDetector"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.jobstate import JobState
-from diag.saves import SAVE_SECONDS
+from diag.state.job import JobState
+from diag.state.saves import SAVE_SECONDS
 
 __all__ = ["CHECKPOINT_METRICS", "checkpoint_samples"]
 

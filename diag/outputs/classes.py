@@ -11,8 +11,8 @@ from diag.engine import Engine
 from diag.merge import living_children, standing_steps
 from diag.model import rank_words
 from diag.observations import Frame, StackSample
-from diag.rankstate import RankState
 from diag.stacks import child_role, is_idle_worker, read_stack, shorten, steps
+from diag.state.rank import RankState
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 

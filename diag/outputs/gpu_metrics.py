@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from diag.gpustate import gpus_of_ranks, rank_of_bus
-from diag.jobstate import JobState
 from diag.observations import GpuHealth, GpuSample
+from diag.state.gpustate import gpus_of_ranks, rank_of_bus
+from diag.state.job import JobState
 
 __all__ = ["GPU_METRICS", "gpu_samples"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.jobstate import JobState
-from diag.traffic import port_bytes
+from diag.state.job import JobState
+from diag.state.traffic import port_bytes
 
 __all__ = ["NETWORK_METRICS", "network_samples"]
 

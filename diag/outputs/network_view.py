@@ -7,7 +7,7 @@ from typing import Any
 from diag.engine import Engine
 from diag.model import rank_words
 from diag.observations import InterfacesSeen, RdmaAccess, RdmaPortsSeen
-from diag.traffic import recent
+from diag.state.traffic import recent
 
 __all__ = ["network_json", "rdma_json"]
 

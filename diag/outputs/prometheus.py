@@ -24,7 +24,6 @@ from prometheus_client.samples import Exemplar, Sample
 
 from diag.detectors.memory.forecast import estimated
 from diag.engine import Engine
-from diag.gpustate import gpus_of_ranks
 from diag.model import ChangeKind
 from diag.observations import GpuSample
 from diag.outputs.checkpoint_metrics import CHECKPOINT_METRICS, checkpoint_samples
@@ -32,7 +31,8 @@ from diag.outputs.gpu_metrics import GPU_METRICS, gpu_samples
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
 from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
-from diag.rankstate import RankState
+from diag.state.gpustate import gpus_of_ranks
+from diag.state.rank import RankState
 
 __all__ = ["METRICS", "HubCollector", "MetricSpec", "exposition", "families"]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from diag.arrivals import arrivals
 from diag.engine import Engine
-from diag.residence import Residence
-from diag.steptimes import steps_sentence
+from diag.state.arrivals import arrivals
+from diag.state.residence import Residence
+from diag.state.steptimes import steps_sentence
 
 __all__ = ["arrivals_json", "shares_json", "steps_json"]
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, Severity, format_ranks
-from diag.savefacts import save_words
+from diag.state.savefacts import save_words
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.classes import StackClass
@@ -269,7 +269,7 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
     if seconds is not None:
         said += f" after {_duration(seconds)}"
     if job.get("steps"):
-        from diag.steptimes import steps_sentence  # `diag dump` must not wait for it
+        from diag.state.steptimes import steps_sentence  # `diag dump` must not wait for it
 
         said += f"; {steps_sentence(job['steps'])}"
     parts = []

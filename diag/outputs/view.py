@@ -27,8 +27,8 @@ from diag.outputs.classes import (
 from diag.outputs.network_view import rdma_json
 from diag.outputs.steps_view import shares_json
 from diag.outputs.text import job_sentence
-from diag.rankstate import CHANNELS, RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
+from diag.state.rank import CHANNELS, RankState
 
 __all__ = [
     "RANK_STATES",

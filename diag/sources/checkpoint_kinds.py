@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diag.observations import CheckpointFolder
-from diag.saves import iteration_of
+from diag.state.saves import iteration_of
 
 __all__ = ["read_folder"]
 

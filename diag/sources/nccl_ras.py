@@ -1,7 +1,7 @@
 """NCCL RAS: what NCCL itself knows of all communicators of a job, over the line protocol that each process serves.
 
 `read` asks one process for the whole job, `parse` makes one `RasReading` of the answer, or of a file that somebody saved.
-Whether it may be asked is decided in `diag.ras`: on some versions of NCCL a question can cost the job.
+Whether it may be asked is decided in `diag.watches.ras`: on some versions of NCCL a question can cost the job.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from diag.capture import JournalReader, JournalWriter, segments
 from diag.detectors import make_detectors
 from diag.engine import Engine, report
-from diag.jobstate import JobState
 from diag.model import JOB, Change, Confidence, Finding, NotChecked, Record, Severity
 from diag.observations import Observation
 from diag.replay import replay_records
 from diag.sources import run as run_source
 from diag.sources.parsers import PARSERS
+from diag.state.job import JobState
 from tests.facts import pid_of
 
 
@@ -265,31 +265,33 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "observations/gpu.py": {"diag.observations.base"},
         "observations/storage.py": {"diag.observations.base"},
         "stacks.py": {"diag.observations"},
-        "rankstate.py": {"diag.model", "diag.observations", "diag.stacks"},
-        "ncclstate.py": {"diag.observations"},
-        "networkstate.py": {"diag.observations"},
-        "traffic.py": {"diag.observations", "diag.networkstate"},
-        "ncclprocess.py": {"diag.observations"},
-        "ncclprocesses.py": {"diag.observations", "diag.ncclprocess"},
-        "silences.py": set(),
-        "saves.py": set(),
-        "exact.py": set(),
-        "pace.py": {"diag.exact"},
-        "steptimes.py": {"diag.pace"},
-        "residence.py": {"diag.observations", "diag.stacks"},
-        "arrivals.py": {"diag.observations"},
-        "progress.py": {"diag.observations", "diag.saves", "diag.silences", "diag.steptimes"},
-        "jobstate.py": {"diag.model", "diag.observations", "diag.stacks", "diag.rankstate", "diag.ncclstate", "diag.progress",
-                        "diag.networkstate", "diag.ncclprocesses", "diag.gpufaults", "diag.residence", "diag.saves",
-                        "diag.save_memory"},
-        "gpufaults.py": {"diag.observations", "diag.xids"},
+        "state/rank.py": {"diag.model", "diag.observations", "diag.stacks"},
+        "state/nccl.py": {"diag.observations"},
+        "state/network.py": {"diag.observations"},
+        "state/traffic.py": {"diag.observations", "diag.state.network"},
+        "state/ncclprocess.py": {"diag.observations"},
+        "state/ncclprocesses.py": {"diag.observations", "diag.state.ncclprocess"},
+        "state/silences.py": set(),
+        "state/saves.py": set(),
+        "state/exact.py": set(),
+        "state/pace.py": {"diag.state.exact"},
+        "state/steptimes.py": {"diag.state.pace"},
+        "state/residence.py": {"diag.observations", "diag.stacks"},
+        "state/arrivals.py": {"diag.observations"},
+        "state/progress.py": {"diag.observations", "diag.state.saves", "diag.state.silences",
+                              "diag.state.steptimes"},
+        "state/job.py": {"diag.model", "diag.observations", "diag.stacks"} | {
+            f"diag.state.{part}" for part in ("gpufaults", "nccl", "ncclprocesses", "network", "progress", "rank", "residence",
+                                              "save_memory", "saves")},
+        "state/gpufaults.py": {"diag.observations", "diag.xids"},
         "xids.py": set(),
-        "savefacts.py": {"diag.jobstate"},
-        "memory_series.py": set(),
-        "save_shape.py": {"diag.memory_series"},
-        "save_memory.py": {"diag.memory_series", "diag.observations", "diag.progress", "diag.save_shape", "diag.saves"},
-        "merge.py": {"diag.observations", "diag.rankstate", "diag.stacks"},
-        "engine.py": {"diag.model", "diag.observations", "diag.jobstate", "diag.savefacts"},
+        "state/savefacts.py": {"diag.state.job"},
+        "state/memory_series.py": set(),
+        "state/save_shape.py": {"diag.state.memory_series"},
+        "state/save_memory.py": {"diag.observations", "diag.state.memory_series", "diag.state.progress", "diag.state.save_shape",
+                                 "diag.state.saves"},
+        "merge.py": {"diag.observations", "diag.state.rank", "diag.stacks"},
+        "engine.py": {"diag.model", "diag.observations", "diag.state.job", "diag.state.savefacts"},
         "capture.py": {"diag.model", "diag.errors"},
     }
     for name, names in allowed.items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diag.gpustate import gpu_of_rank, gpus_of_ranks, rank_of_bus, ranks_of_gpu
 from diag.observations import EnvironmentSeen, Observation
+from diag.state.gpustate import gpu_of_rank, gpus_of_ranks, rank_of_bus, ranks_of_gpu
 from tests.detectors.gpufacts import BUSES, sample
 from tests.facts import Story, pid_of
 

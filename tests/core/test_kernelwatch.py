@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from diag.kernelwatch import KernelWatch, KmsgLines, open_log
 from diag.model import Record
 from diag.observations import KernelOomKill, SourceFailed, XidReported
 from diag.sources import kmsg
 from diag.sources.parsers import PARSERS
+from diag.watches.kernel import KernelWatch, KmsgLines, open_log
 
 # Linux 6.1, as read from /dev/kmsg, 2026-11-21
 KILL = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.memory_peek import MemoryPeek, watchers
 from diag.model import Placement
 from diag.observations import CgroupMemory, RankExited
-from diag.rankstate import RankState
+from diag.state.rank import RankState
 
 GIB = 1 << 30
 

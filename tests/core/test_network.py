@@ -16,15 +16,15 @@ import pytest
 
 from diag.engine import Engine
 from diag.model import Record
-from diag.networkstate import NetworkState
-from diag.nodewatch import NetworkWatch
 from diag.observations import Interface, InterfacesSeen, Observation, RdmaAccess, RdmaPort, RdmaPortsSeen
 from diag.outputs.network_metrics import network_samples
 from diag.outputs.network_view import network_json
 from diag.sources.infiniband import InfinibandReader
 from diag.sources.interfaces import InterfacesReader
 from diag.sources.parsers import PARSERS
-from diag.traffic import Traffic, recent
+from diag.state.network import NetworkState
+from diag.state.traffic import Traffic, recent
+from diag.watches.node import NetworkWatch
 from tests.facts import Story, pid_of
 
 GB = 10**9

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from diag.pace import Drop, Lap, Pace
+from diag.state.pace import Drop, Lap, Pace
 
 Series = Callable[[random.Random], Iterator[float]]  # seconds of each step, for ever
 

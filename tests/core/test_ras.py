@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from diag.jobstate import JobState
 from diag.model import Placement, Record
 from diag.observations import (
     Iteration,
@@ -26,11 +25,12 @@ from diag.observations import (
     StackSample,
     ThreadStack,
 )
-from diag.ras import APART_SECONDS, MOST_QUESTIONS, PATIENCE_SECONDS, REST_SECONDS, Budget, RasWatch, creating, refusal
 from diag.settings import Settings
 from diag.sources import nccl_ras, output
 from diag.sources.nccl_library import library_of, version_of
 from diag.sources.parsers import PARSERS
+from diag.state.job import JobState
+from diag.watches.ras import APART_SECONDS, MOST_QUESTIONS, PATIENCE_SECONDS, REST_SECONDS, Budget, RasWatch, creating, refusal
 from tests.facts import frames
 from tests.rasserver import captured, ras_server
 

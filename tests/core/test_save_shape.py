@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.memory_series import MemoryPoint, MemorySeries, slope
-from diag.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, quicker, shape_of
+from diag.state.memory_series import MemoryPoint, MemorySeries, slope
+from diag.state.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, quicker, shape_of
 
 MIB = 1 << 20
 sizes = st.integers(min_value=0, max_value=1 << 44)

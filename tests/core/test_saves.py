@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from diag.jobstate import JobState
 from diag.model import Placement
 from diag.observations import Iteration, Observation, RankFound, RunEnded, RunStarted, SaveFinished, SaveStarted
-from diag.saves import SaveLog
 from diag.sources.output import read_text
+from diag.state.job import JobState
+from diag.state.saves import SaveLog
 
 # ms-swift 4.6.0 with --async_save true on two gloo ranks, 2026-11-21: the order of its lines, shortened
 ASYNC = """\

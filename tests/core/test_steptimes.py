@@ -7,7 +7,7 @@ import pytest
 from diag.observations import Iteration
 from diag.outputs.steps_view import shares_json, steps_json
 from diag.outputs.text import job_sentence, summary_line
-from diag.steptimes import StepTimes, steps_sentence
+from diag.state.steptimes import StepTimes, steps_sentence
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 
 

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from diag.detectors.hang.ras import Ras, RasExplanation, ranks_of
-from diag.jobstate import JobState
 from diag.model import Placement, Record
 from diag.observations import Iteration, RankExited, RankFound, RasCommunicator, RasRank, RasReading, StackSample, ThreadStack
 from diag.sources import nccl_ras
+from diag.state.job import JobState
 from tests.facts import ALL_REDUCE, SLEEP, frames
 from tests.rasserver import CAPTURES, captured
 from tests.sources.test_nccl_ras import LARGE

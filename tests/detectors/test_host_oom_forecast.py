@@ -12,7 +12,7 @@ from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.job.faults.growing_plan import plan_of
 from diag.model import Finding, Placement, Severity
 from diag.observations import CgroupMemory, HostMemory, Iteration, MemoryEstimated, MemoryTerm, RankFound, SaveFinished
-from diag.save_memory import save_every
+from diag.state.save_memory import save_every
 from tests.facts import TICKS, Story
 from tests.forecast.simulate import simulate
 

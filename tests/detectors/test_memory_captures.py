@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from diag.capture import JournalReader
-from diag.kernelwatch import KmsgLines
 from diag.model import Record
 from diag.observations import KernelOomKill, KernelRefusal
 from diag.replay import replay, replay_records
 from diag.sources.parsers import PARSERS
+from diag.watches.kernel import KmsgLines
 from tests.vm.memory.scenarios import MIB, SCENARIOS, Scenario
 
 

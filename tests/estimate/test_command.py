@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from diag.cli import main
-from diag.commandestimate import estimate_watched
 from diag.estimate import EstimateError, parse_size
 from diag.model import Record
 from diag.observations import MemoryEstimated
 from diag.sources import estimate as source
+from diag.watches.estimate import estimate_watched
 
 DPO = [
     "megatron",

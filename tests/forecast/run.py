@@ -21,9 +21,9 @@ from diag.detectors import make_detectors
 from diag.engine import Engine
 from diag.job.faults.growing_plan import SAVES, plan_of
 from diag.observations import RankExited
-from diag.save_memory import HOST
 from diag.sources import exits
 from diag.sources.parsers import PARSERS
+from diag.state.save_memory import HOST
 from tests.liverun import JOB, LiveRun, live_run
 
 __all__ = ["Trial", "run_trial"]

@@ -12,7 +12,7 @@ from diag.engine import Engine
 from diag.job.faults.growing_plan import SAVES, Plan, limit_of
 from diag.model import ChangeKind
 from diag.observations import CgroupMemory, Iteration, Observation, SaveFinished
-from diag.save_memory import Outlook
+from diag.state.save_memory import Outlook
 from tests.facts import ALL_REDUCE, Story, stack
 
 __all__ = ["Simulated", "simulate"]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from diag.engine import Engine, report
-from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
 from diag.observations import (
     CgroupMemory,
@@ -32,6 +31,7 @@ from diag.observations import (
     ThreadStack,
 )
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
+from diag.state.job import JobState
 
 PACKAGES = "/usr/local/lib/python3.12/site-packages/"
 MAIN = (Frame("<module>", "/app/train.py", 83),)

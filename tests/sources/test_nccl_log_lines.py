@@ -180,7 +180,7 @@ def test_line_that_says_something_is_never_in_a_run(stranger: str) -> None:
 
 
 def test_job_state_counts_runs_as_their_lines_and_keeps_the_last_of_them() -> None:
-    from diag.jobstate import JobState
+    from diag.state.job import JobState
 
     plain = [f"gpu-node-0:566:566 [0] NCCL INFO Channel {number:02}/0 : 0[0] -> 1[1] via P2P/CUMEM" for number in range(300)]
     payload = LineAssembler("x").feed(("\n".join(plain) + "\n").encode())

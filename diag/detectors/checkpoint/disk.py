@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, gib, in_a_save, ranks_of
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CheckpointFolder, DiskSpace, Observation
+from diag.state.job import JobState
 
 __all__ = ["DiskFullDetector"]
 

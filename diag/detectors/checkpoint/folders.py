@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.jobstate import JobState
 from diag.observations import CheckpointFolder, CheckpointsSeen, Observation
-from diag.saves import Save
+from diag.state.job import JobState
+from diag.state.saves import Save
 
 __all__ = ["Broken", "Folders", "name_of", "pointed_at"]
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.observations import LogLine, Observation
+from diag.state.job import JobState
 
 __all__ = ["Rule", "Said", "SaidLines", "failed_at", "gib", "in_a_save", "ranks_of"]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, ranks_of
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
+from diag.state.job import JobState
 
 __all__ = ["CheckpointArgsMismatchDetector"]
 

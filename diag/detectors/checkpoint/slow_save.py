@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
-from diag.savefacts import save_json, save_words
+from diag.state.job import JobState
+from diag.state.savefacts import save_json, save_words
 
 __all__ = ["SlowSaveDetector"]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
 from diag.detectors.gpu.said import gib, mattered, victim_of_line, when
-from diag.gpufaults import MEMORY_ERRORS
-from diag.gpustate import gpu_of_rank
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CudaErrorRaised, CudaOutOfMemory, GpuSample, Iteration, LogLine, Observation
-from diag.rankstate import RankState
+from diag.state.gpufaults import MEMORY_ERRORS
+from diag.state.gpustate import gpu_of_rank
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["CudaOomDetector"]
 

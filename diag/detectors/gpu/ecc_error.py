@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.gpufaults import same_bus
-from diag.gpustate import ranks_of_gpu
-from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import GpuHealth, Observation
+from diag.state.gpufaults import same_bus
+from diag.state.gpustate import ranks_of_gpu
+from diag.state.job import JobState
 from diag.xids import ACTIONS, ECC_XIDS, xid_of
 
 __all__ = ["EccErrorDetector"]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.detectors.gpu.said import gib
-from diag.gpustate import gpu_of_rank
-from diag.jobstate import JobState
 from diag.observations import CudaOutOfMemory
-from diag.rankstate import RankState
+from diag.state.gpustate import gpu_of_rank
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["Holders", "cause_of", "holders_of", "memory_advice"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from diag.gpufaults import SETTLE_SECONDS
-from diag.jobstate import JobState
-from diag.rankstate import RankState
+from diag.state.gpufaults import SETTLE_SECONDS
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["gib", "mattered", "victim_of_line", "when"]
 

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from diag.gpustate import gpus_of_ranks
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import GpuSample, Observation
+from diag.state.gpustate import gpus_of_ranks
+from diag.state.job import JobState
 
 __all__ = ["PowerBrakeDetector", "ThermalThrottleDetector"]
 

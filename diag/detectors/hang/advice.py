@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diag.detectors.hang.verdict import Verdict
-from diag.jobstate import JobState
 from diag.model import format_ranks
+from diag.state.job import JobState
 
 __all__ = ["advice_for"]
 

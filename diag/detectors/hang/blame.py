@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from diag.detectors.hang.standing import WAITS, cause_of
 from diag.detectors.hang.verdict import Verdict, others
-from diag.jobstate import JobState
 from diag.model import Confidence
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["blame"]
 

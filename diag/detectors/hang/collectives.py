@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from diag.detectors.hang.pipeline import pipeline_fronts
-from diag.jobstate import JobState
 from diag.layout import pipeline_parallel_size
 from diag.observations import FlightRecorder, Observation, RankFound
 from diag.stacks import Activity
+from diag.state.job import JobState
 from diag.waitgraph import Explanation, Front, build
 
 __all__ = ["Collectives"]

@@ -13,10 +13,10 @@ from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.hang.words import describe, evidence_of
 from diag.detectors.memory.stall import waits_for
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, SnapshotTaken
-from diag.rankstate import CHANNELS, RankState
+from diag.state.job import JobState
+from diag.state.rank import CHANNELS, RankState
 
 __all__ = ["HangDetector", "Verdict", "judge", "judge_snapshot", "wants_closer_look"]
 

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from diag.gpustate import gpu_of_rank, rank_of_bus
-from diag.jobstate import JobState
 from diag.observations import GpuSample, Observation, XidReported
+from diag.state.gpustate import gpu_of_rank, rank_of_bus
+from diag.state.job import JobState
 from diag.xids import HARDWARE_XIDS
 
 __all__ = ["GpuReading", "Gpus"]

@@ -16,10 +16,10 @@ from diag.detectors.hang.ras import Ras, RasExplanation
 from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
-from diag.jobstate import JobState
 from diag.model import Confidence
 from diag.observations import Observation
 from diag.stacks import Activity
+from diag.state.job import JobState
 from diag.waitgraph import Explanation
 
 __all__ = ["Joined", "lowered", "undecided"]

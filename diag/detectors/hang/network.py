@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diag.jobstate import JobState
 from diag.observations import NcclCompletionError, NcclLine, NcclPortEvent, Observation
+from diag.state.job import JobState
 
 __all__ = ["Network"]
 

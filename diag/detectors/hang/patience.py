@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diag.detectors.hang.verdict import Verdict
-from diag.jobstate import JobState
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["STEADY_SECONDS", "may_be_idle", "patience"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.layout import peer_stage
-from diag.rankstate import RankState
+from diag.state.rank import RankState
 from diag.waitgraph import Front
 
 __all__ = ["is_between_stages", "pipeline_fronts"]

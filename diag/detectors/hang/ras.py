@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diag.jobstate import JobState
 from diag.observations import Observation, RasCommunicator, RasRank, RasReading
+from diag.state.job import JobState
 
 __all__ = ["Ras", "RasExplanation", "ranks_of"]
 

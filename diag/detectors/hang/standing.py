@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
 from diag.observations import StackSample
-from diag.rankstate import RankState
 from diag.stacks import Activity, is_idle_worker, read_stack
+from diag.state.rank import RankState
 
 __all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
 

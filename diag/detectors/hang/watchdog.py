@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.jobstate import JobState
 from diag.model import format_ranks
 from diag.observations import CollectiveTimedOut, Observation, WatchdogState
+from diag.state.job import JobState
 
 __all__ = ["Watchdog", "WatchdogSays"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from diag.jobstate import JobState
 from diag.model import Evidence, rank_words
 from diag.observations import StackSample, ThreadStack
-from diag.rankstate import RankState
 from diag.stacks import Reading, read_stack, shorten
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict

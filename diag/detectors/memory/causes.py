@@ -6,9 +6,9 @@ import signal
 from dataclasses import dataclass, field
 
 from diag.detectors.memory.growth import Growth, Holders, Seen
-from diag.jobstate import JobState
 from diag.observations import CgroupLevel, CgroupMemory, HostMemory, KernelOomKill
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["NEAR_SECONDS", "Event", "Verdict", "decide", "is_full", "is_short", "killed_ranks", "leaf_of", "resolve"]
 

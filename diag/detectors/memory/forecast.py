@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
-from diag.save_memory import HOST, LimitMemory, Outlook
-from diag.save_shape import SaveShape
+from diag.state.job import JobState
+from diag.state.save_memory import HOST, LimitMemory, Outlook
+from diag.state.save_shape import SaveShape
 
 __all__ = ["HostOomForecastDetector"]
 

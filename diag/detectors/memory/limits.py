@@ -6,10 +6,10 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import LogLine, Observation, SharedMemory
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["FdLimitDetector", "ShmDetector"]
 

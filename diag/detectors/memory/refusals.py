@@ -6,9 +6,9 @@ import re
 import signal
 from dataclasses import dataclass
 
-from diag.jobstate import JobState
 from diag.observations import CudaErrorRaised, HostMemory, KernelRefusal, LogLine, Observation
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["Refusal", "Refusals", "first_failed"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.jobstate import JobState
 from diag.observations import CgroupMemory
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["Stall", "Stalls", "throttled", "waits_for"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diag.jobstate import JobState
+from diag.state.job import JobState
 
 __all__ = ["advice_for", "surroundings"]
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from diag.detectors.network.said import line_evidence
 from diag.envlint import number
-from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.nccl_rules import matches
-from diag.ncclprocess import NcclProcess
 from diag.observations import NcclFact, RdmaAccess, RdmaPort
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["Cause", "find_cause"]
 

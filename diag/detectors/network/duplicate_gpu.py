@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
-from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["DuplicateGpuDetector"]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.memlock import is_memlock, is_resource, may_lock_all
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.ncclprocess import NcclProcess
 from diag.observations import (
     NcclCompletionError,
     NcclFact,
@@ -17,6 +15,8 @@ from diag.observations import (
     Observation,
     RdmaPortsSeen,
 )
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["IbErrorDetector"]
 

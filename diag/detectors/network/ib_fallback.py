@@ -11,10 +11,10 @@ from diag.detectors.network.causes import Cause, find_cause, port_words
 from diag.detectors.network.said import line_evidence, who
 from diag.detectors.network.transport_mismatch import differing
 from diag.detectors.network.unlogged import Unlogged, Verdict, one_node, several_nodes
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["IbFallbackDetector"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from diag.detectors.network.causes import port_words
 from diag.detectors.network.unlogged import one_node
-from diag.jobstate import JobState
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.nccl_rules import matches
 from diag.observations import NcclPortEvent, Observation, RdmaPort
+from diag.state.job import JobState
 
 __all__ = ["IbPortDetector"]
 

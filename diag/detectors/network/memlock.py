@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.advice import memlock_advice, surroundings
 from diag.detectors.network.unlogged import several_nodes
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import LogLine, NcclVerbsError, Observation
-from diag.rankstate import RankState
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["MemlockDetector", "is_memlock", "is_resource", "may_lock_all"]
 

@@ -11,10 +11,10 @@ from diag.detectors.network.memlock import is_memlock
 from diag.detectors.network.no_interface import lost_interfaces
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.transport_mismatch import differing
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.ncclprocess import NcclProcess
 from diag.observations import LogLine, NcclLine, Observation
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["NcclInitErrorDetector"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from diag.detectors.network.said import line_evidence, on_ranks
 from diag.detectors.network.unlogged import one_node, several_nodes
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity
-from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["NoInterfaceDetector", "lost_interfaces"]
 

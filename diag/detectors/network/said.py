@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.model import Evidence, rank_words
-from diag.ncclprocess import NcclProcess
 from diag.observations import NcclLine
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["line_evidence", "on_ranks", "who"]
 

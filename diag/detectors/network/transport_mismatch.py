@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from diag.detectors.network.advice import advice_for
 from diag.detectors.network.causes import find_cause
 from diag.detectors.network.said import line_evidence, who
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.ncclprocess import NcclProcess
 from diag.observations import Observation
+from diag.state.job import JobState
+from diag.state.ncclprocess import NcclProcess
 
 __all__ = ["Mixed", "TransportMismatchDetector", "differing"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.jobstate import JobState
 from diag.model import Evidence
 from diag.observations import GpuSample, NcclVersion, Observation
-from diag.rankstate import RankState
-from diag.traffic import Traffic, recent
+from diag.state.job import JobState
+from diag.state.rank import RankState
+from diag.state.traffic import Traffic, recent
 
 __all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
 

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
+from diag.state.job import JobState
 
 __all__ = ["LossCollapseDetector"]
 

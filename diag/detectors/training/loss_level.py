@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
-from diag.exact import fisher
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
+from diag.state.exact import fisher
+from diag.state.job import JobState
 
 __all__ = ["LossDivergenceDetector", "LossSpikeDetector"]
 

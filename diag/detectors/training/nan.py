@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
+from diag.state.job import JobState
 
 __all__ = ["GradNanDetector", "LossNanDetector"]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.detectors.training.straggler_samples import split
-from diag.jobstate import JobState
 from diag.model import Evidence, rank_words
 from diag.observations import CgroupMemory, GpuSample, HostMemory, Observation
-from diag.pace import Drop
-from diag.residence import KINDS, WAITING, Residence
 from diag.stacks import child_role
+from diag.state.job import JobState
+from diag.state.pace import Drop
+from diag.state.residence import KINDS, WAITING, Residence
 
 __all__ = ["Cause", "Surroundings", "cause_of", "shares_words"]
 

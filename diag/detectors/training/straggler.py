@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
-from diag.gpustate import device_of
-from diag.jobstate import JobState
 from diag.layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
 from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankFound, StackSample
 from diag.stacks import Activity, read_stack
+from diag.state.gpustate import device_of
+from diag.state.job import JobState
 
 __all__ = ["StragglerDetector"]
 

@@ -6,9 +6,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.exact import fisher
 from diag.observations import GpuSample, MetricsLogged, Observation, PhaseMarked, SaveFinished, SaveStarted, ThreadStack
 from diag.stacks import Activity, Reading, shorten
+from diag.state.exact import fisher
 
 __all__ = ["Excess", "GpuLook", "Look", "Looks", "Split", "fisher", "split"]
 

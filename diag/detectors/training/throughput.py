@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diag.detectors.training.slower import Cause, Surroundings, cause_of, shares_words
-from diag.jobstate import JobState
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
-from diag.pace import Drop
+from diag.state.job import JobState
+from diag.state.pace import Drop
 
 __all__ = ["SlowDetector", "ThroughputDropDetector"]
 
@@ -37,7 +37,7 @@ class ThroughputDropDetector:
 
     Evidence: seconds a step over laps of five seconds and more, by the arrival of the lines that report steps, without saves,
     evaluations and stops (Megatron's own `elapsed time per iteration` where it is printed). Told are 25 % and more; how noise
-    is told from a drop, and what was measured, is said in diag/pace.py: one alarm in 5,000 hours of healthy series, 60-100 s
+    is told from a drop, and what was measured, stands in diag/state/pace.py: one alarm in 5,000 hours of healthy jobs, 60-100 s
     from the change for 1.5 times and more. What changed at that time in stacks, GPU clocks and memory gives the cause.
 
     What to do: the advice follows the cause: straggler, data_loading, gpu_clocks, memory_pressure, checkpoint_writer,

@@ -15,7 +15,7 @@ from diag.model import Record
 from diag.observations import Observation, RdmaAccess, RdmaPortsSeen
 from diag.sources import infiniband, interfaces
 from diag.sources.parsers import PARSERS
-from diag.traffic import between
+from diag.state.traffic import between
 from tests.vm.machine import Answers
 from tests.vm.rdma.scenarios import DEVICE_NODES, LIBRARY, MIB, PROVIDERS, SCENARIOS, Scenario
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from diag.kernelwatch import KernelWatch
+from diag.watches.kernel import KernelWatch
 from tests.vm.guest.shell import as_user
 from tests.vm.memory.guest import host
 from tests.vm.memory.scenarios import NOBODY

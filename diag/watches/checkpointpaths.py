@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from diag.saves import iteration_of
+from diag.state.saves import iteration_of
 
 __all__ = ["NamedPath", "named_paths", "resume_advice", "save_root"]
 

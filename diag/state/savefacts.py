@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diag.jobstate import JobState
+from diag.state.job import JobState
 
 __all__ = ["save_json", "save_words"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import mul
 
-from diag.memory_series import MemoryPoint
+from diag.state.memory_series import MemoryPoint
 
 __all__ = ["Component", "Mixture", "Running", "SaveShape", "before_save", "given_back", "in_save", "quicker", "shape_of"]
 

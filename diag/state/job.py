@@ -10,11 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from diag.gpufaults import GpuFaults
 from diag.model import NotChecked
-from diag.ncclprocesses import NcclProcesses
-from diag.ncclstate import NcclState
-from diag.networkstate import NetworkState
 from diag.observations import (
     BarMoved,
     CgroupMemory,
@@ -66,12 +62,16 @@ from diag.observations import (
     WorkerNamed,
     XidReported,
 )
-from diag.progress import PROGRESS_HANDLERS, Progress
-from diag.rankstate import TAIL_LINES, RankState
-from diag.residence import Residence
-from diag.save_memory import SaveMemory
-from diag.saves import switched_on
 from diag.stacks import Activity
+from diag.state.gpufaults import GpuFaults
+from diag.state.nccl import NcclState
+from diag.state.ncclprocesses import NcclProcesses
+from diag.state.network import NetworkState
+from diag.state.progress import PROGRESS_HANDLERS, Progress
+from diag.state.rank import TAIL_LINES, RankState
+from diag.state.residence import Residence
+from diag.state.save_memory import SaveMemory
+from diag.state.saves import switched_on
 
 __all__ = ["JobState"]
 

@@ -21,9 +21,9 @@ from diag.observations import (
     SaveStarted,
     StepsPlanned,
 )
-from diag.saves import SaveLog
-from diag.silences import Silences
-from diag.steptimes import StepTimes
+from diag.state.saves import SaveLog
+from diag.state.silences import Silences
+from diag.state.steptimes import StepTimes
 
 __all__ = ["PROGRESS_HANDLERS", "Progress"]
 

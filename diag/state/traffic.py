@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from diag.networkstate import NetworkState, Readings
 from diag.observations import Interface, InterfacesSeen, RdmaPort, RdmaPortsSeen
+from diag.state.network import NetworkState, Readings
 
 __all__ = ["Traffic", "between", "port_bytes", "recent"]
 

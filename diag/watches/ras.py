@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-from diag.jobstate import JobState
 from diag.model import Placement, Record
 from diag.observations import RasReading
 from diag.settings import Settings
@@ -26,6 +25,7 @@ from diag.sources import run as run_source
 from diag.sources.nccl_library import library_of, version_of
 from diag.sources.tree import PROC
 from diag.stacks import Activity
+from diag.state.job import JobState
 
 __all__ = ["Budget", "RasWatch", "Refusal", "creating", "refusal"]
 

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diag.memory_series import MemoryPoint, MemorySeries, slope
 from diag.observations import CgroupMemory, HostMemory
-from diag.progress import Progress
-from diag.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, shape_of
-from diag.saves import Save, SaveLog
+from diag.state.memory_series import MemoryPoint, MemorySeries, slope
+from diag.state.progress import Progress
+from diag.state.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, shape_of
+from diag.state.saves import Save, SaveLog
 
 __all__ = ["HOST", "LimitMemory", "Outlook", "SaveMemory", "save_every"]
 

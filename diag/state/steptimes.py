@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diag.pace import Lap, Pace
+from diag.state.pace import Lap, Pace
 
 __all__ = ["StepTimes", "steps_sentence"]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.ncclprocess import KEEP, UNTIMED, NcclProcess
 from diag.observations import (
     NcclCommunicator,
     NcclEnvironment,
@@ -20,6 +19,7 @@ from diag.observations import (
     RankFound,
     VerbsDriverMissing,
 )
+from diag.state.ncclprocess import KEEP, UNTIMED, NcclProcess
 
 __all__ = ["NcclProcesses"]
 

@@ -18,7 +18,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass
 
-from diag.exact import fisher
+from diag.state.exact import fisher
 
 __all__ = ["Drop", "Lap", "Pace"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diag.gpufaults import same_bus
-from diag.jobstate import JobState
 from diag.observations import GpuSample
-from diag.rankstate import RankState
+from diag.state.gpufaults import same_bus
+from diag.state.job import JobState
+from diag.state.rank import RankState
 
 __all__ = ["device_of", "gpu_of_rank", "gpus_of_ranks", "rank_of_bus", "ranks_of_gpu"]
 
