@@ -148,6 +148,8 @@ def _is_of(part: str, file: str) -> bool:
 @functools.lru_cache(maxsize=8192)  # the same few hundred frames come again with each sample
 def _wait_of(function: str, file: str) -> Activity | None:
     name = function.rpartition(".")[2]  # py-spy gives qualified names from Python 3.11 on
+    if name == "<module>":
+        return None  # a module that is being imported does not yet do what it is for
     for part, functions, activity in _WAITS:
         if _is_of(part, file) and (functions is None or name in functions):
             return activity
@@ -157,6 +159,8 @@ def _wait_of(function: str, file: str) -> Activity | None:
 @functools.lru_cache(maxsize=8192)
 def _context_of(function: str, file: str) -> Activity | None:
     name = function.rpartition(".")[2]
+    if name == "<module>":
+        return None
     for part, functions, activity in _CONTEXTS:
         if part in file and (functions is None or name in functions):
             return activity

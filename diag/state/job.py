@@ -189,6 +189,9 @@ class JobState(Progress):
         handler(self, at, fact)
         if type(fact) in _MOVES:
             self._learn(at, fact, phase)
+        if self.iteration_at == at and self._saving and type(fact) in _STEPS:
+            # A step was made: who was found in a save well before it has left it, and its next stack may be seconds away.
+            self._saving = {rank for rank in self._saving if self.ranks[rank].stack_at > at - _STALE_SECONDS}
             self.save_memory.saved(self.save_log)
 
     def _learn(self, at: float, fact: Observation, phase: str) -> None:
@@ -418,6 +421,9 @@ class JobState(Progress):
 
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
+
+_STEPS = (Iteration, BarMoved)
+_STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them
 
 # Observations that can show that something moved: the channels that a silence is told by.
 _MOVES = frozenset({

@@ -26,6 +26,25 @@ def test_stack_inside_a_save_begins_it_and_the_last_one_out_ends_it() -> None:
     assert story.engine.job.phase == "steady"
 
 
+def test_stack_of_a_save_that_is_older_than_the_step_made_since_begins_no_other_save() -> None:
+    story = steady()
+    story.tell(stack(0, story.now, SAVE), stack(1, story.now, SAVE))
+    story.wait(3.0)
+    story.tell(Iteration(None, 2, 10, "iteration 2/10"))
+    story.tell(stack(0, story.now, ALL_REDUCE))  # rank 1's next stack comes later
+
+    assert (story.engine.job.phase, story.engine.job.save_log.count) == ("steady", 1)
+
+
+def test_stack_of_a_save_that_came_before_the_line_of_the_step_before_it_counts() -> None:
+    story = steady()
+    story.tell(stack(0, story.now, SAVE))
+    story.wait(0.3)
+    story.tell(Iteration(None, 2, 10, "iteration 2/10"), stack(1, story.now, SAVE))
+
+    assert story.engine.job.phase == "ckpt_save"
+
+
 def test_rank_that_died_while_saving_saves_no_more() -> None:
     story = steady()
     story.tell(stack(0, story.now, SAVE), stack(1, story.now, ALL_REDUCE))

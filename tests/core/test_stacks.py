@@ -90,6 +90,19 @@ def test_worker_that_reads_is_not_idle_and_a_compiler_that_waits_is(name: str, i
     assert is_idle_worker(sample(name)) is idle
 
 
+def test_module_of_the_checkpointing_that_is_being_imported_is_no_save() -> None:
+    # megatron-core 0.16.1, a rank before its first step
+    importing = thread(
+        "<module> /app/train.py:12", "_find_and_load <frozen importlib._bootstrap>:1176",
+        "<module> megatron/core/dist_checkpointing/__init__.py:14", "_call_with_frames_removed <frozen importlib._bootstrap>:241",
+        "<module> torch/distributed/checkpoint/__init__.py:3", "get_data <frozen importlib._bootstrap_external>:1073",
+    )
+
+    reading = read_stack(importing)
+
+    assert (reading.activity, reading.context) == (Activity.OTHER, None)
+
+
 def test_worker_that_waits_for_an_index_is_idle() -> None:
     worker = thread(
         "_worker_loop torch/utils/data/_utils/worker.py:293",
