@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation, SxidReported, XidReported
+from diag.observations import CudaErrorRaised, CudaOutOfMemory, LogLine, Observation, SxidReported, XidReported
+from diag.state.pinned import PinnedErrors
 from diag.xids import xid_of
 
 __all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
@@ -58,6 +59,10 @@ class GpuFaults:
         self.sxids: deque[tuple[float, SxidReported]] = deque(maxlen=_MOST_EVENTS)
         self.out_of_memory: dict[int | None, tuple[float, CudaOutOfMemory]] = {}  # by rank, the first
         self.errors: dict[int | None, list[tuple[float, CudaErrorRaised]]] = {}
+        self.pinned = PinnedErrors()
+
+    def read_line(self, line: LogLine) -> None:
+        self.pinned.read_line(line)
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, XidReported):
@@ -67,6 +72,8 @@ class GpuFaults:
         elif isinstance(fact, CudaOutOfMemory):
             if len(self.out_of_memory) < _MOST_RANKS:
                 self.out_of_memory.setdefault(fact.rank, (at, fact))
+        elif isinstance(fact, CudaErrorRaised) and self.pinned.take(at, fact):
+            return  # the host's memory, not the GPU's
         elif isinstance(fact, CudaErrorRaised) and (fact.rank in self.errors or len(self.errors) < _MOST_RANKS):
             told = self.errors.setdefault(fact.rank, [])
             if len(told) < _MOST_PER_RANK:
@@ -78,6 +85,7 @@ class GpuFaults:
         `after`: when the last step was made; what it came through is no reason.
         """
         told = [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
+        told += [(self.pinned.ranks[rank][0], "host-oom")] if rank in self.pinned.ranks else []
         told += [(at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault") for at, fact in self.errors.get(rank, ())]
         return min((item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, ""))[1]
 
@@ -85,6 +93,7 @@ class GpuFaults:
         """A new attempt: what the program of the last one said is over; what the driver said is not."""
         self.out_of_memory.clear()
         self.errors.clear()
+        self.pinned.start_over()
 
     def _xid(self, at: float, fact: XidReported) -> None:
         for place in range(len(self.xids) - 1, -1, -1):

@@ -324,6 +324,7 @@ class JobState(Progress):
     def _log_line(self, at: float, fact: LogLine) -> None:
         self.log_lines += 1
         if not fact.bar:
+            self.gpu_faults.read_line(fact)
             self.tail.append(fact.text)
             rank = self.ranks.get(fact.rank) if fact.rank is not None else None
             if rank is not None:

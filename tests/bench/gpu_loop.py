@@ -21,7 +21,10 @@ from .target import Recorder
 
 __all__ = ["FAULTS", "command"]
 
-FAULTS = ("data-hang", "skip-collective", "lock-deadlock", "rank-killed", "gil-held", "slow")
+FAULTS = (
+    "data-hang", "skip-collective", "lock-deadlock", "rank-killed", "gil-held", "slow", "cuda-oom", "cuda-leak", "device-assert",
+    "pinned-memory",
+)
 
 
 def command(ranks: int, *arguments: str) -> list[str]:
@@ -97,6 +100,20 @@ def deadlock() -> None:
             pass
 
 
+def fill_gpu(torch: Any, seconds: float) -> None:
+    """Activations of a batch that is too long; with seconds between them a leak."""
+    held = []
+    while True:
+        held.append(torch.empty(8 << 30, dtype=torch.uint8, device="cuda"))
+        time.sleep(seconds)
+
+
+def look_up(torch: Any) -> None:
+    """A token that the embedding does not have."""
+    torch.nn.functional.embedding(torch.tensor([100], device="cuda"), torch.zeros(10, 4, device="cuda"))
+    torch.cuda.synchronize()
+
+
 def strike(fault: str) -> None:
     print(f"[diag.fault] rank {os.environ['RANK']}: {fault} at step (pid {os.getpid()}) at={time.time():.3f}", flush=True)
     if fault == "skip-collective":
@@ -105,6 +122,18 @@ def strike(fault: str) -> None:
         deadlock()
     elif fault == "rank-killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif fault in ("cuda-oom", "cuda-leak"):
+        import torch
+
+        fill_gpu(torch, 1.0 if fault == "cuda-leak" else 0.0)
+    elif fault == "device-assert":
+        import torch
+
+        look_up(torch)
+    elif fault == "pinned-memory":
+        import torch
+
+        torch.empty(1 << 50, dtype=torch.uint8, pin_memory=True)
     elif fault == "gil-held":
         ctypes.PyDLL(None).sleep(100_000)
 
@@ -145,7 +174,7 @@ def main() -> int:
         train_step(torch, matrix, rounds, gradients)
         if rank == 0 and time.monotonic() - said >= 1.0:
             said = time.monotonic()
-            print(f" iteration {number:8d}/{options.iters:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
+            print(f" iteration {number:8d}/{options.iters:8d} | loss: {1 / number:.4f} | grad norm: 2.0 |", flush=True)
     torch.distributed.destroy_process_group()
     return 0
 

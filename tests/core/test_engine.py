@@ -283,7 +283,8 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/job.py": {"diag.model", "diag.observations", "diag.stacks"} | {
             f"diag.state.{part}" for part in ("gpufaults", "nccl", "ncclprocesses", "network", "progress", "rank", "residence",
                                               "save_memory", "saves")},
-        "state/gpufaults.py": {"diag.observations", "diag.xids"},
+        "state/pinned.py": {"diag.observations"},
+        "state/gpufaults.py": {"diag.observations", "diag.state.pinned", "diag.xids"},
         "xids.py": set(),
         "state/savefacts.py": {"diag.state.job"},
         "state/memory_series.py": set(),

@@ -188,7 +188,7 @@ def rank_main(mode: str) -> None:
             sum(range(1000))
         time.sleep(0.03)
         if rank == 0:
-            print(f" iteration {number:8d}/{100000:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
+            print(f" iteration {number:8d}/{100000:8d} | loss: {1 / number:.6f} | grad norm: 2.0 |", flush=True)
         if Path(os.environ["GO"]).exists():
             if mode in MODES:
                 MODES.pop(mode)()

@@ -36,8 +36,9 @@ _RULES = (
     #   RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/1: file write
     #       failed
     #   [rank0]: RuntimeError: Worker failure: ...
+    # A writer that ended with -9 was killed, which is no error of the storage.
     Rule("write_failed", re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc:\d{1,6}\] \. unexpected pos"
-                                    r"|SafetensorError: Error while serializing|RuntimeError: Worker failure: ")),
+                                    r"|SafetensorError: Error while serializing|RuntimeError: Worker failure: (?!.{0,200}exit code -9)")),
 )
 _WORDS = ("Errno", "os error", "PytorchStreamWriter", "inline_container", "Error while serializing", "Worker failure: ")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from diag.detectors.gpu.oom_cause import Holders, cause_of, holders_of, memory_advice
 from diag.detectors.gpu.said import gib, mattered, victim_of_line, when
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CudaErrorRaised, CudaOutOfMemory, GpuSample, Iteration, LogLine, Observation
+from diag.observations import CudaOutOfMemory, GpuSample, Iteration, Observation
 from diag.state.gpufaults import MEMORY_ERRORS
 from diag.state.gpustate import gpu_of_rank
 from diag.state.job import JobState
@@ -19,13 +19,10 @@ __all__ = ["CudaOomDetector"]
 _KEPT = 512  # steps of which the peak is remembered
 _TREND_STEPS = 24
 _GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third; ours
-# In a traceback above `CUDA error: out of memory`: memory of the host was asked for, pinned (torch 2.x, megatron-core 0.12-0.18).
-_PINS = ("pin_memory", "pin memory", "cudaHostAlloc", "cudaHostRegister", "preload_tensors", "CachingHostAllocator")
-_TRACEBACK_LINES = 60
 
 
 class CudaOomDetector:
-    """Meaning: a rank could not allocate GPU memory (or pinned host memory, which CUDA reports in the same words).
+    """Meaning: a rank could not allocate GPU memory. Pinned host memory, of which CUDA says the same, is host-oom's.
 
     Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the processes that NVML
     shows on the GPU, and its memory over the steps before. What holds the memory is told apart: tensors, what PyTorch keeps
@@ -44,21 +41,12 @@ class CudaOomDetector:
         self._step = 0
         self._peaks: dict[int, deque[tuple[int, int]]] = {}  # per GPU: (step, most bytes in use)
         self._total: dict[int, int] = {}
-        self._lines: dict[int | None, deque[str]] = {}
-        self._pinned: set[int | None] = set()
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, Iteration):
             self._step = fact.iteration
         elif isinstance(fact, GpuSample) and fact.memory_used_bytes is not None:
             self._see_memory(fact.index, fact.memory_used_bytes, fact.memory_total_bytes)
-        elif isinstance(fact, LogLine):
-            if not fact.bar and len(self._lines) < 4096:
-                self._lines.setdefault(fact.rank, deque(maxlen=_TRACEBACK_LINES)).append(fact.text[:200])
-        elif isinstance(fact, CudaErrorRaised) and fact.error == "out of memory" and fact.rank not in self._pinned:
-            above = self._lines.get(fact.rank, ())
-            if fact.host_memory or any(word in line for line in above if _is_of_traceback(line) for word in _PINS):
-                self._pinned.add(fact.rank)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         told = [(at, fact) for at, fact in job.gpu_faults.out_of_memory.values()]
@@ -96,7 +84,7 @@ class CudaOomDetector:
         )
 
     def _by_error(self, now: float, job: JobState) -> Iterator[Finding]:
-        """No numbers: a library outside PyTorch's allocator, a first CUDA call on a full GPU, or pinned host memory."""
+        """No numbers: a library outside PyTorch's allocator, or a first CUDA call on a full GPU."""
         errors = [(at, fact) for told in job.gpu_faults.errors.values() for at, fact in told if fact.error in MEMORY_ERRORS]
         for at, fact in sorted(errors, key=lambda item: item[0]):
             rank = victim_of_line(fact.rank, None, job)
@@ -105,17 +93,14 @@ class CudaOomDetector:
             number = fact.rank if rank is None else rank.rank
             ranks = () if number is None else (number,)
             who = rank_words(ranks) if ranks else "a rank"
-            pinned = fact.rank in self._pinned
-            cause = "host_pinned" if pinned else "outside_pytorch"
             gpu = gpu_of_rank(rank, job) if rank is not None else None
             use = ""
-            if gpu is not None and gpu.memory_used_bytes is not None and gpu.memory_total_bytes and not pinned:
+            if gpu is not None and gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
                 use = f"; {gib(gpu.memory_used_bytes)} of {gib(gpu.memory_total_bytes)} of GPU {gpu.index} were in use before"
-            what = "could not get pinned host memory" if pinned else "ran out of GPU memory outside PyTorch's allocator"
             yield Finding(
                 id="cuda-oom", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, ranks=ranks, since=at,
-                cause=cause,
-                summary=f'{who} {what} {when(job)}: "{_trim(fact.text)}"{use}', advice=_PINNED if pinned else _OUTSIDE,
+                cause="outside_pytorch", advice=_OUTSIDE,
+                summary=f"{who} ran out of GPU memory outside PyTorch's allocator {when(job)}: \"{_trim(fact.text)}\"{use}",
                 evidence=(Evidence("output", fact.text[:500], at, fact.rank),), final=True,
             )
             return
@@ -150,22 +135,12 @@ _LEAK = (
     "outputs), or "
     "for sequences that get longer."
 )
-_PINNED = (
-    "Pinned memory is the host's, not the GPU's: raise the container's memory (resources.limits.memory) and `ulimit -l "
-    "unlimited`, or use "
-    "less: --dataloader_pin_memory false, fewer ranks a node during the save, no --optimizer_cpu_offload."
-)
 _OUTSIDE = (
     "PyTorch had left no room for NCCL, cuBLAS or the CUDA context: lower what it may take (a smaller micro-batch, "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that it gives memory back), make communicators before the memory is "
     "full, and "
     "see by `nvidia-smi` whether other processes hold the GPU."
 )
-
-
-def _is_of_traceback(line: str) -> bool:
-    """Its lines are indented; a list of arguments with dataloader_pin_memory is none of them."""
-    return (line.partition("]: ")[2] if line.startswith("[rank") else line).startswith("  ")
 
 
 def _asked(fact: CudaOutOfMemory) -> str:

@@ -97,7 +97,7 @@ class PidsLimitDetector:
         return _finding(
             job, ranks, at, "cgroup_pids",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: the kernel says that "
-            f"cgroup {refusal.cgroup} allows no more",
+            f"cgroup {_path_of(job, refusal.cgroup)} allows no more",
             (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
         )
 
@@ -113,6 +113,12 @@ class PidsLimitDetector:
     @staticmethod
     def _said(lines: dict[int | None, tuple[float, str]]) -> tuple[Evidence, ...]:
         return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(lines.items())[:3])
+
+
+def _path_of(job: JobState, told: str) -> str:
+    """The kernel names a cgroup below its controller's top; where a rank lives in it, as that sees it."""
+    paths = (rank.pids.path for rank in job.ranks.values() if rank.pids is not None)
+    return next((path for path in paths if told and path.endswith(told)), told)
 
 
 def _finding(  # noqa: PLR0917 - callers above

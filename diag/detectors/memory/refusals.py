@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from diag.observations import CudaErrorRaised, HostMemory, KernelRefusal, LogLine, Observation
+from diag.observations import HostMemory, KernelRefusal, LogLine, Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -56,16 +56,12 @@ class Refusals:
 
     def __init__(self) -> None:
         self._lines: dict[int | None, tuple[float, str]] = {}
-        self._pinned: dict[int | None, tuple[float, str]] = {}
         self._kernel: list[tuple[float, KernelRefusal]] = []
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, LogLine):
             if not fact.bar and any(word in fact.text for word in _WORDS) and _is_refusal(fact.text) and len(self._lines) < 4096:
                 self._lines[fact.rank] = (at, fact.text)  # the last one: what was survived is over
-        elif isinstance(fact, CudaErrorRaised):
-            if fact.host_memory and len(self._pinned) < 4096:
-                self._pinned[fact.rank] = (at, fact.text)
         elif isinstance(fact, KernelRefusal) and fact.what == "overcommit":
             self._kernel = [*self._kernel[-63:], (at, fact)]
 
@@ -73,7 +69,7 @@ class Refusals:
         """What ended a rank; None for what was survived."""
         fatal = self._fatal(job, self._lines)
         if not fatal:
-            fatal = self._fatal(job, self._pinned)
+            fatal = self._fatal(job, job.gpu_faults.pinned.ranks)
             return _refusal("pinned_host", _with_ranks(job, fatal)) if fatal else None
         fatal = _with_ranks(job, fatal)
         ranks = [job.ranks[rank] for rank, _, _ in fatal if rank in job.ranks] or list(job.ranks.values())
