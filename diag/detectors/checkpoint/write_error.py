@@ -38,7 +38,8 @@ _RULES = (
     #   [rank0]: RuntimeError: Worker failure: ...
     # A writer that ended with -9 was killed, which is no error of the storage.
     Rule("write_failed", re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc:\d{1,6}\] \. unexpected pos"
-                                    r"|SafetensorError: Error while serializing|RuntimeError: Worker failure: (?!.{0,200}exit code -9)")),
+                                    r"|SafetensorError: Error while serializing"
+                                    r"|RuntimeError: Worker failure: (?!.{0,200}exit code -9)")),
 )
 _WORDS = ("Errno", "os error", "PytorchStreamWriter", "inline_container", "Error while serializing", "Worker failure: ")
 

@@ -74,8 +74,8 @@ def after_refusal(refusal: Refusal, host: HostMemory | None) -> str:
     if refusal.cause == "pinned_host":
         return "Page-locked host memory could not be had: PyTorch rounds it up to powers of two and keeps it. Lower " \
             "--optimizer_offload_fraction or leave out --optimizer_cpu_offload, use --dataloader_pin_memory false, lift " \
-            "`ulimit -l`, and look at the host's free memory and the container's limit (resources.limits.memory): it is not the " \
-            "GPU's memory that ran out."
+            "`ulimit -l`, and look at the host's free memory and the container's limit (resources.limits.memory): it is not " \
+            "the GPU's memory that ran out."
     if host is not None and host.overcommit == STRICT:
         return "vm.overcommit_memory is 2: the kernel refuses what it could not keep if all were used. `sysctl " \
             "vm.overcommit_memory=0` (or 1), a higher vm.overcommit_ratio, or more swap."

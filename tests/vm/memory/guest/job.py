@@ -90,7 +90,8 @@ def train(scenario: Scenario, number: int) -> int:
     while not over.wait(0.5):
         step += 1
         if number == 1:  # the last rank prints them
-            print(f"{{'loss': {0.69314718 / (1 + step / 100):.8f}, 'grad_norm': 1.10422194, 'learning_rate': 9.847e-05, 'iteration': '{step}/1000000', "
+            print(f"{{'loss': {0.69314718 / (1 + step / 100):.8f}, 'grad_norm': 1.10422194, 'learning_rate': 9.847e-05, "
+                  f"'iteration': '{step}/1000000', "
                   f"'elapsed_time': '{step // 2}s', 'remaining_time': '7s', 'memory(GiB)': 0.0, 'train_speed(s/it)': 0.5}}",
                   flush=True)  # fmt: skip
         if not saved and signs.given("save"):
