@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
 from diag.observations import CgroupMemory, KernelOomKill, Observation
 from diag.state.job import JobState
@@ -22,14 +23,6 @@ _LEFT_SECONDS = 60.0
 # Between the death and the reading that shows the counter of kills risen.
 _OOM_SECONDS = 10.0
 
-# What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch 2.11):
-#   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
-#   ... NCCL WARN [Service thread] Accept failed Resource temporarily unavailable / ncclRemoteError
-#   torch.distributed.DistNetworkError: ... Broken pipe
-_CASCADE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|DistNetworkError"
-    r"|Watchdog caught collective operation timeout|recvValue failed|Socket Timeout"
-)
 # The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed ...`
 _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is killed by signal|exited unexpectedly)")
@@ -137,8 +130,8 @@ class RankDiedDetector:
 
 def _left_before(root: RankState, job: JobState) -> list[RankState]:
     """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection that closed."""
-    reports_loss = any(_CASCADE.search(line) for line in root.tail)
-    if not reports_loss or any(not _CASCADE.search(line) for line in root.tail if _EXCEPTION.match(line)):
+    reports_loss = any(CASCADE.search(line) for line in root.tail)
+    if not reports_loss or any(not CASCADE.search(line) for line in root.tail if _EXCEPTION.match(line)):
         return []
     died = root.exited_at or 0.0
     return [
@@ -180,7 +173,7 @@ def _only_ended(rank: RankState) -> bool:
 
 def _blame_order(rank: RankState, first: float) -> tuple[int, int, float]:
     """Ended by the launcher < reports somebody else's loss < its own failure; then who was first."""
-    cascade = any(_CASCADE.search(line) for line in rank.tail)
+    cascade = any(CASCADE.search(line) for line in rank.tail)
     near = (rank.exited_at or first) - first < 1.0  # within a second the order of our looks means nothing
     kind = 2 if _only_ended(rank) else 1 if cascade else 0
     return (kind, 0 if near else 1, rank.exited_at or first)
@@ -188,8 +181,9 @@ def _blame_order(rank: RankState, first: float) -> tuple[int, int, float]:
 
 def _last_error(rank: RankState) -> str:
     errors = [line for line in rank.tail if _EXCEPTION.match(line)]
-    own = [line for line in errors if not _CASCADE.search(line)]
-    return (own or errors or [""])[0]
+    own = [line for line in errors if not CASCADE.search(line)]
+    uncaught = [line for line in own if line.startswith("[rank")]  # what a program catches and prints has no prefix
+    return (uncaught or own or errors or [""])[0]
 
 
 def _trim(line: str) -> str:

@@ -48,6 +48,8 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
         match = _FOUND.search(text)
         if match:
             told = _RANK.search(text, 0, match.start())
+            if told is None and rank is None:
+                return  # each of these names its rank: somebody's words about it
             what = "loss" if "loss" in match[1].lower() else "grad"
             yield NonFiniteReported(int(told[1]) if told else rank, what, match[2] or "", text.strip()[:300])
     elif "returned nan values in its" in text:

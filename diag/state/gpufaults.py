@@ -89,6 +89,17 @@ class GpuFaults:
         told += [(at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault") for at, fact in self.errors.get(rank, ())]
         return min((item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, ""))[1]
 
+    def survived(self, at: float) -> None:
+        """A step was made then: what the program said well before it came through, and must not hide what it dies of later."""
+        before = at - SETTLE_SECONDS
+        for rank in [rank for rank, (told, _) in self.out_of_memory.items() if told < before]:
+            del self.out_of_memory[rank]
+        for rank in [rank for rank, told in self.errors.items() if told[0][0] < before]:
+            self.errors[rank] = [item for item in self.errors[rank] if item[0] >= before]
+            if not self.errors[rank]:
+                del self.errors[rank]
+        self.pinned.survived(before)
+
     def start_over(self) -> None:
         """A new attempt: what the program of the last one said is over; what the driver said is not."""
         self.out_of_memory.clear()

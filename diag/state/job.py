@@ -189,6 +189,8 @@ class JobState(Progress):
         handler(self, at, fact)
         if type(fact) in _MOVES:
             self._learn(at, fact, phase)
+        if self.iteration_at == at and type(fact) in _STEPS:
+            self.gpu_faults.survived(at)
         if self.iteration_at == at and self._saving and type(fact) in _STEPS:
             # A step was made: who was found in a save well before it has left it, and its next stack may be seconds away.
             self._saving = {rank for rank in self._saving if self.ranks[rank].stack_at > at - _STALE_SECONDS}

@@ -35,6 +35,10 @@ class PinnedErrors:
             self.ranks.setdefault(error.rank, (at, error.text))
         return pinned
 
+    def survived(self, before: float) -> None:
+        for rank in [rank for rank, (told, _) in self.ranks.items() if told < before]:
+            del self.ranks[rank]
+
     def start_over(self) -> None:
         self.ranks.clear()
         self._lines.clear()

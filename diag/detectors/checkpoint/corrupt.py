@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.checkpoint.folders import Broken, Folders, cut_off_save, name_of, pointed_at
-from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, gib, ranks_of
+from diag.detectors.checkpoint.lines import Rule, SaidLines, failed_at, failed_by, gib, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CheckpointFolder, CheckpointsSeen, Observation
 from diag.state.job import JobState
@@ -141,7 +141,7 @@ class CheckpointCorruptDetector:
     def _by_lines(self, job: JobState) -> Iterator[Finding]:
         said = [
             item for item in self._lines.said
-            if not item.saving and (failed_at(job, item.at) or (_ended_quietly(job) and any(word in item.text for word in
+            if not item.saving and (failed_by(job, item) or (_ended_quietly(job) and any(word in item.text for word in
             _SILENT_END)))
         ]
         if not said:

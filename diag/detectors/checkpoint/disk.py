@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, gib, in_a_save, ranks_of
+from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, gib, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CheckpointFolder, DiskSpace, Observation
 from diag.state.job import JobState
@@ -60,7 +60,8 @@ class DiskFullDetector:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        said = [item for item in self._lines.said if item.cause != "write_failed" or self._is_full(job)]
+        said = [item for item in self._lines.said if _happened(job, item)]
+        said = [item for item in said if item.cause != "write_failed" or self._is_full(job)]
         if any(item.cause != "write_failed" for item in said):
             said = [item for item in said if item.cause != "write_failed"]
         if said:
@@ -80,7 +81,7 @@ class DiskFullDetector:
         cause = "no_space" if first.cause == "write_failed" else first.cause
         if cause == "no_space" and space is not None and _no_inodes(space):
             cause = "inodes"
-        fatal = any(failed_at(job, item.at) for item in said)
+        fatal = any(failed_by(job, item) for item in said)
         ranks = ranks_of(said)
         who = rank_words(ranks) if ranks else "the job"
         what = {"no_space": "no space was left on the disk", "quota": "the user's disk quota is used up",
@@ -165,6 +166,11 @@ _ADVICE = {
     "inodes": "Delete folders of many small files (`df -i PATH`, `du --inodes`), or save to another file system. Fewer ranks "
     "write fewer files a checkpoint.",
 }
+
+
+def _happened(job: JobState, item: Said) -> bool:
+    """A sample of the data, or an example that somebody prints, has the words too."""
+    return item.traced or item.text.startswith("[rank") or in_a_save(job, item) or failed_by(job, item)
 
 
 def _free(space: DiskSpace) -> int:

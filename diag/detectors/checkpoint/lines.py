@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import Evidence
 from diag.observations import LogLine, Observation
 from diag.state.job import JobState
 
-__all__ = ["Rule", "Said", "SaidLines", "failed_at", "gib", "in_a_save", "ranks_of"]
+__all__ = ["Rule", "Said", "SaidLines", "failed_at", "failed_by", "gib", "in_a_save", "ranks_of"]
 
 _MOST = 64
+_MOST_RANKS = 4096
 _NEAR_SECONDS = 5.0  # between a traceback's frames and its last line
 _BEFORE_DEATH_SECONDS = 120.0  # ranks that fail wait for each other, then torchelastic ends them
 
@@ -41,7 +44,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """`rank` is the one that it happened to; `saving`: frames of a save stood right above it."""
+    """`rank` is the one that it happened to; `saving`: frames of a save stood right above it, `traced`: those of any call."""
 
     at: float
     rank: int | None
@@ -49,6 +52,7 @@ class Said:
     cause: str
     match: re.Match[str]
     saving: bool
+    traced: bool = False
 
     def evidence(self) -> Evidence:
         return Evidence("output", self.text.strip()[:500], self.at, self.rank)
@@ -63,26 +67,33 @@ class SaidLines:
         self._without = without
         self._frames: dict[int | None, float] = {}
         self._told_of: dict[int | None, tuple[float, int]] = {}
+        self._above: dict[int | None, deque[str]] = {}
         self.said: list[Said] = []
 
     def observe(self, at: float, fact: Observation) -> None:
         if not isinstance(fact, LogLine) or fact.bar:
             return
         text = fact.text
+        if fact.rank in self._above or len(self._above) < _MOST_RANKS:
+            self._above.setdefault(fact.rank, deque(maxlen=8)).append(text)
         if 'File "' in text and _SAVE_FRAME.search(text):
             self._frames[fact.rank] = at
         elif "(RANK " in text and (named := _OF_RANK.search(text)):
             self._told_of[fact.rank] = (at, int(named[1]))
-        if len(self.said) >= _MOST or not any(word in text for word in self._words) or any(word in text for word in
-        self._without):
+        if not any(word in text for word in self._words) or any(word in text for word in self._without):
             return
+        if len(self.said) >= _MOST:  # what was said long ago and survived makes room for what it dies of
+            self.said = [item for item in self.said if item.saving or at - item.at <= _BEFORE_DEATH_SECONDS]
+            if len(self.said) >= _MOST:
+                return
         for rule in self._rules:
             match = rule.pattern.search(text)
             if match:
                 of = self._told_of.get(fact.rank, (-_NEAR_SECONDS, 0))
                 rank = of[1] if at - of[0] < _NEAR_SECONDS else fact.rank
                 saving = at - self._frames.get(fact.rank, -_NEAR_SECONDS) < _NEAR_SECONDS
-                self.said.append(Said(at, rank, text, rule.cause, match, saving))
+                traced = saving or is_traced(self._above.get(fact.rank, ()))
+                self.said.append(Said(at, rank, text, rule.cause, match, saving, traced))
                 return
 
 
@@ -93,12 +104,14 @@ def in_a_save(job: JobState, said: Said) -> bool:
     )
 
 
+def failed_by(job: JobState, said: Said) -> bool:
+    """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own last words."""
+    return failed_at(job, said.at) and (said.saving or not only_quoted(job, said.text))
+
+
 def failed_at(job: JobState, at: float) -> bool:
     """Whether the job, or a rank, failed soon after this moment: what a program survives is no failure."""
-    ends = [rank.exited_at for rank in (*job.ranks.values(), *job.past_ranks) if rank.failed and rank.exited_at is not None]
-    if job.returncode not in (None, 0) and job.ended_at is not None:
-        ends.append(job.ended_at)
-    return any(-_NEAR_SECONDS <= end - at <= _BEFORE_DEATH_SECONDS for end in ends)
+    return failed_soon(job, at)
 
 
 def ranks_of(said: Sequence[Said]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, ranks_of
+from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
 from diag.state.job import JobState
@@ -117,6 +117,6 @@ class CheckpointArgsMismatchDetector:
 
 
 def _is_fatal(job: JobState, item: Said) -> bool:
-    if failed_at(job, item.at):
+    if failed_by(job, item):
         return True
     return item.cause in _EXITS_WITH_0 and job.returncode == 0 and job.iteration is None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from diag.detectors.checkpoint.folders import Folders, name_of, pointed_at
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, ranks_of
+from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, failed_by, ranks_of
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import CheckpointsSeen, Observation
 from diag.state.job import JobState
@@ -135,7 +135,7 @@ class CheckpointMissingDetector:
 
     def _matters(self, job: JobState, item: Said) -> bool:
         if item.cause == "absent":
-            return failed_at(job, item.at) or (job.returncode == 0 and job.iteration is None)
+            return failed_by(job, item) or (job.returncode == 0 and job.iteration is None)
         if item.match[1] == "because":  # "... the metadata file because load directory is not defined": none was asked for
             return False
         saves = {saved.path.rstrip("/") for saved in named_paths(job.words) if saved.role == "save"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_at, in_a_save, ranks_of
+from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, in_a_save, ranks_of
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation
 from diag.state.job import JobState
@@ -108,7 +108,7 @@ class CheckpointWriteErrorDetector:
         path = next((item.match[1] for item in said if item.match.lastindex and item.match[1]), "")
         return Finding(
             id="checkpoint-write-error", subject=JOB, ranks=ranks, since=first.at, cause=first.cause, final=True,
-            severity=Severity.CRITICAL if failed_at(job, first.at) else Severity.WARNING,
+            severity=Severity.CRITICAL if failed_by(job, first) else Severity.WARNING,
             confidence=Confidence.HIGH if first.saving else Confidence.MEDIUM,
             summary=f"{who} could not write a checkpoint{when}: {_WHAT[first.cause]}" + (f" ({path})" if path else ""),
             advice=_ADVICE[first.cause], evidence=tuple(item.evidence() for item in said[:3]),

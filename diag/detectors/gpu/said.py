@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 
+from diag.detectors.quoted import only_quoted
 from diag.state.gpufaults import SETTLE_SECONDS
 from diag.state.job import JobState
 from diag.state.rank import RankState
@@ -19,7 +21,12 @@ def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobS
     """A failure that the program catches and survives (a search for the batch size) is no finding, nor are a dataset's words."""
     if job.iteration_at is not None and job.iteration_at > at + SETTLE_SECONDS:
         return False  # steps were made after it
-    if job.returncode or _UNCAUGHT.match(text):
+    if _UNCAUGHT.match(text):
+        return True
+    own = rank is not None and rank.failed and rank.exit is not None and rank.exit.signal != signal.SIGTERM
+    if only_quoted(job, text, (rank,) if rank is not None and own else None):
+        return False
+    if job.returncode:
         return True
     if rank is None:
         return any(one.failed for one in job.ranks.values())

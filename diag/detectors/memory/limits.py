@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import deque
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import LogLine, Observation, SharedMemory
 from diag.state.job import JobState
@@ -26,13 +28,31 @@ class _FirstLine:
     def __init__(self, pattern: str, literals: tuple[str, ...]) -> None:
         self._pattern = re.compile(pattern)
         self._literals = literals
+        self._above: dict[int | None, deque[str]] = {}
+        self._sure: dict[int | None, tuple[float, str]] = {}  # under a traceback, or of torch's hook or NCCL
+        self._last: dict[int | None, tuple[float, str]] = {}  # the last that may be a word in the data as well
         self.hits: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, LogLine) or fact.bar or not any(word in fact.text for word in self._literals):
+        if not isinstance(fact, LogLine) or fact.bar:
             return
-        if self._pattern.search(fact.text) and len(self.hits) < 4096:
-            self.hits.setdefault(fact.rank, (at, fact.text))
+        if fact.rank in self._above or len(self._above) < 4096:
+            self._above.setdefault(fact.rank, deque(maxlen=8)).append(fact.text)
+        if not any(word in fact.text for word in self._literals) or not self._pattern.search(fact.text):
+            return
+        sure = fact.text.startswith(("[rank", "ERROR: Unexpected bus error")) or " NCCL WARN " in fact.text
+        sure = sure or is_traced(self._above.get(fact.rank, ()))
+        if sure and len(self._sure) < 4096:
+            self._sure.setdefault(fact.rank, (at, fact.text))
+        elif len(self._last) < 4096:
+            self._last[fact.rank] = (at, fact.text)
+
+    def judge(self, job: JobState, *, likely: bool = False) -> None:
+        """A line alone counts where a rank failed soon after it, and not of something else, or where more speaks for it."""
+        self.hits = dict(self._sure)
+        for rank, (at, text) in self._last.items():
+            if rank not in self.hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
+                self.hits[rank] = (at, text)
 
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted(rank for rank in self.hits if rank is not None))
@@ -81,6 +101,7 @@ class ShmDetector:
             self._filled.add(fact.rank)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        self._lines.judge(job, likely=bool(self._filled))
         full = [rank for rank in job.ranks.values() if rank.shm and rank.shm.size_bytes
                 and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL]
         small = [rank for rank in job.ranks.values() if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES]
@@ -144,6 +165,7 @@ class FdLimitDetector:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        self._lines.judge(job)
         near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
         if not near and not self._lines.hits:
             return

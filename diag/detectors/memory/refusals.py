@@ -6,6 +6,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from diag.detectors.quoted import only_quoted
 from diag.observations import HostMemory, KernelRefusal, LogLine, Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
@@ -127,7 +128,8 @@ def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
     """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon after, and said
     nothing worse in between."""
     if rank is None:
-        return bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
+        ended = bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
+        return ended and not only_quoted(job, text)
     state = job.ranks.get(rank)
     if state is None or not _soon(job, state, at):
         return False

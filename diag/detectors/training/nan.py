@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.quoted import only_quoted
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
@@ -51,6 +52,7 @@ class LossNanDetector:
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None:
             return
+        self._said.step(at, good=point.finite_loss)
         if point.finite_loss:
             self._finite_since += 1
             if self._first is None or self._finite_since >= _HEALED:
@@ -61,7 +63,7 @@ class LossNanDetector:
         self._count += 1
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        first, said = self._first, self._said
+        first, said = self._first, self._said.heard(job)
         if first is None and not said.reports:
             return
         before = ""
@@ -115,6 +117,7 @@ class GradNanDetector:
         point = self._reader.observe(at, fact)
         if point is None:
             return
+        self._said.step(at, good=not point.bad_grad and (point.loss is None or point.finite_loss))
         self._scaled |= (point.scale or 0.0) > 1
         if point.bad_grad:
             if self._length == 0:
@@ -126,7 +129,7 @@ class GradNanDetector:
             self._length, self._before = 0, point
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        said = self._said
+        said = self._said.heard(job)
         lost = any(point.loss is not None and not point.finite_loss for point in self._row)  # loss-nan says it then
         in_row = self._length >= (10 if self._scaled else 2) and not lost
         if not in_row and not said.reports:
@@ -163,6 +166,16 @@ class _Said:
         self._what = what
         self.reports: list[tuple[float, NonFiniteReported]] = []
         self._pids: dict[int, int] = {}
+        self._good = 0
+
+    def step(self, at: float, *, good: bool) -> None:
+        """Such a check ends the rank, or the step is made anew: words that good steps come after were of neither."""
+        if not good or (self.reports and at - self.reports[-1][0] <= _WATCHED_SECONDS):
+            self._good = 0
+            return
+        self._good += 1
+        if self._good >= _HEALED:
+            self.reports.clear()
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, NonFiniteReported) and fact.what == self._what and len(self.reports) < _MOST_RANKS:
@@ -173,6 +186,10 @@ class _Said:
             if known is not None and known != fact.placement.pid:
                 self.reports.clear()
             self._pids[fact.placement.rank] = fact.placement.pid
+
+    def heard(self, job: JobState) -> _Said:
+        """Itself, or nothing where the ranks died of something else by their own words."""
+        return _Said(self._what) if all(only_quoted(job, fact.text) for _, fact in self.reports) else self
 
     @property
     def ranks(self) -> tuple[int, ...]:
