@@ -85,7 +85,7 @@ def test_one_step_that_was_left_out_is_withdrawn_after_three_good_ones() -> None
 
 def test_rank_that_met_nan_in_its_own_gradients_is_named() -> None:
     story = train(falling(10))
-    story.tell(NonFiniteReported(3, "grad", "bucket #0", "found NaN in local grad norm for bucket #0"))
+    story.tell(NonFiniteReported(3, "grad", "bucket #0", "[rank3]: RuntimeError: found NaN in local grad norm for bucket #0"))
     story.wait(2)
 
     found = story.the("grad-nan")
@@ -94,7 +94,7 @@ def test_rank_that_met_nan_in_its_own_gradients_is_named() -> None:
 
 def test_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     story = train(falling(10))
-    story.tell(NonFiniteReported(1, "loss", "", "found NaN in local forward loss calculation"))
+    story.tell(NonFiniteReported(1, "loss", "", "[rank1]: RuntimeError: found NaN in local forward loss calculation"))
     story.wait(2)
     assert story.the("loss-nan").ranks == (1,)
 

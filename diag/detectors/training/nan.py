@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.quoted import only_quoted
+from diag.detectors.quoted import failed_soon, only_quoted
 from diag.detectors.training.numbers import Point, PointReader, iteration_words, say
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import LossScaleReduced, NonFiniteReported, Observation, RankFound
@@ -188,8 +188,11 @@ class _Said:
             self._pids[fact.placement.rank] = fact.placement.pid
 
     def heard(self, job: JobState) -> _Said:
-        """Itself, or nothing where the ranks died of something else by their own words."""
-        return _Said(self._what) if all(only_quoted(job, fact.text) for _, fact in self.reports) else self
+        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells an end at once."""
+        ends = any(
+            fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text)) for at, fact in self.reports
+        )
+        return self if ends else _Said(self._what)
 
     @property
     def ranks(self) -> tuple[int, ...]:
