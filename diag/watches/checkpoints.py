@@ -80,6 +80,7 @@ class CheckpointWatch:
         self._many = False  # each look at them is a large record of the journal
         self._cpu = 0.0
         self._looking: threading.Thread | None = None
+        self._look_began = 0.0
 
     def start(self) -> None:
         self._began = time.time()
@@ -97,6 +98,9 @@ class CheckpointWatch:
         self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
         self._most_heads = _MOST_HEADS_AT_THE_END
         self._wake.set()
+        under_way = self._looking
+        if under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS:  # it tells of before the end
+            under_way.join(_LAST_LOOK_SECONDS)
         self._look(_LAST_LOOK_SECONDS)
 
     def _run(self) -> None:
@@ -115,14 +119,17 @@ class CheckpointWatch:
     def _look(self, patience: float) -> None:
         if self._looking is None or not self._looking.is_alive():
             self._looking = threading.Thread(target=self._look_now, name="checkpoints-look", daemon=True)
-            began = time.monotonic()
+            began = self._look_began = time.monotonic()
             self._looking.start()
             self._looking.join(patience)
             if not self._looking.is_alive():
                 self._sampled(checkpoint.SOURCE, time.monotonic() - began)
                 self._works("the file system of the checkpoints")
                 return
-        self._failed("the file system of the checkpoints", "it has not answered for 10 s or more",
+        waited = time.monotonic() - self._look_began
+        self._failed("the file system of the checkpoints",
+                     "it has not answered for 10 s or more" if waited >= _PATIENCE_SECONDS else
+                     "a look at what the job left took too long when it ended",
                      "look at the network file system: `df` on its mount point, dmesg, the storage's own health")
 
     def _look_now(self) -> None:

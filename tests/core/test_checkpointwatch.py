@@ -137,6 +137,30 @@ def test_look_that_does_not_come_back_is_left_alone_and_told_and_no_second_one_i
     assert any(isinstance(fact, SourceWorks) for fact in told.facts())
 
 
+def test_look_that_is_under_way_when_the_job_ends_is_awaited_and_followed_by_one_that_sees_what_is_left(
+    stuck: threading.Event, tmp_path: Path
+) -> None:
+    torch_dist(tmp_path / "iter_0000004")
+    began = threading.Event()
+
+    def view() -> JobView:
+        began.set()
+        stuck.wait(60)  # a large folder, or a slow server
+        return here("--save", str(tmp_path))
+
+    told = Told()
+    one = CheckpointWatch("node-0", told.records.append, view)
+    look(one, 0.01)
+    told.records.clear()
+    assert began.wait(30)
+    threading.Timer(0.2, stuck.set).start()
+
+    one.finish()
+
+    assert len(told.seen()) == 2
+    assert not [fact for fact in told.facts() if isinstance(fact, SourceFailed)]
+
+
 def test_folder_that_may_not_be_read_is_not_checked_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told = Told()

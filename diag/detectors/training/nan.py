@@ -188,7 +188,7 @@ class _Said:
             self._pids[fact.placement.rank] = fact.placement.pid
 
     def heard(self, job: JobState) -> _Said:
-        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells an end at once."""
+        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells an end."""
         ends = any(
             fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text)) for at, fact in self.reports
         )
