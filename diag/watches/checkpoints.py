@@ -95,12 +95,12 @@ class CheckpointWatch:
         if self._stopped:
             return
         self._stopped = True
-        self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
         self._most_heads = _MOST_HEADS_AT_THE_END
         self._wake.set()
         under_way = self._looking
         if under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS:  # it tells of before the end
             under_way.join(_LAST_LOOK_SECONDS)
+        self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
         self._look(_LAST_LOOK_SECONDS)
 
     def _run(self) -> None:

@@ -12,7 +12,8 @@ from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.job.faults.growing_plan import plan_of
 from diag.model import Finding, Placement, Severity
 from diag.observations import CgroupMemory, HostMemory, Iteration, MemoryEstimated, MemoryTerm, RankFound, SaveFinished
-from diag.state.save_memory import save_every
+from diag.state.save_memory import LimitMemory, Outlook, save_every
+from diag.state.save_shape import Component, Mixture
 from tests.facts import TICKS, Story
 from tests.forecast.simulate import simulate
 
@@ -358,3 +359,17 @@ def test_on_fifty_calculated_runs_most_are_told_and_few_feared() -> None:
 
     assert missed <= 8
     assert falsely <= 5
+
+
+def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading() -> None:
+    def told(risk: float, number: int) -> Severity:
+        peak = Component(1.0, 40 * GIB, GIB)
+        limit = next(size for size in range(30 * GIB, 50 * GIB, GIB >> 6) if peak.above(size) <= risk)
+        outlook = Outlook(limit, Mixture((peak,)), True, number, 10, JOB, 0, "saves")
+        return detector._of_save(1000.0, job.story.engine.job, memory, outlook).severity
+
+    detector, job, memory = HostOomForecastDetector(), Job(64 * GIB), LimitMemory("/pod/trainer")
+    job.steps()
+
+    assert [told(risk, 3) for risk in (0.93, 0.98, 0.96, 0.98, 0.91)] == ["warning", *["critical"] * 4]
+    assert told(0.93, 4) is Severity.WARNING  # another save has its own risk

@@ -36,6 +36,9 @@ class HostOomForecastDetector:
 
     name = "host-oom-forecast"
 
+    def __init__(self) -> None:
+        self._grave: tuple[str, int] | None = None  # the save that was critical: it stays so for as long as it is feared
+
     def observe(self, at: float, fact: Observation) -> None:
         """All that it needs is kept by the job's state."""
 
@@ -46,6 +49,7 @@ class HostOomForecastDetector:
         if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]):
             yield self._of_save(now, job, *told)
             return
+        self._grave = None
         for limit in job.save_memory.fresh():
             left = limit.seconds_to_limit(now, job)
             if left is not None and left < _LEAK_SECONDS:
@@ -60,7 +64,9 @@ class HostOomForecastDetector:
         after = f" after iteration {outlook.iteration}" if outlook.iteration is not None else ""
         which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
         bounds = f"{_gib(outlook.peak)} ({outlook.low / _GIB:.2f}-{outlook.high / _GIB:.2f})"
-        sure = outlook.risk >= _CRITICAL
+        save = (limit.path, outlook.number)
+        sure = outlook.risk >= _CRITICAL or self._grave == save  # a risk near the bound crosses it with each reading
+        self._grave = save if sure else None
         shapes = list(limit.shapes)
         cause, why = _cause(outlook, shapes)
         return Finding(

@@ -190,7 +190,8 @@ class _Said:
     def heard(self, job: JobState) -> _Said:
         """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells an end."""
         ends = any(
-            fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text)) for at, fact in self.reports
+            fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text))
+            for at, fact in self.reports
         )
         return self if ends else _Said(self._what)
 
