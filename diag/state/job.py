@@ -189,12 +189,12 @@ class JobState(Progress):
         handler(self, at, fact)
         if type(fact) in _MOVES:
             self._learn(at, fact, phase)
+            self.save_memory.saved(self.save_log)
         if self.iteration_at == at and type(fact) in _STEPS:
             self.gpu_faults.survived(at)
         if self.iteration_at == at and self._saving and type(fact) in _STEPS:
             # A step was made: who was found in a save well before it has left it, and its next stack may be seconds away.
             self._saving = {rank for rank in self._saving if self.ranks[rank].stack_at > at - _STALE_SECONDS}
-            self.save_memory.saved(self.save_log)
 
     def _learn(self, at: float, fact: Observation, phase: str) -> None:
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
