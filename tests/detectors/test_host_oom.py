@@ -335,6 +335,21 @@ def test_rank_in_another_pid_namespace_is_found_by_name_and_size() -> None:
     assert found.ranks == (0,) and "DataLoader worker 3002 of rank 0" in found.summary
 
 
+def test_kill_of_a_neighbour_at_another_limit_is_not_taken_for_the_writer_that_our_cgroup_lost() -> None:
+    # given: a short-lived writer that nobody had seen is killed in rank 1's own cgroup, a neighbour elsewhere just before
+    story = told()
+    alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
+    story.tell(group(own=alone))
+    story.tell(kernel(593, "/neighbour", "/neighbour", 112 << 20))
+    story.wait(1.0)
+
+    story.tell(group(kills=1, own=full(alone)))
+    dies(story, code=1)
+
+    found = story.the("host-oom")
+    assert (found.ranks, found.cause) == ((1,), "cgroup_limit") and "593" not in found.summary
+
+
 def test_pid_of_the_launchers_table_and_of_dmesg_are_joined_where_there_are_only_logs() -> None:
     story = Story()
     story.exit(1, signal=9)

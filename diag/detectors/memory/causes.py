@@ -83,12 +83,18 @@ def decide(
         return _by_kernel(event, kill, seen, ranks, newest)
     if event.groups:
         group = next(iter(event.groups.values()))
-        stranger = next((kill for kill, _ in event.kernel), None)
+        stranger = next((kill for kill, _ in event.kernel if _may_be_of(kill, group[1])), None)
         alone = _alone_in(job, leaf_of(group[1])) if stranger is None else ()
         return _by_counter(event, group, killed, stranger, alone)
     if event.host is not None and killed and not event.kernel:
         return _by_host(event, killed, full)
     return None
+
+
+def _may_be_of(kill: KernelOomKill, group: CgroupMemory) -> bool:
+    """Whether a kill whose process we do not know can be that which our cgroup counted: the limit that was met is one of its."""
+    limits = {group.limit_bytes, *(level.limit_bytes for level in group.levels)} - {None}
+    return not kill.cgroup or kill.limit_bytes is None or not limits or kill.limit_bytes in limits
 
 
 def _by_number(job: JobState, kill: KernelOomKill) -> Seen | None:
