@@ -130,6 +130,7 @@ class JournalNotes:
     torn: int = 0
     bad_lines: int = 0
     missing_segments: int = 0
+    unended: bool = False  # the last segment was never closed: its writer was killed, or still writes
 
 
 class JournalReader:
@@ -171,10 +172,12 @@ class JournalReader:
     def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
         unzip = zlib.decompressobj(31)
         rest = b""
+        self.notes.unended = False
         while True:
             chunk = file.read(1 << 16)
             if not chunk:
                 break
+            self.notes.unended = True
             while chunk:
                 try:
                     data = unzip.decompress(chunk, 1 << 22)  # a bomb is unpacked in pieces, not at once
@@ -189,6 +192,7 @@ class JournalReader:
                 yield from lines
                 if unzip.eof:
                     chunk, unzip = unzip.unused_data, zlib.decompressobj(31)
+                    self.notes.unended = bool(chunk)
                 else:
                     chunk = unzip.unconsumed_tail
         if rest:

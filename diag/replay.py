@@ -46,23 +46,26 @@ def replay(paths: list[Path]) -> tuple[Engine, list[Change], list[str]]:
     Raises DiagError for a path that is nothing diag can read.
     """
     notes: list[str] = []
-    engine, changes = replay_records(_records(paths, notes))
+    unended: list[Path] = []
+    engine, changes = replay_records(_records(paths, notes, unended))
+    engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
 
 
-def _records(paths: list[Path], notes: list[str]) -> Iterator[Record]:
+def _records(paths: list[Path], notes: list[str], unended: list[Path] | None = None) -> Iterator[Record]:
+    """`unended`: those are put here whose journal nobody closed. That of a dump never was."""
     for path in paths:
         try:
-            yield from _one(path, notes)
+            yield from _one(path, notes, [] if unended is None else unended)
         except OSError as error:
             raise DiagError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _one(path: Path, notes: list[str]) -> Iterator[Record]:
+def _one(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
     if str(path) == "-":
         yield from _log(sys.stdin.buffer, "stdin", 0.0)
     elif path.is_dir():
-        yield from _directory(path, notes)
+        yield from _directory(path, notes, unended)
     elif not path.exists():
         raise DiagError(f"{path} does not exist", exit_code=2)
     elif not stat.S_ISREG(path.stat().st_mode):  # `diag replay <(zcat job.log.gz)`: it can be read once only
@@ -71,7 +74,7 @@ def _one(path: Path, notes: list[str]) -> Iterator[Record]:
     elif path.name.endswith((".tar", ".tar.gz", ".tgz")) or _is_archive(path):
         yield from _bundle(path, notes)
     elif path.name.endswith(".jsonl.gz"):
-        yield from _journal(JournalReader([path]), notes)
+        yield from _journal(JournalReader([path]), notes, unended)
     elif path.name.endswith(".gz"):
         yield from _packed_log(path, notes)
     else:
@@ -87,12 +90,12 @@ def _packed_log(path: Path, notes: list[str]) -> Iterator[Record]:
         notes.append(f"{path} is damaged: {error}; what came before is used")
 
 
-def _directory(path: Path, notes: list[str]) -> Iterator[Record]:
+def _directory(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
     found = segments(path)
     if (path / "run.json").exists():
         read_run(path)  # says so when another diag wrote it
     if found:
-        yield from _journal(JournalReader(found), notes)
+        yield from _journal(JournalReader(found), notes, unended)
         return
     if not holds_evidence(path):
         raise DiagError(f"{path} holds nothing that diag can replay: no journal, no logs, no stacks, no recorder files",
@@ -100,8 +103,10 @@ def _directory(path: Path, notes: list[str]) -> Iterator[Record]:
     yield from folder_records(path, notes)
 
 
-def _journal(reader: JournalReader, notes: list[str]) -> Iterator[Record]:
+def _journal(reader: JournalReader, notes: list[str], unended: list[Path]) -> Iterator[Record]:
     yield from reader
+    if reader.notes.unended:
+        unended.append(reader.paths[-1])
     _note(reader, notes)
 
 

@@ -63,6 +63,7 @@ from diag.observations import (
     XidReported,
 )
 from diag.stacks import Activity
+from diag.state.brokenoff import broken_off
 from diag.state.gpufaults import GpuFaults
 from diag.state.nccl import NcclState
 from diag.state.ncclprocesses import NcclProcesses
@@ -114,6 +115,7 @@ class JobState(Progress):
         self.failed_sources: dict[tuple[str, int | None], SourceFailed] = {}
         self.unparsed: deque[Unparsed] = deque(maxlen=50)
         self.unparsed_total = 0
+        self.breaks_off = False  # the record that this was told from ends before the run does
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -167,6 +169,8 @@ class JobState(Progress):
                 map(str, sorted(ranks))
             )
             lines.append(NotChecked(what, reason, remedy))
+        if self.breaks_off:
+            lines.append(broken_off(self.ranks.values()))
         if self.unparsed_total:
             last = self.unparsed[-1]
             lines.append(

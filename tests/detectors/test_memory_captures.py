@@ -100,3 +100,20 @@ def test_kernel_tells_refused_forks_of_a_pids_limit_and_of_strict_overcommit(v2:
     assert isinstance(pids, KernelRefusal)
     assert (pids.what, pids.cgroup) == ("pids", "/pids_limit/rank1")
     assert {(fact.what, fact.comm) for fact in strict if isinstance(fact, KernelRefusal)} == {("overcommit", "python3")}
+
+
+def test_record_that_breaks_off_says_so_with_how_full_the_container_was(v2: Path) -> None:
+    """The kernel killed the whole container for memory, diag in it too."""
+    engine, _, _ = replay([v2 / "journal-group_kill_with_diag.jsonl.gz"])
+
+    (told,) = [line for line in engine.not_checked() if line.what == "how the run ended"]
+
+    assert "cgroup" in told.reason and "% of its limit of 0.3 GiB when last read" in told.reason
+    assert "memory.oom.group" in told.remedy and "shareProcessNamespace" in told.remedy
+
+
+@pytest.mark.parametrize("name", [scenario.name for scenario in SCENARIOS if scenario.name != "group_kill_with_diag"])
+def test_record_of_a_run_that_ended_does_not_break_off(v2: Path, name: str) -> None:
+    engine, _, _ = replay([v2 / f"journal-{name}.jsonl.gz"])
+
+    assert "how the run ended" not in [line.what for line in engine.not_checked()]
