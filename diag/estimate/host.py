@@ -249,7 +249,10 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
             )
         terms.append(
             MemoryTerm(
-                "writer processes", ranks * writer, f"{many(ranks, 'rank')} x {writer // _MIB} MiB, kept", _FILES + "; " + _MEASURED
+                "writer processes",
+                ranks * writer,
+                f"{many(ranks, 'rank')} x {writer // _MIB} MiB, kept",
+                _FILES + "; " + _MEASURED,
             )
         )
         if save.asynchronous and save.persistent_worker:

@@ -176,6 +176,39 @@ def test_the_checkpoint_on_disk_is_within_a_thousandth(run: str, tmp_path: Path)
     assert within(0.001, checkpoint_bytes(told.plan), sum(RUNS[run]["disk"].values()))
 
 
+# Two runs of a tiny model under `diag run`, on the same two H200: NVML's used memory of GPU 1 without the 615 MiB that the driver
+# keeps of an idle one, before the first save and after it; anonymous and shared memory of the cgroup without the 704 MiB of diag and
+# of the shells, before the first save and at the peak of all.
+TINY = {
+    "model_type": "qwen3_moe", "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 1024, "moe_intermediate_size": 128,
+    "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 8,
+    "num_experts_per_tok": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+TINY_FLAGS = (
+    "--rlhf_type dpo --torch_dtype bfloat16 --tuner_type full --expert_model_parallel_size 2 --expert_tensor_parallel_size 1 "
+    "--micro_batch_size 1 --global_batch_size 8 --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 "
+    "--cross_entropy_loss_fusion true --max_length 1024 --dataloader_num_workers 2 --attention_backend unfused "
+    "--gradient_accumulation_fusion false --no_save_optim false "
+)
+UNDER_DIAG = [
+    ("--tensor_model_parallel_size 2 --sequence_parallel true --save_safetensors true", 6631, 7121, 7221, 8143),
+    ("--save_safetensors false --async_save true", 6575, 6581, 6123, 7845),
+]
+
+
+@pytest.mark.parametrize(("flags", "gpu", "gpu_later", "host", "host_peak"), UNDER_DIAG)
+def test_a_tiny_model_is_within_eight_per_cent_of_the_gpu_and_ten_of_the_host(
+    flags: str, gpu: int, gpu_later: int, host: int, host_peak: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    words = shlex.split(f"megatron rlhf --model {tmp_path} {TINY_FLAGS} {flags}")
+    told = estimate(words, {"NPROC_PER_NODE": "2"})
+    assert within(0.08, told.needs[0].total - terms(told, ("NCCL buffers of the export",)), gpu * MIB)
+    assert within(0.08, told.needs[0].total, gpu_later * MIB)
+    assert within(0.1, told.host_bytes, host * MIB)
+    assert within(0.1, told.host_bytes + told.save_bytes, host_peak * MIB)
+
+
 # `python -m diag.job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss + shmem before the
 # save, and at it (ms-swift 4.6.0, megatron-core 0.16.1, torch 2.13, Python 3.11, 2 CPUs).
 ON_CPU = [(8, 1, 2347, 2755), (8, 2, 2345, 2754), (24, 1, 2903, 3312)]
