@@ -64,6 +64,8 @@ def communicators(plan: Plan, stage: int) -> tuple[Communicator, ...]:
         found.append(Communicator("context parallel", layout.cp, peers=min(2, layout.cp - 1)))
     if layout.pp > 1 or experts:  # the experts' balance is summed over it
         found.append(Communicator("pipeline parallel", layout.pp, peers=0 if layout.pp == 1 else 1))
+    if experts and plan.balance_loss:
+        found.append(Communicator("tensor and context parallel", layout.tp * layout.cp))
     if layout.pp > 1:
         found += [Communicator("between stages", 2, ring=False, peers=1)] * 2
     if experts and layout.ep > 1:
