@@ -373,3 +373,14 @@ def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading
 
     assert [told(risk, 3) for risk in (0.93, 0.98, 0.96, 0.98, 0.91)] == ["warning", *["critical"] * 4]
     assert told(0.93, 4) is Severity.WARNING  # another save has its own risk
+
+
+def test_memory_that_grows_on_the_host_is_not_called_the_jobs_own() -> None:
+    """A neighbour's, as far as the host's numbers tell."""
+    story = Story([HostOomForecastDetector()])
+    for number in range(1, 400):
+        story.tell(HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0), Iteration(None, number, 1000, "x"))
+        story.wait(1.0)
+
+    found = story.the("host-oom-forecast")
+    assert found.summary.startswith("memory of the host (of all that runs on it) grows") and "another job" in found.advice

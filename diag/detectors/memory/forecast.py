@@ -87,14 +87,16 @@ class HostOomForecastDetector:
     def _of_leak(self, now: float, job: JobState, limit: LimitMemory, left: float) -> Finding:
         point = limit.series.points[-1]
         assert limit.series.limit
+        whose = "memory of the host (of all that runs on it)" if limit.path == HOST else "host memory of the job"
         return Finding(
             id="host-oom-forecast",
             subject=JOB,
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
-            summary=f"host memory of the job grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
+            summary=f"{whose} grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
             f"{_gib(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in {left / 60:.0f} min",
-            advice=_ADVICE["leak"],
+            advice=("See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. " if limit.path == HOST
+                    else "") + _ADVICE["leak"],
             since=now,
             cause="leak",
             evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),

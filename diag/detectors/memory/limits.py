@@ -44,7 +44,7 @@ class _FirstLine:
         sure = sure or is_traced(self._above.get(fact.rank, ()))
         if sure and len(self._sure) < 4096:
             self._sure.setdefault(fact.rank, (at, fact.text))
-        elif len(self._last) < 4096:
+        elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
     def judge(self, job: JobState, *, likely: bool = False) -> None:
