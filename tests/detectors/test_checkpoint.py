@@ -582,3 +582,12 @@ def test_kill_for_memory_in_a_save_is_read_before_what_it_left() -> None:
     read = [finding.id for finding in story.findings()]
 
     assert read == ["host-oom", "rank-died", "checkpoint-corrupt", "checkpoint-missing"]
+
+
+def test_job_that_is_told_to_save_nothing_needs_no_room_for_a_checkpoint() -> None:
+    story = Story()
+    story.tell(RunStarted(None, ("swift", "sft", "--save_strategy", "no", "--output_dir", ROOT), 999, "node-0", 2))
+    story.tell(MemoryEstimated(None, (), (), (), checkpoint_bytes=40 * GIB), disk(30 * GIB))
+    story.wait(2)
+
+    assert story.findings() == []

@@ -9,6 +9,7 @@ from diag.observations import Observation
 from diag.state.job import JobState
 from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
+from diag.state.saves import never_saves
 
 __all__ = ["HostOomForecastDetector"]
 
@@ -106,7 +107,9 @@ class HostOomForecastDetector:
 
 def estimated(job: JobState) -> int | None:
     """What a save takes by the command's arguments, once the job is in its steps and its own memory is measured."""
-    return job.memory_estimate.save_bytes or None if job.memory_estimate is not None else None
+    if job.memory_estimate is None or never_saves(job.words):
+        return None
+    return job.memory_estimate.save_bytes or None
 
 
 def _past_the_end(job: JobState, outlook: Outlook) -> bool:
