@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.job.faults.growing_plan import plan_of
 from diag.model import Finding, Placement, Severity
-from diag.observations import CgroupMemory, HostMemory, Iteration, MemoryEstimated, MemoryTerm, RankFound, SaveFinished
+from diag.observations import (
+    CgroupMemory,
+    HostMemory,
+    Iteration,
+    MemoryEstimated,
+    MemoryTerm,
+    RankFound,
+    RunStarted,
+    SaveFinished,
+)
 from diag.state.save_memory import LimitMemory, Outlook, save_every
 from diag.state.save_shape import Component, Mixture
 from tests.facts import TICKS, Story
@@ -384,3 +393,16 @@ def test_memory_that_grows_on_the_host_is_not_called_the_jobs_own() -> None:
 
     found = story.the("host-oom-forecast")
     assert found.summary.startswith("memory of the host (of all that runs on it) grows") and "another job" in found.advice
+
+
+def test_interval_of_saves_is_read_where_a_script_around_the_launcher_hides_it() -> None:
+    job = Job(limit=48 * GIB)
+    story = job.story
+    place = Placement(0, 0, 2, "node-0", 7000, TICKS, 0, 2, "torchrun")
+    story.tell(RunStarted(None, ("bash", "train.sh"), 999, "node-0", 2))
+    story.engine.job.rank_argv = ()
+    story.tell(RankFound(0, place, "python pretrain_gpt.py --save_interval 10"))
+    story.tell(MemoryEstimated(None, (), (), (MemoryTerm("staging", 80 * GIB, "", ""),)))
+    job.steps(5)
+
+    assert job.story.the("host-oom-forecast").summary.startswith("the next save after iteration 10 ")

@@ -46,7 +46,7 @@ class HostOomForecastDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if job.broken or job.returncode is not None:
             return  # what happened is host-oom's
-        told = job.save_memory.outlook(now, job, job.argv, estimated(job))
+        told = job.save_memory.outlook(now, job, job.words, estimated(job))
         if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]):
             yield self._of_save(now, job, *told)
             return

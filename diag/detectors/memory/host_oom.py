@@ -169,7 +169,7 @@ class HostOomDetector:
             id="host-oom", subject=JOB, severity=Severity.CRITICAL if cost else Severity.WARNING,
             confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=culprits, waiting_ranks=victims,
             since=event.at, cause=verdict.cause,
-            summary=f"the kernel killed {who} for memory {phase_words(job, event.at, phase)}: "
+            summary=f"the kernel killed {who}{_with_all(event)} for memory {phase_words(job, event.at, phase)}: "
                     f"{_limit_words(verdict, event)}{tail}",
             advice=advice.after_kill(job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower),
             evidence=tuple(evidence), final=True,
@@ -220,6 +220,11 @@ def _stalled(job: JobState, stall: Stall) -> Finding:
                                      f"page cache {size(group.cache_bytes)}{stall.seen}", stall.since, group.rank),),
         holds_seconds=30.0,
     )
+
+
+def _with_all(event: Event) -> str:
+    whole = any(after.group_kills > before.group_kills for before, after in event.groups.values())
+    return " and all else in its cgroup (memory.oom.group)" if whole else ""
 
 
 def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:
