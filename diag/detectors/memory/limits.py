@@ -151,7 +151,7 @@ class FdLimitDetector:
 
     What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
 
-    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of the data, count only
+    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of data, only count
     where a rank fails soon after and says nothing else.
     """
 
