@@ -22,7 +22,7 @@ import diag
 from diag.capture import JournalWriter
 from diag.detectors import make_detectors
 from diag.detectors.hang import wants_closer_look
-from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
+from diag.dumping import DumpTaker
 from diag.engine import Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
@@ -38,11 +38,8 @@ from diag.sources import run as run_source
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
-from diag.watches.checkpoints import CheckpointWatch, JobView
-from diag.watches.estimate import estimate_watched
-from diag.watches.kernel import KernelWatch
-from diag.watches.node import GpuWatch, NetworkWatch
 from diag.watches.ras import RasWatch
+from diag.watches.together import NodeWatches
 
 __all__ = ["Hub", "ToldClock"]
 
@@ -51,7 +48,6 @@ _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan c
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
-_NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
@@ -106,12 +102,11 @@ class Hub:
             settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
         )
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
-        self._gpus = GpuWatch(self.host, self.put, settings.node_seconds)
-        self._networks = NetworkWatch(self.host, self.put, self._some_rank, self._sampled)
-        self._kernel = KernelWatch(self.host, self.put)
-        self._checkpoints = CheckpointWatch(
-            self.host, self.put, self._checkpoint_view, self._sampled, str(run_dir.path) if run_dir is not None else ""
+        self._watches = NodeWatches(
+            self.host, self.engine, self.lock, self.put, self._sampled, settings.node_seconds,
+            str(run_dir.path) if run_dir else "",
         )
+        self._dumps = DumpTaker(self, self._pool, self._watches.read_soon, self._await_drained, self._flush_journal)
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
@@ -119,7 +114,6 @@ class Hub:
         self._files = RankFiles(self._put_lines, self._lost_file)
         self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
         self._next: dict[str, float] = {}
-        self._dump_lock = threading.Lock()
         self._mode = "normal"
 
     @property
@@ -169,11 +163,7 @@ class Hub:
             self.put(run_source.expected(nets, self.host))
         self._finder = RankFinder(pid, self.host)
         self._finder_from = time.monotonic()
-        self._gpus.start()
-        self._networks.start()
-        self._kernel.start()
-        self._checkpoints.start()
-        estimate_watched(argv, pid, self.put, self.host)
+        self._watches.start(argv, pid)
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""
@@ -227,11 +217,9 @@ class Hub:
 
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
-        self._gpus.stop()
-        self._networks.stop()
-        self._kernel.stop()
+        self._watches.stop()
         self._drain()  # the last save's line tells where to look
-        self._checkpoints.finish()
+        self._watches.finish()
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()
@@ -241,7 +229,7 @@ class Hub:
             self._on_change(change)
         self._flames.close()
         self._pool.close()
-        self._gpus.close()
+        self._watches.close()
         if self._journal is not None:
             self._journal.close()
         return changes
@@ -306,7 +294,7 @@ class Hub:
         self.environment[found.placement.rank] = found.variables
         self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
         if len(self.environment) == 1:
-            estimate_watched(None, found.placement.pid, self.put, self.host)
+            self._watches.first_rank(found.placement.pid)
         self.ras.rank_found(found.placement, found.variables)
         self._pool.watch(found.placement)
         if self._finder is not None:
@@ -331,19 +319,6 @@ class Hub:
         self._pool.set_mode(mode)
         self._pool.set_memory_watchers(watching)
 
-    def _some_rank(self) -> int | None:
-        with self.lock:
-            return next((rank.placement.pid for rank in self.engine.job.alive_ranks()), None)
-
-    def _checkpoint_view(self) -> JobView:
-        with self.lock:
-            job = self.engine.job
-            log = job.save_log
-            rank = next((rank.placement.pid for rank in job.alive_ranks()), None)
-            said = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
-            saving = job.phase == "ckpt_save" or log.unwritten is not None
-            return JobView(job.argv, job.pid, rank, _owner(rank or job.pid), saving, said)
-
     def _measure_self(self) -> None:
         processes: dict[tuple[str, int | None], AgentProcess] = {}
         pids: dict[tuple[str, int | None], int] = {("hub", None): os.getpid()}
@@ -364,95 +339,19 @@ class Hub:
         return await self._flames.record(place, wanted)
 
     async def dump(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
-        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
-        import asyncio
+        """See HubView."""
+        return await self._dumps.take(deadline, native=native)
 
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
-
-        def tell(document: dict[str, Any] | None, error: Exception | None) -> None:
-            if answer.cancelled():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(document or {})
-
-        def work() -> None:
-            try:
-                loop.call_soon_threadsafe(tell, self.dump_now(deadline, native=native), None)
-            except Exception as error:  # handed to whoever asked
-                loop.call_soon_threadsafe(tell, None, error)
-
-        threading.Thread(target=work, name="dump", daemon=True).start()
-        return await answer
-
-    def dump_now(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
-        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory."""
-        until = time.monotonic() + deadline
-        if not self._dump_lock.acquire(timeout=deadline):
-            raise TimeoutError("another dump has not ended yet")
-        try:
-            return self._dump(until, native)
-        finally:
-            self._dump_lock.release()
-
-    def _dump(self, until: float, native: bool) -> dict[str, Any]:
-        timer = Timer()
-        self._networks.read_soon()
-        self._checkpoints.read_soon()
-        name, path = self._dump_name()
-        # The sidecars end before us, so that what they have is there when we must answer.
-        wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
-        wait.done.wait(until - time.monotonic())
-        self._pool.forget_dump(name)
-        timer.took("sidecars")
-        self._await_drained(0.5)
-        timer.took("intake")
-        with self.lock:
-            document = dump_document(self, wait.answers)
-            chosen = native_ranks(self.engine) if native else []
-        timer.took("document")
-        if chosen:
-            asked = self._pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
-            asked.done.wait(until - time.monotonic())
-            self._pool.forget_dump(f"{name}-native")
-            add_native(document, chosen, asked.answers)
-            timer.took("native")
-        finish_document(document, timer)
-        if self._journal is not None and path is not None:
-            with self.lock:
-                self._note_journal(self._journal.flush())
-                facts = manifest_facts(self)
-            write_bundle(document, facts, path.parent.parent, path)
-            timer.took("bundle")
-            finish_document(document, timer)
-        return document
-
-    def _dump_name(self) -> tuple[str, Path | None]:
-        """Two dumps of one second are two bundles."""
-        name = stem = time.strftime("dump-%Y%m%d-%H%M%S")
-        if self.run_dir is None:
-            return name, None
-        for number in range(2, 100):
-            path = self.run_dir.path / "dumps" / f"{name}.tar.gz"
-            if not path.exists():
-                break
-            name = f"{stem}-{number}"
-        return name, path
+    def _flush_journal(self) -> bool:
+        if self._journal is not None:
+            self._note_journal(self._journal.flush())
+        return self._journal is not None
 
     def _await_drained(self, seconds: float) -> None:
         """The sidecars' last records come through the loop's thread: let it take them."""
         reached = threading.Event()
         self._queue.put(reached)
         reached.wait(seconds)
-
-
-def _owner(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as short as it is
-    except OSError:
-        return None
 
 
 def _cost(pid: int) -> AgentProcess | None:

@@ -9,9 +9,11 @@ from diag.estimate.gpu import gpu_needs
 from diag.estimate.host import host_terms, save_terms
 from diag.estimate.plan import Plan
 
-__all__ = ["Advice", "advise", "peaks"]
+__all__ = ["Advice", "Combination", "advise", "combine", "peaks"]
 
 _WORTH = 0.02  # of the total: less is not worth a line
+_TOGETHER = 3  # changes at most: with more it is another job
+_ANOTHER_WAY = "another way to train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,67 @@ def advise(plan: Plan, steps: int | None = None, cpus: int = 32) -> tuple[Advice
         if change.gpu_bytes < -_WORTH * gpu or change.host_bytes < -_WORTH * host:
             found.append(change)
     return tuple(sorted(found, key=lambda item: (item.gpu_bytes, item.host_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Several changes at once; `advice` says what they change together. Those that are not `enough` are the nearest found."""
+
+    advice: Advice
+    enough: bool
+
+
+def combine(
+    plan: Plan, gpu_have: int | None, host_have: int | None, steps: int | None = None, cpus: int = 32
+) -> Combination | None:
+    """For a job that does not fit, and would not with any one change: the change that leaves least too much, then the next on
+    top of it. None where the job fits, or one change is enough. LoRA is no answer here: it is another way to train.
+    """
+    gpu, host = peaks(plan, steps, cpus)
+    have = (gpu_have, host_have)
+    left = _too_much((gpu, host), have)
+    if left <= 0:
+        return None
+    words: dict[str, str] = {}
+    costs: list[str] = []
+    now, reached, count = plan, (gpu, host), 0
+    while left > 0 and count < _TOGETHER:
+        best = None
+        for flags, other, cost in _changes(now):
+            if cost != _ANOTHER_WAY:
+                then = peaks(other, steps, cpus)
+                if best is None or _too_much(then, have) < best[0]:
+                    best = (_too_much(then, have), then, flags, other, cost)
+        if best is None or best[0] >= left:
+            break
+        left, reached, flags, now, cost = best
+        words.update(_pairs(flags))
+        costs += [cost] if cost and cost not in costs else []
+        count += 1
+    if count == 0 or (count == 1 and left <= 0):
+        return None
+    together = " ".join(f"{name} {value}".rstrip() for name, value in words.items())
+    return Combination(Advice(together, reached[0] - gpu, reached[1] - host, ", ".join(costs)), left <= 0)
+
+
+def _too_much(need: tuple[int, int], have: tuple[int | None, int | None]) -> float:
+    """By how much more than its share of each memory the job needs: 0.5 for half as much again as there is."""
+    return sum(max(0.0, want / there - 1.0) for want, there in zip(need, have, strict=True) if there)
+
+
+def _pairs(flags: str) -> dict[str, str]:
+    """
+    >>> _pairs("--sequence_parallel true --offload")
+    {'--sequence_parallel': 'true', '--offload': ''}
+    """
+    found: dict[str, str] = {}
+    for word in flags.split():
+        if word.startswith("--"):
+            found[word] = ""
+        elif found:
+            name = next(reversed(found))
+            found[name] = f"{found[name]} {word}".strip()
+    return found
 
 
 def _changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
@@ -114,7 +177,7 @@ def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
         yield "--use_distributed_optimizer true", replace(plan, optimizer=replace(opt, distributed=True)), ""
     if plan.tuning.kind == "full":
         tuner = "train_type" if plan.trainer.startswith("ms-swift 3") else "tuner_type"
-        yield f"--{tuner} lora", replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False), "another way to train"
+        yield f"--{tuner} lora", replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False), _ANOTHER_WAY
     yield from _save_changes(plan)
 
 

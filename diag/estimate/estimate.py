@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from diag.estimate.advice import Advice, advise
+from diag.estimate.advice import Advice, Combination, advise, combine
 from diag.estimate.flag_names import FLAG_NAMES
 from diag.estimate.flags import Flags, parse_flags
 from diag.estimate.gpu import RankNeed, gpu_needs
@@ -46,6 +46,7 @@ class Estimate:
     rules: tuple[Rule, ...]
     machine: Machine
     notes: tuple[str, ...]
+    combination: Combination | None = None  # where it does not fit, and no one change of `advice` is enough
 
     @property
     def worst(self) -> RankNeed | None:
@@ -66,13 +67,12 @@ class Estimate:
     @property
     def gpu_verdict(self) -> str:
         """fits, tight, does not fit, or unknown."""
-        return _verdict(self.gpu_bytes, self.machine.gpu_bytes if self.needs else None, GPU_UNCERTAINTY)
+        return _verdict(self.gpu_bytes, _gpu_have(self.machine, self.plan), GPU_UNCERTAINTY)
 
     @property
     def host_verdict(self) -> str:
         """As of the GPU; a machine without GPUs is not the one that a job for GPUs will run on."""
-        have = self.machine.host_bytes if self.machine.is_node or not self.needs else None
-        return _verdict(self.host_bytes + self.save_bytes, have, HOST_UNCERTAINTY)
+        return _verdict(self.host_bytes + self.save_bytes, _host_have(self.machine, self.plan), HOST_UNCERTAINTY)
 
     @property
     def fits(self) -> bool:
@@ -120,6 +120,14 @@ def _term_json(term: MemoryTerm) -> dict[str, Any]:
     return {"name": term.name, "bytes": term.size_bytes, "formula": term.formula, "source": term.source}
 
 
+def _gpu_have(machine: Machine, plan: Plan) -> int | None:
+    return None if plan.on_cpu else machine.gpu_bytes
+
+
+def _host_have(machine: Machine, plan: Plan) -> int | None:
+    return machine.host_bytes if machine.is_node or plan.on_cpu else None
+
+
 def _verdict(need: int, have: int | None, uncertainty: float) -> str:
     if have is None or not need:
         return "unknown"
@@ -159,6 +167,9 @@ def estimate(
         rules=rules(plan),
         machine=machine,
         notes=(*launch.notes, *plan.assumed, *_beyond(plan)),
+        combination=combine(plan, _gpu_have(machine, plan), _host_have(machine, plan), steps, machine.cpus)
+        if with_advice
+        else None,
     )
 
 

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from diag.estimate.activations import Activations, stage_activations, tokens_on_rank
+from diag.estimate.communicators import buffer_bytes, communicators, exporting, in_words
 from diag.estimate.plan import Plan
-from diag.estimate.states import GIB, many, padded_vocabulary, state_terms
+from diag.estimate.states import GIB, padded_vocabulary, state_terms
 from diag.observations.memory import MemoryTerm
 
 __all__ = ["RankNeed", "gpu_needs"]
@@ -16,10 +17,10 @@ _MIB = 1 << 20
 
 # All measured on H200 (driver 580, CUDA 13, torch 2.11, NCCL 2.28.9, TransformerEngine 2.16): docs/estimate.md.
 _CONTEXT = 525 * _MIB  # of an idle process
-_KERNELS = 2100 * _MIB  # kernels that libraries load on first use, and communicators of one rank
+_KERNELS = 410 * _MIB  # that libraries load on first use
+_COLLECTIVES = 270 * _MIB  # the same of NCCL, once GPUs talk to each other
 _WORKSPACE = 32 * _MIB  # of cuBLAS and cuBLASLt on Hopper: one for each stream and handle
-_COMMUNICATOR = 390 * _MIB  # NCCL's buffers, two ranks over NVLink
-_FRAGMENTATION = 0.2  # of what comes and goes in a step; measured 0.07 to 0.4
+_FRAGMENTATION = 0.2  # of what comes and goes in a step; measured 0.05 to 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def _need(plan: Plan, stage: int) -> RankNeed:
             "measured, docs/estimate.md",
         )
     )
-    terms += _fixed_terms(plan)
+    terms += _fixed_terms(plan, stage)
     return RankNeed(stage, tuple(terms), work)
 
 
@@ -97,41 +98,16 @@ def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
     return terms
 
 
-def communicators(plan: Plan) -> int:
-    """Process groups of more than one rank that move GPU data, as Megatron makes them (core/parallel_state.py). A group of
-    the same ranks as another has a communicator of its own all the same."""
-    layout = plan.layout
-    if layout.world == 1:
-        return 0
-    if plan.framework == "hf":
-        return 1
-    expert = plan.shape.experts > 0
-    groups = [
-        True,  # the world
-        layout.tp > 1,
-        layout.tp > 1,  # with context parallel
-        layout.tp * layout.pp > 1,  # model parallel: gradient norms
-        layout.tp * layout.dense_copies > 1,
-        layout.pp > 1,
-        layout.pp > 1,  # point to point
-        layout.cp > 1,
-        layout.dp > 1,
-        layout.dense_copies > 1,  # data parallel with context parallel
-        expert and layout.ep > 1,
-        expert and layout.ep * layout.etp > 1,
-        expert and layout.ep * layout.etp * layout.pp > 1,
-        expert and layout.expert_copies > 1,
-    ]
-    return sum(groups)
-
-
-def _fixed_terms(plan: Plan) -> list[MemoryTerm]:
+def _fixed_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
+    groups = communicators(plan, stage)
+    talks = any(group.ranks > 1 for group in groups)
+    kernels = _KERNELS + (_COLLECTIVES if talks else 0)
     terms = [
         MemoryTerm("CUDA context", _CONTEXT, f"{_CONTEXT // _MIB} MiB", "measured, docs/estimate.md"),
         MemoryTerm(
             "loaded kernels",
-            _KERNELS if plan.framework == "megatron" else _KERNELS // 4,
-            "kernels of cuBLAS, TransformerEngine, NCCL and those compiled",
+            kernels,
+            "kernels of cuBLAS, TransformerEngine and those compiled" + (", of NCCL" if talks else ""),
             "measured, docs/estimate.md",
         ),
     ]
@@ -139,14 +115,23 @@ def _fixed_terms(plan: Plan) -> list[MemoryTerm]:
     terms.append(
         MemoryTerm("cuBLAS workspaces", spaces * _WORKSPACE, f"{spaces} x 32 MiB", "PyTorch and TransformerEngine on Hopper")
     )
-    count = communicators(plan)
-    if count:
+    if groups:
         terms.append(
             MemoryTerm(
                 "NCCL buffers",
-                count * _COMMUNICATOR,
-                f"{many(count, 'communicator')} x {_COMMUNICATOR // _MIB} MiB",
-                "measured, docs/estimate.md; grows with ranks and networks",
+                sum(buffer_bytes(group) for group in groups),
+                in_words(groups),
+                "Megatron-LM core/parallel_state.py; measured, docs/estimate.md; grows with ranks and networks",
+            )
+        )
+    exports = exporting(plan)
+    if exports is not None:
+        terms.append(
+            MemoryTerm(
+                "NCCL buffers of the export",
+                buffer_bytes(exports),
+                "one communicator more from the first save of safetensors on",
+                "mcore-bridge bridge/gpt_bridge.py; measured, docs/estimate.md",
             )
         )
     return terms

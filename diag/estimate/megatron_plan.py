@@ -93,10 +93,18 @@ def megatron_plan(
         compiled_loss=fused_loss and flags.text("cross_entropy_fusion_impl", default="native") == "native",
         fused_gradients=not flags.flag("no_gradient_accumulation_fusion")
         and flags.flag("gradient_accumulation_fusion", default=True),
+        balance_loss=any(_not_zero(word) for word in flags.words("moe_aux_loss_coeff")),
         on_cpu=flags.text("ddp_backend", "distributed_backend") == "gloo",
         trainer=trainer,
         assumed=tuple(assumed),
     )
+
+
+def _not_zero(word: str) -> bool:
+    try:
+        return float(word) != 0
+    except ValueError:
+        return False
 
 
 def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int) -> Layout:

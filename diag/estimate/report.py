@@ -96,7 +96,29 @@ def _advice_lines(estimate: Estimate) -> list[str]:
     for title, chosen in (("what would save GPU memory", gpu), ("what would save host memory", host)):
         if chosen:
             lines += [title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), ""]
+    together = estimate.combination
+    if together:
+        title = "no one of these is enough, together they are" if together.enough else _still(estimate, together.advice)
+        lines += [title, f"  with {together.advice.flags}: {_change(together.advice)}", ""]
     return lines
+
+
+def _still(estimate: Estimate, tried: Advice) -> str:
+    left = (
+        (estimate.gpu_verdict, estimate.gpu_bytes + tried.gpu_bytes, estimate.machine.gpu_bytes, "GPU"),
+        (
+            estimate.host_verdict,
+            estimate.host_bytes + estimate.save_bytes + tried.host_bytes,
+            estimate.machine.host_bytes,
+            "host",
+        ),
+    )
+    over = [
+        f"{(need - have) / _GIB:.1f} GiB {where}"
+        for verdict, need, have, where in left
+        if verdict != "unknown" and have is not None and need > have
+    ]
+    return f"the nearest of up to three together, still {' and '.join(over)} too much"
 
 
 def _change(item: Advice) -> str:
@@ -115,6 +137,10 @@ def _note_lines(estimate: Estimate) -> list[str]:
     if estimate.plan.unknown:
         lines += ["", "flags that no ms-swift known here has: " + ", ".join(estimate.plan.unknown)]
     return lines
+
+
+def _advice_json(item: Advice) -> dict[str, Any]:
+    return {"flags": item.flags, "gpu_bytes": item.gpu_bytes, "host_bytes": item.host_bytes, "cost": item.cost}
 
 
 def document(estimate: Estimate) -> dict[str, Any]:
@@ -157,10 +183,10 @@ def document(estimate: Estimate) -> dict[str, Any]:
         },
         "checkpoint_bytes": estimate.checkpoint_bytes,
         "fits": estimate.fits,
-        "advice": [
-            {"flags": item.flags, "gpu_bytes": item.gpu_bytes, "host_bytes": item.host_bytes, "cost": item.cost}
-            for item in estimate.advice
-        ],
+        "advice": [_advice_json(item) for item in estimate.advice],
+        "combination": _advice_json(estimate.combination.advice) | {"enough": estimate.combination.enough}
+        if estimate.combination
+        else None,
         "rules_of_thumb": [
             {"name": rule.name, "bytes": rule.size_bytes, "formula": rule.formula, "source": rule.source}
             for rule in estimate.rules

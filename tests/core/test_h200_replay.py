@@ -46,6 +46,44 @@ def test_verdict_joins_stacks_recorder_ras_and_gpus(name: str) -> None:
     assert "rank 1 has not come to it" in said and " launched " in said
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("loop-cuda-oom", [("cuda-oom", "capacity", (1,)), ("rank-died", "exit_1", (1,))]),
+        ("loop-device-assert", [("gpu-fault", "device_assert", (1,)), ("rank-died", "exit_1", (1,))]),
+        ("loop-pinned-memory", [("host-oom", "pinned_host", (1,)), ("rank-died", "exit_1", (1,))]),
+        ("async-saves", []),
+        ("healthy-saves", []),
+    ],
+)
+def test_want_of_memory_and_failing_kernels_are_told_apart_on_real_gpus(
+    name: str, found: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    engine, _ = replay_records(JournalReader(segments(next(run for run in RUNS if run.name == name))))
+
+    assert [(finding.id, finding.cause, finding.ranks) for finding in engine.active()] == found
+    died = [finding for finding in engine.active() if finding.id == "rank-died"]
+    assert all(f"The {found[0][0]} finding says why rank 1 failed" in finding.advice for finding in died)
+
+
+@pytest.mark.parametrize(("name", "iterations", "size"), [
+    ("healthy-saves", [10, 20, 30], 93_746_238), ("async-saves", [8, 16, 24], 81_811_456),
+])
+def test_saves_of_the_real_job_are_seen_and_their_size_was_estimated(name: str, iterations: list[int], size: int) -> None:
+    """ms-swift says nothing when a save begins: stacks tell, or its end."""
+    engine, _ = replay_records(JournalReader(segments(next(run for run in RUNS if run.name == name))))
+    job = engine.job
+
+    assert [save.iteration for save in job.save_log.saves] == iterations
+    assert all(save.written is not None and not save.cut_off for save in job.save_log.saves)
+    last = max(job.checkpoints)  # the folder of an earlier run is there too
+    folders = job.checkpoints[last].folders
+    assert [(folder.kind, folder.missing) for folder in folders] == [("torch_dist", ())] * 3
+    assert folders[-1].size_bytes == pytest.approx(size, rel=0.01)
+    assert job.memory_estimate is not None and job.memory_estimate.checkpoint_bytes is not None
+    assert job.memory_estimate.checkpoint_bytes == pytest.approx(size, rel=0.02)
+
+
 def test_hang_was_found_within_a_minute_of_the_last_progress() -> None:
     for run in RUNS:
         _, changes = replay_records(JournalReader(segments(run)))

@@ -62,6 +62,7 @@ def test_json_has_the_shape_of_diag_estimate_1(capsys: pytest.CaptureFixture[str
         "checkpoint_bytes",
         "fits",
         "advice",
+        "combination",
         "rules_of_thumb",
         "assumed",
         "unknown_flags",

@@ -1,4 +1,5 @@
 """The formulas against real runs: Qwen3-MoE models of 0.96 B and 0.12 B parameters, DPO, on 2 x H200 (tests/captures/estimate).
+The formulas were mended by a to d, then met e, f and g, which they had not seen: docs/estimate.md has both tables.
 
 The readings are of a hook in each rank: PyTorch's allocator, cudaMemGetInfo, /proc/self/status, the cgroup, by phase. Rank 1's
 are used for whole-GPU figures: the hook of rank 1 made a second CUDA context on the GPU of rank 0.
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 
 from diag.estimate import Estimate, estimate
+from diag.estimate.communicators import communicators, exporting
 from diag.estimate.host import checkpoint_bytes
 from diag.estimate.states import held
 
 RUNS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "captures" / "estimate" / "h200.json").read_text())["runs"]
 STATES = ("weights", "reference model", "gradients", "main parameters", "optimizer moments")
+OUTSIDE = ("CUDA context", "loaded kernels", "NCCL buffers")
 WORK = ("activations kept", "logits and loss", "one layer's backward")
 MIB = 1 << 20
 
@@ -28,7 +31,7 @@ MIB = 1 << 20
 def predicted(run: str, folder: Path) -> Estimate:
     """With sequences as long as the samples were: 2002 and 976 tokens."""
     (folder / "config.json").write_text(json.dumps(RUNS[run]["config"]))
-    tokens = RUNS[run]["ranks"][1]["after step 3"]["shapes"][0][1]
+    tokens = RUNS[run]["ranks"][-1]["after step 3"]["shapes"][0][1]
     words = shlex.split(RUNS[run]["command"])
     words[words.index("--model") + 1] = str(folder)
     words[words.index("--max_length") + 1] = str(tokens)
@@ -61,7 +64,7 @@ def test_weights_gradients_and_optimizer_are_what_stays_allocated(run: str, tmp_
         assert abs(terms(told, STATES, stage) + workspaces - stays) < 60 * MIB
 
 
-@pytest.mark.parametrize(("run", "rank"), [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("c", 0), ("c", 1), ("d", 1)])
+@pytest.mark.parametrize(("run", "rank"), [*((run, rank) for run in "abcfg" for rank in (0, 1)), ("d", 1), ("e", 0)])
 def test_what_a_step_adds_is_within_five_per_cent(run: str, rank: int, tmp_path: Path) -> None:
     told = predicted(run, tmp_path)
     step = RUNS[run]["ranks"][rank]["after step 4"]
@@ -78,10 +81,48 @@ def test_the_first_pipeline_stage_holds_two_micro_batches_at_once(tmp_path: Path
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_whole_gpu_is_within_six_per_cent(run: str, tmp_path: Path) -> None:
+def test_what_lies_outside_of_the_allocator_is_within_two_per_cent(run: str, tmp_path: Path) -> None:
     told = predicted(run, tmp_path)
-    most = max(reading["device_used"] for reading in RUNS[run]["ranks"][1].values())
-    assert within(0.06, told.needs[-1].total, most)
+    before = RUNS[run]["ranks"][-1]["before save_checkpoint"]
+    assert within(0.02, terms(told, OUTSIDE, -1), before["device_used"] - before["reserved"])
+
+
+@pytest.mark.parametrize("run", ["e", "f", "g"])
+def test_communicators_are_those_in_the_log_of_nccl(run: str, tmp_path: Path) -> None:
+    plan = predicted(run, tmp_path).plan
+    logged = RUNS[run]["communicators"]
+    assert sorted(group.ranks for group in communicators(plan, 0)) == sorted(logged["before the save"])
+    exports = exporting(plan)
+    assert ([exports.ranks] if exports else []) == logged["at the save"]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_whole_gpu_is_within_four_per_cent(run: str, tmp_path: Path) -> None:
+    """Before the save: each run ended with its first, so that no step had the communicator that it made."""
+    told = predicted(run, tmp_path)
+    most = max(reading["device_used"] for reading in RUNS[run]["ranks"][-1].values())
+    assert within(0.04, told.needs[-1].total - terms(told, ("NCCL buffers of the export",), -1), most)
+
+
+def test_a_loss_that_is_not_compiled_needs_no_pinned_copies_and_four_bytes_a_logit_less(tmp_path: Path) -> None:
+    """g is f but for --cross_entropy_loss_fusion false (and spawned data workers)."""
+    told = {run: predicted(run, tmp_path) for run in ("f", "g")}
+    ranks = {run: RUNS[run]["ranks"][1] for run in ("f", "g")}
+    saved = ranks["f"]["after step 4"]["allocated_peak"] - ranks["g"]["after step 4"]["allocated_peak"]
+    assert within(0.01, terms(told["f"], WORK) - terms(told["g"], WORK), saved)
+    pinned = sum(rank["after step 4"]["pinned"] * sign for run, sign in (("f", 1), ("g", -1)) for rank in RUNS[run]["ranks"])
+    copies = sum(term.size_bytes for term in told["f"].host if term.name == "pinned copies of logits")
+    assert within(0.01, copies, pinned)
+    assert not [term for term in told["g"].host if term.name == "pinned copies of logits"]
+
+
+def test_a_spawned_data_worker_imports_the_program_again(tmp_path: Path) -> None:
+    """Beside the ranks g has 1.2 GB more than f, with four spawned workers in place of four forked ones."""
+    told = {run: predicted(run, tmp_path) for run in ("f", "g")}
+    beside = {run: RUNS[run]["host"]["before save_checkpoint"]["anon"]
+              - sum(rank["before save_checkpoint"]["RssAnon"] for rank in RUNS[run]["ranks"]) for run in ("f", "g")}  # fmt: skip
+    workers = {run: sum(term.size_bytes for term in told[run].host if term.name == "data workers") for run in ("f", "g")}
+    assert within(0.05, workers["g"] - workers["f"], beside["g"] - beside["f"])
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -102,7 +143,7 @@ def test_staged_shards_are_exact_to_the_power_of_two(tmp_path: Path) -> None:
 
 
 def test_pinned_copies_of_logits_are_what_the_first_step_leaves(tmp_path: Path) -> None:
-    for run in ("a", "b"):
+    for run in ("a", "b", "e", "f"):
         told = predicted(run, tmp_path)
         ranks = RUNS[run]["ranks"]
         measured = sum(rank["after step 1"]["pinned"] - rank["before step 1"]["pinned"] for rank in ranks)
@@ -133,6 +174,41 @@ def test_the_save_rises_as_told(run: str, tmp_path: Path) -> None:
 def test_the_checkpoint_on_disk_is_within_a_thousandth(run: str, tmp_path: Path) -> None:
     told = predicted(run, tmp_path)
     assert within(0.001, checkpoint_bytes(told.plan), sum(RUNS[run]["disk"].values()))
+
+
+# Two runs of a tiny model under `diag run`, on the same two H200: NVML's used memory of GPU 1 without the 615 MiB that the driver
+# keeps of an idle one, before the first save and after it; anonymous and shared memory of the cgroup without the 704 MiB of diag
+# and of the shells, before the first save and at the peak of all. MiB.
+TINY = {
+    "model_type": "qwen3_moe", "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 1024, "moe_intermediate_size": 128,
+    "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 8,
+    "num_experts_per_tok": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+TINY_FLAGS = (
+    "--rlhf_type dpo --torch_dtype bfloat16 --tuner_type full --expert_model_parallel_size 2 --expert_tensor_parallel_size 1 "
+    "--micro_batch_size 1 --global_batch_size 8 --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 "
+    "--cross_entropy_loss_fusion true --max_length 1024 --dataloader_num_workers 2 --attention_backend unfused "
+    "--gradient_accumulation_fusion false --no_save_optim false --moe_aux_loss_coeff 1e-3 "
+)
+COMMUNICATORS = {"2": [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2], "1": [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]}  # by TP, in NCCL's log
+UNDER_DIAG = [
+    ("--tensor_model_parallel_size 2 --sequence_parallel true --save_safetensors true", (6631, 7121), (7221, 8143)),
+    ("--save_safetensors false --async_save true", (6575, 6581), (6123, 7845)),
+]
+
+
+@pytest.mark.parametrize(("flags", "gpu", "host"), UNDER_DIAG)
+def test_a_tiny_model_is_within_two_per_cent_of_the_gpu_and_ten_of_the_host(
+    flags: str, gpu: tuple[int, int], host: tuple[int, int], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    words = shlex.split(f"megatron rlhf --model {tmp_path} {TINY_FLAGS} {flags}")
+    told = estimate(words, {"NPROC_PER_NODE": "2"})
+    assert sorted(group.ranks for group in communicators(told.plan, 0)) == COMMUNICATORS[str(told.plan.layout.tp)]
+    assert within(0.02, told.needs[0].total - terms(told, ("NCCL buffers of the export",)), gpu[0] * MIB)
+    assert within(0.02, told.needs[0].total, gpu[1] * MIB)
+    assert within(0.1, told.host_bytes, host[0] * MIB)
+    assert within(0.1, told.host_bytes + told.save_bytes, host[1] * MIB)
 
 
 # `python -m diag.job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss + shmem before the

@@ -102,9 +102,19 @@ def test_pipeline_stages_differ_and_the_worst_is_told() -> None:
     assert told.worst is not None and told.worst.total == max(need.total for need in told.needs)
 
 
-def test_a_single_gpu_has_no_communicators() -> None:
-    assert "NCCL buffers" not in names(of("megatron sft --model Qwen/Qwen3-0.6B --max_length 2048", 1))
-    assert "NCCL buffers" in names(of("megatron sft --model Qwen/Qwen3-0.6B --max_length 2048", 2))
+def test_groups_of_a_single_rank_have_communicators_with_megatron_only() -> None:
+    """Megatron reduces over its groups whatever their size; the Hugging Face trainer starts no process group for one process."""
+    assert "NCCL buffers" in names(of("megatron sft --model Qwen/Qwen3-0.6B --max_length 2048", 1))
+    assert "NCCL buffers" not in names(of("swift sft --model Qwen/Qwen3-0.6B --max_length 2048", 1))
+    assert "NCCL buffers" in names(of("swift sft --model Qwen/Qwen3-0.6B --max_length 2048", 2))
+
+
+def test_each_rank_that_tokens_are_sent_to_has_its_buffers() -> None:
+    words = "megatron sft --model Qwen/Qwen3-30B-A3B --max_length 2048 --expert_model_parallel_size"
+    few, many = (next(term for term in of(f"{words} {ep}", 8).needs[0].terms if term.name == "NCCL buffers") for ep in (2, 8))
+    assert many.size_bytes - few.size_bytes == 6 * 96 * (1 << 20) + (388 - 484) * (
+        1 << 20
+    )  # experts have no copies to reduce with
 
 
 def test_megatron_lm_is_read_from_its_own_flags() -> None:

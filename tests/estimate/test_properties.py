@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diag.estimate import estimate
 from diag.estimate.activations import stage_activations
-from diag.estimate.advice import advise, peaks
+from diag.estimate.advice import advise, combine, peaks
 from diag.estimate.host import host_terms, save_terms
 from diag.estimate.plan import Plan
 from diag.estimate.states import held, pinned_bytes, state_terms
@@ -128,6 +128,42 @@ def test_advice_as_flags_has_the_effect_that_was_told() -> None:
         again = plan_of("Qwen3-30B-A3B", f"--expert_model_parallel_size 4 --micro_batch_size 2 {item.flags}")
         gpu, host = (new - old for new, old in zip(peaks(again), peaks(plan), strict=True))
         assert (gpu, host) == pytest.approx((item.gpu_bytes, item.host_bytes), abs=1 << 20), item.flags
+
+
+def test_flags_are_combined_where_no_single_one_is_enough() -> None:
+    """The combined flags are passed to the command itself, which is read anew: it fits, and with either one alone it did not."""
+    base = "--expert_model_parallel_size 8 --max_length 2048 --no_save_optim false"
+    plan = plan_of("Qwen3-30B-A3B", base)
+    gpu, host = peaks(plan)
+    alone = [item for item in advise(plan) if "lora" not in item.flags]
+    best = min(alone, key=lambda item: item.gpu_bytes)
+    have = gpu + best.gpu_bytes - (1 << 30), host
+    found = combine(plan, *have)
+    assert found is not None
+    assert found.enough
+    again = peaks(plan_of("Qwen3-30B-A3B", f"{base} {found.advice.flags}"))
+    assert again[0] <= have[0]
+    assert again[1] <= have[1]
+    assert again[0] - gpu == pytest.approx(found.advice.gpu_bytes, abs=1 << 20)
+    assert len(found.advice.flags.split()) == 2 * len(set(found.advice.flags.split()[::2]))
+
+
+def test_nothing_is_combined_where_one_flag_is_enough_or_none_is_needed() -> None:
+    plan = plan_of("Qwen3-8B", "--micro_batch_size 4")
+    gpu, host = peaks(plan)
+    best = min(
+        (item for item in advise(plan) if "lora" not in item.flags and item.host_bytes <= 0), key=lambda item: item.gpu_bytes
+    )
+    assert combine(plan, gpu, host) is None
+    assert combine(plan, None, None) is None
+    assert combine(plan, gpu + best.gpu_bytes, host) is None
+
+
+def test_three_flags_that_are_not_enough_are_called_the_nearest() -> None:
+    found = combine(plan_of("Qwen3-30B-A3B", "--micro_batch_size 4"), 4 << 30, None)
+    assert found is not None
+    assert not found.enough
+    assert "lora" not in found.advice.flags
 
 
 def test_nothing_is_advised_that_is_already_so() -> None:

@@ -1,0 +1,112 @@
+"""Takes a dump for the hub: asks the sidecars, waits for what they send, has the document made and the bundle written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
+from diag.sidecars import SidecarPool
+
+if TYPE_CHECKING:
+    from diag.hub import Hub
+
+__all__ = ["DumpTaker"]
+
+_NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
+
+
+class DumpTaker:
+    """`read_soon` makes the node's watches look; `drained` waits until all records that came before are in; `flush` writes the
+    journal out and tells whether there is one."""
+
+    def __init__(
+        self, hub: Hub, pool: SidecarPool, read_soon: Callable[[], None], drained: Callable[[float], None],
+        flush: Callable[[], bool],
+    ) -> None:
+        self._hub = hub
+        self._pool = pool
+        self._read_soon = read_soon
+        self._drained = drained
+        self._flush = flush
+        self._lock = threading.Lock()
+
+    async def take(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
+        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
+
+        def tell(document: dict[str, Any] | None, error: Exception | None) -> None:
+            if answer.cancelled():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(document or {})
+
+        def work() -> None:
+            try:
+                loop.call_soon_threadsafe(tell, self.take_now(deadline, native=native), None)
+            except Exception as error:  # handed to whoever asked
+                loop.call_soon_threadsafe(tell, None, error)
+
+        threading.Thread(target=work, name="dump", daemon=True).start()
+        return await answer
+
+    def take_now(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
+        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory."""
+        until = time.monotonic() + deadline
+        if not self._lock.acquire(timeout=deadline):
+            raise TimeoutError("another dump has not ended yet")
+        try:
+            return self._take(until, native)
+        finally:
+            self._lock.release()
+
+    def _take(self, until: float, native: bool) -> dict[str, Any]:
+        hub, timer = self._hub, Timer()
+        self._read_soon()
+        name, path = self._name()
+        # The sidecars end before us, so that what they have is there when we must answer.
+        wait = self._pool.dump(name, max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native)))
+        wait.done.wait(until - time.monotonic())
+        self._pool.forget_dump(name)
+        timer.took("sidecars")
+        self._drained(0.5)
+        timer.took("intake")
+        with hub.lock:
+            document = dump_document(hub, wait.answers)
+            chosen = native_ranks(hub.engine) if native else []
+        timer.took("document")
+        if chosen:
+            asked = self._pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
+            asked.done.wait(until - time.monotonic())
+            self._pool.forget_dump(f"{name}-native")
+            add_native(document, chosen, asked.answers)
+            timer.took("native")
+        finish_document(document, timer)
+        if path is not None:
+            with hub.lock:
+                kept = self._flush()
+                facts = manifest_facts(hub)
+            if kept:
+                write_bundle(document, facts, path.parent.parent, path)
+                timer.took("bundle")
+                finish_document(document, timer)
+        return document
+
+    def _name(self) -> tuple[str, Path | None]:
+        """Two dumps of one second are two bundles."""
+        name = stem = time.strftime("dump-%Y%m%d-%H%M%S")
+        if self._hub.run_dir is None:
+            return name, None
+        for number in range(2, 100):
+            path = self._hub.run_dir.path / "dumps" / f"{name}.tar.gz"
+            if not path.exists():
+                break
+            name = f"{stem}-{number}"
+        return name, path

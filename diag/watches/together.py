@@ -1,0 +1,89 @@
+"""All that is read once a node, started and ended together."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from diag.engine import Engine
+from diag.model import Record
+from diag.watches.checkpoints import CheckpointWatch, JobView
+from diag.watches.estimate import estimate_watched
+from diag.watches.kernel import KernelWatch
+from diag.watches.node import GpuWatch, NetworkWatch
+
+__all__ = ["NodeWatches"]
+
+
+class NodeWatches:
+    """`engine` is read under `lock`, to tell the watches where to look; `put` and `sampled` are called from their threads."""
+
+    def __init__(  # noqa: PLR0917 - one caller, the hub
+        self,
+        host: str,
+        engine: Engine,
+        lock: threading.RLock,
+        put: Callable[[Record], None],
+        sampled: Callable[[str, float], None],
+        seconds: float,
+        run_dir: str,
+    ) -> None:
+        self._host = host
+        self._engine = engine
+        self._lock = lock
+        self._put = put
+        self._gpus = GpuWatch(host, put, seconds)
+        self._networks = NetworkWatch(host, put, self._some_rank, sampled)
+        self._kernel = KernelWatch(host, put)
+        self._checkpoints = CheckpointWatch(host, put, self._checkpoint_view, sampled, run_dir)
+
+    def start(self, argv: Sequence[str], pid: int) -> None:
+        """The job's root process is `pid`, its command `argv`."""
+        self._gpus.start()
+        self._networks.start()
+        self._kernel.start()
+        self._checkpoints.start()
+        estimate_watched(argv, pid, self._put, self._host)
+
+    def first_rank(self, pid: int) -> None:
+        """Its own command line tells more than the launcher's."""
+        estimate_watched(None, pid, self._put, self._host)
+
+    def read_soon(self) -> None:
+        """For a dump: what changes slowly is due now. Does not wait."""
+        self._networks.read_soon()
+        self._checkpoints.read_soon()
+
+    def stop(self) -> None:
+        self._gpus.stop()
+        self._networks.stop()
+        self._kernel.stop()
+
+    def finish(self) -> None:
+        """CMD has ended and all that it printed is in: the last look at its checkpoints."""
+        self._checkpoints.finish()
+
+    def close(self) -> None:
+        """End the helper that asks NVML."""
+        self._gpus.close()
+
+    def _some_rank(self) -> int | None:
+        with self._lock:
+            return next((rank.placement.pid for rank in self._engine.job.alive_ranks()), None)
+
+    def _checkpoint_view(self) -> JobView:
+        with self._lock:
+            job = self._engine.job
+            log = job.save_log
+            rank = next((rank.placement.pid for rank in job.alive_ranks()), None)
+            said = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
+            saving = job.phase == "ckpt_save" or log.unwritten is not None
+            return JobView(job.argv, job.pid, rank, _owner(rank or job.pid), saving, said)
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as short as it is
+    except OSError:
+        return None
