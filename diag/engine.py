@@ -24,8 +24,12 @@ CHECK_SECONDS = 1.0
 # A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.
 _LONGEST_CATCH_UP_SECONDS = 600.0
 
-# What follows from something else that was found, the last consequence last: memory runs out, a rank dies of it, its peers wait.
-_CONSEQUENCES = {("rank-died", ""): 1, ("hang", "peer_lost"): 2, ("hang", "peer_not_joined"): 2}
+# What follows from something else that was found, the last consequence last: memory runs out, a rank dies of it, its peers wait,
+# and what it was writing is left as it is.
+_CONSEQUENCES = {
+    ("rank-died", ""): 1, ("hang", "gpu_side"): 1, ("hang", "peer_lost"): 2, ("hang", "peer_not_joined"): 2,
+    ("checkpoint-corrupt", "left_behind"): 3, ("checkpoint-missing", "left_behind"): 4,
+}
 
 Parser = Callable[[Record], Iterator[Observation]]
 

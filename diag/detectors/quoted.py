@@ -28,6 +28,7 @@ CASCADE = re.compile(
 _FRAME = re.compile(r'^(?:\[rank\d{1,6}\]: ?)?\s{0,12}File "[^"\n]{1,400}", line \d{1,7}')
 _TRACED_LINES = 8  # between the last frame and the exception: its source, the carets, a message of several lines
 _LONGEST = 500
+_MOST_RANKS = 32  # the first that failed
 _JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = 5.0, 120.0  # ranks that fail wait for each other, then torchelastic ends them
 
 
@@ -54,6 +55,7 @@ def only_quoted(job: JobState, text: str, ranks: Iterable[RankState] | None = No
         return False
     words = text.strip()[:80]
     failed = [rank for rank in (ranks if ranks is not None else (*job.ranks.values(), *job.past_ranks)) if rank.failed]
+    failed = sorted(failed, key=lambda rank: rank.exited_at or 0.0)[:_MOST_RANKS]
     last = [
         line for rank in failed if rank.exit is None or rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
         for line in list(rank.tail) if _UNCAUGHT.match(line) and not CASCADE.search(line[:_LONGEST])

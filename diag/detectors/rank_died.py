@@ -70,10 +70,11 @@ class RankDiedDetector:
         if left:
             yield _left_finding(left, root, job, now)
             return
-        victims = [rank for rank in job.ranks.values() if rank is not root and (rank.alive or rank.failed)]
+        victims = [rank for rank in job.ranks.values() if rank.rank != root.rank and (rank.alive or rank.failed)]
         how, cause = self._how(root)
         error = _last_error(root)
-        after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+        iteration = job.iteration_then(root.exited_at or now)
+        after = f" after iteration {iteration}" if iteration is not None else ""
         if not after and job.phase != "ended":
             after = f" in phase {job.phase}"
         said = f'; it said: "{_trim(error)}"' if error else "; it said nothing that tells why"

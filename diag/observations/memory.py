@@ -55,6 +55,7 @@ class CgroupMemory(Observation):
     max_events: int = 0  # how often the limit was met
     pressure_full_ratio: float | None = None  # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
     levels: tuple[CgroupLevel, ...] = ()
+    group_kills: int = 0  # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
 
     @property
     def needed_bytes(self) -> int:

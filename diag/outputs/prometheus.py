@@ -277,7 +277,7 @@ def _memory(engine: Engine) -> Iterator[_Sample]:
         if fullest.peak_bytes is not None:
             yield ("diag_cgroup_memory_peak_bytes", (), fullest.peak_bytes, None)
         yield ("diag_cgroup_oom_kills_total", (), sum(group.oom_kills for group in groups.values()), None)
-    told = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.argv, estimated(engine.job))
+    told = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.words, estimated(engine.job))
     if told is not None:
         yield ("diag_checkpoint_forecast_peak_bytes", (), told[1].peak, None)
         yield ("diag_checkpoint_forecast_headroom_bytes", (), told[1].limit - told[1].peak, None)

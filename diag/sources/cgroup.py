@@ -271,6 +271,7 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
         max_events=events.get("max", 0) if met is None else met,
         pressure_full_ratio=_pressure(leaf.get("pressure")),
         levels=tuple(level.told for level in read),
+        group_kills=events.get("oom_group_kill", 0),
     )
 
 

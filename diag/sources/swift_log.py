@@ -17,7 +17,7 @@ _EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
 # ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before it):
 #   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
 # ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
-_METRICS = re.compile(r"\{'loss': .*\}")
+_METRICS = "{'loss': "
 _METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(\d{1,9})'")
 
 # ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
@@ -131,11 +131,12 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
-    match = _METRICS.search(text)
+    begin, end = text.find(_METRICS), text.rfind("}") + 1
     step = _METRICS_STEP.search(text)
-    if match is None or step is None:
+    if begin < 0 or end <= begin or step is None:
         return
-    yield Iteration(rank, int(step[1]), int(step[2]), match[0], numbers_of(match[0]))
+    told = text[begin:end]
+    yield Iteration(rank, int(step[1]), int(step[2]), told, numbers_of(told))
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:

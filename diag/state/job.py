@@ -91,6 +91,7 @@ class JobState(Progress):
         self.returncode: int | None = None
         self.ranks: dict[int, RankState] = {}
         self.past_ranks: list[RankState] = []  # of earlier attempts (elastic restarts)
+        self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each before this one ended, its last iteration
         self.world_size = 0
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
@@ -147,6 +148,10 @@ class JobState(Progress):
         times.append(self.save_moved_at or 0.0)
         times.append(self.started_at or 0.0)
         return max(times)
+
+    def iteration_then(self, at: float) -> int | None:
+        """The last of the attempt that ran at that moment, as far as it came."""
+        return next((iteration for ended, iteration in self.attempts if at <= ended), self.iteration)
 
     def rank_of_pid(self, pid: int) -> int | None:
         for rank in self.ranks.values():
@@ -239,6 +244,8 @@ class JobState(Progress):
 
     def _start_over(self, at: float) -> None:
         """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
+        if self.iteration is not None:
+            self.attempts.append((at, self.iteration))
         self.iteration = self.iteration_at = None
         self._bar = None
         self.steps.start_over()

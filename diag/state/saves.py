@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["SAVE_SECONDS", "Save", "SaveLog", "iteration_of", "switched_on"]
+__all__ = ["SAVE_SECONDS", "Save", "SaveLog", "iteration_of", "never_saves", "switched_on"]
 
 _KEPT = 256
 # Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file system an hour.
@@ -40,6 +40,20 @@ def switched_on(argv: Sequence[str], flag: str) -> bool:
             after = value if equals else argv[place + 1] if place + 1 < len(argv) else ""
             return after.lower() not in ("false", "0", "no", "none")
     return False
+
+
+def never_saves(argv: Sequence[str]) -> bool:
+    """Whether the command says so: transformers' and ms-swift's --save_strategy no. Any other saves at its end at the latest.
+
+    >>> never_saves(["swift", "sft", "--save_strategy", "no"]), never_saves(["swift", "sft", "--save_strategy=steps"])
+    (True, False)
+    """
+    said = ""
+    for place, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in ("--save_strategy", "--save-strategy"):
+            said = value if equals else argv[place + 1] if place + 1 < len(argv) else ""
+    return said == "no"
 
 
 @dataclass(slots=True)

@@ -305,7 +305,9 @@ def test_what_follows_from_another_finding_is_read_after_it() -> None:
 
     says = Says()
     says.findings = [
-        finding("hang", 1.0, "peer_lost"), finding("rank-died", 2.0), finding("shm-too-small", 3.0),
+        finding("checkpoint-missing", 0.2, "left_behind"), finding("checkpoint-corrupt", 0.1, "left_behind"),
+        finding("hang", 1.0, "peer_lost"), finding("rank-died", 2.0),
+        finding("shm-too-small", 3.0),
         finding("straggler", 0.0, severity=Severity.WARNING),
     ]
     engine = Engine({}, [says])
@@ -313,7 +315,22 @@ def test_what_follows_from_another_finding_is_read_after_it() -> None:
     engine.advance(10.0)
     engine.advance(12.0)
 
-    assert [item.id for item in engine.active()] == ["shm-too-small", "rank-died", "hang", "straggler"]
+    read = [item.id for item in engine.active()]
+    assert read == ["shm-too-small", "rank-died", "hang", "checkpoint-corrupt", "checkpoint-missing", "straggler"]
+
+
+def test_gpu_that_failed_is_read_before_the_wait_for_it() -> None:
+    says = Says()
+    says.findings = [
+        Finding(name, JOB, Severity.CRITICAL, Confidence.HIGH, "", "", since, klass)
+        for name, since, klass in (("hang", 1.0, "gpu_side"), ("gpu-fault", 2.0, ""))
+    ]
+    engine = Engine({}, [says])
+
+    engine.advance(10.0)
+    engine.advance(12.0)
+
+    assert [item.id for item in engine.active()] == ["gpu-fault", "hang"]
 
 
 def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_second() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from diag.engine import report
 from diag.observations import (
+    CgroupMemory,
     CheckpointFolder,
     CheckpointsSeen,
     DiskSpace,
@@ -558,3 +559,35 @@ def test_report_has_the_save_under_way_in_numbers_and_in_words_and_none_afterwar
     assert (save["seconds"], save["usual_seconds"], save["written_bytes"], save["asynchronous"]) == (8.0, 20.0, 3 * GIB, False)
     assert "saving for 8 s (usually 20 s), 3.0 GiB written, 0.50 GiB/s" in job_sentence(document)
     assert report(story.engine)["job"]["save"] is None
+
+
+def test_kill_for_memory_in_a_save_is_read_before_what_it_left() -> None:
+    story = Story()
+    story.tell(seen(), Iteration(None, 500, 1500, "500/1500"))
+    story.wait(5)
+    story.tell(SaveFinished(None, "saved", f"{ROOT}/checkpoint-500"), seen(folder(500, at=story.now)))
+    story.tell(Iteration(None, 1000, 1500, "1000/1500"))
+    story.tell(SaveStarted(None, "saving checkpoint", ROOT))
+    story.wait(4)
+    left = seen(folder(500), folder(1000, ".metadata", at=story.now, files=3), tracker=("last-checkpoint", "checkpoint-1000"))
+    story.tell(CgroupMemory(1, 2, "/pod", 9 * GIB, 9 * GIB, 9 * GIB, 0), left)
+    story.wait(4)
+    story.tell(CgroupMemory(1, 2, "/pod", 4 * GIB, 9 * GIB, 9 * GIB, 1))
+    story.exit(1, signal=9)
+    story.wait(5)
+    story.exit(0, signal=15)
+    story.tell(left, RunEnded(None, 1))
+    story.wait(3)
+
+    read = [finding.id for finding in story.findings()]
+
+    assert read == ["host-oom", "rank-died", "checkpoint-corrupt", "checkpoint-missing"]
+
+
+def test_job_that_is_told_to_save_nothing_needs_no_room_for_a_checkpoint() -> None:
+    story = Story()
+    story.tell(RunStarted(None, ("swift", "sft", "--save_strategy", "no", "--output_dir", ROOT), 999, "node-0", 2))
+    story.tell(MemoryEstimated(None, (), (), (), checkpoint_bytes=40 * GIB), disk(30 * GIB))
+    story.wait(2)
+
+    assert story.findings() == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model import Finding
+from diag.model import Finding, Placement
 from diag.observations import (
     CgroupLevel,
     CgroupMemory,
@@ -19,6 +19,7 @@ from diag.observations import (
     KernelRefusal,
     LimitsSeen,
     LogLine,
+    RankFound,
     RunEnded,
     RunStarted,
     SaveFinished,
@@ -26,7 +27,7 @@ from diag.observations import (
     SharedMemory,
     SourceFailed,
 )
-from tests.facts import TRAIN, Story, pid_of, process, stack, tree
+from tests.facts import TICKS, TRAIN, Story, pid_of, process, stack, tree
 
 GIB, MIB = 1 << 30, 1 << 20
 HOST = HostMemory(0, 64 * GIB, 40 * GIB, 5, overcommit=0, commit_limit_bytes=32 * GIB, committed_bytes=8 * GIB)
@@ -564,3 +565,22 @@ def test_save_that_ended_is_not_the_phase_of_a_kill_after_it() -> None:
     cgroup_by_counter(story)
 
     assert "for memory after iteration 510" in story.the("host-oom").summary
+
+
+def test_kill_before_an_elastic_restart_is_told_with_the_iteration_of_then_and_names_no_new_process() -> None:
+    story = told()
+    story.tell(Iteration(None, 19, 1000, "19/1000"))
+    story.wait(2)
+    story.tell(group(kills=1, own=full(OWN)))
+    dies(story, signal=9)
+    story.exit(0, signal=15)
+    for rank in (0, 1):
+        place = Placement(rank, rank, 2, "node-0", 5000 + rank, TICKS, 0, 2, "torchrun")
+        story.tell(RankFound(rank, place, "python train.py"))
+    story.wait(2)
+    story.tell(Iteration(None, 59, 1000, "59/1000"))
+    story.wait(2)
+
+    assert story.the("host-oom").summary.startswith("the kernel killed rank 1 for memory after iteration 19")
+    died = story.the("rank-died")
+    assert "after iteration 19" in died.summary and (died.ranks, died.waiting_ranks) == ((1,), (0,))

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from diag.detectors.memory.forecast import HostOomForecastDetector
 from diag.job.faults.growing_plan import plan_of
 from diag.model import Finding, Placement, Severity
-from diag.observations import CgroupMemory, HostMemory, Iteration, MemoryEstimated, MemoryTerm, RankFound, SaveFinished
+from diag.observations import (
+    CgroupMemory,
+    HostMemory,
+    Iteration,
+    MemoryEstimated,
+    MemoryTerm,
+    RankFound,
+    RunStarted,
+    SaveFinished,
+)
 from diag.state.save_memory import LimitMemory, Outlook, save_every
 from diag.state.save_shape import Component, Mixture
 from tests.facts import TICKS, Story
@@ -373,3 +382,27 @@ def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading
 
     assert [told(risk, 3) for risk in (0.93, 0.98, 0.96, 0.98, 0.91)] == ["warning", *["critical"] * 4]
     assert told(0.93, 4) is Severity.WARNING  # another save has its own risk
+
+
+def test_memory_that_grows_on_the_host_is_not_called_the_jobs_own() -> None:
+    """A neighbour's, as far as the host's numbers tell."""
+    story = Story([HostOomForecastDetector()])
+    for number in range(1, 400):
+        story.tell(HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0), Iteration(None, number, 1000, "x"))
+        story.wait(1.0)
+
+    found = story.the("host-oom-forecast")
+    assert found.summary.startswith("memory of the host (of all that runs on it) grows") and "another job" in found.advice
+
+
+def test_interval_of_saves_is_read_where_a_script_around_the_launcher_hides_it() -> None:
+    job = Job(limit=48 * GIB)
+    story = job.story
+    place = Placement(0, 0, 2, "node-0", 7000, TICKS, 0, 2, "torchrun")
+    story.tell(RunStarted(None, ("bash", "train.sh"), 999, "node-0", 2))
+    story.engine.job.rank_argv = ()
+    story.tell(RankFound(0, place, "python pretrain_gpt.py --save_interval 10"))
+    story.tell(MemoryEstimated(None, (), (), (MemoryTerm("staging", 80 * GIB, "", ""),)))
+    job.steps(5)
+
+    assert job.story.the("host-oom-forecast").summary.startswith("the next save after iteration 10 ")

@@ -183,7 +183,7 @@ def test_dpo_that_stays_at_ln_2_without_gradient_learns_nothing() -> None:
 
 
 def test_learning_rate_of_0_is_named() -> None:
-    assert train([{"loss": 1.25, "grad_norm": 3.0, "learning_rate": 0.0}] * 10).the("loss-collapse").cause == "no_learning_rate"
+    assert train([{"loss": 1.25, "grad_norm": 3.0, "learning_rate": 0.0}] * 50).the("loss-collapse").cause == "no_learning_rate"
 
 
 def test_zero_beside_gradients_that_are_nan_is_a_hidden_nan() -> None:
@@ -287,3 +287,17 @@ def test_of_real_logs_nothing_is_said(log: Path) -> None:
     of_numbers = {kind.name for kind in DETECTORS if kind is not StragglerDetector}
     said: list[Finding] = [change.finding for change in changes if change.finding.id in of_numbers]
     assert said == []
+
+
+def test_warm_up_whose_rates_are_rounded_to_zero_is_no_collapse_before_it_lasts() -> None:
+    # ms-swift rounds to 8 digits: 2.5e-10 more with each step of a long warm-up prints as 0.0 for 20 steps
+    lines = [{"loss": 0.69314718, "grad_norm": 12.1, "learning_rate": 0.0}] * 20
+
+    assert train(lines).findings() == []
+    assert ids(train(lines * 3)) == [("loss-collapse", "warning")]
+
+
+def test_loss_that_is_below_what_is_printed_is_an_info_where_gradients_come() -> None:
+    story = train([{"loss": 0.0, "grad_norm": 0.0001, "learning_rate": 1e-6}] * 20)
+
+    assert ids(story) == [("loss-collapse", "info")]

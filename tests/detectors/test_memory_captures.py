@@ -117,3 +117,12 @@ def test_record_of_a_run_that_ended_does_not_break_off(v2: Path, name: str) -> N
     engine, _, _ = replay([v2 / f"journal-{name}.jsonl.gz"])
 
     assert "how the run ended" not in [line.what for line in engine.not_checked()]
+
+
+def test_kill_of_a_whole_cgroup_is_told_as_one(v2: Path) -> None:
+    def summary(name: str) -> str:
+        engine, _, _ = replay([v2 / f"journal-{name}.jsonl.gz"])
+        return next(finding.summary for finding in engine.active() if finding.id == "host-oom")
+
+    assert "and all else in its cgroup (memory.oom.group) for memory" in summary("group_kill")
+    assert "memory.oom.group" not in summary("container_limit")

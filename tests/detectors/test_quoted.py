@@ -90,6 +90,14 @@ def test_error_that_steps_came_after_does_not_hide_the_one_that_ends_the_job(quo
     assert "after iteration 20: it asked for 16.0 GiB of GPU 1" in oom.summary
 
 
+def test_survived_shortage_of_files_is_no_more_than_a_warning() -> None:
+    story = Story()
+    prints(story, "Traceback (most recent call last):", '  File "/app/cache.py", line 3, in put', QUOTED[4])
+    steps(story, 1, 5)
+
+    assert story.the("fd-limit").severity.value == "warning"
+
+
 def test_full_disk_is_told_after_a_hundred_words_about_full_disks() -> None:
     story = Story()
     for _ in range(100):

@@ -221,3 +221,8 @@ def test_save_behind_a_bar_on_the_same_line_is_seen() -> None:
 
 def test_number_of_any_length_is_no_error() -> None:
     assert list(swift_log.read_line(f" iteration {'9' * 5000}/ 8 | lm loss: 1.2.3 |", None)) == []
+
+
+def test_line_of_a_hundred_thousand_beginnings_of_a_dict_is_read_once() -> None:
+    """With a search from each of them this would take minutes."""
+    assert list(swift_log.read_line("{'loss': " * 100_000, 0)) == []

@@ -102,7 +102,7 @@ class CheckpointCorruptDetector:
         put_away = f" Move {folder.path} away" + (f": {tracker[0]} names it." if names_it and tracker else ".")
         cause = "truncated" if folder.damaged and not folder.missing else "incomplete"
         return Finding(
-            id="checkpoint-corrupt", subject=JOB, since=broken.since, cause=cause,
+            id="checkpoint-corrupt", subject=JOB, klass="left_behind", since=broken.since, cause=cause,
             severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
             summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {gib(folder.size_bytes)}){why}; "

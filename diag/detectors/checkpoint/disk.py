@@ -10,6 +10,7 @@ from diag.detectors.checkpoint.lines import Rule, Said, SaidLines, failed_by, gi
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CheckpointFolder, DiskSpace, Observation
 from diag.state.job import JobState
+from diag.state.saves import never_saves
 
 __all__ = ["DiskFullDetector"]
 
@@ -119,6 +120,8 @@ class DiskFullDetector:
             return None
         last = _last_whole(job)
         size = last.size_bytes if last else job.memory_estimate.checkpoint_bytes if job.memory_estimate else None
+        if never_saves(job.words):
+            return None
         if not size:
             return None
         for root, (at, space) in job.disks.items():

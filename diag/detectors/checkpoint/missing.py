@@ -88,7 +88,7 @@ class CheckpointMissingDetector:
             flags = resume_advice(job.words, whole.path, whole.kind) if whole else ""
             by_name = f" ({name_of(whole)}), or load it by name: {flags}" if whole else ""
             return Finding(
-                id="checkpoint-missing", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH,
+                id="checkpoint-missing", subject=JOB, klass="left_behind", severity=Severity.CRITICAL, confidence=Confidence.HIGH,
                 since=item.since if item else now, cause="tracker_broken" if item else "tracker_absent_dir",
                 summary=f"{tracker[0]} in {root} names {PurePosixPath(named).name}, {what}: the next start would load it and "
                 "fail",

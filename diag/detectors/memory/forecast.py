@@ -9,6 +9,7 @@ from diag.observations import Observation
 from diag.state.job import JobState
 from diag.state.save_memory import HOST, LimitMemory, Outlook
 from diag.state.save_shape import SaveShape
+from diag.state.saves import never_saves
 
 __all__ = ["HostOomForecastDetector"]
 
@@ -45,7 +46,7 @@ class HostOomForecastDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if job.broken or job.returncode is not None:
             return  # what happened is host-oom's
-        told = job.save_memory.outlook(now, job, job.argv, estimated(job))
+        told = job.save_memory.outlook(now, job, job.words, estimated(job))
         if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]):
             yield self._of_save(now, job, *told)
             return
@@ -87,14 +88,16 @@ class HostOomForecastDetector:
     def _of_leak(self, now: float, job: JobState, limit: LimitMemory, left: float) -> Finding:
         point = limit.series.points[-1]
         assert limit.series.limit
+        whose = "memory of the host (of all that runs on it)" if limit.path == HOST else "host memory of the job"
         return Finding(
             id="host-oom-forecast",
             subject=JOB,
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
-            summary=f"host memory of the job grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
+            summary=f"{whose} grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
             f"{_gib(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in {left / 60:.0f} min",
-            advice=_ADVICE["leak"],
+            advice=("See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. " if limit.path == HOST
+                    else "") + _ADVICE["leak"],
             since=now,
             cause="leak",
             evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
@@ -104,7 +107,9 @@ class HostOomForecastDetector:
 
 def estimated(job: JobState) -> int | None:
     """What a save takes by the command's arguments, once the job is in its steps and its own memory is measured."""
-    return job.memory_estimate.save_bytes or None if job.memory_estimate is not None else None
+    if job.memory_estimate is None or never_saves(job.words):
+        return None
+    return job.memory_estimate.save_bytes or None
 
 
 def _past_the_end(job: JobState, outlook: Outlook) -> bool:

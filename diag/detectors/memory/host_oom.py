@@ -169,7 +169,7 @@ class HostOomDetector:
             id="host-oom", subject=JOB, severity=Severity.CRITICAL if cost else Severity.WARNING,
             confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=culprits, waiting_ranks=victims,
             since=event.at, cause=verdict.cause,
-            summary=f"the kernel killed {who} for memory {phase_words(job, phase)}: "
+            summary=f"the kernel killed {who}{_with_all(event)} for memory {phase_words(job, event.at, phase)}: "
                     f"{_limit_words(verdict, event)}{tail}",
             advice=advice.after_kill(job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower),
             evidence=tuple(evidence), final=True,
@@ -185,7 +185,7 @@ class HostOomDetector:
             id="host-oom", subject=JOB, severity=Severity.CRITICAL,
             confidence=Confidence.MEDIUM if refusal.cause in ("allocation_refused", "pinned_host") else Confidence.HIGH,
             ranks=refusal.ranks, since=refusal.at, cause=refusal.cause,
-            summary=f"{who} could not {what} {phase_words(job, phase_of(job, refusal.at))}: {self._why(refusal)}",
+            summary=f"{who} could not {what} {phase_words(job, refusal.at)}: {self._why(refusal)}",
             advice=advice.after_refusal(refusal, self._host),
             evidence=tuple(Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines), final=True,
         )
@@ -213,13 +213,18 @@ def _stalled(job: JobState, stall: Stall) -> Finding:
         id="host-oom", subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, ranks=stall.ranks, since=stall.since,
         cause="reclaim_stall",
         summary=f"{rank_words(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
-                f"{phase_words(job, phase_of(job, stall.since))}: cgroup {group.path} is {above} ({size(group.usage_bytes)} used)"
+                f"{phase_words(job, stall.since)}: cgroup {group.path} is {above} ({size(group.usage_bytes)} used)"
                 + (f", all its tasks stood still for {stall.ratio:.0%} of the last 10 s" if stall.ratio is not None else ""),
         advice=advice.in_stall(group.limit_bytes, stall.high_bytes),
         evidence=(Evidence("cgroup", f"high {group.high_events}, max {group.max_events} events, usage {size(group.usage_bytes)}, "
                                      f"page cache {size(group.cache_bytes)}{stall.seen}", stall.since, group.rank),),
         holds_seconds=30.0,
     )
+
+
+def _with_all(event: Event) -> str:
+    whole = any(after.group_kills > before.group_kills for before, after in event.groups.values())
+    return " and all else in its cgroup (memory.oom.group)" if whole else ""
 
 
 def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:

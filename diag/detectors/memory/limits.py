@@ -44,7 +44,7 @@ class _FirstLine:
         sure = sure or is_traced(self._above.get(fact.rank, ()))
         if sure and len(self._sure) < 4096:
             self._sure.setdefault(fact.rank, (at, fact.text))
-        elif len(self._last) < 4096:
+        elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
     def judge(self, job: JobState, *, likely: bool = False) -> None:
@@ -151,7 +151,8 @@ class FdLimitDetector:
 
     What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
 
-    False alarms: a rank that really keeps 90 % of its limit open for good.
+    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of data, only count
+    where a rank fails soon after and says nothing else.
     """
 
     name = "fd-limit"
@@ -178,7 +179,8 @@ class FdLimitDetector:
         else:
             text = f"a process{_of(ranks)} could not open another file (EMFILE)"
         yield Finding(
-            id="fd-limit", subject=JOB, severity=Severity.CRITICAL if crashed else Severity.WARNING,
+            id="fd-limit", subject=JOB,
+            severity=Severity.CRITICAL if crashed and (job.broken or near) else Severity.WARNING,
             confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
             cause="exhausted" if crashed else "nearly_full", summary=text,
             advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.memory.refusals import first_failed
-from diag.detectors.memory.words import phase_of, phase_words
+from diag.detectors.memory.words import phase_words
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CgroupPids, KernelRefusal, LogLine, Observation
 from diag.state.job import JobState
@@ -84,7 +84,7 @@ class PidsLimitDetector:
         limit = f"a limit of {newest.limit} processes and threads" if newest.limit else "its limit is met"
         return _finding(
             job, ranks, since, "cgroup_pids",
-            f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, since))}: cgroup {newest.path} "
+            f"{_who(ranks)} could not start a process or thread {phase_words(job, since)}: cgroup {newest.path} "
             f"allows no more ({limit}, {newest.refused - self._first[newest.rank].refused} refused)",
             (Evidence("cgroup", f"pids.current {newest.current}, pids.max {newest.limit}, refused {pids.refused}", at, pids.rank),
              *self._said(said)),
@@ -96,7 +96,7 @@ class PidsLimitDetector:
         ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
             job, ranks, at, "cgroup_pids",
-            f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: the kernel says that "
+            f"{_who(ranks)} could not start a process or thread {phase_words(job, at)}: the kernel says that "
             f"cgroup {_path_of(job, refusal.cgroup)} allows no more",
             (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
         )
@@ -106,7 +106,7 @@ class PidsLimitDetector:
         ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
             job, ranks, at, "rlimit_nproc",
-            f"{_who(ranks)} could not start a process or thread {phase_words(job, phase_of(job, at))}: RLIMIT_NPROC allows its "
+            f"{_who(ranks)} could not start a process or thread {phase_words(job, at)}: RLIMIT_NPROC allows its "
             f"user {limit}", self._said(self._lines),
         )
 

@@ -50,20 +50,23 @@ def phase_of(job: JobState, at: float) -> str:
     phase = job.phase_then(at)
     if any(save.began <= at <= (save.ended or at) for save in job.save_log.saves):
         return "ckpt_save"
-    if phase in ("steady", "training", "first_step") and _save_due(job):
+    if phase in ("steady", "training", "first_step") and _save_due(job, job.iteration_then(at)):
         return "save_due"
     return phase
 
 
-def _save_due(job: JobState) -> bool:
+def _save_due(job: JobState, iteration: int | None) -> bool:
     every = next((value for name in _SAVE_FLAGS if (value := flag(job, name)) is not None), "")
-    if not every.isdigit() or not int(every) or not job.iteration:
+    if not every.isdigit() or not int(every) or not iteration:
         return False
-    return job.iteration % int(every) == 0
+    return iteration % int(every) == 0
 
 
-def phase_words(job: JobState, phase: str) -> str:
-    done = f"after iteration {job.iteration}" if job.iteration is not None else ""
+def phase_words(job: JobState, at: float, known: str = "") -> str:
+    """What the job did then, as it is said of that moment: a restart has begun to count anew since."""
+    phase = known or phase_of(job, at)
+    iteration = job.iteration_then(at)
+    done = f"after iteration {iteration}" if iteration is not None else ""
     return {
         "ckpt_save": f"while saving a checkpoint {done}".rstrip(),
         "save_due": f"{done}, when a checkpoint was to be saved",
@@ -122,8 +125,9 @@ def victim_words(job: JobState, verdict: Verdict) -> str:
 
 def _was_killed(job: JobState, rank: int) -> bool:
     """Or may have been: its exit could not be read."""
-    end = job.ranks[rank].exit if rank in job.ranks else None
-    return end is not None and (end.signal == signal.SIGKILL or (end.signal is None and end.exit_code is None))
+    ends = [one.exit for one in (job.ranks.get(rank), *job.past_ranks) if one is not None and one.rank == rank]
+    known = [end for end in ends if end is not None]
+    return any(end.signal == signal.SIGKILL or (end.signal is None and end.exit_code is None) for end in known)
 
 
 def _held(kill: KernelOomKill) -> int:

@@ -35,10 +35,10 @@ _ADVICE = {
 class LossCollapseDetector:
     """Meaning: the loss has the same value in line after line: nothing is learnt.
 
-    Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0 or a learning rate of 0; 50 lines where
-    neither tells why and the rate is printed and no longer rises (a warm-up moves bf16 weights too little at first); 0 in 3
-    lines whose gradient norm is nan or inf. A DPO loss that stays 0.6931 is policy and reference being the same: each run
-    begins there.
+    Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0; 50 lines with a learning rate of 0 (in a
+    warm-up it may be rounded), or where neither tells why and the rate is printed and no longer rises (a warm-up moves bf16
+    weights too little at first); 0 in 3 lines whose gradient norm is nan or inf. A DPO loss that stays 0.6931 is policy and
+    reference being the same: each run begins there. A loss of 0 beside gradients is an info.
 
     What to do: the advice follows the cause: no_gradient, no_learning_rate, nan_hidden (transformers prints 0 for nan), zero,
     stuck.
@@ -77,7 +77,8 @@ class LossCollapseDetector:
             return ""  # it prefers all chosen by far: nothing is left to learn, and nothing is broken
         if all(point.grad == 0 for point in last):
             return "no_gradient"
-        if all(point.rate == 0 for point in last):
+        # ms-swift rounds to 8 digits: a warm-up begins with rates that print as 0.
+        if len(points) >= _MANY and all(point.rate == 0 for point in points):
             return "no_learning_rate"
         if zero:
             return "zero"
@@ -98,8 +99,11 @@ class LossCollapseDetector:
             "no_gradient": "; the gradient norm is 0",
             "no_learning_rate": "; the learning rate is 0",
         }.get(cause, "")
+        severity = Severity.CRITICAL if cause == "nan_hidden" else Severity.WARNING
+        if cause == "zero" and (last.grad or 0.0) > 0:
+            severity = Severity.INFO  # gradients come: it is below what is printed, and the model knows its data
         yield Finding(
-            id="loss-collapse", subject=JOB, severity=Severity.CRITICAL if cause == "nan_hidden" else Severity.WARNING,
+            id="loss-collapse", subject=JOB, severity=severity,
             confidence=Confidence.MEDIUM if cause == "stuck" else Confidence.HIGH, cause=cause, since=first.at,
             summary=f"the loss is {say(last.loss)} in {self._length} lines in a row, since "
             f"{iteration_words(first.iteration).removeprefix('at ')}{same}{why}",
