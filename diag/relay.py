@@ -84,6 +84,7 @@ class Relay:
         self._on_output = on_output
         self._writers = [_Writer(outlet, report) for outlet in outlets]
         self._cursors = [outlet.lane.cursor() for outlet in outlets]
+        self._followed = [0] * len(self._cursors)  # how far `on_output` has it
         self._ends: list[int] = []
         self._ended = False
         self._pause = threading.Event()
@@ -107,12 +108,14 @@ class Relay:
             pass
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what CMD has written by now is out; False when the reader did not take it in time."""
+        """Wait until what CMD has written by now is out, and `on_output` has it; False when they did not take it in time."""
         deadline = time.monotonic() + timeout
         ends = [writer.outlet.lane.size() for writer in self._writers]
-        for writer, end in zip(self._writers, ends, strict=True):
+        for i, (writer, end) in enumerate(zip(self._writers, ends, strict=True)):
             writer.wake.set()
-            while writer.outlet.lane.relayed < end and writer.thread.is_alive():
+            while (writer.outlet.lane.relayed < end and writer.thread.is_alive()) or (
+                self._followed[i] < end and self._follower.is_alive()
+            ):
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(0.002)
@@ -176,6 +179,7 @@ class Relay:
                 except Exception:
                     self._on_output = None
                     self._report(f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}")
+        self._followed[i] = cursor.offset
         lane = writer.outlet.lane
         if count or lane.size() < lane.relayed:  # new output, or a cut that the writer must see
             writer.wake.set()
