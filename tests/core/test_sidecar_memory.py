@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -39,23 +40,26 @@ def takes(process: subprocess.Popen[bytes], size: int) -> None:
     assert process.stdout.readline() == b"has\n"
 
 
+def both(sidecar: Any, timeout: float = 20.0) -> None:
+    until, kinds = time.monotonic() + timeout, set()
+    while len(kinds) < 2:
+        left = until - time.monotonic()
+        kinds.add(sidecar.until(lambda message: message.get("source") in ("cgroup", STACKS), left)["source"])
+
+
 def test_memory_that_rises_is_read_long_before_the_next_period_and_with_a_stack(rank: subprocess.Popen[bytes]) -> None:
     with beside(rank, node_seconds=3600.0, stack_seconds=3600.0) as sidecar:
-        sidecar.source("cgroup")  # the one of the period
-        sidecar.source(STACKS)
+        both(sidecar)  # of the period, in whichever order
         sidecar.order({"memory": True})
         sidecar.source("cgroup")  # the first look
         began = time.monotonic()
 
-        # The cgroup is also that of whoever runs the tests: what they give back at that moment hides a rise, so there are several.
-        kinds: set[str] = set()
-        while kinds != {"cgroup", STACKS}:
+        # The cgroup is also that of whoever runs the tests: what they give back then hides a rise, so there are several.
+        while True:
             takes(rank, 256 << 20)
-            until = time.monotonic() + 3.0
             with contextlib.suppress(queue.Empty):
-                while kinds != {"cgroup", STACKS}:
-                    left = until - time.monotonic()
-                    kinds.add(sidecar.until(lambda message: message.get("source") in ("cgroup", STACKS), left)["source"])
+                both(sidecar, 3.0)
+                break
         assert time.monotonic() - began < 20
 
 

@@ -1,5 +1,4 @@
-"""Lines of a log that say that a checkpoint could not be written or loaded, with what stood around them. Shared by this "
-"package."""
+"""Lines of a log that say that a checkpoint could not be written or loaded, with what stood around them. This package's own."""
 
 from __future__ import annotations
 
