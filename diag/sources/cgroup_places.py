@@ -59,7 +59,7 @@ def find(  # noqa: PLR0917 - one caller
 
 
 # /proc/PID/cgroup, Linux 6.18, hybrid (v1 memory, empty v2 beside it), 2026-11-21:
-#   4:memory:/process_api/4d27535b32ad21312d67424ac84a1167
+#   4:memory:/machine/4d27535b32ad21312d67424ac84a1167
 #   0::/
 def _membership(text: str, controller: str) -> tuple[int, str]:
     """Version (0: no such cgroup) and path. v1 first: where it has the controller, v2 has not."""

@@ -14,7 +14,7 @@ _MOST_SEEN = 4096
 
 # Lines of Linux 6.1 (cgroup v2) and 6.18 (v1) as dmesg shows them, 2026-11-21:
 #   [   32.895574] memory: usage 65536kB, limit 65536kB, failcnt 48
-#   [24443.912445] Memory cgroup stats for /process_api/d795/diag-test-16719:
+#   [24443.912445] Memory cgroup stats for /machine/d795/diag-test-16719:
 #   [24443.912494] total_rss 50225152
 #   [24443.912517] [  16721]     0 16721    54329    14438    12992     1446         0   172032        0             0 python
 #   [   32.896183] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/t,task_memcg=/t,
