@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.checkpointpaths import NamedPath, named_paths, save_root
 from diag.model import Payload, Record
 from diag.sources import checkpoint, disk
 from diag.sources import run as run_source
-from diag.watches.checkpointpaths import NamedPath, named_paths, save_root
 
 __all__ = ["CheckpointWatch", "JobView"]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from diag.checkpointpaths import named_paths
 from diag.model import Record
 from diag.observations import CheckpointsSeen, DiskSpace, SourceFailed, SourceWorks
 from diag.sources.parsers import PARSERS
-from diag.watches.checkpointpaths import named_paths
 from diag.watches.checkpoints import CheckpointWatch, JobView
 from tests.sources.test_checkpoint import safetensors, torch_dist
 
