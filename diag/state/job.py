@@ -13,24 +13,11 @@ from typing import Any
 from diag.model import NotChecked
 from diag.observations import (
     BarMoved,
-    CgroupMemory,
-    CgroupPids,
-    CheckpointsSeen,
-    CudaErrorRaised,
-    CudaOutOfMemory,
-    DiskSpace,
-    EnvironmentSeen,
     EpochStarted,
     FlightRecorder,
-    GpuHealth,
-    GpuSample,
-    HostMemory,
-    InterfacesSeen,
     Interrupted,
     Iteration,
-    LimitsSeen,
     LogLine,
-    MemoryEstimated,
     MetricsLogged,
     NcclCommunicator,
     NcclFact,
@@ -38,46 +25,37 @@ from diag.observations import (
     NcclPlainLines,
     NcclRasListening,
     NcclVersion,
-    NetworkExpected,
     Observation,
     PhaseMarked,
     ProcessTree,
     RankExited,
     RankFound,
-    RdmaAccess,
-    RdmaPortsSeen,
     RecorderAsked,
     RunEnded,
     RunStarted,
     SaveFinished,
     SaveStarted,
-    SharedMemory,
     SourceFailed,
     SourceWorks,
     StackSample,
     StepsPlanned,
-    SxidReported,
     Unparsed,
     WorkerFailureReported,
     WorkerNamed,
-    XidReported,
 )
 from diag.stacks import Activity
 from diag.state.brokenoff import broken_off
-from diag.state.gpufaults import GpuFaults
+from diag.state.machine import MACHINE_HANDLERS, Machine
 from diag.state.nccl import NcclState
 from diag.state.ncclprocesses import NcclProcesses
-from diag.state.network import NetworkState
-from diag.state.progress import PROGRESS_HANDLERS, Progress
 from diag.state.rank import TAIL_LINES, RankState
 from diag.state.residence import Residence
-from diag.state.save_memory import SaveMemory
 from diag.state.saves import switched_on
 
 __all__ = ["JobState"]
 
 
-class JobState(Progress):
+class JobState(Machine):
     """The job as observed so far."""
 
     def __init__(self) -> None:
@@ -89,24 +67,13 @@ class JobState(Progress):
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.returncode: int | None = None
-        self.ranks: dict[int, RankState] = {}
         self.past_ranks: list[RankState] = []  # of earlier attempts (elastic restarts)
         self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each before this one ended, its last iteration
         self.world_size = 0
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
-        self.host_memory: HostMemory | None = None
-        self.gpus: dict[int, tuple[float, GpuSample]] = {}
-        self.gpu_health: dict[int, tuple[float, GpuHealth]] = {}
-        self.gpu_faults = GpuFaults()
-        self.checkpoints: dict[str, CheckpointsSeen] = {}  # by the save folder
-        self.save_moved_at: float | None = None  # when files of a checkpoint last came or grew during a save
-        self.disks: dict[str, tuple[float, DiskSpace]] = {}  # by path
-        self.memory_estimate: MemoryEstimated | None = None
-        self.save_memory = SaveMemory()
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
-        self.network = NetworkState()
         self.residence = Residence()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
@@ -152,14 +119,6 @@ class JobState(Progress):
     def iteration_then(self, at: float) -> int | None:
         """The last of the attempt that ran at that moment, as far as it came."""
         return next((iteration for ended, iteration in self.attempts if at <= ended), self.iteration)
-
-    def rank_of_pid(self, pid: int) -> int | None:
-        for rank in self.ranks.values():
-            if rank.placement.pid == pid:
-                return rank.rank
-            if rank.tree and any(child.pid == pid for child in rank.tree.children):
-                return rank.rank
-        return None
 
     def not_checked(self) -> list[NotChecked]:
         """One line per source that could not look, ranks with the same reason together."""
@@ -310,9 +269,6 @@ class JobState(Progress):
             if isinstance(fact, FlightRecorder):
                 rank.recorder = fact
 
-    def _told_of(self, fact: Observation) -> RankState | None:
-        return self.ranks.get(fact.rank) if fact.rank is not None else None
-
     def _note_activity(self, rank: RankState) -> None:
         """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic in them."""
         reading = rank.reading if rank.alive else None
@@ -354,75 +310,6 @@ class JobState(Progress):
     def _nccl(self, at: float, fact: NcclLine | NcclFact) -> None:
         self.nccl.observe(at, fact)
 
-    def _limits(self, at: float, fact: LimitsSeen) -> None:
-        if fact.rank in self.ranks:
-            self.ranks[fact.rank].limits = fact
-
-    def _rdma_access(self, at: float, fact: RdmaAccess) -> None:
-        rank = self._told_of(fact)
-        if rank is not None and rank.placement.pid == fact.pid:
-            rank.rdma, rank.rdma_at = fact, at
-
-    def _environment(self, at: float, fact: EnvironmentSeen) -> None:
-        rank = self._told_of(fact)
-        if rank is not None and rank.placement.pid == fact.pid:
-            rank.variables = dict(fact.variables)
-
-    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen | NetworkExpected) -> None:
-        self.network.observe(at, fact)
-
-    def _cgroup(self, at: float, fact: CgroupMemory) -> None:
-        for rank in self._addressed(fact.rank):
-            rank.cgroup = fact
-        self.save_memory.cgroup(at, fact, self)
-
-    def _shm(self, at: float, fact: SharedMemory) -> None:
-        for rank in self._addressed(fact.rank):
-            rank.shm = fact
-
-    def _addressed(self, rank: int | None) -> list[RankState]:
-        if rank is None:
-            return list(self.ranks.values())
-        return [self.ranks[rank]] if rank in self.ranks else []
-
-    def _host_memory(self, at: float, fact: HostMemory) -> None:
-        self.host_memory = fact
-        self.save_memory.host(at, fact, self)
-
-    def _gpu(self, at: float, fact: GpuSample) -> None:
-        self.gpus[fact.index] = (at, fact)
-        users = [fact.rank] if fact.rank is not None else [self.rank_of_pid(pid) for pid in fact.pids]
-        for user in users:
-            if user is not None and user in self.ranks:
-                self.ranks[user].gpu_index = fact.index
-
-    def _gpu_fault(self, at: float, fact: XidReported | SxidReported | CudaOutOfMemory | CudaErrorRaised) -> None:
-        self.gpu_faults.observe(at, fact)
-
-    def _gpu_health(self, at: float, fact: GpuHealth) -> None:
-        self.gpu_health[fact.index] = (at, fact)
-
-    def _checkpoints(self, at: float, fact: CheckpointsSeen) -> None:
-        """Growth counts as progress while a save is under way: on a network file system only the folder tells of it."""
-        if fact.role != "save":
-            return
-        before = self.checkpoints.get(fact.root)
-        self.checkpoints[fact.root] = fact
-        newest = max(fact.folders, key=lambda folder: folder.changed_at, default=None)
-        grew = newest is not None and self.save_log.grew(at, newest.size_bytes)
-        if self.phase == "ckpt_save" and (grew or (before is not None and before.folders != fact.folders)):
-            self.save_moved_at = at
-
-    def _disk(self, at: float, fact: DiskSpace) -> None:
-        self.disks[fact.path] = (at, fact)
-
-    def _estimate(self, at: float, fact: MemoryEstimated) -> None:
-        self.memory_estimate = fact
-
-    def _pids(self, at: float, fact: CgroupPids) -> None:
-        for rank in self._addressed(fact.rank):
-            rank.pids = fact
-
     def _source_failed(self, at: float, fact: SourceFailed) -> None:
         self.failed_sources[(fact.source, fact.rank)] = fact
 
@@ -447,7 +334,7 @@ _MOVES = frozenset({
 
 
 _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
-    **PROGRESS_HANDLERS,
+    **MACHINE_HANDLERS,
     RunStarted: JobState._run_started,
     RunEnded: JobState._run_ended,
     RankFound: JobState._rank_found,
@@ -465,25 +352,6 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     NcclVersion: JobState._nccl,
     NcclRasListening: JobState._nccl,
     NcclCommunicator: JobState._nccl,
-    LimitsSeen: JobState._limits,
-    RdmaAccess: JobState._rdma_access,
-    RdmaPortsSeen: JobState._network,
-    InterfacesSeen: JobState._network,
-    NetworkExpected: JobState._network,
-    EnvironmentSeen: JobState._environment,
-    CgroupMemory: JobState._cgroup,
-    SharedMemory: JobState._shm,
-    HostMemory: JobState._host_memory,
-    GpuSample: JobState._gpu,
-    GpuHealth: JobState._gpu_health,
-    XidReported: JobState._gpu_fault,
-    SxidReported: JobState._gpu_fault,
-    CudaOutOfMemory: JobState._gpu_fault,
-    CudaErrorRaised: JobState._gpu_fault,
-    CheckpointsSeen: JobState._checkpoints,
-    DiskSpace: JobState._disk,
-    MemoryEstimated: JobState._estimate,
-    CgroupPids: JobState._pids,
     SourceFailed: JobState._source_failed,
     SourceWorks: JobState._source_works,
     Unparsed: JobState._unparsed,

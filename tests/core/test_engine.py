@@ -280,9 +280,10 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/arrivals.py": {"diag.observations"},
         "state/progress.py": {"diag.observations", "diag.state.saves", "diag.state.silences",
                               "diag.state.steptimes"},
+        "state/machine.py": {"diag.observations"} | {
+            f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
         "state/job.py": {"diag.model", "diag.observations", "diag.stacks"} | {
-            f"diag.state.{part}" for part in ("brokenoff", "gpufaults", "nccl", "ncclprocesses", "network", "progress", "rank",
-                                              "residence", "save_memory", "saves")},
+            f"diag.state.{part}" for part in ("brokenoff", "machine", "nccl", "ncclprocesses", "rank", "residence", "saves")},
         "state/pinned.py": {"diag.observations"},
         "state/gpufaults.py": {"diag.observations", "diag.state.pinned", "diag.xids"},
         "xids.py": set(),
