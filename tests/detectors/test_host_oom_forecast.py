@@ -406,3 +406,28 @@ def test_interval_of_saves_is_read_where_a_script_around_the_launcher_hides_it()
     job.steps(5)
 
     assert job.story.the("host-oom-forecast").summary.startswith("the next save after iteration 10 ")
+
+
+def saving_job(*words: str) -> Story:
+    story = Story([HostOomForecastDetector()])
+    story.tell(RunStarted(None, ("megatron", "rlhf", *words), 999, "node-0", 2))
+    story.tell(Iteration(None, 1, 100, "iteration 1"))
+    return story
+
+
+def unchecked(story: Story) -> list[str]:
+    return [item.what for item in HostOomForecastDetector().not_checked(story.engine.job)]
+
+
+def test_a_first_save_of_which_nothing_is_known_is_not_checked_rather_than_clear() -> None:
+    assert unchecked(saving_job("--output_dir", "/out")) == ["whether the first checkpoint save fits into host memory"]
+
+
+def test_a_job_without_saves_one_that_saved_and_one_with_an_estimate_are_no_open_question() -> None:
+    saved = saving_job("--output_dir", "/out")
+    saved.tell(SaveFinished(None, "saved", "/out/checkpoint-1"))
+    told = saving_job("--output_dir", "/out")
+    told.tell(MemoryEstimated(None, (), (), (MemoryTerm("staged", GIB, "", ""),)))
+
+    for story in (saving_job(), saving_job("--output_dir", "/out", "--save_strategy", "no"), saved, told):
+        assert unchecked(story) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from diag.checkpointpaths import named_paths
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.observations import Observation
 from diag.state.job import JobState
@@ -58,7 +59,15 @@ class HostOomForecastDetector:
                 return
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        return ()
+        """Steps are made, a save is to come, and nothing tells what it takes: silence would look like room."""
+        first = job.returncode is None and job.iteration is not None and not job.save_log.count
+        saves = any(named.role == "save" for named in named_paths(job.words)) and not never_saves(job.words)
+        if first and saves and estimated(job) is None:
+            yield NotChecked(
+                "whether the first checkpoint save fits into host memory",
+                "no save was seen yet, and the command's arguments do not tell what one takes",
+                "let --model name a folder with its config.json; `diag estimate -- CMD` says what is missing",
+            )
 
     def _of_save(self, now: float, job: JobState, limit: LimitMemory, outlook: Outlook) -> Finding:
         where = _where(limit)
