@@ -351,6 +351,31 @@ def test_kill_of_a_neighbour_at_another_limit_is_not_taken_for_the_writer_that_o
     assert (found.ranks, found.cause) == ((1,), "cgroup_limit") and "593" not in found.summary
 
 
+def test_writer_that_nobody_had_seen_is_of_the_one_rank_that_lives_in_the_cgroup_that_the_kernel_names() -> None:
+    story = told()
+    alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
+    story.tell(group(own=alone))
+
+    story.tell(group(kills=1, own=full(alone)), kernel(687, "/pod/rank1", "/pod/rank1", 4 * GIB))
+    dies(story, code=1)
+
+    found = story.the("host-oom")
+    assert (found.ranks, found.cause) == ((1,), "cgroup_limit")
+    assert "process python3 (host pid 687), which held 3.0 GiB, in the cgroup of rank 1" in found.summary
+
+
+def test_process_that_the_kernel_took_from_a_cgroup_beside_the_ranks_is_nobodys() -> None:
+    # given: the kernel's own name of the cgroup is another than the rank's (a namespace): it may be anybody's
+    story = told()
+    alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
+    story.tell(group(own=alone))
+
+    story.tell(group(kills=1, own=full(alone)), kernel(687, "/docker/4d27", "/docker/4d27", 4 * GIB))
+    dies(story, code=1)
+
+    assert story.the("host-oom").ranks == ()
+
+
 def test_pid_of_the_launchers_table_and_of_dmesg_are_joined_where_there_are_only_logs() -> None:
     story = Story()
     story.exit(1, signal=9)

@@ -84,7 +84,9 @@ def decide(
     if event.groups:
         group = next(iter(event.groups.values()))
         stranger = next((kill for kill, _ in event.kernel if _may_be_of(kill, group[1])), None)
-        alone = _alone_in(job, leaf_of(group[1])) if stranger is None else ()
+        alone = _alone_in(job, leaf_of(group[1]))
+        if stranger is not None and not _is_a_child_of(job, alone, stranger, group[1]):
+            alone = ()
         return _by_counter(event, group, killed, stranger, alone)
     if event.host is not None and killed and not event.kernel:
         return _by_host(event, killed, full)
@@ -95,6 +97,14 @@ def _may_be_of(kill: KernelOomKill, group: CgroupMemory) -> bool:
     """Whether a kill whose process we do not know can be that which our cgroup counted: the limit that was met is one of its."""
     limits = {group.limit_bytes, *(level.limit_bytes for level in group.levels)} - {None}
     return not kill.cgroup or kill.limit_bytes is None or not limits or kill.limit_bytes in limits
+
+
+def _is_a_child_of(job: JobState, ranks: tuple[int, ...], kill: KernelOomKill, group: CgroupMemory) -> bool:
+    """Whether it was a fork of the rank that lives in this cgroup alone: killed there, and called as the rank is. Others may
+    live beside it (a TensorBoard in the container). In a cgroup namespace the kernel's path may be "/", which says nothing."""
+    there = kill.victim_cgroup.strip("/") != "" and leaf_of(group).endswith(kill.victim_cgroup)
+    trees = [tree for rank in ranks if (tree := job.ranks[rank].tree) is not None]
+    return there and any(tree.main.comm == kill.comm for tree in trees)
 
 
 def _by_number(job: JobState, kill: KernelOomKill) -> Seen | None:

@@ -114,8 +114,9 @@ def victim_words(job: JobState, verdict: Verdict) -> str:
     if seen is not None:
         who = role_of(job, seen)
         return f"{who} (pid {seen.pid}){held}" if seen.main else f"{who}{held or (f', which held {size(seen.rss_bytes)},')}"
-    if verdict.ranks and kill is None and not any(_was_killed(job, rank) for rank in verdict.ranks):
-        return f"a process in the cgroup of {rank_words(verdict.ranks)}"
+    if verdict.ranks and not any(_was_killed(job, rank) for rank in verdict.ranks):
+        who = f"process {kill.comm} (host pid {kill.pid}){held}" if kill is not None else "a process"
+        return f"{who} in the cgroup of {rank_words(verdict.ranks)}"
     if verdict.ranks:
         return f"rank{'s' if len(verdict.ranks) > 1 else ''} {','.join(map(str, verdict.ranks))}"
     if kill is not None:
