@@ -73,6 +73,9 @@ def _both_read(run: Run) -> bool:
 
 
 def _both_save(run: Run) -> bool:
+    """And all steps are read that were made before it: one read later would end the phase."""
+    if run.job().get("iteration") != run.text().count("'iteration': "):
+        return False
     saving = [rank for rank in run.ranks() if "checkpoint" in (rank["activity"], rank["context"])]
     return run.job().get("phase") == "ckpt_save" and len(saving) == 2
 
