@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "replay": ("diag.commands.replay", "the same checks over evidence on disk"),
     "doctor": ("diag.commands.doctor", "check machine, limits and environment before the run"),
     "estimate": ("diag.commands.estimate", "GPU and host memory that CMD will need, the save included"),
+    "rules": ("diag.commands.rules", "test and list the rules for lines of logs"),
     "explain": ("diag.commands.explain", "the manual page of a finding"),
 }
 

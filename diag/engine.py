@@ -118,7 +118,9 @@ class Engine:
         said: dict[tuple[str, str], Finding] = {}
         for detector in self._detectors:
             for finding in detector.check(now, self.job):
-                said.setdefault(finding.key, finding)
+                if finding.key not in said or (said[finding.key].rule and not finding.rule):
+                    said[finding.key] = finding
+        changes.extend(self._yield(now, said))
         for key, finding in said.items():
             known = self._open.get(key)
             if known is None:
@@ -139,6 +141,21 @@ class Engine:
             changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
         self._past.extend(changes)
         del self._past[:-1000]
+        return changes
+
+    def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
+        """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
+        named = {finding.id for finding in said.values() if not finding.rule}
+        named |= {known.finding.id for known in self._open.values() if not known.finding.rule}
+        changes = []
+        for key, finding in list(said.items()):
+            if finding.rule and named.intersection((finding.id, *finding.yields_to)):
+                del said[key]
+        for key, known in list(self._open.items()):
+            if known.finding.rule and named.intersection((known.finding.id, *known.finding.yields_to)):
+                if said.get(key) is None:
+                    changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
+                del self._open[key]
         return changes
 
     # -- reading ------------------------------------------------------------------------------------------

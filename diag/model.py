@@ -171,6 +171,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     holds_seconds: float = 0.0  # how long the condition must be absent before the finding is called resolved
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
+    rule: str = ""  # of the rule that says so: detectors know more, and one that names the same takes its place
+    yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
 
     @property
     def key(self) -> tuple[str, str]:
@@ -192,6 +194,7 @@ class Finding:
             "cause": self.cause,
             "advice": self.advice,
             "evidence": [item.to_json() for item in self.evidence],
+            **({"rule": self.rule} if self.rule else {}),
         }
 
 

@@ -16,7 +16,9 @@ from diag.detectors.network import (
     TransportMismatchDetector,
 )
 from diag.detectors.rank_died import RankDiedDetector
+from diag.detectors.signatures import SignatureDetector
 from diag.engine import Detector
+from diag.rules.ruleset import RuleSet
 
 __all__ = ["DETECTORS", "make_detectors"]
 
@@ -37,9 +39,10 @@ DETECTORS: tuple[type[Detector], ...] = (
     NcclInitErrorDetector,
     EnvHarmfulDetector,
     EnvNoEffectDetector,
+    SignatureDetector,
 )
 
 
-def make_detectors() -> list[Detector]:
-    """Fresh ones: detectors hold state of one job."""
-    return [kind() for kind in DETECTORS]
+def make_detectors(rules: RuleSet | None = None) -> list[Detector]:
+    """Fresh ones: detectors hold state of one job. `rules` in place of those that come with diag."""
+    return [SignatureDetector(rules) if kind is SignatureDetector else kind() for kind in DETECTORS]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from diag.estimate.errors import EstimateError
 from diag.estimate.shell_script import training_command
 from diag.launchers.rendezvous import split_environment
@@ -231,10 +233,6 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        import yaml  # type: ignore[import-untyped]  # accelerate brings it; diag itself needs none
-    except ImportError as error:
-        raise EstimateError(f"cannot read {path}: PyYAML is not installed beside diag", hint="pip install pyyaml") from error
     try:
         data = yaml.safe_load(path.read_text(errors="replace")[:200_000])
     except (OSError, yaml.YAMLError) as error:

@@ -42,6 +42,7 @@ from diag.observations.log import (
     SaveFinished,
     SaveStarted,
     StepsPlanned,
+    VersionSeen,
 )
 from diag.observations.machine import (
     LimitsSeen,
@@ -214,6 +215,7 @@ __all__ = [
     "ThreadStack",
     "Unparsed",
     "VerbsDriverMissing",
+    "VersionSeen",
     "WatchdogState",
     "WorkerFailureReported",
     "WorkerNamed",

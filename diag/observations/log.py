@@ -18,6 +18,7 @@ __all__ = [
     "SaveFinished",
     "SaveStarted",
     "StepsPlanned",
+    "VersionSeen",
 ]
 
 
@@ -111,3 +112,11 @@ class NonFiniteReported(Observation):
     what: str
     where: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSeen(Observation):
+    """The log tells the version of a package, called as pip calls it (ms-swift, megatron-core, deepspeed, torch, nccl)."""
+
+    package: str
+    version: str

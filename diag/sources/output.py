@@ -11,7 +11,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, Unparsed
-from diag.sources import cuda_log, nccl_log, numbers_log, swift_log, torch_log, trainer_log, watchdog_log
+from diag.sources import cuda_log, nccl_log, numbers_log, swift_log, torch_log, trainer_log, version_log, watchdog_log
 
 __all__ = ["PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
 
@@ -215,3 +215,5 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
     yield from watchdog_log.read_line(text, rank)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
+    if version_log.may_tell(text):
+        yield from version_log.read_line(text, rank)

@@ -1,0 +1,137 @@
+"""What a line of the log says by the rules: the first real error, apart from what follows from it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+
+from diag.detectors.memory.words import phase_words
+from diag.detectors.quoted import failed_soon, only_quoted
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import Iteration, LogLine, Observation, VersionSeen
+from diag.rules.load import packaged
+from diag.rules.reader import Hit, LogReader
+from diag.rules.ruleset import RuleSet
+from diag.state.job import JobState
+
+__all__ = ["SignatureDetector", "fill"]
+
+_SETTLE_SECONDS = 2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
+_WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
+_MOST_AFTER = 3  # consequences that are named
+_LONGEST_GROUP = 160
+_PLACE = re.compile(r"\{(\w{1,40})\}")
+
+
+class SignatureDetector:
+    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) tells what went wrong.
+
+    Evidence: the line, the traceback above it, and which later errors only follow from it. Of several errors the first that
+    ended the job is named: what the program survived (it made steps, or caught it) is none, nor what it only printed (a sample
+    of the data). Where another check knows more (memory, network, a full disk), that one speaks.
+
+    What to do: as the rule's own page says: `diag explain RULE`.
+
+    False alarms: as the rule's own page says.
+    """
+
+    name = "signatures"
+
+    def __init__(self, rules: RuleSet | None = None) -> None:
+        self._reader = LogReader(packaged() if rules is None else rules)
+        self._versions: dict[str, str] = {}
+        self._steps: list[int] = []  # lines read when each of the last new steps was reported
+        self._iteration: int | None = None
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, LogLine):
+            if not fact.bar:
+                self._reader.read(at, fact.rank, fact.text)
+        elif isinstance(fact, Iteration):
+            if fact.iteration != self._iteration:
+                self._iteration = fact.iteration
+                self._steps = [*self._steps[-_WENT_ON_STEPS + 1 :], self._reader.lines]
+        elif isinstance(fact, VersionSeen):
+            self._versions[fact.package] = fact.version
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        hits = [
+            hit for known in self._reader.hits.values() for hit in known
+            if self._reader.rules.fits(hit.rule, self._versions) and self._reader.stands(hit)
+        ]
+        for hit in hits:
+            if hit.rule.when == "always" and hit.rule.finding is not None and hit.rule.role == "root":
+                yield self._finding(hit, [], job, hit.rule.finding)
+        ended = [hit for hit in hits if hit.rule.when == "failed" and self._ended_it(hit, now, job)]
+        roots = [hit for hit in ended if hit.rule.role == "root"]
+        named = [hit for hit in roots or ended if hit.rule.finding is not None]
+        if not named:
+            return
+        root = min(named, key=self._order)
+        assert root.rule.finding is not None
+        after = [hit for hit in ended if hit is not root and hit.number > root.number]
+        yield self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+    def _order(self, hit: Hit) -> tuple[bool, bool, int]:
+        """Errors that the program went on from come last, then those that it may have caught; else the first."""
+        caught = hit.rule.kind == "exception" and not hit.uncaught
+        return (self._went_on(hit), caught, hit.number)
+
+    def _went_on(self, hit: Hit) -> bool:
+        return len(self._steps) == _WENT_ON_STEPS and self._steps[0] >= hit.number
+
+    def _ended_it(self, hit: Hit, now: float, job: JobState) -> bool:
+        if not failed_soon(job, hit.last_at) or self._went_on(hit):
+            return False
+        if job.returncode is None and now - hit.at < _SETTLE_SECONDS:
+            return False
+        if hit.rule.kind != "exception":
+            return True
+        ranks = [job.ranks[rank] for rank in hit.ranks if rank in job.ranks] or None
+        return not only_quoted(job, hit.text, ranks)
+
+    def _finding(self, hit: Hit, after: list[Hit], job: JobState, finding: str) -> Finding:
+        rule = hit.rule
+        ranks = tuple(sorted(hit.ranks)) or _who_failed(job)
+        who = rank_words(ranks) if ranks else "the job"
+        words = {"who": who, **hit.groups}
+        phase = phase_words(job, hit.at) if job.phase_then(hit.at) not in ("launch", "ended") else ""
+        evidence = [Evidence("output", "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
+        evidence += [
+            Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank) for later in after[:_MOST_AFTER]
+        ]
+        confidence = Confidence.LOW if rule.role == "consequence" or rule.status == "experimental" else (
+            Confidence.HIGH if hit.uncaught or rule.when == "always" else Confidence.MEDIUM
+        )
+        return Finding(
+            id=finding, subject=JOB, severity=Severity(rule.severity), confidence=confidence, ranks=ranks, since=hit.at,
+            cause=rule.cause, summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
+            advice=fill(rule.advice, words), evidence=tuple(evidence), final=True, rule=rule.id, yields_to=tuple(rule.follows),
+        )
+
+
+def fill(text: str, words: Mapping[str, str]) -> str:
+    """A rule's sentence with its {names} filled in; nothing else of it is interpreted.
+
+    >>> fill("{who} has no module {module}", {"who": "rank 1", "module": "apex"})
+    'rank 1 has no module apex'
+    """
+    return _PLACE.sub(lambda match: words.get(match[1], match[0])[:_LONGEST_GROUP], text)
+
+
+def _frames(hit: Hit) -> list[str]:
+    """The last of the traceback above an exception, and of other lines the two before."""
+    return list(hit.above[-6 if hit.rule.kind == "exception" else -2 :])
+
+
+def _who_failed(job: JobState) -> tuple[int, ...]:
+    """Where the line does not say whose it is: the only rank that ended by itself."""
+    own = [
+        rank.rank for rank in (*job.ranks.values(), *job.past_ranks)
+        if rank.failed and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
+    ]
+    return (own[0],) if len(set(own)) == 1 else ()

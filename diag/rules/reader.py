@@ -1,0 +1,149 @@
+"""A log, line by line, into the hits of rules: where an exception ends, what is only printed data."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diag.rules.ruleset import RuleSet, winners
+from diag.rules.schema import Rule
+from diag.sources.prefix import message_of
+
+__all__ = ["Hit", "LogReader"]
+
+_ABOVE = 12  # lines that are kept above the newest: a frame, its source and carets, a message of several lines
+_KEPT = 4  # hits of one rule: the first ones
+_MOST_RANKS = 4096
+
+# CPython 3.8-3.14:
+#   Traceback (most recent call last):
+#     File "/app/train.py", line 3, in main
+_FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?::|$)")
+_NAMED = re.compile(r"(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Invalid|Timeout|Failure)(?::|$)")
+# The two sentences between the tracebacks of one failure (CPython 3.8-3.14).
+_CHAINS = ("The above exception was the direct cause of the following exception", "During handling of the above exception")
+# What Python says of exceptions that end nothing (3.8-3.14); multiprocessing and concurrent.futures pass theirs on.
+_NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
+# ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
+#   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
+_OF_SWIFT = "[INFO:swift] ["
+_SAMPLE = re.compile(r"\[(?:[A-Z]{1,20}_)?(?:INPUT|LABELS|PROMPT|RESPONSE)(?:_IDS)?\] ")
+
+
+@dataclass(slots=True)
+class Hit:
+    """A rule's line. `number` counts lines from 1 over all that were read; `above` are the lines before it, oldest first."""
+
+    rule: Rule
+    at: float
+    number: int
+    rank: int | None
+    text: str
+    groups: Mapping[str, str]
+    uncaught: bool  # torch's own hook has put the rank before it
+    above: tuple[str, ...]
+    ranks: set[int] = field(default_factory=set)
+    times: int = 1
+    last_at: float = 0.0
+
+
+class LogReader:
+    """Told each line, with its rank where known. Keeps of each rule the first hits, of each other pattern the last time seen."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.lines = 0
+        self.hits: dict[str, list[Hit]] = {}
+        self._seen: dict[tuple[str, str, int], list[float]] = {}  # of `also` and `unless`: when, first and last
+        self._recent: dict[str, deque[float]] = {}
+        self._above: dict[int | None, deque[str]] = {}
+        self._sample: set[int | None] = set()
+
+    def read(self, at: float, rank: int | None, text: str) -> Hit | None:
+        """The hit that the line is, new or one more of a known one; None for others."""
+        self.lines += 1
+        above = self._above.get(rank)
+        if above is None:
+            if len(self._above) >= _MOST_RANKS:
+                return None
+            above = self._above[rank] = deque(maxlen=_ABOVE)
+        candidates = self.rules.candidates(text)
+        hit = None
+        if candidates or rank in self._sample or text.startswith(_OF_SWIFT):
+            hit = self._judge(at, rank, text, candidates, above)
+        above.append(text)
+        return hit
+
+    def _judge(self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]) -> Hit | None:
+        message = message_of(text)
+        if _SAMPLE.match(message.text):
+            self._sample.add(rank)
+            return None
+        if rank in self._sample:
+            if not message.level and message.rank is None:
+                return None
+            self._sample.discard(rank)
+        matches = self.rules.find(candidates, message.text)
+        for match in matches:
+            if match.role != "match":
+                times = self._seen.setdefault((match.rule.id, match.role, match.number), [at, at])
+                times[-1] = at
+        best = winners(matches)
+        if not best:
+            return None
+        match = max(best, key=lambda one: len(one.rule.match[one.number].literal))
+        rule = match.rule
+        if rule.role == "benign":
+            return None
+        uncaught = message.rank is not None
+        if rule.kind == "exception" and not _ends_a_traceback(message.text, above, uncaught):
+            return None
+        return self._note(Hit(rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), last_at=at))
+
+    def _note(self, hit: Hit) -> Hit | None:
+        if hit.rank is not None:
+            hit.ranks.add(hit.rank)
+        if hit.rule.count > 1:
+            recent = self._recent.setdefault(hit.rule.id, deque(maxlen=hit.rule.count))
+            recent.append(hit.at)
+            if len(recent) < hit.rule.count or hit.at - recent[0] > hit.rule.within:
+                return None
+        known = self.hits.setdefault(hit.rule.id, [])
+        for old in known:
+            if old.groups == hit.groups:
+                old.times += 1
+                old.last_at = hit.at
+                if hit.rank is not None and len(old.ranks) < _MOST_RANKS:
+                    old.ranks.add(hit.rank)
+                return old
+        if len(known) < _KEPT:
+            known.append(hit)
+            return hit
+        return None
+
+    def stands(self, hit: Hit) -> bool:
+        """Whether what the rule wants beside its line was seen, and what it does not want was not."""
+        rule = hit.rule
+        if not all(self._near(hit, "also", number) for number in range(len(rule.also))):
+            return False
+        return not any(self._near(hit, "unless", number) for number in range(len(rule.unless)))
+
+    def _near(self, hit: Hit, role: str, number: int) -> bool:
+        times = self._seen.get((hit.rule.id, role, number))
+        return times is not None and any(abs(when - hit.at) <= hit.rule.within for when in times)
+
+
+def _ends_a_traceback(message: str, above: deque[str], uncaught: bool) -> bool:
+    """`IndexError: list index out of range` below frames; what an exception is called is anybody's choice."""
+    if not _EXCEPTION.match(message):
+        return False
+    bare = [message_of(line).text for line in above]
+    for place in range(len(bare) - 1, -1, -1):
+        if _FRAME.match(bare[place]):
+            return True
+        if any(chain in bare[place] for chain in _CHAINS):
+            break
+    return uncaught and _NAMED.match(message) is not None

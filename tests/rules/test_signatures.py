@@ -1,0 +1,132 @@
+"""What the rules say of a job's log: the first real error, and nothing of what only follows, was survived or was printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from diag.model import Change, ChangeKind, Confidence
+from diag.observations import Iteration, LogLine
+from tests.facts import Story
+
+MISSING = (
+    "Traceback (most recent call last):",
+    '  File "/workspace/train.py", line 3, in <module>',
+    "    import apex",
+    "ModuleNotFoundError: No module named 'apex'",
+)
+PEER = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577."
+SAMPLE = (
+    "[INFO:swift] [CHOSEN_INPUT] <|im_start|>user", "Why does this fail?", *MISSING, "<|im_end|>", "[INFO:swift] model loaded",
+)
+
+
+def says(story: Story, rank: int | None, *lines: str) -> None:
+    for line in lines:
+        story.tell(LogLine(rank, "stderr", f"[rank{rank}]: {line}" if rank is not None else line))
+
+
+def fails(story: Story, *ranks: int) -> None:
+    for rank in ranks:
+        story.exit(rank, code=1)
+    story.wait(5.0)
+
+
+def of_rules(story: Story) -> list[str]:
+    return [finding.id for finding in story.findings() if finding.rule]
+
+
+def test_first_real_error_is_named_with_its_rank_and_what_follows_is_only_evidence() -> None:
+    story = Story()
+
+    says(story, 0, *MISSING[:2], PEER)
+    says(story, 1, *MISSING)
+    fails(story, 1, 0)
+
+    found = story.the("missing-module")
+    assert (found.ranks, found.rule, found.confidence) == ((1,), "missing-module", Confidence.HIGH)
+    assert "rank 1 has no Python module apex" in found.summary and "pip install apex" in found.advice
+    assert of_rules(story) == ["missing-module"]
+    assert story.findings()[0] is found, "the cause is read before the rank's death"
+
+
+def test_line_without_a_rank_is_of_the_only_rank_that_failed_by_itself() -> None:
+    story = Story()
+
+    says(story, None, *MISSING)
+    story.exit(1, code=1)
+    story.exit(0, signal=15)
+    story.wait(5.0)
+
+    assert story.the("missing-module").ranks == (1,)
+
+
+@pytest.mark.parametrize("lines", [SAMPLE, ("ModuleNotFoundError: No module named 'apex'",)], ids=["sample", "no-traceback"])
+def test_error_that_is_only_printed_is_none(lines: Sequence[str]) -> None:
+    story = Story()
+
+    says(story, None, *lines)
+    fails(story, 1)
+
+    assert of_rules(story) == []
+
+
+def test_error_that_the_job_outlives_is_none() -> None:
+    story = Story()
+
+    says(story, None, *MISSING)
+    for step in range(3):
+        story.tell(Iteration(0, step + 1, 100, f"{step + 1}/100"))
+        story.wait(1.0)
+    fails(story, 1)
+
+    assert of_rules(story) == []
+
+
+def test_error_of_a_healthy_job_is_none() -> None:
+    story = Story()
+
+    says(story, None, *MISSING)
+    story.wait(600.0)
+
+    assert of_rules(story) == []
+
+
+def test_caught_error_comes_after_the_one_that_nobody_caught() -> None:
+    story = Story()
+
+    says(story, None, *MISSING)
+    says(story, 1, *MISSING[:3], "ModuleNotFoundError: No module named 'transformer_engine'")
+    fails(story, 1)
+
+    assert "transformer_engine" in story.the("missing-module").summary
+
+
+def test_rule_is_silent_beside_a_detector_that_names_the_same() -> None:
+    story = Story()
+    says(story, 1, *MISSING)
+    story.wait(1.0)
+    story.exit(1, code=1)
+    story.wait(5.0)
+    opened = story.the("missing-module")
+
+    # when: a detector, which knows more than a line, names it too
+    class Precise:
+        name = "precise"
+
+        def observe(self, at: float, fact: object) -> None: ...
+
+        def check(self, now: float, job: object) -> list[object]:
+            from dataclasses import replace
+
+            return [replace(opened, rule="", summary="by name")]
+
+        def not_checked(self, job: object) -> tuple[()]:
+            return ()
+
+    story.engine._detectors = [*story.engine._detectors, Precise()]  # type: ignore[list-item]
+    changes: list[Change] = story.engine.advance(story.now + 2.0)
+
+    assert [finding.summary for finding in story.findings() if finding.id == "missing-module"] == ["by name"]
+    assert ChangeKind.RESOLVED not in {change.kind for change in changes}
