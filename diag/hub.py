@@ -31,6 +31,7 @@ from diag.memory_peek import watchers
 from diag.model import Change, Placement, Record
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.rankfiles import RankFiles
+from diag.rules.load import for_a_run
 from diag.rundir import RunDir
 from diag.settings import Settings
 from diag.sidecars import SidecarPool
@@ -81,7 +82,7 @@ class Hub:
     ) -> None:
         self.settings = settings
         self.run_dir = run_dir
-        self.engine = Engine(PARSERS, make_detectors())
+        self.engine = Engine(PARSERS, make_detectors(for_a_run(settings.rules, talk)))
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__

@@ -18,6 +18,7 @@ from diag.engine import Engine
 from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
 from diag.model import Change, Record
+from diag.rules.ruleset import RuleSet
 from diag.rundir import read_run
 from diag.sources.output import SOURCE as OUTPUT
 from diag.sources.output import LineAssembler
@@ -30,9 +31,9 @@ _MOST_MEMBERS = 10_000
 _LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
 
 
-def replay_records(records: Iterable[Record]) -> tuple[Engine, list[Change]]:
-    """Feed records in the order given. The engine, and all that changed."""
-    engine = Engine(PARSERS, make_detectors())
+def replay_records(records: Iterable[Record], rules: RuleSet | None = None) -> tuple[Engine, list[Change]]:
+    """Feed records in the order given. The engine, and all that changed. `rules` in place of those that come with diag."""
+    engine = Engine(PARSERS, make_detectors(rules))
     changes: list[Change] = []
     for record in records:
         changes += engine.feed(record)
@@ -40,14 +41,14 @@ def replay_records(records: Iterable[Record]) -> tuple[Engine, list[Change]]:
     return engine, changes
 
 
-def replay(paths: list[Path]) -> tuple[Engine, list[Change], list[str]]:
+def replay(paths: list[Path], rules: RuleSet | None = None) -> tuple[Engine, list[Change], list[str]]:
     """Replay everything given as one job. Returns the engine, the changes and notes on what could not be used.
 
     Raises DiagError for a path that is nothing diag can read.
     """
     notes: list[str] = []
     unended: list[Path] = []
-    engine, changes = replay_records(_records(paths, notes, unended))
+    engine, changes = replay_records(_records(paths, notes, unended), rules)
     engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
 

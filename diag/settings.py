@@ -34,6 +34,7 @@ class Settings(BaseSettings):
     ras: Literal["auto", "force", "off"] = Field("auto", description="whether NCCL RAS is asked under suspicion")
     expected_net: str = Field("", description="networks that NCCL is meant to use between nodes: names with * and ? and commas, "
                               "as NCCL writes them (IB, IBext*, AWS Libfabric, Socket); empty: anything but sockets")
+    rules: Path | None = Field(None, description="a folder of rules for lines of the log, beside those that come with diag")
     stack_seconds: float = Field(5.0, ge=0.5, description="time between stack samples of a healthy rank")
     close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")
     proc_seconds: float = Field(2.0, ge=0.2, description="time between readings of /proc of a rank")

@@ -12,6 +12,8 @@ import pytest
 from diag.cli import VERBS, make_parser
 from diag.commands.explain import pages
 from diag.detectors import DETECTORS
+from diag.detectors.signatures import SignatureDetector
+from diag.rules.load import packaged
 from diag.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -148,7 +150,8 @@ def test_no_option_is_documented_that_there_is_not() -> None:
 
 def ids_in_code() -> set[str]:
     """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's lines."""
-    found = {kind.name for kind in DETECTORS}
+    found = {kind.name for kind in DETECTORS if kind is not SignatureDetector}
+    found |= {rule.finding for rule in packaged().rules if rule.finding is not None}
     for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):

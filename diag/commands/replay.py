@@ -16,6 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
                         help="a run directory, a dump bundle, a capture directory or log files; - is stdin")
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
+    parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag")
     parser.add_argument("--changes", action="store_true", help="print each change with its time instead of the report")
 
 
@@ -25,8 +26,9 @@ def run(args: argparse.Namespace) -> int:
     from diag.outputs.text import classes_text, report_text
     from diag.outputs.view import stack_classes
     from diag.replay import replay
+    from diag.rules.load import load
 
-    engine, changes, notes = replay(args.paths)
+    engine, changes, notes = replay(args.paths, load([args.rules]) if args.rules else None)
     for note in notes:
         print(f"diag: {note}", file=sys.stderr)
     document = report(engine, resolved=True)

@@ -51,6 +51,7 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
                         "and later; force: earlier ones too, which may crash the job)")
     parser.add_argument("--expect-net", metavar="NAME[,NAME]", help="networks that NCCL is meant to use between nodes, such as "
                         "'IB,IBext*' or Socket (default: anything but sockets)")
+    parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
         settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, inject=args.inject,
                         nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds, ras=args.ras,
-                        expected_net=args.expect_net)
+                        expected_net=args.expect_net, rules=args.rules)
         return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
     finally:
         prepared.witness.close()

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.sources.exits import ExitWatch
 
     settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, stack_seconds=args.stack_seconds,
-                    ras=args.ras, expected_net=args.expect_net)
+                    ras=args.ras, expected_net=args.expect_net, rules=args.rules)
     pid, stack_signal = _target(args)
     words = _command_line(pid)
     run_dir = None

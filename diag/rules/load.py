@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from diag.errors import DiagError
 from diag.rules.ruleset import RuleSet
 from diag.rules.schema import Rule
 
-__all__ = ["Loaded", "Problem", "load", "packaged", "packaged_folder", "read_rules"]
+__all__ = ["Loaded", "Problem", "for_a_run", "load", "packaged", "packaged_folder", "read_rules"]
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where PyYAML was built with it: ten times as quick
 _LARGEST_FILE = 1 << 20
@@ -132,6 +132,15 @@ def load(folders: Sequence[Path]) -> RuleSet:
         return RuleSet(tuple(rules.values()))
     except ValueError as error:
         raise DiagError(f"a rule cannot be used: {error}", hint="`diag rules test DIR` tells where", exit_code=2) from None
+
+
+def for_a_run(folder: Path | None, talk: Callable[[str], None]) -> RuleSet:
+    """As `load`; the job comes first: rules that cannot be used are said, and diag watches with its own."""
+    try:
+        return load([folder] if folder is not None else [])
+    except DiagError as error:
+        talk(f"{error}; the rules of {folder} are not used")
+        return packaged()
 
 
 @lru_cache(maxsize=1)
