@@ -82,7 +82,8 @@ class Hub:
     ) -> None:
         self.settings = settings
         self.run_dir = run_dir
-        self.engine = Engine(PARSERS, make_detectors(for_a_run(settings.rules, talk)))
+        rules = for_a_run(settings.rules, talk)
+        self.engine = Engine(PARSERS, make_detectors(rules))
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__
@@ -105,7 +106,7 @@ class Hub:
         self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
         self._watches = NodeWatches(
             self.host, self.engine, self.lock, self.put, self._sampled, settings.node_seconds,
-            str(run_dir.path) if run_dir else "",
+            str(run_dir.path) if run_dir else "", rules.kernel_words,
         )
         self._dumps = DumpTaker(self, self._pool, self._watches.read_soon, self._await_drained, self._flush_journal)
         self._flames = FlameRecorder()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Iteration, LogLine, Observation, VersionSeen
+from diag.observations import Iteration, KernelLine, LogLine, Observation, VersionSeen
 from diag.rules.load import packaged
 from diag.rules.reader import Hit, LogReader
 from diag.rules.ruleset import RuleSet
@@ -48,6 +48,8 @@ class SignatureDetector:
         if isinstance(fact, LogLine):
             if not fact.bar:
                 self._reader.read(at, fact.rank, fact.text)
+        elif isinstance(fact, KernelLine):
+            self._reader.read(at, None, fact.text)
         elif isinstance(fact, Iteration):
             if fact.iteration != self._iteration:
                 self._iteration = fact.iteration
@@ -100,7 +102,7 @@ class SignatureDetector:
         who = rank_words(ranks) if ranks else "the job"
         words = {"who": who, **hit.groups}
         phase = phase_words(job, hit.at) if job.phase_then(hit.at) not in ("launch", "ended") else ""
-        evidence = [Evidence("output", "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
+        evidence = [Evidence("output" if rule.source == "log" else "kmsg", "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
         evidence += [
             Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank) for later in after[:_MOST_AFTER]
         ]

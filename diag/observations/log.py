@@ -10,6 +10,7 @@ __all__ = [
     "BarMoved",
     "EpochStarted",
     "Iteration",
+    "KernelLine",
     "LogLine",
     "LossScaleReduced",
     "MetricsLogged",
@@ -29,6 +30,13 @@ class LogLine(Observation):
     stream: str
     text: str
     bar: bool = False  # ended by a carriage return: a progress bar being redrawn
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLine(Observation):
+    """One line of the kernel's log, as dmesg shows it: "[  137.224733] Memory cgroup out of memory: ..."."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

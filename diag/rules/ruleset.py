@@ -61,6 +61,7 @@ class RuleSet:
                     by_literal[pattern.literal].append(_compile(rule, role, number, pattern))
         self._of_literal = [by_literal[literal] for literal in by_literal]
         self.literals = tuple(by_literal)
+        self.kernel_words = tuple(pattern.literal for rule in rules if rule.source == "kernel" for pattern in rule.match)
         self._set = None
         if self.literals:
             self._set = re2.Set.SearchSet(_options(_MEMORY))

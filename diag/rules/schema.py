@@ -72,6 +72,9 @@ class Rule(_Strict):
         "root", description="root: what went wrong; consequence: what follows from something else, named only when nothing else "
         "is; benign: looks like an error and is none"
     )
+    source: Literal["log", "kernel"] = Field(
+        "log", description="kernel: a line of the kernel's log too (/dev/kmsg, dmesg), not only of the job's"
+    )
     kind: Literal["line", "exception"] = Field(
         "line", description="exception: only the line that ends a Python traceback (not what is printed of others' errors)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.model import Record
-from diag.observations import Observation, Unparsed
+from diag.observations import KernelLine, Observation, Unparsed
 from diag.sources import kmsg_gpu, kmsg_memory
 
 __all__ = ["SOURCE", "parse"]
@@ -25,5 +25,6 @@ def parse(record: Record) -> Iterator[Observation]:
     memory = kmsg_memory.Reader()
     for line in lines:
         if isinstance(line, str):
+            yield KernelLine(None, line[:_LONGEST])
             yield from kmsg_gpu.read_line(line[:_LONGEST])
             yield from memory.read_line(line[:_LONGEST])

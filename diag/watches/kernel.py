@@ -7,7 +7,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from diag.model import Record
@@ -38,7 +38,9 @@ _MOST_TAKEN = 1000  # lines in one record of ours
 class KmsgLines:
     """Takes raw records of /dev/kmsg, gives the lines that matter, as `dmesg` shows them."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        """`words`: what other lines that matter hold, beside those of memory and of GPUs."""
+        self._words = (*_WORDS, *(word.encode() for word in words))
         self._inside = False
         self._fragment: bytes | None = None
 
@@ -64,7 +66,7 @@ class KmsgLines:
         return [stamp + line.decode("utf-8", "replace")[:900] for line in text.split(b"\\x0a") if self._wanted(line)]
 
     def _wanted(self, text: bytes) -> bool:
-        if any(word in text for word in _WORDS):
+        if any(word in text for word in self._words):
             if _BEGINS in text:
                 self._inside = True
             elif _ENDS in text:
@@ -88,14 +90,15 @@ def open_log(path: Path = Path("/dev/kmsg")) -> int:
 class KernelWatch:
     """Puts the lines that matter, from the moment it starts on, until it is stopped."""
 
-    def __init__(self, host: str, put: Callable[[Record], None], opened: Callable[[], int] = open_log) -> None:
+    def __init__(self, host: str, put: Callable[[Record], None], opened: Callable[[], int] = open_log,
+                 words: Iterable[str] = ()) -> None:
         self._host = host
         self._put = put
         self._opened = opened
         self._stopped = threading.Event()
         self._wake_read, self._wake_write = -1, -1
         self._thread: threading.Thread | None = None
-        self._lines = KmsgLines()
+        self._lines = KmsgLines(words)
 
     def start(self) -> None:
         """What the kernel says from now on is told: the place in its log is taken before this returns."""

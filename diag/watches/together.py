@@ -28,6 +28,7 @@ class NodeWatches:
         sampled: Callable[[str, float], None],
         seconds: float,
         run_dir: str,
+        kernel_words: Sequence[str] = (),
     ) -> None:
         self._host = host
         self._engine = engine
@@ -35,7 +36,7 @@ class NodeWatches:
         self._put = put
         self._gpus = GpuWatch(host, put, seconds)
         self._networks = NetworkWatch(host, put, self._some_rank, sampled)
-        self._kernel = KernelWatch(host, put)
+        self._kernel = KernelWatch(host, put, words=kernel_words)
         self._checkpoints = CheckpointWatch(host, put, self._checkpoint_view, sampled, run_dir)
 
     def start(self, argv: Sequence[str], pid: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from diag.model import Record
 from diag.observations import KernelOomKill, SourceFailed, XidReported
+from diag.rules.load import packaged
 from diag.sources import kmsg
 from diag.sources.parsers import PARSERS
 from diag.watches.kernel import KernelWatch, KmsgLines, open_log
@@ -175,3 +176,10 @@ def test_numbers_of_a_cgroup_that_come_as_one_record_are_lines() -> None:
     taken = lines.take(b"6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0ashmem 4096\\x0afile_mapped 0\n")
 
     assert taken == ["[   57.954903] anon 116965376", "[   57.954903] file 8192", "[   57.954903] shmem 4096"]
+
+
+def test_line_that_a_rule_of_the_kernels_log_is_for_is_taken() -> None:
+    lines = KmsgLines(packaged().kernel_words)
+
+    assert lines.take(b"4,1,4711120001,-;nfs: server filer-3 not responding, still trying\n")
+    assert lines.take(b"6,2,4711120002,-;usb 1-1: new high-speed USB device number 4 using xhci_hcd\n") == []

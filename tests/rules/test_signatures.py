@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from diag.model import Change, ChangeKind, Confidence
-from diag.observations import Iteration, LogLine
+from diag.observations import Iteration, KernelLine, LogLine
 from tests.facts import Story
 
 MISSING = (
@@ -130,3 +130,22 @@ def test_rule_is_silent_beside_a_detector_that_names_the_same() -> None:
 
     assert [finding.summary for finding in story.findings() if finding.id == "missing-module"] == ["by name"]
     assert ChangeKind.RESOLVED not in {change.kind for change in changes}
+
+
+def test_line_of_the_kernels_log_is_read_too() -> None:
+    story = Story()
+
+    story.tell(KernelLine(None, "[ 4711.120001] nfs: server filer-3 not responding, still trying"))
+    story.wait(2.0)
+
+    assert story.the("io-blocked").evidence[0].kind == "kmsg"
+
+
+def test_server_that_answers_again_is_none() -> None:
+    story = Story()
+
+    story.tell(KernelLine(None, "[ 4711.120001] nfs: server filer-3 not responding, still trying"))
+    story.tell(KernelLine(None, "[ 4712.120001] nfs: server filer-3 OK"))
+    story.wait(2.0)
+
+    assert of_rules(story) == []
