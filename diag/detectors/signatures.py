@@ -102,7 +102,8 @@ class SignatureDetector:
         who = rank_words(ranks) if ranks else "the job"
         words = {"who": who, **hit.groups}
         phase = phase_words(job, hit.at) if job.phase_then(hit.at) not in ("launch", "ended") else ""
-        evidence = [Evidence("output" if rule.source == "log" else "kmsg", "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
+        kind = "output" if rule.source == "log" else "kmsg"
+        evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
         evidence += [
             Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank) for later in after[:_MOST_AFTER]
         ]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.observations import KernelOomKill, SourceFailed, XidReported
+from diag.observations import KernelLine, KernelOomKill, SourceFailed, XidReported
 from diag.rules.load import packaged
 from diag.sources import kmsg
 from diag.sources.parsers import PARSERS
@@ -30,7 +30,9 @@ KILL = (
 
 
 def facts(records: list[Record]) -> list[object]:
-    return [fact for record in records for fact in PARSERS[record.source](record)]
+    """But for the lines themselves."""
+    told = [fact for record in records for fact in PARSERS[record.source](record)]
+    return [fact for fact in told if not isinstance(fact, KernelLine)]
 
 
 class Log:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model import Record
-from diag.observations import KernelOomKill, KernelRefusal, Observation
+from diag.observations import KernelLine, KernelOomKill, KernelRefusal, Observation
 from diag.sources.kmsg import parse
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sources" / "kmsg"
@@ -41,7 +41,8 @@ shmem-rss:5288kB, UID:0 pgtables:4220kB oom_score_adj:0"""
 
 
 def read(text: str) -> list[Observation]:
-    return list(parse(Record("kmsg", {"lines": text.splitlines()})))
+    told = parse(Record("kmsg", {"lines": text.splitlines()}))
+    return [fact for fact in told if not isinstance(fact, KernelLine)]
 
 
 def kills(text: str) -> list[KernelOomKill]:
