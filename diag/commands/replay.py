@@ -24,9 +24,14 @@ def run(args: argparse.Namespace) -> int:
     from diag.model import found
     from diag.outputs.text import classes_text, report_text
     from diag.outputs.view import stack_classes
+    from diag.progress import Progress
     from diag.replay import replay
 
-    engine, changes, notes = replay(args.paths)
+    progress = Progress()
+    try:
+        engine, changes, notes = replay(args.paths, progress)
+    finally:
+        progress.close()
     for note in notes:
         print(f"diag: {note}", file=sys.stderr)
     document = report(engine, resolved=True)
