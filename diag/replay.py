@@ -33,7 +33,7 @@ _LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any 
 
 
 def replay_records(records: Iterable[Record], ends: LogEnds | None = None) -> tuple[Engine, list[Change]]:
-    """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which tell how they end."""
+    """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges."""
     engine = Engine(PARSERS, make_detectors() if ends is None else [*make_detectors(), ends])
     changes: list[Change] = []
     for record in records:
@@ -89,7 +89,7 @@ def _plain(path: Path, notes: list[str], progress: Progress | None, several: boo
             progress.add(file, status.st_size if stat.S_ISREG(status.st_mode) else 0)
         try:
             packed = path.name.endswith(".gz")
-            text = cast(IO[bytes], gzip.open(file)) if packed else cast(IO[bytes], file)
+            text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else cast(IO[bytes], file)
             yield from _log(text, path.name, at, rank, progress)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             notes.append(f"{path} is damaged: {error}; what came before is used")

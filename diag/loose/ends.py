@@ -1,4 +1,4 @@
-"""How a log ends, told its facts in one pass: which ranks died and of what, whether the job came to its end, or where it just stops.
+"""How a log ends, told its facts in one pass: which ranks died and of what, whether the job came to its end, or where it stops.
 
 Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say, stand for them.
 """
@@ -47,9 +47,11 @@ _NOT_FATAL = ("SystemExit: 0",)
 #   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
 #   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
 _NATIVE = re.compile(
-    r"^(?:\[rank\d{1,6}\]: ?)?(?:Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
+    r"^(?:\[rank\d{1,6}\]: ?)?(?:"
+    r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
     r"|(terminate called (?:after throwing|without an active))"
-    r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: +\(core dumped\))?(?:  +\S.*)?$)"
+    r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
+    r"(?: {2,40}\S.*)?$)"
 )
 _SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
             "Killed": 9}  # fmt: skip
@@ -114,6 +116,7 @@ class LogEnds:
         self.lines = 0
         self.last_at = 0.0
         self.moved_at: float | None = None
+        self._iteration: int | None = None
         self._named: int | None = None
         self._is_root = False
         self._open: dict[int | None, _Raised] = {}
@@ -203,7 +206,15 @@ class LogEnds:
 
     def _progressed(self, at: float, fact: Observation) -> None:
         """What a rank survives is no end. Torch's hook, which names the rank, is for exceptions that end it."""
-        self.moved_at, self.ended_well = at, False
+        if isinstance(fact, Iteration):
+            if fact.iteration == self._iteration:
+                return  # a bar that is drawn again
+            self._iteration = fact.iteration
+        self.moved_at = at
+        if isinstance(fact, MetricsLogged):
+            self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)  # the last words of transformers' Trainer
+        elif not isinstance(fact, SaveStarted):  # the model is saved behind the last step
+            self.ended_well = False
         self.raised.pop(None, None)
         self._open.pop(None, None)
         if fact.rank is not None and self.raised:
@@ -253,6 +264,11 @@ class LogEnds:
         return {rank for rank in self.raised if rank is not None}
 
     @property
+    def _suspicious(self) -> bool:
+        """The job's own watchdog said that it hung."""
+        return bool(self.waited_seconds or self.asked_recorder)
+
+    @property
     def finished(self) -> bool:
         if self.raised or self.failed or self.broken:
             return False
@@ -263,7 +279,7 @@ class LogEnds:
 
     def not_checked(self, job: JobState) -> Iterator[NotChecked]:
         """A log that just stops: nothing in it tells a job that hangs from one that is killed or goes on."""
-        if not self._gone or job.returncode is not None or any(rank.failed for rank in job.ranks.values()):
+        if not self._gone or self._suspicious or job.returncode is not None or any(rank.failed for rank in job.ranks.values()):
             return
         if job.phase_at is None and job.iteration is None:
             yield NotChecked(
@@ -278,8 +294,8 @@ class LogEnds:
         if quiet >= 1.0:
             last += f", {quiet:.0f} s before its last line"
         yield NotChecked(
-            "hang", f"{last}, without an error; a log alone cannot tell a job that hangs from one that was killed or still runs",
-            "while it runs: `diag dump --all-ranks` (or `py-spy dump` of each rank); afterwards: exit code, scheduler's log, dmesg",
+            "hang", f"{last}, without an error: it hangs, was killed, or still runs",
+            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; afterwards: its exit code, the scheduler's log, dmesg",
         )
 
     # -- what follows ---------------------------------------------------------------------------------------
@@ -295,7 +311,7 @@ class LogEnds:
         for rank in ranks:
             place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
             yield _at(run_source.rank_found(place, "", {}, distributed=distributed), next(at))
-        if self.waited_seconds or self.asked_recorder:
+        if self._suspicious:
             yield from self._stands(next(at), at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
             payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "ended": min(ended, now), "last": last}

@@ -26,7 +26,8 @@ def log_records(
     `read` is told how many bytes were read.
     """
     lines = LineAssembler(name, whole=True)
-    times = LineTimes(datetime.fromtimestamp(min(max(at, 0.0), 4e9), timezone.utc).year if at else datetime.now(timezone.utc).year)
+    written = datetime.fromtimestamp(min(at, 4e9), timezone.utc) if at > 0 else datetime.now(timezone.utc)
+    times = LineTimes(written.year)
     ticks = _Ticks(at)
     begun = False
     while True:
@@ -61,7 +62,7 @@ def _timed(payload: dict[str, Any], times: LineTimes, ticks: _Ticks, rank: int |
     begins = times.at
     for item in payload["lines"]:
         text, kind = item
-        if kind == PLAIN_RUN or kind == PLAIN_LINES:
+        if kind in (PLAIN_RUN, PLAIN_LINES):
             moved = False
             for line in text.rsplit("\n", _LAST)[-_LAST:]:
                 moved |= times.read(line)

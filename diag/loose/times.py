@@ -62,7 +62,8 @@ class LineTimes:
         month, day = match["m"] or match["gm"] or match["um"], match["d"] or match["gd"] or match["ud"]
         clock = (match["t"] or match["gt"] or match["ut"]).replace(",", ".")
         try:
-            whole = datetime(int(year), int(month), int(day), int(clock[:2]), int(clock[3:5]), int(clock[6:8]), tzinfo=timezone.utc)
+            hour, minute, second = int(clock[:2]), int(clock[3:5]), int(clock[6:8])
+            whole = datetime(int(year), int(month), int(day), hour, minute, second, tzinfo=timezone.utc)
         except ValueError:
             return None
         found = whole.timestamp() + (float("0" + clock[8:]) if len(clock) > 9 else 0.0)

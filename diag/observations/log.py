@@ -34,8 +34,8 @@ class LogLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
-    """`count` lines in a row without a word that any reader knows. A large log tells them in place of a `LogLine` each; `last` are the
-    last of them as they stand."""
+    """`count` lines in a row without a word that any reader knows. A log on disk tells them in place of a `LogLine` each; `last`
+    are the last of them as they stand."""
 
     stream: str
     count: int

@@ -17,11 +17,13 @@ _DEEPSPEED = re.compile(r":sigkill_handler\] \[.{0,8000}--local_rank=(\d{1,6}).{
 #   srun: error: gpu-17: task 14: Exited with exit code 1
 #   srun: error: gpu-17: task 3: Killed                     srun: error: gpu-17: task 0: Segmentation fault (core dumped)
 _SRUN = re.compile(
-    r"srun: error: [\w.-]{1,253}: task (\d{1,7}): (?:Exited with exit code (\d{1,3})|(Killed|Segmentation fault|Aborted|Bus error))"
+    r"srun: error: [\w.-]{1,253}: task (\d{1,7}): "
+    r"(?:Exited with exit code (\d{1,3})|(Killed|Segmentation fault|Aborted|Bus error))"
 )
 # Open MPI 1.8-5.0:   mpirun noticed that process rank 1 with PID 4711 on node gpu-17 exited on signal 9 (Killed).
 _MPI = re.compile(
-    r"(?:mpirun|mpiexec|prterun) noticed that process rank (\d{1,7}) with PID (\d{1,9}) on node \S{1,253} exited on signal (\d{1,3})"
+    r"(?:mpirun|mpiexec|prterun) noticed that process rank (\d{1,7}) with PID (\d{1,9}) on node \S{1,253} "
+    r"exited on signal (\d{1,3})"
 )
 _SIGNALS = {"Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7}
 WORDS = ("exits with return code", "srun: error", "noticed that process rank")

@@ -205,8 +205,8 @@ def parse(record: Record) -> Iterator[Observation]:
             yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
             continue
         kind = item[1]
-        if kind == PLAIN_RUN or kind == PLAIN_LINES:
-            run = plain_run(item[0], stream, record.rank) if kind == PLAIN_RUN else _plain_lines(item[0], stream, record.rank)
+        if kind in (PLAIN_RUN, PLAIN_LINES):
+            run = (plain_run if kind == PLAIN_RUN else _plain_lines)(item[0], stream, record.rank)
             yield run
             number += run.count if number else 0
             continue

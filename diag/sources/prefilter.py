@@ -1,7 +1,7 @@
 """Which lines of a large log any reader can care about: one look over whole text for the words of all of them.
 
-`str.find` of sixty words costs less than one regex a line. A reader of lines (a parser, a detector that looks at `LogLine`, a rule)
-whose words are not in `WORDS` or `ERRORS` never sees its line in a log on disk: `python -m pytest tests/sources/test_prefilter.py`.
+`str.find` of a hundred words costs less than one regex a line. A reader of lines (a parser, a detector that looks at `LogLine`,
+a rule) whose words are not in `WORDS` or `ERRORS` never sees its line in a log on disk: tests/sources/test_prefilter.py.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from diag.sources import cuda_log, launcher_log, numbers_log, swift_log, torch_l
 __all__ = ["ERRORS", "WORDS", "plain_lines"]
 
 _SHORTEST_RUN = 3  # fewer lines are as cheap one by one
-# Lines around a word of an error that are read too: the frames above an exception, its message of several lines. Detectors look at 8.
+# Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its message below.
 _BEFORE, _AFTER = 10, 10
 
 # A word of these stands in each line that tells a phase, a step, a save, a number, a rank or a device.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *numbers_log.WORDS, *torch_log.WORDS, *watchdog_log.WORDS, *cuda_log.WORDS,
-    *launcher_log.WORDS,     "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size", "WARN", "arning", "WORLD INFO", "srun:", "mpirun",
-    "prterun", "Xid", "version", "Version",
+    *launcher_log.WORDS, "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size", "WARN", "arning", "srun:",
+    "mpirun", "prterun", "Xid", "ersion",
 )))  # fmt: skip
 # And of these in each that tells an error; what stands around it is read with it.
 ERRORS: tuple[str, ...] = (
-    "Traceback", 'File "', "rror", "ERROR", "xception", "ailed", "FAILED", "ailure", "annot", "an't ", "ould not",
-    "nable to", "unavailable", "illed", "ignal", "bort", "ault", "out of memory", "OutOfMemory", "OOM", "No space", "quota", "efused",
-    "imeout", "timed out", "denied", "nvalid", "not found", "No such", "bad_alloc", "ismatch", "issing", "orrupt", "exit code",
-    "exits with", "exited", "Exit", "Interrupt", "nterrupted", "undefined symbol", "nsupported", "not support", "FATAL", "atal",
-    "panic", "leaked", "xceed", "terminate called", "disconnect", "closed by", "Broken pipe", "not implemented",
-    "deprecated", "must be", "does not", "expected", "root cause", "Root Cause",
+    "Traceback", 'File "', "rror", "ERROR", "xception", "ailed", "FAILED", "ailure", "annot", "an't ", "ould not", "nable to",
+    "unavailable", "illed", "ignal", "bort", "ault", "out of memory", "OutOfMemory", "OOM", "No space", "quota", "efused", "imeout",
+    "timed out", "denied", "nvalid", "not found", "No such", "bad_alloc", "ismatch", "issing", "orrupt", "exit code", "exits with",
+    "exited", "Exit", "nterrupt", "undefined symbol", "nsupported", "not support", "FATAL", "atal", "panic", "leaked", "xceed",
+    "terminate called", "disconnect", "closed by", "Broken pipe", "not implemented", "deprecated", "must be", "does not", "expected",
+    "oot cause", "Root Cause",
 )  # fmt: skip
 
 

@@ -191,15 +191,16 @@ class JobState(Machine):
         if old is not None:  # elastic restart: a new process has this rank
             self.past_ranks.append(old)
             self._start_over(at)
-        if self.started_at is None:
+        in_log = place.launcher == "log"  # told at the log's end of a rank that was there from its beginning
+        if self.started_at is None and not in_log:
             self.started_at = at
         if not self.rank_argv:
             self.rank_argv = tuple(fact.command.split())
             self.save_log.asynchronous |= switched_on(self.rank_argv, "async-save")
-        self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
+        self.ranks[place.rank] = RankState(place, fact.distributed, found_at=0.0 if in_log else at, moved={"stack": at})
         self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)
-        if self.phase == "launch" and place.launcher != "log":  # what a log tells at its end is no beginning
+        if self.phase == "launch" and not in_log:
             self._set_phase(at, "rendezvous" if fact.distributed and place.world_size > 1 else "model_load")
 
     def _start_over(self, at: float) -> None:
