@@ -17,11 +17,13 @@ from diag.detectors import make_detectors
 from diag.engine import Engine
 from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
+from diag.loose.ends import LogEnds
+from diag.loose.files import rank_of_log
+from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
+from diag.progress import Progress
 from diag.rules.ruleset import RuleSet
 from diag.rundir import read_run
-from diag.sources.output import SOURCE as OUTPUT
-from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
 
 __all__ = ["replay", "replay_records"]
@@ -31,26 +33,76 @@ _MOST_MEMBERS = 10_000
 _LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
 
 
-def replay_records(records: Iterable[Record], rules: RuleSet | None = None) -> tuple[Engine, list[Change]]:
-    """Feed records in the order given. The engine, and all that changed. `rules` in place of those that come with diag."""
-    engine = Engine(PARSERS, make_detectors(rules))
+def replay_records(
+    records: Iterable[Record], ends: LogEnds | None = None, rules: RuleSet | None = None
+) -> tuple[Engine, list[Change]]:
+    """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges.
+    `rules` in place of those that come with diag."""
+    engine = Engine(PARSERS, [*make_detectors(rules), *([ends] if ends is not None else [])])
     changes: list[Change] = []
     for record in records:
         changes += engine.feed(record)
+    if ends is not None:
+        for record in ends.records(engine.now):
+            changes += engine.feed(record)
     changes += engine.finish()
     return engine, changes
 
 
-def replay(paths: list[Path], rules: RuleSet | None = None) -> tuple[Engine, list[Change], list[str]]:
+def replay(
+    paths: list[Path], progress: Progress | None = None, rules: RuleSet | None = None
+) -> tuple[Engine, list[Change], list[str]]:
     """Replay everything given as one job. Returns the engine, the changes and notes on what could not be used.
 
     Raises DiagError for a path that is nothing diag can read.
     """
     notes: list[str] = []
     unended: list[Path] = []
-    engine, changes = replay_records(_records(paths, notes, unended), rules)
+    if paths and all(map(_is_log, paths)):
+        engine, changes = replay_records(_logs(paths, notes, progress), LogEnds(), rules)
+        return engine, changes, notes
+    engine, changes = replay_records(_records(paths, notes, unended), rules=rules)
     engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
+
+
+def _is_log(path: Path) -> bool:
+    """Whether it is a plain log or stdin, and no evidence of another kind. What does not exist is told by whoever opens it."""
+    if str(path) == "-" or (path.exists() and not path.is_dir() and not path.is_file()):
+        return True
+    if not path.is_file() or path.name.endswith((".tar", ".tar.gz", ".tgz", ".jsonl.gz")):
+        return False
+    return not _is_archive(path)
+
+
+def _logs(paths: list[Path], notes: list[str], progress: Progress | None) -> Iterator[Record]:
+    try:
+        yield from merged([_plain(path, notes, progress, len(paths) > 1) for path in paths])
+    except OSError as error:
+        raise DiagError(f"{error.filename or paths[0]} cannot be read: {error.strerror or error}") from None
+
+
+def _plain(path: Path, notes: list[str], progress: Progress | None, several: bool) -> Iterator[Record]:
+    """One log, of which the name tells the rank where there are several."""
+    rank = rank_of_log(path) if several else None
+    if str(path) == "-":
+        yield from _log(sys.stdin.buffer, "stdin", 0.0, rank, progress)
+        return
+    with open(path, "rb") as file:
+        status = path.stat()
+        at = status.st_mtime if stat.S_ISREG(status.st_mode) else 0.0
+        if progress is not None:
+            progress.add(file, status.st_size if stat.S_ISREG(status.st_mode) else 0)
+        try:
+            packed = path.name.endswith(".gz")
+            text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else cast(IO[bytes], file)
+            yield from _log(text, path.name, at, rank, progress)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            notes.append(f"{path} is damaged: {error}; what came before is used")
+
+
+def _log(file: IO[bytes], name: str, at: float, rank: int | None, progress: Progress | None) -> Iterator[Record]:
+    return log_records(file, name, at, rank, progress.read if progress is not None else lambda size: None)
 
 
 def _records(paths: list[Path], notes: list[str], unended: list[Path] | None = None) -> Iterator[Record]:
@@ -63,32 +115,16 @@ def _records(paths: list[Path], notes: list[str], unended: list[Path] | None = N
 
 
 def _one(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
-    if str(path) == "-":
-        yield from _log(sys.stdin.buffer, "stdin", 0.0)
-    elif path.is_dir():
+    if path.is_dir():
         yield from _directory(path, notes, unended)
-    elif not path.exists():
+    elif str(path) != "-" and not path.exists():
         raise DiagError(f"{path} does not exist", exit_code=2)
-    elif not stat.S_ISREG(path.stat().st_mode):  # `diag replay <(zcat job.log.gz)`: it can be read once only
-        with open(path, "rb") as file:
-            yield from _log(file, path.name, 0.0)
+    elif _is_log(path):  # beside evidence of other kinds; of a pipe as well, which can be read once only
+        yield from _plain(path, notes, None, False)
     elif path.name.endswith((".tar", ".tar.gz", ".tgz")) or _is_archive(path):
         yield from _bundle(path, notes)
     elif path.name.endswith(".jsonl.gz"):
         yield from _journal(JournalReader([path]), notes, unended)
-    elif path.name.endswith(".gz"):
-        yield from _packed_log(path, notes)
-    else:
-        with open(path, "rb") as file:
-            yield from _log(file, path.name, path.stat().st_mtime)
-
-
-def _packed_log(path: Path, notes: list[str]) -> Iterator[Record]:
-    try:
-        with gzip.open(path) as file:
-            yield from _log(cast(IO[bytes], file), path.name, path.stat().st_mtime)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        notes.append(f"{path} is damaged: {error}; what came before is used")
 
 
 def _directory(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
@@ -178,17 +214,3 @@ class _Careful(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _log(file: IO[bytes], name: str, at: float) -> Iterator[Record]:
-    """A plain log has no times of ours: all its lines stand at one moment, a microsecond apart by chunk."""
-    lines = LineAssembler(name)
-    number = 0
-    while True:
-        data = file.read(_CHUNK)
-        payload = lines.feed(data, final=not data)
-        if payload is not None:
-            number += 1
-            yield Record(OUTPUT, payload, at=at + number * 1e-6)
-        if not data:
-            return

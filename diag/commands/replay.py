@@ -25,10 +25,15 @@ def run(args: argparse.Namespace) -> int:
     from diag.model import found
     from diag.outputs.text import classes_text, report_text
     from diag.outputs.view import stack_classes
+    from diag.progress import Progress
     from diag.replay import replay
     from diag.rules.load import load
 
-    engine, changes, notes = replay(args.paths, load([args.rules]) if args.rules else None)
+    progress = Progress()
+    try:
+        engine, changes, notes = replay(args.paths, progress, load([args.rules]) if args.rules else None)
+    finally:
+        progress.close()
     for note in notes:
         print(f"diag: {note}", file=sys.stderr)
     document = report(engine, resolved=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Iteration, KernelLine, LogLine, Observation, VersionSeen
+from diag.observations import Iteration, KernelLine, LogLine, NcclPlainLines, Observation, PlainLines, VersionSeen
 from diag.rules.load import packaged
 from diag.rules.reader import Hit, LogReader
 from diag.rules.ruleset import RuleSet
@@ -48,6 +48,9 @@ class SignatureDetector:
         if isinstance(fact, LogLine):
             if not fact.bar:
                 self._reader.read(at, fact.rank, fact.text)
+        elif isinstance(fact, (PlainLines, NcclPlainLines)):
+            for text in self._reader.rules.lines_in(fact.text):
+                self._reader.read(at, fact.rank, text)
         elif isinstance(fact, KernelLine):
             self._reader.read(at, None, fact.text)
         elif isinstance(fact, Iteration):

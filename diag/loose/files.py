@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diag.sources import nccl_ras
 
-__all__ = ["LooseFile", "classify", "read_some"]
+__all__ = ["LooseFile", "classify", "rank_of_log", "read_some"]
 
 LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
 _HEAD = 64 << 10
@@ -31,6 +31,19 @@ class LooseFile:
     rank: int | None = None
     child: int | None = None
     moment: str = ""
+
+
+def rank_of_log(path: Path) -> int | None:
+    """The rank whose own log it is, as its name says; torchrun --log-dir keeps one folder a local rank.
+
+    >>> rank_of_log(Path("logs/rank3.log")), rank_of_log(Path("x/attempt_0/1/stderr.log")), rank_of_log(Path("train.log"))
+    (3, 1, None)
+    """
+    found = _RANK.search(path.name)
+    if found:
+        return int(found[1])
+    own = path.parent.name.isdecimal() and path.parent.parent.name.startswith("attempt_") and len(path.parent.name) < 7
+    return int(path.parent.name) if own else None
 
 
 def read_some(path: Path, most: int = LARGEST_FILE) -> bytes:

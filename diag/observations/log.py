@@ -16,6 +16,7 @@ __all__ = [
     "MetricsLogged",
     "NonFiniteReported",
     "PhaseMarked",
+    "PlainLines",
     "SaveFinished",
     "SaveStarted",
     "StepsPlanned",
@@ -30,6 +31,18 @@ class LogLine(Observation):
     stream: str
     text: str
     bar: bool = False  # ended by a carriage return: a progress bar being redrawn
+    number: int = 0  # of the line in its file, from 1; 0 where nobody counts
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLines(Observation):
+    """`count` lines in a row without a word that any reader knows. A log on disk tells them in place of a `LogLine` each; `last`
+    are the last of them as they stand, `text` is all of them: a rule may know a word that no reader does."""
+
+    stream: str
+    count: int
+    last: tuple[str, ...]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

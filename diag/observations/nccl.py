@@ -57,11 +57,12 @@ class NcclLine(Observation):
 @dataclass(frozen=True, slots=True)
 class NcclPlainLines(Observation):
     """Consecutive lines of NCCL that tell nothing but that it is at work (rings, trees, channels within a node): `count` of
-    them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they stand."""
+    them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they stand, `text` is all of them."""
 
     stream: str
     count: int
     last: tuple[str, ...]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,15 @@ class RankFound(Observation):
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Observation):
-    """`exit_code` and `signal` are None when nobody could read them (`how` says who did)."""
+    """`exit_code` and `signal` are None when nobody could read them (`how` says who did). A log tells it late: `ended` is when it
+    was, and `last` are the rank's last lines, where none stood under its number."""
 
     pid: int
     exit_code: int | None
     signal: int | None
     how: str
+    ended: float | None = None
+    last: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

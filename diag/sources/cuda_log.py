@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation
 
-__all__ = ["may_tell", "read_line"]
+__all__ = ["WORDS", "may_tell", "read_line"]
 
 _LONGEST = 4000  # the message of 16 processes on one GPU has 1700 characters
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -71,6 +71,8 @@ _ASYNC = re.compile(r"Allocation on device (\d{1,4}) would exceed allowed memory
 #   && index < sizes[i] && "index out of bounds"` failed.
 _ASSERTION = re.compile(r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `.{1,300}` failed\.")
 _HOST = re.compile(r"cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegister|pin[ _]memory|pinned", re.IGNORECASE)
+
+WORDS = ("CUDA", "out of memory", "ALLOC_FAILED", "Cuda failure", "CudaError", "Assertion `")
 
 
 def may_tell(text: str) -> bool:

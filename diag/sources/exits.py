@@ -151,7 +151,7 @@ class ExitWatch:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """One RankExited; `status` is the raw wait status of wait(2)."""
+    """One RankExited; `status` is the raw wait status of wait(2). What a log told has `ended` and `last` too."""
     payload = record.payload
     pid = payload.get("pid") if isinstance(payload, Mapping) else None
     if not isinstance(payload, Mapping) or not isinstance(pid, int):
@@ -164,4 +164,9 @@ def parse(record: Record) -> Iterator[Observation]:
         exit_code = None if signal else status >> 8
     elif status is not None:
         yield Unparsed(record.rank, SOURCE, "no wait status", str(status)[:200])
-    yield RankExited(record.rank, pid, exit_code, signal, str(payload.get("how", ""))[:200])
+    ended, last = payload.get("ended"), payload.get("last")
+    yield RankExited(
+        record.rank, pid, exit_code, signal, str(payload.get("how", ""))[:200],
+        float(ended) if isinstance(ended, (int, float)) and 0 <= ended <= record.at else None,
+        tuple(str(line) for line in last[-200:]) if isinstance(last, list) else (),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diag.observations import LossScaleReduced, NonFiniteReported, Observation
 
-__all__ = ["read_line"]
+__all__ = ["WORDS", "read_line"]
 
 # DeepSpeed 0.9-0.16, runtime/fp16/loss_scaler.py (source; logs of users), rank 0 only:
 #   [2023-08-02 00:41:17,526] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted
@@ -35,6 +35,10 @@ _RANK = re.compile(r"\b[Rr]ank (\d{1,7})[:, ]")
 # torch 1.8-2.13, autograd/engine.cpp and anomaly mode (source):
 #   RuntimeError: Function 'ScaledDotProductEfficientAttentionBackward0' returned nan values in its 0th output.
 _ANOMALY = re.compile(r"Function '(\w{1,120})' returned nan values in its (\d{1,4})th output")
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS = ("OVERFLOW! Rank", _MINIMUM, " in local ", "returned nan values in its")
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:

@@ -10,10 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Record
-from diag.observations import LogLine, NcclPlainLines, Observation, Unparsed
-from diag.sources import cuda_log, nccl_log, numbers_log, swift_log, torch_log, trainer_log, version_log, watchdog_log
+from diag.observations import LogLine, NcclPlainLines, Observation, PlainLines, Unparsed
+from diag.sources import (
+    cuda_log,
+    launcher_log,
+    nccl_log,
+    numbers_log,
+    swift_log,
+    torch_log,
+    trainer_log,
+    version_log,
+    watchdog_log,
+)
+from diag.sources.prefilter import plain_lines
+from diag.sources.prefix import without_outer
 
-__all__ = ["PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
+__all__ = ["PLAIN_LINES", "PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
 
 SOURCE = "output"
 
@@ -21,16 +33,24 @@ SOURCE = "output"
 MAX_LINE_CHARS = 64 * 1024
 # In place of a line's "is a bar": the item holds several lines of NCCL that tell nothing, joined by line feeds.
 PLAIN_RUN = 2
+# The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
+PLAIN_LINES = 3
+_LAST_PLAIN_LINES = 20  # of a run of lines that tell nothing: what stood before the next that does
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 # One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is counted.
 MAX_LINES_PER_RECORD = 2000
 
 
 class LineAssembler:
-    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN; nothing raises."""
+    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN; nothing raises.
 
-    def __init__(self, stream: str) -> None:
+    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that tell nothing stay in one piece.
+    """
+
+    def __init__(self, stream: str, *, whole: bool = False) -> None:
         self.stream = stream
+        self.whole = whole
+        self.lines = 0  # that are complete, where they are counted
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._rest = ""
         self._cut = 0
@@ -42,8 +62,11 @@ class LineAssembler:
         held = "\r" if text.endswith("\r") and not final else ""  # a bar's end, or half of a CRLF: the next byte tells
         whole, newline, rest = text.removesuffix(held).replace("\r\n", "\n").rpartition("\n")
         lines: list[list[Any]] = []
+        first = self.lines + 1
         if newline:
             self._add_whole(lines, whole + newline)
+            if self.whole:
+                self.lines += whole.count("\n") + 1
         if final and rest:
             self._add(lines, rest)
             if not lines[-1][0]:  # a bar was the last: no empty line after it
@@ -59,7 +82,9 @@ class LineAssembler:
         if not lines:
             return None
         payload: dict[str, Any] = {"stream": self.stream}
-        if len(lines) > MAX_LINES_PER_RECORD:
+        if self.whole:
+            payload["first"] = first
+        elif len(lines) > MAX_LINES_PER_RECORD:
             half = MAX_LINES_PER_RECORD // 2
             middle = lines[half:-half]
             kept = [item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]]  # what NCCL says comes once
@@ -75,8 +100,19 @@ class LineAssembler:
         if not self._cut:
             for begin, end in nccl_log.plain_runs(text):
                 if begin > at:
-                    self._add_each(lines, text[at : begin - 1])
+                    self._add_some(lines, text[at:begin])
                 lines.append([text[begin : end - 1], PLAIN_RUN])
+                at = end
+        if at < len(text):
+            self._add_some(lines, text[at:])
+
+    def _add_some(self, lines: list[list[Any]], text: str) -> None:
+        at = 0
+        if self.whole and not self._cut:
+            for begin, end in plain_lines(text):
+                if begin > at:
+                    self._add_each(lines, text[at : begin - 1])
+                lines.append([text[begin : end - 1], PLAIN_LINES])
                 at = end
         if at < len(text):
             self._add_each(lines, text[at:-1])
@@ -165,33 +201,46 @@ class FileFollower:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?}; is_bar may be PLAIN_RUN."""
+    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be PLAIN_RUN or
+    PLAIN_LINES; "first" is the number of the first line, where lines are counted."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
         return
     stream = str(payload.get("stream", ""))
+    first = payload.get("first")
+    number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
     for item in payload["lines"]:
         if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is no [text, bar]", repr(item)[:200])
             continue
-        if item[1] == PLAIN_RUN:
-            yield plain_run(item[0], stream, record.rank)
+        kind = item[1]
+        if kind in (PLAIN_RUN, PLAIN_LINES):
+            run = (plain_run if kind == PLAIN_RUN else _plain_lines)(item[0], stream, record.rank)
+            yield run
+            number += run.count if number else 0
             continue
         # Ours are short; those of a stranger's capture need not be.
-        yield from read_text(item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(item[1]))
+        yield from read_text(item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(kind), number=number)
+        number += 1 if number and not kind else 0
 
 
 def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
     """What an item marked PLAIN_RUN stands for."""
-    return NcclPlainLines(rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]))
+    return NcclPlainLines(rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]), text)
 
 
-def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) -> Iterable[Observation]:
-    """All facts of one line, the line itself first."""
+def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
+    last = text.rsplit("\n", _LAST_PLAIN_LINES)[-_LAST_PLAIN_LINES:]
+    return PlainLines(rank, stream, text.count("\n") + 1, tuple(line[:MAX_LINE_CHARS] for line in last), text)
+
+
+def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0) -> Iterable[Observation]:
+    """All facts of one line, the line itself first, without what containers and launchers put before it."""
+    text = without_outer(text)
     named = torch_log.rank_of_line(text)
     rank = named if named is not None else rank
-    yield LogLine(rank, stream, text, bar)
+    yield LogLine(rank, stream, text, bar, number)
     if bar:
         yield from swift_log.read_bar(text, rank)
         yield from trainer_log.read_bar(text, rank)
@@ -213,6 +262,7 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False) ->
     yield from numbers_log.read_line(text, rank)
     yield from torch_log.read_line(text, rank)
     yield from watchdog_log.read_line(text, rank)
+    yield from launcher_log.read_line(text)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
     if version_log.may_tell(text):

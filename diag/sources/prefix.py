@@ -216,7 +216,7 @@ _LOGGING = re.compile(
     rf"(?:[\w./]{{1,120}} ?[-|:]{{1,2}} ?)?\[?{_LEVEL}\]?\s{{0,8}}"
     r"(?:[-|:]{1,2} (?:[\w.<>]{1,120}:[\w<>]{1,120}:\d{1,7} - |[\w.]{1,120} - )?|[\w./]{1,120}:\d{1,7} -- )?"
 )
-# logging.basicConfig, torch 1.9-1.13:   ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) ...
+# logging.basicConfig, torch 1.9-1.13:   ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0
 _BASIC = re.compile(rf"{_LEVEL}:[\w.]{{1,200}}: ?")
 # NCCL 2.4-2.32, here 2.28.9:   gpu-17:812:955 [3] NCCL INFO NET/IB : No device found.
 _NCCL = re.compile(r"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[\d{1,5}\] (?:[\w /.-]{0,80}:\d{1,6} )?NCCL (INFO|WARN|ABORT|TRACE) ")

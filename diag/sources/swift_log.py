@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from diag.observations import EpochStarted, Iteration, Observation, PhaseMarked, SaveFinished, SaveStarted
 from diag.sources.printed import numbers_of
 
-__all__ = ["read_bar", "read_line"]
+__all__ = ["WORDS", "read_bar", "read_line"]
 
 # ms-swift 3.7-4.6, swift/megatron/trainers/base.py, stderr; printed BEFORE the first batch is fetched:
 #   [INFO:swift] The training of Epoch 0 starts...
@@ -95,6 +95,13 @@ _OTHER_BARS = {
     # transformers 4.57, modeling_utils.py: Loading checkpoint shards:  50%|#####     | 2/4 [00:10<00:10,  5.2s/it]
     "Loading checkpoint shards": "model_load",
 }
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS: tuple[str, ...] = (
+    "The training of Epoch", "{'loss'", "Train:", "iteration ", "aving checkpoint", "aved checkpoint", "async checkpoint save",
+    "Successfully saved", "Saving model checkpoint", *(literal for literal, _ in _PHASES),
+)  # fmt: skip
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:

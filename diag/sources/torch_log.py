@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diag.observations import Observation, WorkerFailureReported, WorkerNamed
 
-__all__ = ["rank_of_line", "read_line"]
+__all__ = ["WORDS", "rank_of_line", "read_line"]
 
 # torch 2.4-2.13 prefix each line of an uncaught exception and of the C++ log with the rank:
 #   [rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed.
@@ -24,6 +24,10 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9}) \(
 #     exitcode  : -15 (pid: 20341)  (SIGTERM)
 _TABLE_RANK = re.compile(r"^\s+rank\s+: (\d{1,9}) \(local_rank: \d{1,9}\)")
 _TABLE_EXIT = re.compile(r"^\s+exitcode\s+: (-?\d{1,9}) \(pid: (\d{1,9})\)")
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS = ("[rank", "exitcode", "local_rank")
 
 
 def rank_of_line(text: str) -> int | None:

@@ -17,7 +17,7 @@ from diag.observations import (
 )
 from diag.sources.printed import numbers_of
 
-__all__ = ["read_bar", "read_line", "read_metrics"]
+__all__ = ["WORDS", "read_bar", "read_line", "read_metrics"]
 
 # transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo ranks, 2026-11-21:
 #   {'loss': 4.3605, 'grad_norm': 1.9662383794784546, 'learning_rate': 4.375e-05, 'epoch': 0.04}
@@ -81,6 +81,13 @@ _ALSO = {" op: ": "Time to load ", ":main] Process ": " exits successfully"}
 #    25%|██▌       | 2/8 [00:00<00:00, 20.99it/s]
 #    50%|#####     | 4/8 [00:00<?, ?it/s]
 _BAR = re.compile(r"(?:\x1b\[A|\s){0,8}(\d{1,3})%\|[^|\r\n]{0,400}\| (\d{1,15})/(\d{1,15}) \[")
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS: tuple[str, ...] = (
+    "%|", "{'", "Checkpoint ", "Saving model checkpoint", "[Rank 0] step=", "Total optimization steps", "c++", "g++", "nvcc",
+    "hipcc", *(_ALSO.get(literal, literal) for literal, _ in _PHASES),
+)  # fmt: skip
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:

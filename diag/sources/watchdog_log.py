@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from diag.observations import CollectiveTimedOut, Observation, WatchdogState
 
-__all__ = ["read_line"]
+__all__ = ["WORDS", "read_line"]
 
 # torch 2.11.0, NCCL 2.28.9, two H200, 2026-11-20 (before the ]: [rank0]:[E1120 22:50:13.696955209 ProcessGroupNCCL.cpp:689):
 #   [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=22, OpType=ALLREDUCE, NumelIn=1048576,
@@ -26,6 +26,10 @@ _STATE = re.compile(
     r"\[PG ID (\d{1,9}) PG GUID ([^\s(]{1,64})\(([^)]{0,128})\) Rank (\d{1,7})\].{1,300}?"
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})"
 )
+
+
+# One of these stands in each line that tells something here: what a large log is searched for.
+WORDS = ("Watchdog caught", "ast enqueued")
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:

@@ -27,6 +27,7 @@ from diag.observations import (
     NcclVersion,
     Observation,
     PhaseMarked,
+    PlainLines,
     ProcessTree,
     RankExited,
     RankFound,
@@ -190,15 +191,16 @@ class JobState(Machine):
         if old is not None:  # elastic restart: a new process has this rank
             self.past_ranks.append(old)
             self._start_over(at)
-        if self.started_at is None:
+        in_log = place.launcher == "log"  # told at the log's end of a rank that was there from its beginning
+        if self.started_at is None and not in_log:
             self.started_at = at
         if not self.rank_argv:
             self.rank_argv = tuple(fact.command.split())
             self.save_log.asynchronous |= switched_on(self.rank_argv, "async-save")
-        self.ranks[place.rank] = RankState(place, fact.distributed, found_at=at, moved={"stack": at})
+        self.ranks[place.rank] = RankState(place, fact.distributed, found_at=0.0 if in_log else at, moved={"stack": at})
         self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)
-        if self.phase == "launch":
+        if self.phase == "launch" and not in_log:
             self._set_phase(at, "rendezvous" if fact.distributed and place.world_size > 1 else "model_load")
 
     def _start_over(self, at: float) -> None:
@@ -219,14 +221,16 @@ class JobState(Machine):
         if rank is None or rank.placement.pid != fact.pid:
             return
         if rank.exit is None:
-            rank.exited_at = at
+            rank.exited_at = at if fact.ended is None else min(at, fact.ended)
+            if not rank.tail:
+                rank.tail.extend(fact.last)
         if rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None):
             rank.exit = fact
         self._note_activity(rank)
 
     def _worker_failure(self, at: float, fact: WorkerFailureReported) -> None:
         self.worker_failures.append((at, fact))
-        number = self.rank_of_pid(fact.pid)
+        number = self.rank_of_pid(fact.pid) if fact.pid else fact.rank
         rank = self.ranks.get(number if number is not None else -1)
         if rank is not None and (rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None)):
             code = fact.exit_code
@@ -307,6 +311,10 @@ class JobState(Machine):
         if rank is not None:
             rank.tail.extend(fact.last)
 
+    def _unread_lines(self, at: float, fact: PlainLines) -> None:
+        self.log_lines += fact.count
+        self.tail.extend(fact.last)
+
     def _nccl(self, at: float, fact: NcclLine | NcclFact) -> None:
         self.nccl.observe(at, fact)
 
@@ -349,6 +357,7 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     LogLine: JobState._log_line,
     NcclLine: JobState._nccl,
     NcclPlainLines: JobState._plain_lines,
+    PlainLines: JobState._unread_lines,
     NcclVersion: JobState._nccl,
     NcclRasListening: JobState._nccl,
     NcclCommunicator: JobState._nccl,
