@@ -29,8 +29,8 @@ _CHAINS = ("The above exception was the direct cause of the following exception"
 _NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
 # ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
 #   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
-_OF_SWIFT = "[INFO:swift] ["
-_SAMPLE = re.compile(r"\[(?:[A-Z]{1,20}_)?(?:INPUT|LABELS|PROMPT|RESPONSE)(?:_IDS)?\] ")
+_SAMPLED = ("INPUT", "LABELS", "PROMPT", "RESPONSE", "CHOSEN", "REJECTED")
+_SAMPLE = re.compile(rf"\[(?:[A-Z]{{1,20}}_)?(?:{'|'.join(_SAMPLED)})(?:_IDS)?\] ")
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class LogReader:
             above = self._above[rank] = deque(maxlen=_ABOVE)
         candidates = self.rules.candidates(text)
         hit = None
-        if candidates or rank in self._sample or text.startswith(_OF_SWIFT):
+        if candidates or rank in self._sample or any(word in text for word in _SAMPLED):
             hit = self._judge(at, rank, text, candidates, above)
         above.append(text)
         return hit
