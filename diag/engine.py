@@ -62,7 +62,10 @@ def _reading_order(finding: Finding) -> tuple[int, int, float, str]:
 class Engine:
     """Feeds records to the job state and the detectors, and turns what they say into opened, updated, resolved."""
 
-    def __init__(self, parsers: Mapping[str, Parser], detectors: Sequence[Detector]) -> None:
+    def __init__(
+        self, parsers: Mapping[str, Parser], detectors: Sequence[Detector], check_seconds: float = CHECK_SECONDS
+    ) -> None:
+        self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
         self.job = JobState()
@@ -95,12 +98,12 @@ class Engine:
         if now <= self.now:
             return []
         if self._next_check is None or now - self._next_check > _LONGEST_CATCH_UP_SECONDS:
-            self._next_check = math.ceil(now / CHECK_SECONDS) * CHECK_SECONDS
+            self._next_check = math.ceil(now / self._check_seconds) * self._check_seconds
         changes: list[Change] = []
         while self._next_check <= now:
             self.now = self._next_check
             changes.extend(self._check(self._next_check))
-            self._next_check += CHECK_SECONDS
+            self._next_check += self._check_seconds
         self.now = now
         return changes
 

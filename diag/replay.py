@@ -27,14 +27,14 @@ from diag.sources.parsers import PARSERS
 
 __all__ = ["replay", "replay_records"]
 
-_CHUNK = 1 << 20
+_LOG_CHECK_SECONDS = 10.0  # of told time: what a log tells of is over
 _MOST_MEMBERS = 10_000
 _LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
 
 
 def replay_records(records: Iterable[Record], ends: LogEnds | None = None) -> tuple[Engine, list[Change]]:
     """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges."""
-    engine = Engine(PARSERS, make_detectors() if ends is None else [*make_detectors(), ends])
+    engine = Engine(PARSERS, make_detectors()) if ends is None else Engine(PARSERS, [*make_detectors(), ends], _LOG_CHECK_SECONDS)
     changes: list[Change] = []
     for record in records:
         changes += engine.feed(record)

@@ -66,6 +66,7 @@ _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
 _MOST_RANKS = 1 << 17
+_CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 _MOST_LINES = 120  # of a traceback: its end
 _MORE_LINES = 12  # of a message below the exception
 _CHAIN = "above exception"
@@ -295,7 +296,7 @@ class LogEnds:
             last += f", {quiet:.0f} s before its last line"
         yield NotChecked(
             "hang", f"{last}, without an error: it hangs, was killed, or still runs",
-            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; afterwards: its exit code, the scheduler's log, dmesg",
+            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )
 
     # -- what follows ---------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ class LogEnds:
             place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
             yield _at(run_source.rank_found(place, "", {}, distributed=distributed), next(at))
         if self._suspicious:
-            yield from self._stands(next(at), at, ranks, world)
+            yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
             payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "ended": min(ended, now), "last": last}
             yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
@@ -321,15 +322,15 @@ class LogEnds:
         elif self.finished:
             yield _at(run_source.ended(0, ""), next(at))
 
-    def _stands(self, began: float, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
+    def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
         for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
             if rank not in ranks:
                 place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
                 yield _at(run_source.rank_found(place, "", {}), next(at))
-        silent = self.waited_seconds or None
+        began, silent = next(at), self.waited_seconds or None
         yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
-        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), began + 1.5)
+        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), began + _CHECK_SECONDS)
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
         """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the rank's number."""
