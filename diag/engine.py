@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
-from diag.observations import Observation, Unparsed
+from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
 
@@ -75,6 +75,8 @@ class Engine:
         self._open: dict[tuple[str, str], _Open] = {}
         self._past: list[Change] = []
         self._next_check: float | None = None
+        self.place_of: Callable[[str], str] = lambda excerpt: ""  # the file and line that an excerpt stands at
+        self.log: dict[str, Any] | None = None  # of plain logs: what they are
 
     # -- driving ------------------------------------------------------------------------------------------
 
@@ -113,6 +115,8 @@ class Engine:
 
     def _tell(self, fact: Observation) -> None:
         self.job.observe(self.now, fact)
+        if type(fact) is PlainLines:
+            return  # nobody has a word for them
         for detector in self._detectors:
             detector.observe(self.now, fact)
 
@@ -200,7 +204,7 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
     findings = engine.active()
     if resolved:
         findings = findings + engine.resolved()
-    return {
+    document: dict[str, Any] = {
         "schema": "diag.report/1",
         "job": {
             "state": engine.job_word(),
@@ -217,3 +221,10 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
         "findings": [finding.to_json() for finding in findings],
         "not_checked": [line.to_json() for line in engine.not_checked()],
     }
+    for item in (item for finding in document["findings"] for item in finding["evidence"]):
+        place = engine.place_of(item["excerpt"])
+        if place:
+            item["where"] = place
+    if engine.log is not None:
+        document["log"] = engine.log
+    return document

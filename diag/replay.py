@@ -19,6 +19,7 @@ from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
 from diag.loose.ends import LogEnds
 from diag.loose.files import rank_of_log
+from diag.loose.places import LinePlaces
 from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
 from diag.progress import Progress
@@ -34,11 +35,16 @@ _LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any 
 
 def replay_records(records: Iterable[Record], ends: LogEnds | None = None) -> tuple[Engine, list[Change]]:
     """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges."""
-    engine = Engine(PARSERS, make_detectors()) if ends is None else Engine(PARSERS, [*make_detectors(), ends], _LOG_CHECK_SECONDS)
+    engine = Engine(PARSERS, make_detectors())
+    if ends is not None:
+        places = LinePlaces()
+        engine = Engine(PARSERS, [*make_detectors(), ends, places], _LOG_CHECK_SECONDS)
+        engine.place_of = places.find
     changes: list[Change] = []
     for record in records:
         changes += engine.feed(record)
     if ends is not None:
+        engine.log = ends.to_json(engine.job)
         for record in ends.records(engine.now):
             changes += engine.feed(record)
     changes += engine.finish()

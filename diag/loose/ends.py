@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from diag.model import Finding, NotChecked, Placement, Record
 from diag.observations import (
@@ -66,6 +67,7 @@ _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
 _MOST_RANKS = 1 << 17
+_MOST_FILES = 1 << 12
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 _MOST_LINES = 120  # of a traceback: its end
 _MORE_LINES = 12  # of a message below the exception
@@ -114,8 +116,9 @@ class LogEnds:
         self.launcher = ""
         self.ended_well = False
         self.broken = False  # the launcher itself failed
-        self.lines = 0
+        self.first_at: float | None = None
         self.last_at = 0.0
+        self._streams: set[str] = set()
         self.moved_at: float | None = None
         self._iteration: int | None = None
         self._named: int | None = None
@@ -152,7 +155,11 @@ class LogEnds:
 
     def _line(self, at: float, line: LogLine) -> None:
         text, who = line.text, line.rank
+        if self.first_at is None:
+            self.first_at = at
         self.last_at = at
+        if line.stream not in self._streams and len(self._streams) < _MOST_FILES:
+            self._streams.add(line.stream)
         if line.bar:
             return
         if who is not None and who < _MOST_RANKS:
@@ -274,6 +281,14 @@ class LogEnds:
         if self.raised or self.failed or self.broken:
             return False
         return self.ended_well or (bool(self._made) and self._made <= self._destroyed)
+
+    def to_json(self, job: JobState) -> dict[str, Any]:
+        """What the logs are, for the report; times only where the lines told them."""
+        timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
+        return {
+            "files": sorted(self._streams)[:64], "lines": job.log_lines, "launcher": self.launcher or None,
+            "began": self.first_at if timed else None, "ended": self.last_at if timed else None,
+        }  # fmt: skip
 
     def check(self, now: float, job: JobState) -> Iterable[Finding]:
         return ()
