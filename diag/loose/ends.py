@@ -70,7 +70,7 @@ _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 _MOST_LINES = 120  # of a traceback: its end
-_MORE_LINES = 12  # of a message below the exception
+_MORE_LINES = 3  # of a message below the exception
 _CHAIN = "above exception"
 
 _LAUNCHERS = (
@@ -232,7 +232,7 @@ class LogEnds:
         self.moved_at = at
         if fact.phase in _ENDED:
             self.ended_well = not self.raised
-        elif fact.phase in _ANEW and (self.failed or self.broken or self.ended_well):
+        elif fact.phase in _ANEW and (self.failed or self._unnamed or self.broken or self.ended_well):
             self._start_over()  # an elastic restart, or the next job in the same file
 
     def _start_over(self) -> None:
