@@ -107,6 +107,7 @@ class LogEnds:
         self.ranks: set[int] = set()
         self.pids: dict[int, int] = {}
         self.world_size = 0
+        self.made_for = 0  # ranks of the largest communicator
         self.raised: dict[int | None, _Raised] = {}  # the last of each that no progress followed
         self.failed: dict[int, WorkerFailureReported] = {}  # as launchers say
         self.failed_at: dict[int, float] = {}
@@ -259,8 +260,9 @@ class LogEnds:
             self.root, self._is_root = number, False
 
     def _communicator(self, fact: NcclCommunicator) -> None:
-        if self.world_size <= fact.size < _MOST_RANKS:  # the largest communicator is the world's
-            self.world_size = fact.size
+        if self.made_for <= fact.size < _MOST_RANKS:  # the largest communicator is the world's
+            self.made_for = fact.size
+            self.world_size = max(self.world_size, fact.size)
             self.pids[fact.rank if fact.rank is not None else fact.comm_rank] = fact.line.pid
         (self._destroyed if fact.stage == "destroyed" else self._made).add(fact.line.pid)
 
@@ -280,7 +282,12 @@ class LogEnds:
     def finished(self) -> bool:
         if self.raised or self.failed or self.broken:
             return False
-        return self.ended_well or (bool(self._made) and self._made <= self._destroyed)
+        return self.ended_well or self.in_order
+
+    @property
+    def in_order(self) -> bool:
+        """All communicators that were made were destroyed again."""
+        return bool(self._made) and self._made <= self._destroyed
 
     def to_json(self, job: JobState) -> dict[str, Any]:
         """What the logs are, for the report; times only where the lines told them."""

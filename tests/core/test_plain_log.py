@@ -33,14 +33,15 @@ TRACEBACK = '''Traceback (most recent call last):
 ValueError: batch of 8193 tokens does not fit 8192
 '''
 # tests/captures/logs/elastic_2.13.log
-AGENT = '''W1121 00:37:02.585000 20337 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 20341 closing signal SIGTERM
-E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 20342) of \
-binary: /usr/local/bin/python3
+AGENT = '''W1121 00:37:02.585000 20337 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 20341 closing signal \
+SIGTERM
+E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 20342) \
+of binary: /usr/local/bin/python3
 '''
 # torch 2.11, H200, tests/captures/loose/cuda_oom
-OOM = '''torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which \
-10.65 GiB is free. Process 1 has 129.15 GiB memory in use. Of the allocated memory 128.50 GiB is allocated by PyTorch, and 5.20 MiB is \
-reserved by PyTorch but unallocated.
+OOM = '''torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of \
+which 10.65 GiB is free. Process 1 has 129.15 GiB memory in use. Of the allocated memory 128.50 GiB is allocated by PyTorch, and 5.20 \
+MiB is reserved by PyTorch but unallocated.
 '''
 
 
@@ -61,6 +62,12 @@ def ids(document: dict[str, Any]) -> list[tuple[str, list[int]]]:
 
 def steps(first: int, last: int) -> str:
     return "".join(STEP.format(number) + "\n" for number in range(first, last + 1))
+
+
+def megatron_steps(first: int, last: int) -> str:
+    """As Megatron-LM prints them, a second apart."""
+    line = "[2026-11-21 10:00:{0:02d}] iteration {0:8d}/      12 | lm loss: 2.0E+00 |\n"
+    return "".join(line.format(number) for number in range(first, last + 1))
 
 
 def test_process_whose_log_ends_with_a_traceback_died_of_it(tmp_path: Path) -> None:
@@ -107,8 +114,8 @@ def test_launcher_names_the_rank_whose_traceback_has_no_rank(end: str, tmp_path:
     ("srun: error: gpu-17: task 3: Exited with exit code 1", "exit_1"),
     ("srun: error: gpu-17: task 3: Killed", "signal_9"),
     ("mpirun noticed that process rank 3 with PID 4711 on node gpu-17 exited on signal 11 (Segmentation fault).", "signal_11"),
-    ("[2023-05-12 07:24:57,912] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] exits "
-     "with return code = -6", "signal_6"),
+    ("[2023-05-12 07:24:57,912] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] "
+     "exits with return code = -6", "signal_6"),
 ])
 def test_other_launchers_name_the_rank_too(line: str, code: str, tmp_path: Path) -> None:
     document = replayed(tmp_path, steps(1, 3) + line + "\n")
@@ -134,7 +141,9 @@ def test_error_that_needs_a_failure_is_found_in_a_log_of_one_process(tmp_path: P
     assert "rank-died" not in [one["id"] for one in replayed(tmp_path, steps(1, 3) + raised + steps(4, 9))["findings"]]
 
 
-@pytest.mark.parametrize("name", ["megatron_dpo_4.6.0", "megatron_dpo_3.8.3", "swift_dpo_3.12.6", "hf_trainer_4.57.6", "deepspeed_0.16.9"])
+@pytest.mark.parametrize(
+    "name", ["megatron_dpo_4.6.0", "megatron_dpo_3.8.3", "swift_dpo_3.12.6", "hf_trainer_4.57.6", "deepspeed_0.16.9"]
+)
 def test_log_that_ends_with_the_trainers_own_last_words_is_finished(name: str) -> None:
     engine, _, _ = replay([LOGS / f"{name}.log"])
 
@@ -146,7 +155,7 @@ def test_log_that_ends_with_the_trainers_own_last_words_is_finished(name: str) -
 
 def test_log_that_just_stops_is_not_judged_but_says_where_it_stopped(tmp_path: Path) -> None:
     # given steps, and other lines for some time after them
-    text = "".join(f"[2026-11-21 10:00:{number:02d}] iteration {number:8d}/      12 | lm loss: 2.0E+00 |\n" for number in range(1, 6))
+    text = megatron_steps(1, 5)
     text += "".join(f"[2026-11-21 10:07:{number:02d}] still here\n" for number in range(10, 50))
 
     # when
@@ -163,7 +172,8 @@ def test_rank_that_came_back_after_a_restart_is_not_dead(tmp_path: Path) -> None
     # given torchelastic restarting its workers after a failure
     start = "[INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2\n"
     first = start + steps(1, 3) + "".join(f"[rank1]: {line}\n" for line in TRACEBACK.splitlines()) + AGENT
-    document = replayed(tmp_path, first + start + steps(3, 12) + "[INFO:swift] End time of running main: 2026-11-20 23:29:22.296012\n")
+    end = "[INFO:swift] End time of running main: 2026-11-20 23:29:22.296012\n"
+    document = replayed(tmp_path, first + start + steps(3, 12) + end)
 
     assert ids(document) == []
     assert document["job"]["state"] == "finished"
@@ -178,13 +188,14 @@ def test_watchdogs_words_in_one_log_name_the_rank_that_did_not_come() -> None:
 
 def test_findings_stand_at_the_times_that_the_lines_tell(tmp_path: Path) -> None:
     # given a log of Megatron's form
-    text = "".join(f"[2026-11-21 10:00:{number:02d}] iteration {number:8d}/      12 | lm loss: 2.0E+00 |\n" for number in range(1, 6))
+    text = megatron_steps(1, 5)
 
     # when
     document = replayed(tmp_path, text + TRACEBACK)
 
     # then
-    assert document["findings"][0]["since"] == pytest.approx(datetime(2026, 11, 21, 10, 0, 5, tzinfo=timezone.utc).timestamp(), abs=1)
+    told = datetime(2026, 11, 21, 10, 0, 5, tzinfo=timezone.utc).timestamp()
+    assert document["findings"][0]["since"] == pytest.approx(told, abs=1)
     assert document["job"]["steps"]["seconds_now"] == pytest.approx(1.0, abs=0.1)
     assert document["log"]["began"] < document["log"]["ended"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def test_line_that_says_nothing_is_in_a_run_and_an_error_with_what_stands_around
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from([
-    "nothing to see", "x" * 70_000, "RuntimeError: boom", "[rank1]: y", "\r50%|##| 1/2 [00:01<?]", "", "\x00\xff", "iteration 3/4 |",
+    "nothing to see", "x" * 70_000, "RuntimeError: boom", "[rank1]: y", "\r50%|##| 1/2 [00:01<?]", "", "\x00\xff",
+    "iteration 3/4 |",
 ]), max_size=60))
 def test_runs_are_whole_lines_in_order_and_nothing_is_lost(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
@@ -62,6 +64,6 @@ def test_runs_are_whole_lines_in_order_and_nothing_is_lost(lines: list[str]) -> 
     runs = list(plain_lines(text))
 
     assert all(text[end - 1] == "\n" and (begin == 0 or text[begin - 1] == "\n") for begin, end in runs)
-    assert all(before[1] <= after[0] for before, after in zip(runs, runs[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs))
     data = text.encode()
     assert telling(facts_of(data, whole=True)) == telling(facts_of(data, whole=False))

@@ -1,4 +1,4 @@
-"""What stands before the words of a line: each form on a real line, lines that only look so, and the same finding with and without."""
+"""What stands before the words of a line: each form, lines that only look so, and the same finding with and without."""
 
 from __future__ import annotations
 
