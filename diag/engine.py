@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
-from diag.observations import Observation, Unparsed
+from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
 
@@ -62,7 +62,10 @@ def _reading_order(finding: Finding) -> tuple[int, int, float, str]:
 class Engine:
     """Feeds records to the job state and the detectors, and turns what they say into opened, updated, resolved."""
 
-    def __init__(self, parsers: Mapping[str, Parser], detectors: Sequence[Detector]) -> None:
+    def __init__(
+        self, parsers: Mapping[str, Parser], detectors: Sequence[Detector], check_seconds: float = CHECK_SECONDS
+    ) -> None:
+        self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
         self.job = JobState()
@@ -72,6 +75,8 @@ class Engine:
         self._open: dict[tuple[str, str], _Open] = {}
         self._past: list[Change] = []
         self._next_check: float | None = None
+        self.place_of: Callable[[str], str] = lambda excerpt: ""  # the file and line that an excerpt stands at
+        self.log: dict[str, Any] | None = None  # of plain logs: what they are
 
     # -- driving ------------------------------------------------------------------------------------------
 
@@ -95,12 +100,12 @@ class Engine:
         if now <= self.now:
             return []
         if self._next_check is None or now - self._next_check > _LONGEST_CATCH_UP_SECONDS:
-            self._next_check = math.ceil(now / CHECK_SECONDS) * CHECK_SECONDS
+            self._next_check = math.ceil(now / self._check_seconds) * self._check_seconds
         changes: list[Change] = []
         while self._next_check <= now:
             self.now = self._next_check
             changes.extend(self._check(self._next_check))
-            self._next_check += CHECK_SECONDS
+            self._next_check += self._check_seconds
         self.now = now
         return changes
 
@@ -110,6 +115,8 @@ class Engine:
 
     def _tell(self, fact: Observation) -> None:
         self.job.observe(self.now, fact)
+        if type(fact) is PlainLines:
+            return  # nobody has a word for them
         for detector in self._detectors:
             detector.observe(self.now, fact)
 
@@ -214,7 +221,7 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
     findings = engine.active()
     if resolved:
         findings = findings + engine.resolved()
-    return {
+    document: dict[str, Any] = {
         "schema": "diag.report/1",
         "job": {
             "state": engine.job_word(),
@@ -231,3 +238,10 @@ def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
         "findings": [finding.to_json() for finding in findings],
         "not_checked": [line.to_json() for line in engine.not_checked()],
     }
+    for item in (item for finding in document["findings"] for item in finding["evidence"]):
+        place = engine.place_of(item["excerpt"])
+        if place:
+            item["where"] = place
+    if engine.log is not None:
+        document["log"] = engine.log
+    return document

@@ -19,6 +19,7 @@ from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
 from diag.loose.ends import LogEnds
 from diag.loose.files import rank_of_log
+from diag.loose.places import LinePlaces
 from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
 from diag.progress import Progress
@@ -28,7 +29,7 @@ from diag.sources.parsers import PARSERS
 
 __all__ = ["replay", "replay_records"]
 
-_CHUNK = 1 << 20
+_LOG_CHECK_SECONDS = 10.0  # of told time: what a log tells of is over
 _MOST_MEMBERS = 10_000
 _LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
 
@@ -38,11 +39,16 @@ def replay_records(
 ) -> tuple[Engine, list[Change]]:
     """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges.
     `rules` in place of those that come with diag."""
-    engine = Engine(PARSERS, [*make_detectors(rules), *([ends] if ends is not None else [])])
+    engine = Engine(PARSERS, make_detectors(rules))
+    if ends is not None:
+        places = LinePlaces()
+        engine = Engine(PARSERS, [*make_detectors(rules), ends, places], _LOG_CHECK_SECONDS)
+        engine.place_of = places.find
     changes: list[Change] = []
     for record in records:
         changes += engine.feed(record)
     if ends is not None:
+        engine.log = ends.to_json(engine.job)
         for record in ends.records(engine.now):
             changes += engine.feed(record)
     changes += engine.finish()

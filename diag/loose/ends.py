@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from diag.model import Finding, NotChecked, Placement, Record
 from diag.observations import (
@@ -66,8 +67,10 @@ _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
 _MOST_RANKS = 1 << 17
+_MOST_FILES = 1 << 12
+_CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 _MOST_LINES = 120  # of a traceback: its end
-_MORE_LINES = 12  # of a message below the exception
+_MORE_LINES = 3  # of a message below the exception
 _CHAIN = "above exception"
 
 _LAUNCHERS = (
@@ -104,6 +107,7 @@ class LogEnds:
         self.ranks: set[int] = set()
         self.pids: dict[int, int] = {}
         self.world_size = 0
+        self.made_for = 0  # ranks of the largest communicator
         self.raised: dict[int | None, _Raised] = {}  # the last of each that no progress followed
         self.failed: dict[int, WorkerFailureReported] = {}  # as launchers say
         self.failed_at: dict[int, float] = {}
@@ -113,8 +117,9 @@ class LogEnds:
         self.launcher = ""
         self.ended_well = False
         self.broken = False  # the launcher itself failed
-        self.lines = 0
+        self.first_at: float | None = None
         self.last_at = 0.0
+        self._streams: set[str] = set()
         self.moved_at: float | None = None
         self._iteration: int | None = None
         self._named: int | None = None
@@ -151,7 +156,11 @@ class LogEnds:
 
     def _line(self, at: float, line: LogLine) -> None:
         text, who = line.text, line.rank
+        if self.first_at is None:
+            self.first_at = at
         self.last_at = at
+        if line.stream not in self._streams and len(self._streams) < _MOST_FILES:
+            self._streams.add(line.stream)
         if line.bar:
             return
         if who is not None and who < _MOST_RANKS:
@@ -224,7 +233,7 @@ class LogEnds:
         self.moved_at = at
         if fact.phase in _ENDED:
             self.ended_well = not self.raised
-        elif fact.phase in _ANEW and (self.failed or self.broken or self.ended_well):
+        elif fact.phase in _ANEW and (self.failed or self._unnamed or self.broken or self.ended_well):
             self._start_over()  # an elastic restart, or the next job in the same file
 
     def _start_over(self) -> None:
@@ -251,8 +260,9 @@ class LogEnds:
             self.root, self._is_root = number, False
 
     def _communicator(self, fact: NcclCommunicator) -> None:
-        if self.world_size <= fact.size < _MOST_RANKS:  # the largest communicator is the world's
-            self.world_size = fact.size
+        if self.made_for <= fact.size < _MOST_RANKS:  # the largest communicator is the world's
+            self.made_for = fact.size
+            self.world_size = max(self.world_size, fact.size)
             self.pids[fact.rank if fact.rank is not None else fact.comm_rank] = fact.line.pid
         (self._destroyed if fact.stage == "destroyed" else self._made).add(fact.line.pid)
 
@@ -272,7 +282,20 @@ class LogEnds:
     def finished(self) -> bool:
         if self.raised or self.failed or self.broken:
             return False
-        return self.ended_well or (bool(self._made) and self._made <= self._destroyed)
+        return self.ended_well or self.in_order
+
+    @property
+    def in_order(self) -> bool:
+        """All communicators that were made were destroyed again."""
+        return bool(self._made) and self._made <= self._destroyed
+
+    def to_json(self, job: JobState) -> dict[str, Any]:
+        """What the logs are, for the report; times only where the lines told them."""
+        timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
+        return {
+            "files": sorted(self._streams)[:64], "lines": job.log_lines, "launcher": self.launcher or None,
+            "began": self.first_at if timed else None, "ended": self.last_at if timed else None,
+        }  # fmt: skip
 
     def check(self, now: float, job: JobState) -> Iterable[Finding]:
         return ()
@@ -295,8 +318,7 @@ class LogEnds:
             last += f", {quiet:.0f} s before its last line"
         yield NotChecked(
             "hang", f"{last}, without an error: it hangs, was killed, or still runs",
-            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; afterwards: its exit code, the scheduler's "
-            "log, dmesg",
+            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )
 
     # -- what follows ---------------------------------------------------------------------------------------
@@ -313,7 +335,7 @@ class LogEnds:
             place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
             yield _at(run_source.rank_found(place, "", {}, distributed=distributed), next(at))
         if self._suspicious:
-            yield from self._stands(next(at), at, ranks, world)
+            yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
             payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "ended": min(ended, now), "last": last}
             yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
@@ -322,15 +344,15 @@ class LogEnds:
         elif self.finished:
             yield _at(run_source.ended(0, ""), next(at))
 
-    def _stands(self, began: float, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
+    def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
         for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
             if rank not in ranks:
                 place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
                 yield _at(run_source.rank_found(place, "", {}), next(at))
-        silent = self.waited_seconds or None
+        began, silent = next(at), self.waited_seconds or None
         yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
-        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), began + 1.5)
+        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), began + _CHECK_SECONDS)
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
         """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the rank's number."""

@@ -201,6 +201,7 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
     each = budget // len(shown) if shown else 0
     for item in shown:
         source = clean(item["kind"]) + ("" if item["rank"] is None else f", rank {item['rank']}")
+        source += f", {clean(item['where'])}" if item.get("where") else ""
         lines = _clean_lines(item["excerpt"])
         # What decides stands last: the innermost frame, the error under its traceback.
         for index, line in enumerate(lines[-each:] if lines else ["(nothing to show)"]):
@@ -238,6 +239,8 @@ def report_text(
     """
     room = max(width, _NARROWEST)
     lines = _wrap(clean(heading or job_sentence(document)), room)
+    if document.get("log"):
+        lines += _wrap(clean(_log_sentence(document["log"])), room)
     for finding in document["findings"]:
         about = f"{finding['confidence']} confidence"
         if finding["since"] > 0:
@@ -309,6 +312,21 @@ def job_sentence(document: Mapping[str, Any]) -> str:
     if unchecked:
         parts.append(f"{unchecked} not checked")
     return "; ".join(parts) + "."
+
+
+def _log_sentence(log: Mapping[str, Any]) -> str:
+    """
+    >>> _log_sentence({"files": ["train.log"], "lines": 1234, "launcher": "torchrun", "began": None, "ended": None})
+    'train.log: 1,234 lines; launched by torchrun.'
+    """
+    files = log["files"]
+    said = (files[0] if len(files) == 1 else f"{len(files)} logs") + f": {log['lines']:,} lines"
+    if log["began"] is not None and log["ended"] is not None:
+        form = "%H:%M:%S" if log["ended"] - log["began"] < 43200 else "%Y-%m-%d %H:%M:%S"
+        said += f" from {_moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {_moment(log['ended'], form)}"
+    if log["launcher"]:
+        said += f"; launched by {log['launcher']}"
+    return said + "."
 
 
 def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:

@@ -12,24 +12,23 @@ from diag.sources import cuda_log, launcher_log, numbers_log, swift_log, torch_l
 
 __all__ = ["ERRORS", "WORDS", "plain_lines"]
 
-_SHORTEST_RUN = 3  # fewer lines are as cheap one by one
 # Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its message below.
 _BEFORE, _AFTER = 10, 10
 
 # A word of these stands in each line that tells a phase, a step, a save, a number, a rank or a device.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *numbers_log.WORDS, *torch_log.WORDS, *watchdog_log.WORDS, *cuda_log.WORDS,
-    *launcher_log.WORDS, "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size", "WARN", "arning", "srun:",
-    "mpirun", "prterun", "Xid", "ersion",
+    *launcher_log.WORDS, "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size", "srun:", "mpirun",
+    "prterun", "Xid",
 )))  # fmt: skip
 # And of these in each that tells an error; what stands around it is read with it.
 ERRORS: tuple[str, ...] = (
     "Traceback", 'File "', "rror", "ERROR", "xception", "ailed", "FAILED", "ailure", "annot", "an't ", "ould not", "nable to",
     "unavailable", "illed", "ignal", "bort", "ault", "out of memory", "OutOfMemory", "OOM", "No space", "quota", "efused",
-    "imeout", "timed out", "denied", "nvalid", "not found", "No such", "bad_alloc", "ismatch", "issing", "orrupt",
-    "exit code", "exits with", "exited", "Exit", "nterrupt", "undefined symbol", "nsupported", "not support", "FATAL", "atal",
-    "panic", "leaked", "xceed", "terminate called", "disconnect", "closed by", "Broken pipe", "not implemented", "deprecated",
-    "must be", "does not", "expected", "oot cause", "Root Cause",
+    "imeout", "timed out", "denied", "nvalid", "not found", "No such", "bad_alloc", "ismatch", "issing", "orrupt", "exit code",
+    "exits with", "exited", "Exit", "nterrupt", "undefined symbol", "nsupported", "not support", "FATAL", "atal", "panic",
+    "leaked", "xceed", "terminate called", "disconnect", "closed by", "Broken pipe", "not implemented", "deprecated", "must be",
+    "does not", "expected", "oot cause", "Root Cause",
 )  # fmt: skip
 
 
@@ -45,7 +44,7 @@ def plain_lines(text: str, words: Iterable[str] = WORDS, errors: Iterable[str] =
     told.sort()
     at = 0
     for begin, end in told:
-        if begin > at and _is_long(text, at, begin):
+        if begin > at:
             yield at, begin
         at = max(at, end)
 
@@ -80,7 +79,3 @@ def _backward(text: str, at: int, lines: int) -> int:
             return 0
         at = text.rfind("\n", 0, at - 1) + 1
     return at
-
-
-def _is_long(text: str, begin: int, end: int) -> bool:
-    return text.count("\n", begin, end) >= _SHORTEST_RUN
