@@ -28,6 +28,7 @@ from diag.observations import (
 )
 from diag.sources import exits
 from diag.sources import run as run_source
+from diag.sources.prefix import message_of
 from diag.state.job import JobState
 
 __all__ = ["LogEnds"]
@@ -83,6 +84,9 @@ _LAUNCHERS = (
 )
 
 
+_LAUNCHERS_LOG = ("launch.py", "launcher", "elastic", "torch/distributed", "torch.distributed", "sigkill_handler")
+
+
 @dataclass(slots=True)
 class _Raised:
     """One traceback, or another last word, of one who speaks (a rank, or None where the line does not tell)."""
@@ -92,6 +96,7 @@ class _Raised:
     exception: str = ""
     more: int = _MORE_LINES
     signal: int = 0
+    caught: bool = False  # the program's logger went on: only a launcher's word makes a death of it
 
     @property
     def by_launcher(self) -> bool:
@@ -167,6 +172,8 @@ class LogEnds:
             self.ranks.add(who)
         if self._open and who in self._open:
             self._continue(self._open[who], who, text)
+        elif who is None and None in self.raised and _goes_on(text):
+            self.raised[None].caught = True
         if "Traceback" in text and _TRACEBACK.match(text) and not _NOT_ITS_END.search(self._before):
             raised = self._open.get(who)
             if raised is None or _CHAIN not in "".join(list(raised.lines)[-4:]):
@@ -232,7 +239,7 @@ class LogEnds:
     def _phase(self, at: float, fact: PhaseMarked) -> None:
         self.moved_at = at
         if fact.phase in _ENDED:
-            self.ended_well = not self.raised
+            self.ended_well = not self._uncaught
         elif fact.phase in _ANEW and (self.failed or self._unnamed or self.broken or self.ended_well):
             self._start_over()  # an elastic restart, or the next job in the same file
 
@@ -274,13 +281,17 @@ class LogEnds:
         return {rank for rank in self.raised if rank is not None}
 
     @property
+    def _uncaught(self) -> bool:
+        return any(not raised.caught for raised in self.raised.values())
+
+    @property
     def _suspicious(self) -> bool:
         """The job's own watchdog said that it hung."""
         return bool(self.waited_seconds or self.asked_recorder)
 
     @property
     def finished(self) -> bool:
-        if self.raised or self.failed or self.broken:
+        if self._uncaught or self.failed or self.broken:
             return False
         return self.ended_well or self.in_order
 
@@ -339,7 +350,7 @@ class LogEnds:
         for rank, (status, how, ended, last) in died.items():
             payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "ended": min(ended, now), "last": last}
             yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
-        if died or self.broken or self.raised or self.failed:
+        if died or self.broken or self._uncaught or self.failed:
             yield _at(run_source.ended(1, ""), next(at))
         elif self.finished:
             yield _at(run_source.ended(0, ""), next(at))
@@ -369,7 +380,7 @@ class LogEnds:
         for rank in sorted(named - set(found)):
             raised = self.raised[rank]
             found[rank] = (raised.signal or 1 << 8, "the traceback that its log ends with", raised.at, _lines(raised))
-        if nobody is not None and not found and self.world_size <= 1 and len(self.ranks) <= 1:
+        if nobody is not None and not nobody.caught and not found and self.world_size <= 1 and len(self.ranks) <= 1:
             rank = next(iter(self.ranks), 0)
             how = "its last words" if nobody.signal else "the traceback that the log ends with"
             found[rank] = (nobody.signal or 1 << 8, how, nobody.at, _lines(nobody))
@@ -393,6 +404,14 @@ class LogEnds:
         if self.root is not None:
             return self.root
         return next((rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None)
+
+
+def _goes_on(text: str) -> bool:
+    """Whether the program itself logs something usual: what launchers say when they end its peers is of level INFO too.
+
+    DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
+    """
+    return message_of(text).level in ("INFO", "DEBUG") and not any(word in text for word in _LAUNCHERS_LOG)
 
 
 def _lines(raised: _Raised | None) -> list[str]:
