@@ -19,7 +19,8 @@ _RULES = (
     # safetensors 0.8.0 on a full tmpfs, 2026-11-21:
     #   SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)
     # megatron-core 0.16.1 on a full tmpfs, 2026-11-21: [rank0]: RuntimeError: Worker failure: [Errno 28] No space left on device
-    Rule("no_space", re.compile(r"No space left on device(?:: '([^'\n]{1,500})')?")),
+    # Whatever says it, says of what before it; in the middle of a text (a sample of the data) it is somebody else's.
+    Rule("no_space", re.compile(r"[:\]] ?No space left on device(?:: '([^'\n]{1,500})')?")),
     # CPython: OSError: [Errno 122] Disk quota exceeded: '...'
     Rule("quota", re.compile(r"[Dd]isk quota exceeded(?:: '([^'\n]{1,500})')?")),
     # torch 2.13 on a full tmpfs, 2026-11-21 (it does not say why; other versions have other line numbers):
