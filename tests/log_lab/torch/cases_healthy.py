@@ -1,0 +1,2 @@
+from tests.log_lab.torch.case import Case
+HEALTHY: tuple[Case, ...] = ()
