@@ -50,23 +50,19 @@ print(json.dumps({"versions": found, "cuda": torch.version.cuda, "prefix": sys.p
 class Interpreter:
     """The Python that runs the jobs: what is installed there, and how its paths are named in the logs."""
 
-    def __init__(self, python: Path, overlays: Sequence[Path]) -> None:
+    def __init__(self, python: Path) -> None:
         self.python = python.absolute()
-        self.overlays = [path.absolute() for path in overlays]
         told = subprocess.run([self.python, "-c", _FACTS], env=self.environment(), capture_output=True, text=True, check=True)
         facts = json.loads(told.stdout.splitlines()[-1])
         self.versions: dict[str, str] = facts["versions"]
         self.cuda: str | None = facts["cuda"]
         self.version: str = facts["python"]
-        self.paths = [(str(path), "/opt/venv/lib/python" + self.version + "/site-packages") for path in self.overlays]
-        self.paths += [(facts["prefix"], "/opt/venv"), (facts["base"], "/usr/local")]
+        self.paths = [(str(facts["prefix"]), "/opt/venv"), (str(facts["base"]), "/usr/local")]
 
     def environment(self) -> dict[str, str]:
         kept = ("HOME", "LANG", "TERM", "TMPDIR")
         env = {name: os.environ[name] for name in kept if name in os.environ}
         env["PATH"] = f"{self.python.parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        if self.overlays:
-            env["PYTHONPATH"] = ":".join(str(path) for path in self.overlays)
         return env
 
     def torch(self) -> tuple[int, int]:
@@ -159,7 +155,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.log_lab.torch", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="names of cases, or how they begin (default all)")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the interpreter of the jobs (default this one)")
-    parser.add_argument("--overlay", type=Path, action="append", default=[], help="a folder of packages put before its own")
     parser.add_argument("--out", type=Path, default=OUT, help=f"where logs and cases.yaml go (default {OUT})")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     args = parser.parse_args(argv)
@@ -168,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for case in chosen:
             print(f"{case.name:32} {case.expect:24} {case.why}")
         return 0
-    interpreter = Interpreter(args.python, args.overlay)
+    interpreter = Interpreter(args.python)
     args.out.mkdir(parents=True, exist_ok=True)
     for case in chosen:
         if not interpreter.runs(case):

@@ -5,7 +5,7 @@ from tests.log_lab.torch.case import Case
 __all__ = ["BUILD"]
 
 NATIVE = "source {lab}/scripts/native.sh {python}; native "
-SITE = "PYTHONPATH=site:$PYTHONPATH "
+SITE = "PYTHONPATH=site "
 ONE = "torchrun --nproc_per_node 2 --master_port {port} train.py "
 
 
@@ -28,7 +28,7 @@ printf 'from trainer_lib.loss import dpo_loss\\n\\n\\nclass Model:\\n    pass\\n
 printf 'from trainer_lib.model import Model\\n\\n\\ndef dpo_loss(m: Model):\\n    return 0\\n' > trainer_lib/loss.py"""
 EXTENSION = "torchrun --nproc_per_node 2 --master_port {port} train.py "
 NO_NVCC = "env -u CUDA_HOME PATH=bin:/usr/bin:/bin "
-SHORT_PATH = "mkdir bin; ln -s $(command -v torchrun) bin/; ln -s $(command -v python) bin/"
+SHORT_PATH = "mount -t tmpfs tmpfs /usr/local/cuda/; mkdir bin; ln -s $(command -v torchrun) bin/; ln -s $(command -v python) bin/"
 
 BUILD: tuple[Case, ...] = (
     Case("import-missing", ONE + "flash_attn", "missing-module", "flash_attn is not installed", script="imports"),

@@ -16,8 +16,8 @@ LAUNCH: tuple[Case, ...] = (
     Case("port-taken", "torchrun --nproc_per_node 2 --master_port {port} train.py", "port-in-use",
          "another process already listened on --master_port", script="hello", setup=LISTEN),
     Case("port-taken-c10d", "torchrun --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:{port} train.py",
-         "port-in-use", "a process that speaks another protocol listened on --rdzv_endpoint", script="hello", setup=LISTEN,
-         also=("rendezvous-failure",)),
+         "rendezvous-failure", "a process that speaks another protocol held the port of --rdzv_endpoint", script="hello", setup=LISTEN,
+         also=("port-in-use",)),
     Case("port-taken-env", _env(0, 1) + "python train.py", "port-in-use", "started by hand, another process listened on MASTER_PORT",
          script="hello", launcher="python", nproc=1, setup=LISTEN, ranks=(0,)),
     Case("port-two-nodes-rank-0", "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 --master_addr 127.0.0.1 "
