@@ -115,7 +115,7 @@ def record(case: Case, interpreter: Interpreter) -> tuple[str, str, int]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """All that the case left running. Ranks may have sessions of their own: what stands in them is found by the session's leader."""
+    """End what the case left running in its process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -136,7 +136,12 @@ def entry(case: Case, log: str, command: str, interpreter: Interpreter) -> str:
     made = [case.launcher, f"torch {interpreter.versions['torch']}"]
     made += [f"{name} {interpreter.versions[name]}" for name in case.needs if name != "torch"]
     made += [f"{case.nproc} ranks" if case.nproc > 1 else "1 process", f"python {interpreter.version}"]
-    pairs = [f"log: {log}", f"made_with: {json.dumps(', '.join(made))}", f"command: {json.dumps(command)}", f"expect: {case.expect}"]
+    pairs = [
+        f"log: {log}",
+        f"made_with: {json.dumps(', '.join(made))}",
+        f"command: {json.dumps(command)}",
+        f"expect: {case.expect}",
+    ]
     if case.ranks:
         pairs.append(f"ranks: {list(case.ranks)}")
     if case.also:
@@ -154,7 +159,9 @@ def write_entry(path: Path, line: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.log_lab.torch", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="names of cases, or how they begin (default all)")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the interpreter of the jobs (default this one)")
+    parser.add_argument(
+        "--python", type=Path, default=Path(sys.executable), help="the interpreter of the jobs (default this one)"
+    )
     parser.add_argument("--out", type=Path, default=OUT, help=f"where logs and cases.yaml go (default {OUT})")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     args = parser.parse_args(argv)

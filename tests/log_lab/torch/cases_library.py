@@ -7,27 +7,99 @@ __all__ = ["LIBRARY"]
 LISTEN = "{python} {lab}/scripts/listen.py {port} & sleep 1"
 
 
-def _zero(name: str, case: str, expect: str, why: str, *, also: tuple[str, ...] = (), ranks: tuple[int, ...] = (), setup: str = "",
-          needs: tuple[str, ...] = (), launch: str = "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} ") -> Case:
-    return Case(name, f"{launch}train.py {case}", expect, why, script="zero", launcher="deepspeed", ranks=ranks, also=also,
-                needs=("deepspeed", *needs), setup=setup, timeout=200)
+def _zero(
+    name: str,
+    case: str,
+    expect: str,
+    why: str,
+    *,
+    also: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+    setup: str = "",
+    needs: tuple[str, ...] = (),
+    launch: str = "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} ",
+) -> Case:
+    return Case(
+        name,
+        f"{launch}train.py {case}",
+        expect,
+        why,
+        script="zero",
+        launcher="deepspeed",
+        ranks=ranks,
+        also=also,
+        needs=("deepspeed", *needs),
+        setup=setup,
+        timeout=200,
+    )
 
 
 def _launcher(name: str, arguments: str, expect: str, why: str, *, also: tuple[str, ...] = (), setup: str = "") -> Case:
-    return Case(name, f"DS_ACCELERATOR=cpu deepspeed {arguments} train.py key", expect, why, script="zero", launcher="deepspeed",
-                also=also, needs=("deepspeed",), setup=setup)
+    return Case(
+        name,
+        f"DS_ACCELERATOR=cpu deepspeed {arguments} train.py key",
+        expect,
+        why,
+        script="zero",
+        launcher="deepspeed",
+        also=also,
+        needs=("deepspeed",),
+        setup=setup,
+    )
 
 
-def _operator(name: str, operator: str, before: str, expect: str, why: str, *, also: tuple[str, ...] = (), setup: str = "",
-              cuda_build: bool | None = None, mounts: bool = False) -> Case:
-    return Case(name, f"{before}python train.py {operator}", expect, why, script="operators", launcher="python", nproc=1, also=also,
-                needs=("deepspeed",), setup=setup, cuda_build=cuda_build, mounts=mounts, timeout=240)
+def _operator(
+    name: str,
+    operator: str,
+    expect: str,
+    why: str,
+    *,
+    before: str = "DS_ACCELERATOR=cpu ",
+    also: tuple[str, ...] = (),
+    setup: str = "",
+    cuda_build: bool | None = None,
+    mounts: bool = False,
+) -> Case:
+    return Case(
+        name,
+        f"{before}python train.py {operator}",
+        expect,
+        why,
+        script="operators",
+        launcher="python",
+        nproc=1,
+        also=also,
+        needs=("deepspeed",),
+        setup=setup,
+        cuda_build=cuda_build,
+        mounts=mounts,
+        timeout=240,
+    )
 
 
-def _accelerate(name: str, arguments: str, case: str, expect: str, why: str, *, ranks: tuple[int, ...] = (), setup: str = "",
-                also: tuple[str, ...] = ()) -> Case:
-    return Case(name, f"accelerate launch {arguments} train.py {case}".rstrip(), expect, why, script="accelerated",
-                launcher="accelerate launch", ranks=ranks, also=also, needs=("accelerate",), setup=setup)
+def _accelerate(
+    name: str,
+    arguments: str,
+    expect: str,
+    why: str,
+    *,
+    case: str = "",
+    ranks: tuple[int, ...] = (),
+    setup: str = "",
+    also: tuple[str, ...] = (),
+) -> Case:
+    return Case(
+        name,
+        f"accelerate launch {arguments} train.py {case}".rstrip(),
+        expect,
+        why,
+        script="accelerated",
+        launcher="accelerate launch",
+        ranks=ranks,
+        also=also,
+        needs=("accelerate",),
+        setup=setup,
+    )
 
 
 CPU = "--cpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port}"
@@ -50,37 +122,98 @@ LIBRARY: tuple[Case, ...] = (
     _zero("ds-resume-missing", "resume", "checkpoint-missing", "latest names a folder that is not there"),
     _zero("ds-resume-shape", "resume-shape", "checkpoint-args-mismatch", "width 16, the checkpoint has 8"),
     _zero("ds-port-taken", "key", "port-in-use", "another process listened on --master_port", setup=LISTEN),
-    _launcher("ds-hostfile-slots", "--hostfile hostfile", "rank-died", "a line of the hostfile has no slots=",
-              setup="printf 'worker-1 slots=4\\nworker-2\\n' > hostfile", also=("launch-mismatch",)),
-    _launcher("ds-hostfile-twice", "--hostfile hostfile", "launch-mismatch", "a host stands twice in the hostfile",
-              setup="printf 'worker-1 slots=4\\nworker-1 slots=4\\n' > hostfile", also=("rank-died",)),
-    _launcher("ds-include-host", "--hostfile hostfile --include worker-3", "launch-mismatch", "--include names a host outside the hostfile",
-              setup="printf 'worker-1 slots=4\\nworker-2 slots=4\\n' > hostfile", also=("rank-died",)),
-    _launcher("ds-include-slot", "--hostfile hostfile --include worker-1:0,7", "launch-mismatch", "--include names slot 7 of 4",
-              setup="printf 'worker-1 slots=4\\nworker-2 slots=4\\n' > hostfile", also=("rank-died",)),
-    _launcher("ds-ssh-host-unknown", "--hostfile hostfile", "hostname-resolution", "hosts of the hostfile that nothing resolves",
-              setup="printf 'worker-1 slots=2\\nworker-2 slots=2\\n' > hostfile", also=("launch-mismatch", "rank-died")),
-    _launcher("ds-no-pdsh", "--hostfile hostfile --launcher openmpi", "rank-died", "--launcher openmpi without MPI",
-              setup="printf 'worker-1 slots=2\\nworker-2 slots=2\\n' > hostfile", also=("missing-module", "hostname-resolution")),
-    _operator("ds-op-no-cuda-home", "FusedAdamBuilder", "env -u CUDA_HOME DS_ACCELERATOR=cuda PATH=bin:/usr/bin:/bin ",
-              "cuda-version-mismatch", "an operator for GPUs without nvcc", setup="mkdir bin; ln -s $(command -v python) bin/; "
-              "mount -t tmpfs tmpfs /usr/local/cuda/", mounts=True, also=("missing-header", "rank-died")),
-    _operator("ds-op-cuda-version", "FusedAdamBuilder", "DS_ACCELERATOR=cuda CUDA_HOME=/usr/local/cuda ", "cuda-version-mismatch",
-              "an operator is compiled with another CUDA than torch", cuda_build=True),
-    _operator("ds-op-header", "CCLCommBuilder", "DS_ACCELERATOR=cpu ", "missing-header", "oneCCL's headers are not installed",
-              also=("rank-died",)),
-    _operator("ds-op-aio", "AsyncIOBuilder", "DS_ACCELERATOR=cpu ", "missing-header", "libaio's headers are not installed",
-              also=("rank-died",)),
-    _accelerate("acc-keyerror", CPU, "key", "rank-died", "rank 1 raised KeyError", ranks=(1,)),
-    _accelerate("acc-memory", CPU, "memory", "host-oom", "rank 1 asked for a tensor of 64 TiB", ranks=(1,)),
-    _accelerate("acc-fp16-cpu", CPU, "fp16", "rank-died", "mixed_precision fp16 on a CPU"),
-    _accelerate("acc-resume-missing", CPU, "resume", "checkpoint-missing", "load_state of a folder that is not there"),
-    _accelerate("acc-port-taken", CPU, "key", "port-in-use", "another process listened on --main_process_port", setup=LISTEN),
-    _accelerate("acc-config-missing", "--config_file conf/fsdp.yaml", "", "rank-died", "--config_file is not there"),
-    _accelerate("acc-config-key", "--config_file fsdp.yaml", "", "version-mismatch", "a key that this accelerate does not know",
-                setup=CONFIG + "fsdp_version_x: 2\\nnum_nodes: 1\\n' > fsdp.yaml", also=("rank-died",)),
-    _accelerate("acc-multi-gpu", "--multi_gpu --num_processes 1", "", "launch-mismatch", "--multi_gpu with one process",
-                also=("rank-died",)),
-    _accelerate("acc-multi-node", "--cpu --num_processes 4 --num_machines 2 --machine_rank 0 --main_process_ip trainer-0.train-svc "
-                "--main_process_port 29500", "", "hostname-resolution", "--main_process_ip is a name that nothing resolves"),
+    _launcher(
+        "ds-hostfile-slots",
+        "--hostfile hostfile",
+        "rank-died",
+        "a line of the hostfile has no slots=",
+        setup="printf 'worker-1 slots=4\\nworker-2\\n' > hostfile",
+        also=("launch-mismatch",),
+    ),
+    _launcher(
+        "ds-hostfile-twice",
+        "--hostfile hostfile",
+        "launch-mismatch",
+        "a host stands twice in the hostfile",
+        setup="printf 'worker-1 slots=4\\nworker-1 slots=4\\n' > hostfile",
+        also=("rank-died",),
+    ),
+    _launcher(
+        "ds-include-host",
+        "--hostfile hostfile --include worker-3",
+        "launch-mismatch",
+        "--include names a host outside the hostfile",
+        setup="printf 'worker-1 slots=4\\nworker-2 slots=4\\n' > hostfile",
+        also=("rank-died",),
+    ),
+    _launcher(
+        "ds-include-slot",
+        "--hostfile hostfile --include worker-1:0,7",
+        "launch-mismatch",
+        "--include names slot 7 of 4",
+        setup="printf 'worker-1 slots=4\\nworker-2 slots=4\\n' > hostfile",
+        also=("rank-died",),
+    ),
+    _launcher(
+        "ds-ssh-host-unknown",
+        "--hostfile hostfile",
+        "hostname-resolution",
+        "hosts of the hostfile that nothing resolves",
+        setup="printf 'worker-1 slots=2\\nworker-2 slots=2\\n' > hostfile",
+        also=("launch-mismatch", "rank-died"),
+    ),
+    _launcher(
+        "ds-no-pdsh",
+        "--hostfile hostfile --launcher openmpi",
+        "rank-died",
+        "--launcher openmpi without MPI",
+        setup="printf 'worker-1 slots=2\\nworker-2 slots=2\\n' > hostfile",
+        also=("missing-module", "hostname-resolution"),
+    ),
+    _operator(
+        "ds-op-no-cuda-home",
+        "FusedAdamBuilder",
+        "cuda-version-mismatch",
+        "an operator for GPUs without nvcc",
+        before="env -u CUDA_HOME DS_ACCELERATOR=cuda PATH=bin:/usr/bin:/bin ",
+        setup="mkdir bin; ln -s $(command -v python) bin/; mount -t tmpfs tmpfs /usr/local/cuda/",
+        mounts=True,
+        also=("missing-header", "rank-died"),
+    ),
+    _operator(
+        "ds-op-cuda-version",
+        "FusedAdamBuilder",
+        "cuda-version-mismatch",
+        "an operator is compiled with another CUDA than torch",
+        before="DS_ACCELERATOR=cuda CUDA_HOME=/usr/local/cuda ",
+        cuda_build=True,
+    ),
+    _operator("ds-op-header", "CCLCommBuilder", "missing-header", "oneCCL's headers are not installed", also=("rank-died",)),
+    _operator("ds-op-aio", "AsyncIOBuilder", "missing-header", "libaio's headers are not installed", also=("rank-died",)),
+    _accelerate("acc-keyerror", CPU, "rank-died", "rank 1 raised KeyError", ranks=(1,), case="key"),
+    _accelerate("acc-memory", CPU, "host-oom", "rank 1 asked for a tensor of 64 TiB", ranks=(1,), case="memory"),
+    _accelerate("acc-fp16-cpu", CPU, "rank-died", "mixed_precision fp16 on a CPU", case="fp16"),
+    _accelerate("acc-resume-missing", CPU, "checkpoint-missing", "load_state of a folder that is not there", case="resume"),
+    _accelerate(
+        "acc-port-taken", CPU, "port-in-use", "another process listened on --main_process_port", setup=LISTEN, case="key"
+    ),
+    _accelerate("acc-config-missing", "--config_file conf/fsdp.yaml", "rank-died", "--config_file is not there"),
+    _accelerate(
+        "acc-config-key",
+        "--config_file fsdp.yaml",
+        "version-mismatch",
+        "a key that this accelerate does not know",
+        setup=CONFIG + "fsdp_version_x: 2\\nnum_nodes: 1\\n' > fsdp.yaml",
+        also=("rank-died",),
+    ),
+    _accelerate(
+        "acc-multi-gpu", "--multi_gpu --num_processes 1", "launch-mismatch", "--multi_gpu with one process", also=("rank-died",)
+    ),
+    _accelerate(
+        "acc-multi-node",
+        "--cpu --num_processes 4 --num_machines 2 --machine_rank 0 --main_process_ip trainer-0.train-svc "
+        "--main_process_port 29500",
+        "hostname-resolution",
+        "--main_process_ip is a name that nothing resolves",
+    ),
 )

@@ -20,7 +20,9 @@ def main() -> None:
     folder = Path("csrc")
     folder.mkdir(exist_ok=True)
     source = folder / "fused_softmax.cpp"
-    source.write_text(SOURCE.format(header={"cudnn": "#include <cudnn.h>", "cuda": "#include <cuda_runtime_api.h>"}.get(case, "")))
+    source.write_text(
+        SOURCE.format(header={"cudnn": "#include <cudnn.h>", "cuda": "#include <cuda_runtime_api.h>"}.get(case, ""))
+    )
     sources = [str(source)]
     if case in {"cuda-file", "setup-cuda"}:
         kernel = folder / "fused_softmax_kernel.cu"
@@ -30,8 +32,11 @@ def main() -> None:
         from setuptools import setup
 
         sys.argv[1:] = ["build_ext", "--inplace"]
-        setup(name="fused_softmax", ext_modules=[cpp_extension.CUDAExtension("fused_softmax", sources)],
-              cmdclass={"build_ext": cpp_extension.BuildExtension})
+        setup(
+            name="fused_softmax",
+            ext_modules=[cpp_extension.CUDAExtension("fused_softmax", sources)],
+            cmdclass={"build_ext": cpp_extension.BuildExtension},
+        )
         return
     module = cpp_extension.load(name="fused_softmax", sources=sources, verbose=True)
     print("built", module.answer(), flush=True)

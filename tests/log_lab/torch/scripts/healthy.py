@@ -17,11 +17,11 @@ logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name
 log = logging.getLogger("trainer")
 
 SAMPLES = {
-    "[INPUT]": "My training stops with `RuntimeError: CUDA error: out of memory` and then `torch.distributed.elastic.multiprocessing."
-    "errors.ChildFailedError`. What can I do?",
+    "[INPUT]": "My training stops with `RuntimeError: CUDA error: out of memory` and then `torch.distributed.elastic.multi"
+    "processing.errors.ChildFailedError`. What can I do?",
     "[CHOSEN]": "The error says `DataLoader worker (pid 4711) is killed by signal: Killed.` Look for the OOM killer in dmesg:\n"
-    "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nModuleNotFoundError: No module named 'flash_attn'\n"
-    "Install it with `pip install flash-attn`.",
+    "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nModuleNotFoundError: No module named 'flash_"
+    "attn'\nInstall it with `pip install flash-attn`.",
     "[REJECTED]": "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34955\n"
     "loss is nan, grad_norm: nan. EADDRINUSE: Address already in use. No space left on device.",
 }

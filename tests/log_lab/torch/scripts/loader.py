@@ -37,7 +37,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         elif self.case == "json":
             json.loads('{"prompt": "2 + 2 =", "chosen": "4", "rejec')
         elif self.case == "file":
-            open("data/shard-00022.bin", "rb").close()  # noqa: SIM115
+            open("data/shard-00022.bin", "rb").close()
         elif self.case == "pickle":
             pickle.loads(b"\x80\x04\x95\x10")
         elif self.case == "utf8":
@@ -72,8 +72,15 @@ def main() -> None:
     collate = (lambda batch: batch) if case == "spawn" else None
     if case == "shm-fs":
         torch.multiprocessing.set_sharing_strategy("file_system")
-    loader = DataLoader(dataset, batch_size=4, num_workers=workers, timeout=5 if case == "slow" else 0,
-                        multiprocessing_context=context, collate_fn=collate, prefetch_factor=4)
+    loader = DataLoader(
+        dataset,
+        batch_size=4,
+        num_workers=workers,
+        timeout=5 if case == "slow" else 0,
+        multiprocessing_context=context,
+        collate_fn=collate,
+        prefetch_factor=4,
+    )
     kept = []
     for number, batch in enumerate(loader):
         if case == "files":

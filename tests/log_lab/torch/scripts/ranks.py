@@ -53,9 +53,7 @@ def main() -> None:
         train_ddp(rank, case)
     if rank == last:
         last_rank(case)
-    elif case == "shapes":
-        dist.all_reduce(torch.zeros(16))
-    elif case == "collectives":
+    elif case in {"shapes", "collectives"}:
         dist.all_reduce(torch.zeros(16))
     elif case == "dtypes":
         dist.all_reduce(torch.zeros(16, dtype=torch.float32))

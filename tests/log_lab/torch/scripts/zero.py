@@ -84,8 +84,9 @@ def main() -> None:
     elif case == "resume-shape":
         engine.save_checkpoint("ckpt")
         wide = Net(16)
-        other, *_ = deepspeed.initialize(model=wide, model_parameters=wide.parameters(),
-                                         optimizer=torch.optim.AdamW(wide.parameters()), config=config)
+        other, *_ = deepspeed.initialize(
+            model=wide, model_parameters=wide.parameters(), optimizer=torch.optim.AdamW(wide.parameters()), config=config
+        )
         other.load_checkpoint("ckpt")
     if dist.get_rank() == 0:
         print("training done", flush=True)
