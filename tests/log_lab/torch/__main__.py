@@ -6,6 +6,7 @@ Needs Linux and bash; root for the cases with mounts of their own. The interpret
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -152,8 +153,13 @@ def entry(case: Case, log: str, command: str, interpreter: Interpreter) -> str:
 def write_entry(path: Path, line: str) -> None:
     """Put one entry in the place of an older one of the same log; sorted, so that a new version changes few lines."""
     name = line.partition(",")[0]
-    lines = [old for old in path.read_text().splitlines() if not old.startswith(name + ",")] if path.exists() else []
-    path.write_text("\n".join(sorted([*lines, line])) + "\n")
+    path.touch()
+    with open(path, "r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # drivers of several versions side by side
+        lines = [old for old in file.read().splitlines() if not old.startswith(name + ",")]
+        file.seek(0)
+        file.write("\n".join(sorted([*lines, line])) + "\n")
+        file.truncate()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -91,7 +91,7 @@ DATA: tuple[Case, ...] = (
     ),
     _case("ckpt-truncated", "checkpoint", "truncated", "checkpoint-corrupt", "model.pt was cut in half"),
     _case("ckpt-empty", "checkpoint", "empty", "checkpoint-corrupt", "model.pt has no byte"),
-    _case("ckpt-zeros", "checkpoint", "zeros", "checkpoint-corrupt", "model.pt is all zeros"),
+    _case("ckpt-zeros", "checkpoint", "zeros", "checkpoint-corrupt", "model.pt is all zeros", also=("version-mismatch",)),
     _case("ckpt-html", "checkpoint", "html", "checkpoint-corrupt", "model.pt is a web page"),
     _case("ckpt-missing", "checkpoint", "missing", "checkpoint-missing", "model.pt was removed"),
     _case(
@@ -140,6 +140,7 @@ DATA: tuple[Case, ...] = (
         setup=SMALL_DISK,
         mounts=True,
         ranks=(0,),
+        also=("checkpoint-write-error",),
     ),
     _case(
         "ckpt-dcp-full",
@@ -150,6 +151,7 @@ DATA: tuple[Case, ...] = (
         before="CHECKPOINTS=/mnt/checkpoint-100 ",
         setup=SMALL_DISK,
         mounts=True,
+        also=("checkpoint-write-error",),
     ),
     _case(
         "ckpt-read-only",

@@ -20,7 +20,7 @@ SAMPLES = {
     "[INPUT]": "My training stops with `RuntimeError: CUDA error: out of memory` and then `torch.distributed.elastic.multi"
     "processing.errors.ChildFailedError`. What can I do?",
     "[CHOSEN]": "The error says `DataLoader worker (pid 4711) is killed by signal: Killed.` Look for the OOM killer in dmesg:\n"
-    "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nModuleNotFoundError: No module named 'flash_"
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nModuleNotFoundError: No module named \'flash_'
     "attn'\nInstall it with `pip install flash-attn`.",
     "[REJECTED]": "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34955\n"
     "loss is nan, grad_norm: nan. EADDRINUSE: Address already in use. No space left on device.",
@@ -74,14 +74,6 @@ def talk(case: str, rank: int) -> None:
             warnings.warn(f"option {number} is deprecated and will be an error in the next release", FutureWarning, stacklevel=2)
         torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(2))
         torch.tensor(torch.ones(2))
-    elif case == "semaphores" and rank == 0:
-        lock = multiprocessing.get_context("spawn").Semaphore()
-        log.info("lock %s", lock)
-        dist.barrier()
-        print("evaluation done, leaving", flush=True)
-        os._exit(0)
-    elif case == "semaphores":
-        dist.barrier()
 
 
 def main() -> None:
@@ -94,8 +86,6 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     data = DataLoader(TensorDataset(torch.rand(32, 4)), batch_size=4, num_workers=8 if case == "warnings" else 2)
     for step, (inputs,) in enumerate(data):
-        if case == "semaphores":
-            break
         loss = model(inputs).pow(2).mean()
         optimizer.zero_grad()
         if case == "warnings":
@@ -112,7 +102,10 @@ def main() -> None:
             log.info("step %d loss %.4f", step, loss.item())
     if case == "save" and rank == 0:
         save_with_retries(model)
+    lock = multiprocessing.get_context("spawn").Semaphore() if case == "semaphores" else None
     dist.barrier()
+    if lock is not None:
+        os._exit(0)  # as trainers do that hang when they leave properly: nothing is given back
     if case != "no-destroy":
         dist.destroy_process_group()
 
