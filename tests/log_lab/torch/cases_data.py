@@ -90,6 +90,7 @@ DATA: tuple[Case, ...] = (
         "ckpt-optimizer", "checkpoint", "optimizer", "checkpoint-args-mismatch", "the optimizer had two tensors, now has three"
     ),
     _case("ckpt-truncated", "checkpoint", "truncated", "checkpoint-corrupt", "model.pt was cut in half"),
+    _case("ckpt-truncated-large", "checkpoint", "full-truncated", "checkpoint-corrupt", "model.pt of 16 MB was cut in half"),
     _case("ckpt-empty", "checkpoint", "empty", "checkpoint-corrupt", "model.pt has no byte"),
     _case("ckpt-zeros", "checkpoint", "zeros", "checkpoint-corrupt", "model.pt is all zeros", also=("version-mismatch",)),
     _case("ckpt-html", "checkpoint", "html", "checkpoint-corrupt", "model.pt is a web page"),
