@@ -30,4 +30,4 @@ class Case:
     cuda_build: bool | None = None  # only with a torch built with, or without, CUDA
     since: tuple[int, int] = (0, 0)  # torch versions, both inclusive
     until: tuple[int, int] = (99, 0)
-    timeout: float = 120
+    timeout: float = 240

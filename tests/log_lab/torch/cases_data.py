@@ -42,7 +42,10 @@ def _case(
 SMALL_SHM = "mount -t tmpfs -o size=2m tmpfs /dev/shm"
 SMALL_DISK = "mkdir -p /mnt; mount -t tmpfs -o size=6m tmpfs /mnt"
 READ_ONLY = "mkdir -p /mnt; mount -t tmpfs -o size=6m,ro tmpfs /mnt"
-NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/tmp "
+# root without the right to write where the mode forbids it
+PLAIN_USER = "setpriv --bounding-set -dac_override,-dac_read_search "
+PIDS = """d=/sys/fs/cgroup/pids/log-lab-$$; mkdir $d; echo 40 > $d/pids.max; echo $$ > $d/cgroup.procs
+trap "echo $$ > $d/../cgroup.procs; sleep 1; rmdir $d 2>/dev/null" EXIT"""
 
 _LOADER = (
     ("worker-sigkill", "kill", "dataloader-worker-died", "a DataLoader worker of rank 1 sent itself SIGKILL", ()),
@@ -83,6 +86,7 @@ DATA: tuple[Case, ...] = (
         mounts=True,
     ),
     _case("fd-limit", "loader", "files", "fd-limit", "ulimit -n 64, batches are kept", setup="ulimit -n 64"),
+    _case("pids-limit", "loader", "files", "pids-limit", "pids.max 40, two ranks with 8 workers each", setup=PIDS),
     _case("ckpt-shapes", "checkpoint", "shapes", "checkpoint-args-mismatch", "hidden size 64, the checkpoint has 32"),
     _case("ckpt-classes", "checkpoint", "classes", "checkpoint-args-mismatch", "8 classes, the checkpoint has 4"),
     _case("ckpt-keys", "checkpoint", "keys", "checkpoint-args-mismatch", "keys with module. in front loaded without DDP"),
@@ -172,8 +176,8 @@ DATA: tuple[Case, ...] = (
         "the checkpoint's folder belongs to another user",
         before="CHECKPOINTS=/mnt/run/checkpoint-100 ",
         mounts=True,
-        launch=NOBODY + "torchrun",
-        setup="mount -t tmpfs tmpfs /mnt; mkdir -m 755 /mnt/run; chmod -R a+rX .",
+        launch=PLAIN_USER + "torchrun",
+        setup="mount -t tmpfs tmpfs /mnt; mkdir -m 555 /mnt/run",
     ),
     _case(
         "ckpt-parent-missing",

@@ -126,6 +126,15 @@ RANKS: tuple[Case, ...] = (
         "ddp-param-count", "ddp-count", "rank-desync", "rank 1 built a layer without bias before DDP wrapped it", before=SHORT
     ),
     _ranks("ddp-unused-parameters", "ddp-unused", "rank-died", "a layer without gradient under DDP", ranks=()),
+    _ranks(
+        "rank-cgroup-oom",
+        "grow",
+        "rank-died",
+        "rank 1 grew past its cgroup's memory and the kernel killed it: the log has no word of that",
+        also=("host-oom",),
+        setup="d=/sys/fs/cgroup/memory/log-lab-$$; mkdir $d; echo 1500M > $d/memory.limit_in_bytes; echo $$ > $d/cgroup.procs\n"
+        'trap "echo $$ > $d/../cgroup.procs; sleep 1; rmdir $d 2>/dev/null" EXIT',
+    ),
     # Not meant to fail: torch 2.13.0 itself crashes.
     Case(
         "rank-sigsegv-ddp-detail",

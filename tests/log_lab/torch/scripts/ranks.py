@@ -100,6 +100,9 @@ def last_rank(case: str) -> None:
         torch.ones(2, 8) @ torch.ones(4, 2)
     elif case == "memory":
         torch.empty(1 << 44, dtype=torch.float32)
+    elif case == "grow":
+        kept = [torch.ones(1 << 24) for _ in range(200)]
+        print(len(kept))
     elif case == "list-memory":
         _ = bytearray(1 << 46)
 
