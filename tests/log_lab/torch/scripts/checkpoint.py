@@ -32,7 +32,7 @@ def save(case: str) -> None:
     model = Net(hidden=4096) if case.startswith("full") else Net()
     state = {"model": model.state_dict(), "step": 100}
     if case == "object":
-        state["progress"] = Progress(100)  # type: ignore[assignment]
+        state["progress"] = Progress(100)
     if case in {"dcp-key", "dcp-shape", "dcp-metadata", "dcp-full"}:
         if case == "dcp-full":
             state["model"] = Net(hidden=4096).state_dict()

@@ -34,7 +34,7 @@ def optional_modules() -> None:
         except ImportError as error:
             log.warning("%s is not available (%s), falling back to PyTorch's own", name, error)
     try:
-        import amp_C  # type: ignore[import-not-found]  # noqa: F401
+        import amp_C  # noqa: F401
     except ImportError:
         log.exception("fused kernels could not be imported; using the slow path")
 

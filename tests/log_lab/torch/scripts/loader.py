@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -57,7 +58,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 
 
 class Broken(IterableDataset[int]):
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         yield from range(8)
         raise OSError(5, "Input/output error", "/mnt/datasets/train/part-0001.parquet")
 
