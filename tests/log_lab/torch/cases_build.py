@@ -38,10 +38,8 @@ CIRCULAR = """mkdir -p trainer_lib; echo 'from trainer_lib.model import Model' >
 printf 'from trainer_lib.loss import dpo_loss\\n\\n\\nclass Model:\\n    pass\\n' > trainer_lib/model.py
 printf 'from trainer_lib.model import Model\\n\\n\\ndef dpo_loss(m: Model):\\n    return 0\\n' > trainer_lib/loss.py"""
 EXTENSION = "torchrun --nproc_per_node 2 --master_port {port} train.py "
-NO_NVCC = "env -u CUDA_HOME PATH=bin:/usr/bin:/bin "
-SHORT_PATH = (
-    "mount -t tmpfs tmpfs /usr/local/cuda/; mkdir bin; ln -s $(command -v torchrun) bin/; ln -s $(command -v python) bin/"
-)
+NO_NVCC = "env -u CUDA_HOME "
+HIDE_CUDA = "mount -t tmpfs tmpfs /usr/local/cuda/; mount --bind /dev/null $(command -v nvcc)"
 
 BUILD: tuple[Case, ...] = (
     Case("import-missing", ONE + "flash_attn", "missing-module", "flash_attn is not installed", script="imports"),
@@ -190,7 +188,7 @@ BUILD: tuple[Case, ...] = (
         script="extensions",
         launcher="python",
         nproc=1,
-        setup=SHORT_PATH,
+        setup=HIDE_CUDA,
         also=("missing-header", "rank-died"),
         mounts=True,
     ),

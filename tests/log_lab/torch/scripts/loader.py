@@ -21,7 +21,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         self.rank = rank
 
     def __len__(self) -> int:
-        return 64
+        return 512 if self.case == "files" else 64
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         size = 1 << 20 if self.case in {"shm", "shm-fs"} else 16
