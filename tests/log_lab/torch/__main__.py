@@ -30,6 +30,7 @@ from tests.log_lab.torch.cases_ranks import RANKS
 __all__ = ["main"]
 
 LAB = Path(__file__).parent
+TIMED_OUT = 124  # as timeout(1) says it
 OUT = Path("tests/captures/logs/torch")
 CASES = (*LAUNCH, *RANKS, *DATA, *BUILD, *LIBRARY, *HEALTHY)
 
@@ -104,9 +105,9 @@ def record(case: Case, interpreter: Interpreter) -> tuple[str, str, int]:
         try:
             code = process.wait(case.timeout)
         except subprocess.TimeoutExpired:
-            code = 124
+            code = TIMED_OUT
         finally:
-            _end(process)
+            _end(process, folder)
         text = log.read_bytes().decode("utf-8", "backslashreplace")
         log.unlink()
         typed = command.replace(names["python"], "python")
@@ -115,13 +116,19 @@ def record(case: Case, interpreter: Interpreter) -> tuple[str, str, int]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what the case left running in its process group."""
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """End what the case left running: its process group, and ranks in sessions of their own, which stand in its folder."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
     process.wait()
+    for cwd in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if cwd.readlink() == folder:
+                os.kill(int(cwd.parent.name), signal.SIGKILL)
+        except OSError:  # it ended by itself
+            pass
 
 
 def _anonymous(text: str, folder: Path, interpreter: Interpreter) -> str:
@@ -183,6 +190,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{case.name}: not with this interpreter")
             continue
         text, command, code = record(case, interpreter)
+        if code == TIMED_OUT and not case.runs_on:
+            print(f"{case.name}: not ended after {case.timeout:.0f} s, nothing kept", flush=True)
+            continue
         log = f"{case.name}_{interpreter.versions['torch'].partition('+')[0]}.log"
         (args.out / log).write_text(text, encoding="utf-8", newline="")
         write_entry(args.out / "cases.yaml", entry(case, log, command, interpreter))

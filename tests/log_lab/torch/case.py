@@ -31,3 +31,4 @@ class Case:
     since: tuple[int, int] = (0, 0)  # torch versions, both inclusive
     until: tuple[int, int] = (99, 0)
     timeout: float = 240
+    runs_on: bool = False  # it does not end by itself: the log is what it had printed by the timeout

@@ -58,6 +58,7 @@ LAUNCH: tuple[Case, ...] = (
         "--master_addr is a name that nothing resolves",
         script="hello",
         timeout=200,
+        runs_on=True,
     ),
     Case(
         "host-unknown-c10d",
