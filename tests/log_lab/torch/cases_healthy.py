@@ -1,0 +1,70 @@
+"""Jobs that end well, with words in their output that frighten."""
+
+from tests.log_lab.torch.case import Case
+
+__all__ = ["HEALTHY"]
+
+RUN = "torchrun --nproc_per_node 2 --master_port {port} train.py "
+CPU = "accelerate launch --cpu --num_processes 2 --main_process_port {port} train.py"
+
+
+def _healthy(name: str, case: str, why: str, before: str = "") -> Case:
+    return Case(f"healthy-{name}", before + RUN + case, "none", why, script="healthy")
+
+
+HEALTHY: tuple[Case, ...] = (
+    _healthy("plain", "plain", "nothing but torchrun's banner on OMP_NUM_THREADS"),
+    _healthy("cpp-log-info", "plain", "TORCH_CPP_LOG_LEVEL=INFO", "TORCH_CPP_LOG_LEVEL=INFO "),
+    _healthy("sample", "sample", "rank 0 prints a sample of the data that quotes error messages"),
+    _healthy("optional-modules", "optional", "modules that are optional are missing, one with a traceback"),
+    _healthy("retries", "retries", "two attempts fail with a logged traceback, the third goes well"),
+    _healthy("save-elsewhere", "save", "a first folder cannot be written, the second can"),
+    _healthy("warnings", "warnings", "many FutureWarning and UserWarning"),
+    _healthy("loss-scale", "scaler", "the loss scale is found: two steps are skipped"),
+    _healthy("no-destroy", "no-destroy", "the program ends without destroy_process_group"),
+    _healthy("semaphores", "semaphores", "a rank leaves without giving back its semaphores"),
+    Case(
+        "healthy-standalone-tty",
+        "torchrun --standalone --nproc_per_node 2 train.py plain",
+        "none",
+        "--standalone on a terminal",
+        script="healthy",
+        tty=True,
+    ),
+    Case("healthy-tokenizers", RUN, "none", "tokenizers warns of a fork", script="tokenizing", needs=("tokenizers",)),
+    Case(
+        "healthy-trainer",
+        "torchrun --nproc_per_node 2 --master_port {port} train.py",
+        "none",
+        "transformers' Trainer with gradient checkpointing",
+        script="trainer",
+        needs=("transformers", "accelerate"),
+    ),
+    Case("healthy-recompile", RUN + "plain", "none", "torch.compile logs recompiles, fewer than the limit", script="recompiles"),
+    Case(
+        "healthy-deepspeed",
+        "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} train.py plain",
+        "none",
+        "DeepSpeed's own banner and warnings",
+        script="zero",
+        launcher="deepspeed",
+        needs=("deepspeed",),
+    ),
+    Case(
+        "healthy-accelerate",
+        CPU,
+        "none",
+        "accelerate's warning on defaults that it chose",
+        script="accelerated",
+        launcher="accelerate launch",
+        needs=("accelerate",),
+    ),
+    Case(
+        "restarted-once",
+        "torchrun --nproc_per_node 2 --max_restarts 1 --master_port {port} train.py",
+        "rank-died",
+        "rank 1 raised ConnectionResetError in the first attempt of --max_restarts 1",
+        script="flaky",
+        ranks=(1,),
+    ),
+)

@@ -1,0 +1,211 @@
+"""DeepSpeed and accelerate: configurations, launchers, operators."""
+
+from tests.log_lab.torch.case import Case
+
+__all__ = ["LIBRARY"]
+
+LISTEN = "{python} {lab}/scripts/listen.py {port} & sleep 1"
+
+
+def _zero(
+    name: str,
+    case: str,
+    expect: str,
+    why: str,
+    *,
+    also: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+    setup: str = "",
+    needs: tuple[str, ...] = (),
+    launch: str = "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} ",
+) -> Case:
+    return Case(
+        name,
+        f"{launch}train.py {case}",
+        expect,
+        why,
+        script="zero",
+        launcher="deepspeed",
+        ranks=ranks,
+        also=also,
+        needs=("deepspeed", *needs),
+        setup=setup,
+        timeout=200,
+    )
+
+
+def _launcher(name: str, arguments: str, expect: str, why: str, *, also: tuple[str, ...] = (), setup: str = "") -> Case:
+    return Case(
+        name,
+        f"DS_ACCELERATOR=cpu deepspeed {arguments} train.py key",
+        expect,
+        why,
+        script="zero",
+        launcher="deepspeed",
+        also=also,
+        needs=("deepspeed",),
+        setup=setup,
+    )
+
+
+def _operator(
+    name: str,
+    operator: str,
+    expect: str,
+    why: str,
+    *,
+    before: str = "DS_ACCELERATOR=cpu ",
+    also: tuple[str, ...] = (),
+    setup: str = "",
+    cuda_build: bool | None = None,
+    mounts: bool = False,
+) -> Case:
+    return Case(
+        name,
+        f"{before}python train.py {operator}",
+        expect,
+        why,
+        script="operators",
+        launcher="python",
+        nproc=1,
+        also=also,
+        needs=("deepspeed",),
+        setup=setup,
+        cuda_build=cuda_build,
+        mounts=mounts,
+        timeout=240,
+    )
+
+
+def _accelerate(
+    name: str,
+    arguments: str,
+    expect: str,
+    why: str,
+    *,
+    case: str = "",
+    ranks: tuple[int, ...] = (),
+    setup: str = "",
+    also: tuple[str, ...] = (),
+) -> Case:
+    return Case(
+        name,
+        f"accelerate launch {arguments} train.py {case}".rstrip(),
+        expect,
+        why,
+        script="accelerated",
+        launcher="accelerate launch",
+        ranks=ranks,
+        also=also,
+        needs=("accelerate",),
+        setup=setup,
+    )
+
+
+CPU = "--cpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port}"
+CONFIG = "printf 'compute_environment: LOCAL_MACHINE\\ndistributed_type: MULTI_CPU\\nuse_cpu: true\\nnum_processes: 2\\n"
+
+LIBRARY: tuple[Case, ...] = (
+    _zero("ds-batch", "batch", "launch-mismatch", "train_batch_size 32, micro batch 2, 2 ranks", also=("rank-died",)),
+    _zero("ds-no-batch", "no-batch", "rank-died", "no batch size in the configuration", also=("launch-mismatch",)),
+    _zero("ds-auto", "auto", "rank-died", "`auto` in a configuration that no Trainer fills in", also=("launch-mismatch",)),
+    _zero("ds-unknown-key", "unknown-key", "rank-died", "a key of zero_optimization is misspelt", also=("version-mismatch",)),
+    _zero("ds-stage", "stage", "rank-died", "ZeRO stage 4", also=("version-mismatch",)),
+    _zero("ds-fp16-bf16", "both", "rank-died", "fp16 and bf16 both enabled"),
+    _zero("ds-json", "json", "rank-died", "the configuration file is no valid JSON"),
+    _zero("ds-config-missing", "no-file", "rank-died", "the configuration file is not there"),
+    _zero("ds-fp16-cpu", "fp16", "rank-died", "fp16 on a CPU"),
+    _zero("ds-optimizer-unknown", "adam", "rank-died", "an optimizer that does not exist"),
+    _zero("ds-low-cpu-mem", "low-cpu-mem", "rank-died", "from_pretrained with device_map under ZeRO-3", needs=("transformers",)),
+    _zero("ds-rank-keyerror", "key", "rank-died", "rank 1 raised KeyError", ranks=(1,)),
+    _zero("ds-offload-client-optimizer", "offload", "rank-died", "optimizer offload with torch's own AdamW"),
+    _zero("ds-resume-missing", "resume", "checkpoint-missing", "latest names a folder that is not there"),
+    _zero("ds-resume-shape", "resume-shape", "checkpoint-args-mismatch", "width 16, the checkpoint has 8"),
+    _zero("ds-port-taken", "key", "port-in-use", "another process listened on --master_port", setup=LISTEN),
+    _launcher(
+        "ds-hostfile-slots",
+        "--hostfile hostfile",
+        "rank-died",
+        "a line of the hostfile has no slots=",
+        setup="printf 'worker-1 slots=4\\nworker-2\\n' > hostfile",
+        also=("launch-mismatch",),
+    ),
+    _launcher(
+        "ds-hostfile-twice",
+        "--hostfile hostfile",
+        "launch-mismatch",
+        "a host stands twice in the hostfile",
+        setup="printf 'worker-1 slots=4\\nworker-1 slots=4\\n' > hostfile",
+        also=("rank-died",),
+    ),
+    _launcher(
+        "ds-include-host",
+        "--hostfile hostfile --include worker-3",
+        "launch-mismatch",
+        "--include names a host outside the hostfile",
+        setup="printf 'worker-1 slots=4\\nworker-2 slots=4\\n' > hostfile",
+        also=("rank-died",),
+    ),
+    _launcher(
+        "ds-include-slot",
+        "--hostfile hostfile --include worker-1:0,7",
+        "launch-mismatch",
+        "--include names slot 7 of 4",
+        setup="printf 'worker-1 slots=4\\nworker-2 slots=4\\n' > hostfile",
+        also=("rank-died",),
+    ),
+    _launcher(
+        "ds-ssh-host-unknown",
+        "--hostfile hostfile",
+        "rank-died",
+        "hosts of the hostfile that nothing resolves; the log says only that ssh failed",
+        setup="printf 'worker-1 slots=2\\nworker-2 slots=2\\n' > hostfile",
+        also=("hostname-resolution", "rendezvous-failure"),
+    ),
+    _operator(
+        "ds-op-no-cuda-home",
+        "FusedAdamBuilder",
+        "cuda-version-mismatch",
+        "an operator for GPUs without nvcc",
+        before="env -u CUDA_HOME DS_ACCELERATOR=cuda ",
+        setup="mount -t tmpfs tmpfs /usr/local/cuda/; mount --bind /dev/null $(command -v nvcc)",
+        mounts=True,
+        also=("missing-header", "rank-died"),
+    ),
+    _operator(
+        "ds-op-cuda-version",
+        "FusedAdamBuilder",
+        "cuda-version-mismatch",
+        "an operator is compiled with another CUDA than torch",
+        before="DS_ACCELERATOR=cuda CUDA_HOME=/usr/local/cuda ",
+        cuda_build=True,
+    ),
+    _operator("ds-op-header", "CCLCommBuilder", "missing-header", "oneCCL's headers are not installed", also=("rank-died",)),
+    _operator("ds-op-aio", "AsyncIOBuilder", "missing-header", "libaio's headers are not installed", also=("rank-died",)),
+    _accelerate("acc-keyerror", CPU, "rank-died", "rank 1 raised KeyError", ranks=(1,), case="key"),
+    _accelerate("acc-memory", CPU, "host-oom", "rank 1 asked for a tensor of 64 TiB", ranks=(1,), case="memory"),
+    _accelerate("acc-fp16-cpu", CPU, "rank-died", "mixed_precision fp16 on a CPU", case="fp16"),
+    _accelerate("acc-resume-missing", CPU, "checkpoint-missing", "load_state of a folder that is not there", case="resume"),
+    _accelerate(
+        "acc-port-taken", CPU, "port-in-use", "another process listened on --main_process_port", setup=LISTEN, case="key"
+    ),
+    _accelerate("acc-config-missing", "--config_file conf/fsdp.yaml", "rank-died", "--config_file is not there"),
+    _accelerate(
+        "acc-config-key",
+        "--config_file fsdp.yaml",
+        "version-mismatch",
+        "a key that this accelerate does not know",
+        setup=CONFIG + "fsdp_version_x: 2\\nnum_nodes: 1\\n' > fsdp.yaml",
+        also=("rank-died",),
+    ),
+    _accelerate(
+        "acc-multi-gpu", "--multi_gpu --num_processes 1", "launch-mismatch", "--multi_gpu with one process", also=("rank-died",)
+    ),
+    _accelerate(
+        "acc-multi-node",
+        "--cpu --num_processes 4 --num_machines 2 --machine_rank 0 --main_process_ip trainer-0.train-svc "
+        "--main_process_port 29500",
+        "hostname-resolution",
+        "--main_process_ip is a name that nothing resolves",
+    ),
+)
