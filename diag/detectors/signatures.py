@@ -101,7 +101,7 @@ class SignatureDetector:
 
     def _finding(self, hit: Hit, after: list[Hit], job: JobState, finding: str) -> Finding:
         rule = hit.rule
-        ranks = tuple(sorted(hit.ranks)) or _who_failed(job)
+        ranks = _blamed(hit) or tuple(sorted(hit.ranks)) or _who_failed(job)
         who = rank_words(ranks) if ranks else "the job"
         words = {"who": who, **hit.groups}
         phase = phase_words(job, hit.at) if job.phase_then(hit.at) not in ("launch", "ended") else ""
@@ -132,6 +132,12 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 def _frames(hit: Hit) -> list[str]:
     """The last of the traceback above an exception, and of other lines the two before."""
     return list(hit.above[-6 if hit.rule.kind == "exception" else -2 :])
+
+
+def _blamed(hit: Hit) -> tuple[int, ...]:
+    """Whom the line itself blames: the regex has a group for that."""
+    numbers = re.findall(r"\d{1,6}", hit.groups.get("culprits", "")[:400])
+    return tuple(sorted({int(number) for number in numbers}))
 
 
 def _who_failed(job: JobState) -> tuple[int, ...]:

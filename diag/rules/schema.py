@@ -31,7 +31,8 @@ class Pattern(_Strict):
         description="text that stands in every line that the rule is for; lines without it are never looked at again"
     )
     regex: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
-        None, description="RE2; named groups can be used in summary and advice as {name}"
+        None, description="RE2; named groups can be used in summary and advice as {name}; one "
+        "called culprits holds the numbers of the ranks to blame, in place of those that printed the line"
     )
 
 

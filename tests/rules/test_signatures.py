@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from diag.detectors.signatures import SignatureDetector
 from diag.model import Change, ChangeKind, Confidence
 from diag.observations import Iteration, KernelLine, LogLine
+from diag.rules.load import packaged
+from diag.rules.ruleset import RuleSet
+from diag.rules.schema import Rule
 from tests.facts import Story
 
 MISSING = (
@@ -149,3 +153,15 @@ def test_server_that_answers_again_is_none() -> None:
     story.wait(2.0)
 
     assert of_rules(story) == []
+
+
+def test_ranks_that_the_line_blames_are_the_culprits() -> None:
+    given = packaged().by_id["missing-module"].model_dump(by_alias=True, mode="json")
+    given |= {"id": "absent", "kind": "line", "summary": "{who} did not come", "advice": "look at {who}",
+              "match": [{"literal": "failed to pass", "regex": r"Ranks? (?P<culprits>[\d, ]+) failed to pass"}]}  # fmt: skip
+    story = Story([SignatureDetector(RuleSet([Rule.model_validate(given)]))])
+
+    story.tell(LogLine(0, "stderr", "[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms"))
+    fails(story, 0)
+
+    assert [(finding.ranks, finding.summary[:17]) for finding in story.findings()] == [((1, 3), "ranks 1,3 did not")]
