@@ -1,0 +1,83 @@
+"""`python -m tests.log_lab.swift [NAME ...]`: run cases and write their logs and cases.yaml.
+
+Each version is an environment DIR/NAME below --environments; `base` is the one that runs this. --list says what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import fnmatch
+import json
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from . import assets
+from .case import Case, Version
+from .record import REPOSITORY, record, write_log
+from .table import VERSIONS, cases
+
+_DEFAULT = REPOSITORY / "tests" / "captures" / "logs" / "swift"
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="python -m tests.log_lab.swift", description=__doc__)
+    p.add_argument("name", nargs="*", help="cases to run, as shell patterns (default: all of the version)")
+    p.add_argument("--version", default="base", choices=[v.name for v in VERSIONS])
+    p.add_argument("--environments", type=Path, default=Path("/opt/log-lab"), metavar="DIR")
+    p.add_argument("--scratch", type=Path, default=Path("/tmp/log-lab"), metavar="DIR")
+    p.add_argument("--out", type=Path, default=_DEFAULT, metavar="DIR")
+    p.add_argument("--suffix", default="", help="of the logs' names, to hold versions apart")
+    p.add_argument("--workers", type=int, default=1)
+    p.add_argument("--list", action="store_true")
+    options = p.parse_args()
+    version = next(v for v in VERSIONS if v.name == options.version)
+    chosen = [c for c in cases(version) if not options.name or any(fnmatch.fnmatch(c.name, n) for n in options.name)]
+    if options.list:
+        for case in chosen:
+            print(f"{case.name:36} {case.expect:24} {case.why}")
+        return 0
+    own = version.name.startswith("base")
+    python = Path(sys.executable) if own else options.environments / version.name / "bin" / "python"
+    options.out.mkdir(parents=True, exist_ok=True)
+    assets.make(options.scratch / "assets")
+    with ThreadPoolExecutor(options.workers) as pool:
+        for case, (text, line, code) in zip(chosen, pool.map(lambda c: record(c, python, options.scratch), chosen), strict=True):
+            entry = _entry(case, version, write_log(options.out, case.name + options.suffix, text), line)
+            _keep(options.out / "cases.yaml", entry)
+            print(f"{case.name:36} exit {code}  {len(text)} characters  {_last_error(text)}", flush=True)
+    return 0
+
+
+def _entry(case: Case, version: Version, log: str, line: str) -> dict[str, Any]:
+    ranks = {"ranks": list(case.ranks)} if case.ranks else {}
+    return {"log": log, "made_with": version.label, "command": line, "expect": case.expect, **ranks, "why": case.why}
+
+
+def _keep(path: Path, entry: dict[str, Any]) -> None:
+    """Put an entry in its place in cases.yaml. Each value is JSON, which is YAML as well."""
+    with path.with_name(".lock").open("w") as lock:  # several drivers may run at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _keep_locked(path, entry)
+
+
+def _keep_locked(path: Path, entry: dict[str, Any]) -> None:
+    entries: dict[str, str] = {}
+    if path.exists():
+        for block in re.split(r"^(?=- log: )", path.read_text(), flags=re.MULTILINE)[1:]:
+            entries[block.splitlines()[0]] = block
+    fields = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items()]
+    entries[f"- {fields[0]}"] = "- " + "\n  ".join(fields) + "\n"
+    path.write_text("# Written by `python -m tests.log_lab.swift`.\n" + "".join(entries[key] for key in sorted(entries)))
+
+
+def _last_error(text: str) -> str:
+    errors = re.findall(r"^(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.{0,90})", text, re.MULTILINE)
+    return str(errors[-1] if errors else "-")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
