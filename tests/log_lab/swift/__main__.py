@@ -33,6 +33,7 @@ def main() -> int:
     p.add_argument("--suffix", default="", help="of the logs' names, to hold versions apart")
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--list", action="store_true")
+    p.add_argument("--index", action="store_true", help="write what the logs that are there should lead to anew; run nothing")
     options = p.parse_args()
     version = next(v for v in VERSIONS if v.name == options.version)
     chosen = [c for c in cases(version) if not options.name or any(fnmatch.fnmatch(c.name, n) for n in options.name)]
@@ -42,6 +43,9 @@ def main() -> int:
         return 0
     own = version.name.startswith("base")
     python = Path(sys.executable) if own else options.environments / version.name / "bin" / "python"
+    if options.index:
+        _index(options.out / "cases.yaml", chosen, version, options.suffix)
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     assets.make(options.scratch / "assets")
     with ThreadPoolExecutor(options.workers) as pool:
@@ -57,6 +61,19 @@ def _entry(case: Case, version: Version, log: str, line: str) -> dict[str, Any]:
     return {"log": log, "made_with": version.label, "command": line, "expect": case.expect, **ranks, "why": case.why}
 
 
+def _index(path: Path, chosen: list[Case], version: Version, suffix: str) -> None:
+    by_log = {f"{case.name}{suffix}.log": case for case in chosen}
+    for block in _blocks(path):
+        fields = {name: json.loads(value) for name, value in re.findall(r"^[- ] (\w+): (.*)$", block, re.MULTILINE)}
+        case = by_log.get(fields["log"].removesuffix(".gz"))
+        if case is not None and fields["made_with"] == version.label:
+            _keep(path, _entry(case, version, fields["log"], fields["command"]))
+
+
+def _blocks(path: Path) -> list[str]:
+    return re.split(r"^(?=- log: )", path.read_text(), flags=re.MULTILINE)[1:] if path.exists() else []
+
+
 def _keep(path: Path, entry: dict[str, Any]) -> None:
     """Put an entry in its place in cases.yaml. Each value is JSON, which is YAML as well."""
     with path.with_name(".lock").open("w") as lock:  # several drivers may run at a time
@@ -65,10 +82,7 @@ def _keep(path: Path, entry: dict[str, Any]) -> None:
 
 
 def _keep_locked(path: Path, entry: dict[str, Any]) -> None:
-    entries: dict[str, str] = {}
-    if path.exists():
-        for block in re.split(r"^(?=- log: )", path.read_text(), flags=re.MULTILINE)[1:]:
-            entries[block.splitlines()[0]] = block
+    entries = {block.splitlines()[0]: block for block in _blocks(path)}
     fields = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items()]
     entries[f"- {fields[0]}"] = "- " + "\n  ".join(fields) + "\n"
     path.write_text("# Written by `python -m tests.log_lab.swift`.\n" + "".join(entries[key] for key in sorted(entries)))

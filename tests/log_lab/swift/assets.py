@@ -22,7 +22,13 @@ def make(folder: Path) -> None:
     sizes = {"vocab_size": bundled.VOCABULARY}
     dense = Qwen3ForCausalLM(
         Qwen3Config(
-            **sizes, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16
+            **sizes,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
         )
     )
     _save(dense, folder, "qwen3-tiny")
@@ -31,6 +37,13 @@ def make(folder: Path) -> None:
     config = json.loads(tokenizer.read_text())
     config.pop("pad_token")
     tokenizer.write_text(json.dumps(config, indent=2))
+    wide = folder / "wide"
+    narrow, bundled.HIDDEN = bundled.HIDDEN, 128
+    try:
+        bundled.make(wide)
+    finally:
+        bundled.HIDDEN = narrow
+    (wide / bundled.MODEL_NAME).rename(folder / "qwen3-moe-wide")
     stamp.touch()
 
 

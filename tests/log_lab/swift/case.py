@@ -118,6 +118,8 @@ def megatron_environment(ranks: int = 2, **more: str) -> dict[str, str]:
     return {**swift_environment(ranks), "DIAG_JOB_DEVICE": "cpu", "PYTHONPATH": "{repo}/diag/job/cpu", **more}
 
 
-def script(name: str, *arguments: str, launcher: tuple[str, ...] = ("{bin}/torchrun", "--nproc_per_node", "2")) -> tuple[str, ...]:
+def script(
+    name: str, *arguments: str, launcher: tuple[str, ...] = ("{bin}/torchrun", "--nproc_per_node", "2")
+) -> tuple[str, ...]:
     """One of scripts/ under torchrun or another launcher."""
     return (*launcher, f"{{work}}/{name}", *arguments)

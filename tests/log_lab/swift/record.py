@@ -68,7 +68,9 @@ def _run(case: Case, command: list[str], environment: Mapping[str, str], log: Pa
     with log.open("wb") as out:
         if case.terminal:
             main, side = pty.openpty()
-            process = subprocess.Popen(command, stdout=side, stderr=side, stdin=side, env=environment, cwd=log.parent, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=side, stderr=side, stdin=side, env=environment, cwd=log.parent, start_new_session=True
+            )
             os.close(side)
             reader = threading.Thread(target=_copy, args=(main, log), daemon=True)
             reader.start()

@@ -21,7 +21,9 @@ _STEPS = "1000"
 def healthy_cases(version: Version) -> list[Case]:
     """The transformers path with nothing wrong."""
 
-    def case(name: str, why: str, command: tuple[str, ...], ranks: int = 2, terminal: bool = False, prepare: _Prepare | None = None) -> Case:
+    def case(
+        name: str, why: str, command: tuple[str, ...], ranks: int = 2, terminal: bool = False, prepare: _Prepare | None = None
+    ) -> Case:
         return Case(f"healthy-{name}", "none", why, command, swift_environment(ranks), prepare, terminal=terminal)
 
     def chat(work: Path, assets: Path) -> None:
@@ -37,12 +39,22 @@ def healthy_cases(version: Version) -> list[Case]:
         case("dpo", "nothing", swift(version)),
         case("dpo-terminal", "nothing; on a terminal", swift(version), terminal=True),
         case("dpo-lora", "LoRA", swift(version, **lora)),
-        case("sft", "sft with evaluation", swift(version, "sft", dataset=data, split_dataset_ratio="0.2", eval_steps="2"), prepare=chat),
+        case(
+            "sft",
+            "sft with evaluation",
+            swift(version, "sft", dataset=data, split_dataset_ratio="0.2", eval_steps="2"),
+            prepare=chat,
+        ),
         case("sft-one-process", "sft without torchrun, LoRA", swift(version, "sft", dataset=data, **lora), ranks=1, prepare=chat),
-        case("sft-long-rows-dropped", "some rows are longer than max_length and are left out", swift(version, "sft", dataset=data, max_length="40"), prepare=chat),
+        case(
+            "sft-long-rows-dropped",
+            "some rows are longer than max_length and are left out",
+            swift(version, "sft", dataset=data, max_length="40"),
+            prepare=chat,
+        ),
         case("pt", "pre-training", swift(version, "pt", dataset=data), prepare=raw),
         case("kto", "KTO", swift(version, rlhf_type="kto", dataset="{assets}/pairs.jsonl")),
-    ]  # fmt: skip
+    ]
 
 
 def step_cases(version: Version) -> list[Case]:
@@ -50,7 +62,9 @@ def step_cases(version: Version) -> list[Case]:
     environment = swift_environment()
     long = swift(version, max_steps=_STEPS, save_steps=_STEPS)
 
-    def case(name: str, expect: str, why: str, wrap: tuple[str, ...] = (), prepare: _Prepare | None = None, **flags: str | None) -> Case:
+    def case(
+        name: str, expect: str, why: str, wrap: tuple[str, ...] = (), prepare: _Prepare | None = None, **flags: str | None
+    ) -> Case:
         return Case(name, expect, why, swift(version, **flags), environment, prepare, wrap=wrap)
 
     def acted(name: str, expect: str, why: str, act: Callable[[Run], None]) -> Case:
@@ -61,19 +75,42 @@ def step_cases(version: Version) -> list[Case]:
 
     return [
         case("nan-loss", "loss-nan", "a learning rate of 1e30", learning_rate="1e30", max_steps="6", save_steps="6"),
-        case("fp16-overflow", "fp16-overflow", "fp16 with weights a thousand times too large", prepare=_large_weights,
-             torch_dtype="float16", model="{work}/model", max_steps="6", save_steps="6"),
+        case(
+            "fp16-overflow",
+            "fp16-overflow",
+            "fp16 with weights a thousand times too large",
+            prepare=_large_weights,
+            torch_dtype="float16",
+            model="{work}/model",
+            max_steps="6",
+            save_steps="6",
+        ),
         acted("rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'")),
         acted("rank-terminated", "rank-died", "rank 1 got SIGTERM in the steps", terminate_rank(1, "'loss'")),
-        acted("data-worker-killed", "dataloader-worker-died", "a DataLoader worker of rank 1 was killed", kill_data_worker(1, "'loss'")),
+        acted(
+            "data-worker-killed",
+            "dataloader-worker-died",
+            "a DataLoader worker of rank 1 was killed",
+            kill_data_worker(1, "'loss'"),
+        ),
         case("full-disk", "disk-full", "the output is a tmpfs of 600 kB", FULL_DISK),
         case("read-only", "checkpoint-write-error", "the output is mounted read-only", READ_ONLY),
         case("no-right", "checkpoint-write-error", "the output belongs to somebody else", NO_RIGHT),
         case("file-in-the-way", "checkpoint-write-error", "output_dir is a file", prepare=file_in_the_way),
-        case("resume-missing", "checkpoint-missing", "resume_from_checkpoint does not exist", resume_from_checkpoint="{work}/out/checkpoint-9"),
-        case("adapter-missing", "checkpoint-missing", "the adapters folder does not exist", adapters="{work}/out/checkpoint-9",
-             **{version.tuner: "lora"}),
-    ]  # fmt: skip
+        case(
+            "resume-missing",
+            "checkpoint-missing",
+            "resume_from_checkpoint does not exist",
+            resume_from_checkpoint="{work}/out/checkpoint-9",
+        ),
+        case(
+            "adapter-missing",
+            "checkpoint-missing",
+            "the adapters folder does not exist",
+            adapters="{work}/out/checkpoint-9",
+            **{version.tuner: "lora"},
+        ),
+    ]
 
 
 def _large_weights(work: Path, assets: Path) -> None:
@@ -102,16 +139,45 @@ def launch_cases(version: Version) -> list[Case]:
 
     return [
         case("port-taken", "port-in-use", "MASTER_PORT is taken by another process", _hold_port, MASTER_PORT="29517"),
-        case("one-node-of-two", "rendezvous-failure", "NNODES=2 and only node 0 was started; ddp_timeout 20 s",
-             NNODES="2", NODE_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29518"),
-        case("master-unknown", "hostname-resolution", "MASTER_ADDR is a name that does not resolve; ended after 100 s",
-             NNODES="2", NODE_RANK="1", MASTER_ADDR="node-zero.invalid", MASTER_PORT="29519"),
-        case("master-refuses", "rendezvous-failure", "nothing listens at MASTER_ADDR:MASTER_PORT; ended after 100 s",
-             NNODES="2", NODE_RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29520"),
-        case("node-rank-beyond", "launch-mismatch", "NODE_RANK=2 of NNODES=2", NNODES="2", NODE_RANK="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29521"),
+        case(
+            "one-node-of-two",
+            "rendezvous-failure",
+            "NNODES=2 and only node 0 was started; ddp_timeout 20 s",
+            NNODES="2",
+            NODE_RANK="0",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="29518",
+        ),
+        case(
+            "master-unknown",
+            "hostname-resolution",
+            "MASTER_ADDR is a name that does not resolve; ended after 100 s",
+            NNODES="2",
+            NODE_RANK="1",
+            MASTER_ADDR="node-zero.invalid",
+            MASTER_PORT="29519",
+        ),
+        case(
+            "master-refuses",
+            "rendezvous-failure",
+            "nothing listens at MASTER_ADDR:MASTER_PORT; ended after 100 s",
+            NNODES="2",
+            NODE_RANK="1",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="29520",
+        ),
+        case(
+            "node-rank-beyond",
+            "launch-mismatch",
+            "NODE_RANK=2 of NNODES=2",
+            NNODES="2",
+            NODE_RANK="2",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="29521",
+        ),
         case("nproc-word", "launch-mismatch", "NPROC_PER_NODE=two", NPROC_PER_NODE="two"),
         case("nproc-gpu", "launch-mismatch", "NPROC_PER_NODE=gpu on a machine without a GPU", NPROC_PER_NODE="gpu"),
-    ]  # fmt: skip
+    ]
 
 
 def megatron_healthy_cases(version: Version) -> list[Case]:
@@ -129,8 +195,9 @@ def megatron_healthy_cases(version: Version) -> list[Case]:
         case("megatron-healthy-packing", "sft with packing", verb="sft", packing="true"),
         case("megatron-healthy-tp", "TP2 with sequence parallelism", tensor_model_parallel_size="2", sequence_parallel="true"),
         case("megatron-healthy-pp", "PP2", pipeline_model_parallel_size="2", expert_model_parallel_size="1"),
-        case("megatron-healthy-resume", "resumed from iteration 2", mcore_model="{work}/../megatron-healthy/last", finetune="false"),
-        case("megatron-healthy-eval", "evaluation every 2 iterations", split_dataset_ratio="0.05", eval_steps="2", eval_iters="1"),
+        case(
+            "megatron-healthy-eval", "evaluation every 2 iterations", split_dataset_ratio="0.05", eval_steps="2", eval_iters="1"
+        ),
     ]
 
 
@@ -181,7 +248,9 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
         return Case(f"megatron-{name}", expect, why, megatron(**flags), environment, wrap=wrap)
 
     def acted(name: str, expect: str, why: str, act: Callable[[Run], None]) -> Case:
-        return Case(f"megatron-{name}", expect, why, megatron(train_iters=_STEPS, save_steps=_STEPS), environment, act=act, ranks=(1,))
+        return Case(
+            f"megatron-{name}", expect, why, megatron(train_iters=_STEPS, save_steps=_STEPS), environment, act=act, ranks=(1,)
+        )
 
     def nothing(folder: Path) -> None:
         return
@@ -196,17 +265,57 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
         load("no-metadata", "checkpoint-corrupt", ".metadata is gone, as after a save that was cut off", _drop(".metadata")),
         load("cut-metadata", "checkpoint-corrupt", ".metadata is cut to 100 bytes", _cut_file(".metadata")),
         load("cut-common", "checkpoint-corrupt", "common.pt is cut to 100 bytes", _cut_file("common.pt")),
-        load("empty-tracker", "checkpoint-corrupt", "latest_checkpointed_iteration.txt is empty", _cut_file("latest_checkpointed_iteration.txt", 0)),
-        load("other-tp", "none", "saved with EP2, loaded with TP2: torch_dist reshards", nothing, tensor_model_parallel_size="2", sequence_parallel="true"),
-        load("other-layers", "checkpoint-args-mismatch", "the model has other layers than the checkpoint", nothing, model="{assets}/qwen3-moe-wide"),
-        load("lora", "checkpoint-args-mismatch", "a checkpoint of full training resumed with LoRA", nothing, tuner_type="lora", lora_rank="4"),
+        load(
+            "empty-tracker",
+            "checkpoint-corrupt",
+            "latest_checkpointed_iteration.txt is empty",
+            _cut_file("latest_checkpointed_iteration.txt", 0),
+        ),
+        load("healthy", "none", "resumed from the checkpoint of megatron-healthy", nothing, train_iters="6", save_steps="6"),
+        load(
+            "other-tp",
+            "none",
+            "saved with EP2, loaded with TP2: torch_dist reshards",
+            nothing,
+            tensor_model_parallel_size="2",
+            sequence_parallel="true",
+        ),
+        load(
+            "other-layers",
+            "checkpoint-args-mismatch",
+            "the model has other layers than the checkpoint",
+            nothing,
+            model="{assets}/qwen3-moe-wide",
+        ),
+        load(
+            "lora",
+            "checkpoint-args-mismatch",
+            "a checkpoint of full training resumed with LoRA",
+            nothing,
+            tuner_type="lora",
+            lora_rank="4",
+        ),
         case("full-disk", "disk-full", "the output is a tmpfs of 600 kB", FULL_DISK),
         case("read-only", "checkpoint-write-error", "the output is mounted read-only", READ_ONLY),
         case("no-right", "checkpoint-write-error", "the output belongs to somebody else", NO_RIGHT),
-        case("async-full-disk", "disk-full", "the output is a tmpfs of 600 kB, and saves are asynchronous", FULL_DISK, async_save="true", save_steps="2"),
+        case(
+            "async-full-disk",
+            "disk-full",
+            "the output is a tmpfs of 600 kB, and saves are asynchronous",
+            FULL_DISK,
+            async_save="true",
+            save_steps="2",
+        ),
         acted("rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'")),
         acted("rank-killed-at-load", "rank-died", "rank 1 was killed while weights were loaded", kill_rank(1, "Loading:")),
-        acted("data-worker-killed", "dataloader-worker-died", "a DataLoader worker of rank 1 was killed", kill_data_worker(1, "'loss'")),
+        acted(
+            "data-worker-killed",
+            "dataloader-worker-died",
+            "a DataLoader worker of rank 1 was killed",
+            kill_data_worker(1, "'loss'"),
+        ),
         case("nan-loss", "loss-nan", "a learning rate of 1e30", lr="1e30", min_lr="1e29", train_iters="8", save_steps="8"),
-        case("fp16-overflow", "fp16-overflow", "fp16 on a machine without fp16 kernels: gradients overflow", torch_dtype="float16"),
-    ]  # fmt: skip
+        case(
+            "fp16-overflow", "fp16-overflow", "fp16 on a machine without fp16 kernels: gradients overflow", torch_dtype="float16"
+        ),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .case import Case, Version
 from .datasets import dataset_cases, megatron_dataset_cases
 from .models import installation_cases, megatron_model_cases, model_cases
+from .running import healthy_cases, launch_cases, megatron_checkpoint_cases, megatron_healthy_cases, step_cases
 from .trainer import trainer_cases
 
 __all__ = ["VERSIONS", "cases"]
@@ -30,7 +31,14 @@ def cases(version: Version) -> list[Case]:
         return trainer_cases(version)
     if version.name in ("labs-tf5", "labs-tf450"):
         return [*trainer_cases(version), *(installation_cases(version) if version.name == "labs-tf5" else [])]
-    found = [*dataset_cases(version), *model_cases(version)]
+    found = [
+        *healthy_cases(version),
+        *dataset_cases(version),
+        *model_cases(version),
+        *step_cases(version),
+        *launch_cases(version),
+    ]
     if version.name == "base":
-        found += [*megatron_dataset_cases(version), *megatron_model_cases(version), *trainer_cases(version)]
+        found += [*megatron_healthy_cases(version), *megatron_dataset_cases(version), *megatron_model_cases(version)]
+        found += [*megatron_checkpoint_cases(version), *trainer_cases(version)]
     return found
