@@ -11,6 +11,7 @@ import fnmatch
 import json
 import re
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def _blocks(path: Path) -> list[str]:
 
 def _keep(path: Path, entry: dict[str, Any]) -> None:
     """Put an entry in its place in cases.yaml. Each value is JSON, which is YAML as well."""
-    with path.with_name(".lock").open("w") as lock:  # several drivers may run at a time
+    with Path(tempfile.gettempdir(), "log-lab.lock").open("w") as lock:  # several drivers may run at a time
         fcntl.flock(lock, fcntl.LOCK_EX)
         _keep_locked(path, entry)
 

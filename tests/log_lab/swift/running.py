@@ -21,9 +21,8 @@ _STEPS = "1000"
 def healthy_cases(version: Version) -> list[Case]:
     """The transformers path with nothing wrong."""
 
-    def case(
-        name: str, why: str, command: tuple[str, ...], ranks: int = 2, terminal: bool = False, prepare: _Prepare | None = None
-    ) -> Case:
+    def case(name: str, why: str, command: tuple[str, ...], prepare: _Prepare | None = None, *, terminal: bool = False) -> Case:
+        ranks = 1 if name.endswith("one-process") else 2
         return Case(f"healthy-{name}", "none", why, command, swift_environment(ranks), prepare, terminal=terminal)
 
     def chat(work: Path, assets: Path) -> None:
@@ -45,7 +44,7 @@ def healthy_cases(version: Version) -> list[Case]:
             swift(version, "sft", dataset=data, split_dataset_ratio="0.2", eval_steps="2"),
             prepare=chat,
         ),
-        case("sft-one-process", "sft without torchrun, LoRA", swift(version, "sft", dataset=data, **lora), ranks=1, prepare=chat),
+        case("sft-one-process", "sft without torchrun, LoRA", swift(version, "sft", dataset=data, **lora), prepare=chat),
         case(
             "sft-long-rows-dropped",
             "some rows are longer than max_length and are left out",
