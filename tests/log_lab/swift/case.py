@@ -34,7 +34,7 @@ class Case:
     act: Callable[[Run], None] | None = None  # what is done to the job while it runs
     ranks: tuple[int, ...] = ()  # the culprits, where the log can tell them
     terminal: bool = False  # on a pseudo terminal instead of a pipe
-    seconds: int = 180
+    seconds: int = 500
     wrap: tuple[str, ...] = ()  # what starts the command: a mount namespace, fewer capabilities
 
 

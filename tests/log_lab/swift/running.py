@@ -28,6 +28,13 @@ def healthy_cases(version: Version) -> list[Case]:
     def chat(work: Path, assets: Path) -> None:
         write_rows(work / "data" / "train.jsonl", [{"messages": row["messages"]} for row in pairs()])
 
+    def uneven(work: Path, assets: Path) -> None:
+        long = {"role": "assistant", "content": "the river crosses the stone " * 40}
+        rows: list[dict[str, object]] = [{"messages": row["messages"]} for row in pairs()]
+        for i in range(0, len(rows), 3):
+            rows[i] = {"messages": [{"role": "user", "content": "Go on."}, long]}
+        write_rows(work / "data" / "train.jsonl", rows)
+
     def raw(work: Path, assets: Path) -> None:
         rows: list[dict[str, object]] = [{"messages": [{"role": "assistant", "content": row["text"]}]} for row in texts()]
         write_rows(work / "data" / "train.jsonl", rows)
@@ -48,8 +55,8 @@ def healthy_cases(version: Version) -> list[Case]:
         case(
             "sft-long-rows-dropped",
             "some rows are longer than max_length and are left out",
-            swift(version, "sft", dataset=data, max_length="40"),
-            prepare=chat,
+            swift(version, "sft", dataset=data),
+            prepare=uneven,
         ),
         case("pt", "pre-training", swift(version, "pt", dataset=data), prepare=raw),
         case("kto", "KTO", swift(version, rlhf_type="kto", dataset="{assets}/pairs.jsonl")),
@@ -183,7 +190,7 @@ def megatron_healthy_cases(version: Version) -> list[Case]:
     """`megatron rlhf` and `megatron sft` with nothing wrong. megatron-healthy comes first: others load what it saved."""
 
     def case(name: str, why: str, ranks: int = 2, verb: str = "rlhf", terminal: bool = False, **flags: str | None) -> Case:
-        return Case(name, "none", why, megatron(verb, **flags), megatron_environment(ranks), terminal=terminal, seconds=240)
+        return Case(name, "none", why, megatron(verb, **flags), megatron_environment(ranks), terminal=terminal)
 
     return [
         case("megatron-healthy", "EP2, two saves with optimizer", save_steps="2", save_safetensors="false", finetune="false"),
@@ -240,8 +247,21 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
     environment = megatron_environment()
 
     def load(name: str, expect: str, why: str, damage: Callable[[Path], None], **flags: str | None) -> Case:
-        given: dict[str, str | None] = {"mcore_model": "{work}/ckpt", "finetune": "false", **flags}
-        return Case(f"megatron-load-{name}", expect, why, megatron(**given), environment, _saved(damage))
+        # One rank reads what two wrote: torch_dist reshards.
+        given: dict[str, str | None] = {
+            "mcore_model": "{work}/ckpt",
+            "finetune": "false",
+            "expert_model_parallel_size": "1",
+            **flags,
+        }
+        return Case(
+            f"megatron-load-{name}",
+            expect,
+            why,
+            megatron(**given),
+            megatron_environment(int(flags.get("tensor_model_parallel_size") or 1)),
+            _saved(damage),
+        )
 
     def case(name: str, expect: str, why: str, wrap: tuple[str, ...] = (), **flags: str | None) -> Case:
         return Case(f"megatron-{name}", expect, why, megatron(**flags), environment, wrap=wrap)
@@ -274,7 +294,7 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
         load(
             "other-tp",
             "none",
-            "saved with EP2, loaded with TP2: torch_dist reshards",
+            "saved with EP2, loaded with TP2",
             nothing,
             tensor_model_parallel_size="2",
             sequence_parallel="true",

@@ -41,6 +41,10 @@ def _texts(work: Path, assets: Path) -> None:
     write_rows(work / "data" / "eval.jsonl", texts(16))
 
 
+def _ragged(work: Path, assets: Path) -> None:
+    write_rows(work / "data" / "train.jsonl", [{"text": "the river " * (1 + i % 7)} for i in range(64)])
+
+
 def _pairs(work: Path, assets: Path) -> None:
     rows = [
         {"prompt": row["messages"][0]["content"], "chosen": row["messages"][1]["content"], "rejected": row["rejected_response"]}  # type: ignore[index]
@@ -184,7 +188,7 @@ def trainer_cases(version: Version) -> list[Case]:
             "ragged-rows",
             "dataset-format",
             "rows of different length and a collator that does not pad",
-            _texts,
+            _ragged,
             "--padding",
             "none",
         ),
@@ -233,7 +237,13 @@ def trainer_cases(version: Version) -> list[Case]:
             "{work}/out/checkpoint-3",
         ),
         case("nan-loss", "loss-nan", "a learning rate of 1e30", _texts, "--lr", "1e30"),
-        case("full-disk", "disk-full", "the output is a tmpfs of 600 kB", _texts, wrap=FULL_DISK),
+        case(
+            "full-disk",
+            "checkpoint-write-error",
+            "the output is a tmpfs of 600 kB; torch does not say why its write failed",
+            _texts,
+            wrap=FULL_DISK,
+        ),
         case("read-only", "checkpoint-write-error", "the output is mounted read-only", _texts, wrap=READ_ONLY),
         case("no-right", "checkpoint-write-error", "the output belongs to somebody else", _texts, wrap=NO_RIGHT),
         acted(
