@@ -59,7 +59,7 @@ def main() -> int:
 
 def _entry(case: Case, version: Version, log: str, line: str) -> dict[str, Any]:
     ranks = {"ranks": list(case.ranks)} if case.ranks else {}
-    return {"log": log, "made_with": version.label, "command": line, "expect": case.expect, **ranks, "why": case.why}
+    return {"log": log, "made_with": version.made_with(case), "command": line, "expect": case.expect, **ranks, "why": case.why}
 
 
 def _index(path: Path, chosen: list[Case], version: Version, suffix: str) -> None:
@@ -67,7 +67,7 @@ def _index(path: Path, chosen: list[Case], version: Version, suffix: str) -> Non
     for block in _blocks(path):
         fields = {name: json.loads(value) for name, value in re.findall(r"^[- ] (\w+): (.*)$", block, re.MULTILINE)}
         case = by_log.get(fields["log"].removesuffix(".gz"))
-        if case is not None and fields["made_with"] == version.label:
+        if case is not None:
             _keep(path, _entry(case, version, fields["log"], fields["command"]))
 
 

@@ -13,12 +13,29 @@ __all__ = ["Case", "Version", "megatron", "megatron_environment", "script", "swi
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One environment. `name` is what its logs are called after, `label` what `made_with` says."""
+    """One environment. `name` is its folder's; the rest is what `made_with` says."""
 
     name: str
-    label: str
-    packages: Mapping[str, str] = field(default_factory=dict)  # over those of requirements/job.txt; "" takes one away
+    swift: str = "4.6.0"
+    transformers: str = "4.57.6"
     tuner: str = "tuner_type"  # 3.x: train_type
+    launcher: str = "torchrun"
+    also: str = ""  # what else is unusual in it
+
+    def made_with(self, case: Case) -> str:
+        words = " ".join(case.command)
+        launcher = self.launcher if f"/{self.launcher}" in words else "python"
+        if "/megatron" in case.command[0]:
+            program = f"ms-swift {self.swift} megatron {case.command[1]}, megatron-core 0.16.1, mcore-bridge 1.6.1"
+        elif "hf_train.py" in words:
+            program = f"transformers {self.transformers} Trainer, {launcher}"
+        elif "trl_dpo.py" in words:
+            program = f"trl 0.29.1 DPOTrainer, transformers {self.transformers}, {launcher}"
+        else:
+            program = f"ms-swift {self.swift} swift {case.command[1]}, transformers {self.transformers}"
+        ranks = case.environment.get("NPROC_PER_NODE", "1" if launcher == "python" else "2")
+        count = f", {ranks} ranks" if ranks.isdigit() and ranks != "1" else ", 1 rank"
+        return f"{program}, torch 2.13.0{count}{self.also}"
 
 
 @dataclass(frozen=True, slots=True)

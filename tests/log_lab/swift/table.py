@@ -10,17 +10,23 @@ from .trainer import trainer_cases
 
 __all__ = ["VERSIONS", "cases"]
 
-_BASE = "ms-swift 4.6.0, megatron-core 0.16.1, mcore-bridge 1.6.1, transformers 4.57.6, torch 2.13.0"
-_BROKEN = ("labs-nomsgspec", "labs-nomcore", "labs-bridge162", "labs-bridge165", "labs-trl", "labs-peft")
+_BROKEN = {
+    "labs-nomsgspec": "no msgspec",
+    "labs-nomcore": "no megatron-core",
+    "labs-bridge162": "mcore-bridge 1.6.2 instead",
+    "labs-bridge165": "mcore-bridge 1.6.5 instead",
+    "labs-trl": "trl 0.11.4 instead",
+    "labs-peft": "peft 0.10.0 instead",
+}
 VERSIONS = (
-    Version("base", _BASE),
-    Version("labs-s404", "ms-swift 4.0.4, transformers 4.57.6, torch 2.13.0"),
-    Version("labs-s312", "ms-swift 3.12.6, transformers 4.57.6, torch 2.13.0", tuner="train_type"),
-    Version("labs-s383", "ms-swift 3.8.3, transformers 4.56.2, torch 2.13.0", tuner="train_type"),
-    Version("labs-tf5", "transformers 5.19.0, ms-swift 4.6.0, mcore-bridge 1.6.1, torch 2.13.0"),
-    Version("labs-tf450", "transformers 4.50.3, ms-swift 4.6.0, torch 2.13.0"),
-    Version("base-accelerate", "accelerate launch 1.15.0, transformers 4.57.6, torch 2.13.0"),
-    *(Version(name, _BASE) for name in _BROKEN),
+    Version("base"),
+    Version("labs-s404", swift="4.0.4"),
+    Version("labs-s312", swift="3.12.6", tuner="train_type"),
+    Version("labs-s383", swift="3.8.3", transformers="4.56.2", tuner="train_type"),
+    Version("labs-tf5", transformers="5.19.0"),
+    Version("labs-tf450", transformers="4.50.3"),
+    Version("base-accelerate", launcher="accelerate"),
+    *(Version(name, also=f"; {what}") for name, what in _BROKEN.items()),
 )
 
 

@@ -164,6 +164,14 @@ def trainer_cases(version: Version) -> list[Case]:
         dpo("healthy", "none", "DPO with TRL", _pairs),
         dpo("healthy-lora", "none", "DPO with TRL and LoRA", _pairs, "--lora"),
         case(
+            "ddp-resume",
+            "rank-died",
+            "transformers maps the optimizer to cpu:0, which torch cannot load",
+            _checkpoint(lambda folder: None),
+            "--resume",
+            "{work}/out/checkpoint-3",
+        ),
+        case(
             "wrong-column", "dataset-schema", "the script tokenises a column that the file lacks", _texts, "--column", "content"
         ),
         case("unused-columns", "dataset-schema", "untokenised rows: no column fits the model's forward", _texts, "--untokenized"),
