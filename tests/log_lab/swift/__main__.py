@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,15 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     assets.make(options.scratch / "assets")
     with ThreadPoolExecutor(options.workers) as pool:
-        for case, (text, line, code) in zip(chosen, pool.map(lambda c: record(c, python, options.scratch), chosen), strict=True):
-            entry = _entry(case, version, write_log(options.out, case.name + options.suffix, text), line)
-            _keep(options.out / "cases.yaml", entry)
+        running = {pool.submit(record, case, python, options.scratch, version.name): case for case in chosen}
+        for done in as_completed(running):
+            case, (text, line, code) = running[done], done.result()
+            if code is None:
+                print(f"{case.name:36} had to be ended after {case.seconds} s: not kept", flush=True)
+                continue
+            _keep(
+                options.out / "cases.yaml", _entry(case, version, write_log(options.out, case.name + options.suffix, text), line)
+            )
             print(f"{case.name:36} exit {code}  {len(text)} characters  {_last_error(text)}", flush=True)
     return 0
 

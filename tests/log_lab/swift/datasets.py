@@ -83,7 +83,7 @@ def _plugin(module: str) -> _Prepare:
 
 def dataset_cases(version: Version) -> list[Case]:
     """On the transformers path, for any version."""
-    environment = swift_environment()
+    environment = swift_environment(1 if version.tuner == "train_type" else 2)
 
     def case(name: str, expect: str, why: str, prepare: _Prepare | None, **flags: str | None) -> Case:
         # Rank 0 reads first, the others wait: what cannot be read is its error alone.

@@ -29,9 +29,9 @@ _SCRIPTS = Path(__file__).with_name("scripts")
 _GZIP_ABOVE = 100_000
 
 
-def record(case: Case, python: Path, scratch: Path) -> tuple[str, str, int | None]:
+def record(case: Case, python: Path, scratch: Path, version: str) -> tuple[str, str, int | None]:
     """(what was printed, the command as one line, its exit code; None: it had to be ended)."""
-    work, assets = scratch / case.name, scratch / "assets"
+    work, assets = scratch / version / case.name, scratch / "assets"
     shutil.rmtree(work, ignore_errors=True)
     (work / "data").mkdir(parents=True)
     for file in _SCRIPTS.glob("*.py"):
@@ -75,7 +75,9 @@ def _run(case: Case, command: list[str], environment: Mapping[str, str], log: Pa
             reader = threading.Thread(target=_copy, args=(main, log), daemon=True)
             reader.start()
         else:
-            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=log.parent)
+            process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=log.parent, start_new_session=True
+            )
             reader = None
     root = psutil.Process(process.pid)
     if case.act is not None:
