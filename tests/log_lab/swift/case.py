@@ -114,23 +114,23 @@ def _words(base: Mapping[str, str], changed: Mapping[str, str | None]) -> tuple[
     return tuple(word for name, value in flags.items() for word in (f"--{name}", value))
 
 
-def swift(version: Version, verb: str = "rlhf", **changed: str | None) -> tuple[str, ...]:
+def swift(version: Version, verb: str = "rlhf", /, **changed: str | None) -> tuple[str, ...]:
     """`swift rlhf --rlhf_type dpo` or `swift sft` on the transformers path; None takes a flag away."""
     first = {"rlhf_type": "dpo"} if verb == "rlhf" else {}
     return ("{bin}/swift", verb, *_words({**first, **_SWIFT, version.tuner: "full"}, changed))
 
 
-def megatron(verb: str = "rlhf", **changed: str | None) -> tuple[str, ...]:
+def megatron(verb: str = "rlhf", /, **changed: str | None) -> tuple[str, ...]:
     """`megatron rlhf --rlhf_type dpo` of ms-swift 4.x."""
     first = {"rlhf_type": "dpo"} if verb == "rlhf" else {}
     return ("{bin}/megatron", verb, *_words({**first, **_MEGATRON}, changed))
 
 
-def swift_environment(ranks: int = 2, **more: str) -> dict[str, str]:
+def swift_environment(ranks: int = 2, /, **more: str) -> dict[str, str]:
     return {**_OFFLINE, "NPROC_PER_NODE": str(ranks), **more}
 
 
-def megatron_environment(ranks: int = 2, **more: str) -> dict[str, str]:
+def megatron_environment(ranks: int = 2, /, **more: str) -> dict[str, str]:
     """With the CPU layer of the bundled job armed."""
     return {**swift_environment(ranks), "DIAG_JOB_DEVICE": "cpu", "PYTHONPATH": "{repo}/diag/job/cpu", **more}
 

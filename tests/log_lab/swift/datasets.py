@@ -134,7 +134,7 @@ def dataset_cases(version: Version) -> list[Case]:
             "map-key-error",
             "dataset-schema",
             "a preprocessor of the user's own reads a field that the rows lack, in a process of map",
-            swift(version, verb="sft", **{"dataset": "scored", "strict": "true", plugin_flag: "{work}/plugin.py"}),
+            swift(version, "sft", **{"dataset": "scored", "strict": "true", plugin_flag: "{work}/plugin.py"}),
             environment,
             _plugin(module),
             ranks=(0,),

@@ -109,12 +109,12 @@ def step_cases(version: Version) -> list[Case]:
             "resume_from_checkpoint does not exist",
             resume_from_checkpoint="{work}/out/checkpoint-9",
         ),
-        case(
+        Case(
             "adapter-missing",
             "checkpoint-missing",
             "the adapters folder does not exist",
-            adapters="{work}/out/checkpoint-9",
-            **{version.tuner: "lora"},
+            swift(version, **{"adapters": "{work}/out/checkpoint-9", version.tuner: "lora"}),
+            environment,
         ),
     ]
 
@@ -140,7 +140,7 @@ def _hold_port(run: Run) -> None:
 def launch_cases(version: Version) -> list[Case]:
     """Nodes, ports and addresses; a launcher does the same with `swift` and `megatron`."""
 
-    def case(name: str, expect: str, why: str, act: Callable[[Run], None] | None = None, seconds: int = 120, **env: str) -> Case:
+    def case(name: str, expect: str, why: str, act: Callable[[Run], None] | None = None, seconds: int = 150, **env: str) -> Case:
         return Case(name, expect, why, swift(version, ddp_timeout="20"), swift_environment(**env), act=act, seconds=seconds)
 
     return [
@@ -157,7 +157,7 @@ def launch_cases(version: Version) -> list[Case]:
         case(
             "master-unknown",
             "hostname-resolution",
-            "MASTER_ADDR is a name that does not resolve; ended after 100 s",
+            "MASTER_ADDR is a name that does not resolve; ended after 150 s",
             NNODES="2",
             NODE_RANK="1",
             MASTER_ADDR="node-zero.invalid",
@@ -166,7 +166,7 @@ def launch_cases(version: Version) -> list[Case]:
         case(
             "master-refuses",
             "rendezvous-failure",
-            "nothing listens at MASTER_ADDR:MASTER_PORT; ended after 100 s",
+            "nothing listens at MASTER_ADDR:MASTER_PORT; ended after 150 s",
             NNODES="2",
             NODE_RANK="1",
             MASTER_ADDR="127.0.0.1",
