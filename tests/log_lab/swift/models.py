@@ -187,7 +187,7 @@ def installation_cases(version: Version) -> list[Case]:
         "labs-nomcore": ("missing-module", "megatron-core is not installed"),
         "labs-bridge162": ("version-mismatch", "mcore-bridge 1.6.2 wants a newer megatron-core than 0.16.1"),
         "labs-bridge165": ("missing-module", "mcore-bridge 1.6.5 imports triton, which is not installed"),
-        "labs-trl": ("version-mismatch", "trl 0.11.4 is too old for ms-swift 4.6.0"),
+        "labs-trl": ("missing-module", "trl 0.11.4 wants rich, which is not installed"),
         "labs-peft": ("version-mismatch", "peft 0.10.0 is too old for ms-swift 4.6.0 and transformers 4.57.6"),
         "labs-tf5": ("version-mismatch", "transformers 5.19.0 with mcore-bridge 1.6.1: the save of safetensors fails"),
     }[version.name]

@@ -247,21 +247,9 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
     environment = megatron_environment()
 
     def load(name: str, expect: str, why: str, damage: Callable[[Path], None], **flags: str | None) -> Case:
-        # One rank reads what two wrote: torch_dist reshards.
-        given: dict[str, str | None] = {
-            "mcore_model": "{work}/ckpt",
-            "finetune": "false",
-            "expert_model_parallel_size": "1",
-            **flags,
-        }
-        return Case(
-            f"megatron-load-{name}",
-            expect,
-            why,
-            megatron(**given),
-            megatron_environment(int(flags.get("tensor_model_parallel_size") or 1)),
-            _saved(damage),
-        )
+        given: dict[str, str | None] = {"mcore_model": "{work}/ckpt", "finetune": "false", **flags}
+        ranks = 1 if name == "other-ep" else 2
+        return Case(f"megatron-load-{name}", expect, why, megatron(**given), megatron_environment(ranks), _saved(damage))
 
     def case(name: str, expect: str, why: str, wrap: tuple[str, ...] = (), **flags: str | None) -> Case:
         return Case(f"megatron-{name}", expect, why, megatron(**flags), environment, wrap=wrap)
@@ -279,6 +267,13 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
 
     return [
         case("load-missing", "checkpoint-missing", "mcore_model does not exist", mcore_model="{work}/missing"),
+        load(
+            "other-ep",
+            "checkpoint-args-mismatch",
+            "an optimizer saved with expert_model_parallel_size 2, loaded on one rank with 1",
+            nothing,
+            expert_model_parallel_size="1",
+        ),
         load("cut-shard", "checkpoint-corrupt", "the largest .distcp file is cut to 2000 bytes", _cut_shard),
         load("no-shard", "checkpoint-corrupt", "one rank's .distcp files are gone", _drop("__1_*.distcp")),
         load("no-metadata", "checkpoint-corrupt", ".metadata is gone, as after a save that was cut off", _drop(".metadata")),

@@ -187,7 +187,7 @@ def trainer_cases(version: Version) -> list[Case]:
         case("null-text", "dataset-format", "line 41 has null in the text column", _null),
         case(
             "no-pad-token",
-            "dataset-format",
+            "rank-died",
             "a collator that pads, and a tokenizer without a pad token",
             _texts,
             "--no-pad-token",
@@ -202,7 +202,7 @@ def trainer_cases(version: Version) -> list[Case]:
         ),
         case(
             "token-out-of-range",
-            "version-mismatch",
+            "rank-died",
             "the tokenizer has a token id beyond the model's embedding",
             _small_vocabulary,
             model="{work}/model",
