@@ -189,7 +189,6 @@ def installation_cases(version: Version) -> list[Case]:
         "labs-bridge165": ("missing-module", "mcore-bridge 1.6.5 imports triton, which is not installed"),
         "labs-trl": ("missing-module", "trl 0.11.4 wants rich, which is not installed"),
         "labs-peft": ("version-mismatch", "peft 0.10.0 is too old for ms-swift 4.6.0 and transformers 4.57.6"),
-        "labs-tf5": ("version-mismatch", "transformers 5.19.0 with mcore-bridge 1.6.1: the save of safetensors fails"),
     }[version.name]
     name = version.name.removeprefix("labs-")
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .case import Case, Version
 from .datasets import dataset_cases, megatron_dataset_cases
 from .models import installation_cases, megatron_model_cases, model_cases
@@ -23,8 +25,7 @@ VERSIONS = (
     Version("labs-s404", swift="4.0.4"),
     Version("labs-s312", swift="3.12.6", tuner="train_type"),
     Version("labs-s383", swift="3.8.3", transformers="4.56.2", tuner="train_type"),
-    Version("labs-tf5", transformers="5.19.0"),
-    Version("labs-tf450", transformers="4.50.3"),
+    Version("labs-tf5", transformers="5.19.0", also="; huggingface_hub 1.5.0"),
     Version("base-accelerate", launcher="accelerate"),
     *(Version(name, also=f"; {what}") for name, what in _BROKEN.items()),
 )
@@ -35,8 +36,9 @@ def cases(version: Version) -> list[Case]:
         return installation_cases(version)
     if version.name == "base-accelerate":
         return trainer_cases(version)
-    if version.name in ("labs-tf5", "labs-tf450"):
-        return [*trainer_cases(version), *(installation_cases(version) if version.name == "labs-tf5" else [])]
+    if version.name == "labs-tf5":
+        why = "transformers 5.19.0 wants a newer huggingface_hub than 1.5.0"
+        return [replace(trainer_cases(version)[0], name="hf-old-hub", expect="version-mismatch", why=why)]
     found = [
         *healthy_cases(version),
         *dataset_cases(version),
