@@ -80,7 +80,14 @@ def step_cases(version: Version) -> list[Case]:
         (work / "out").write_text("not a folder\n")
 
     return [
-        case("nan-loss", "loss-nan", "a learning rate of 1e30", learning_rate="1e30", max_steps="6", save_steps="6"),
+        case(
+            "nan-loss",
+            "grad-nan",
+            "a learning rate of 1e30: grad_norm is nan from step 2, the loss stays a number",
+            learning_rate="1e30",
+            max_steps="6",
+            save_steps="6",
+        ),
         case(
             "fp16-overflow",
             "fp16-overflow",
