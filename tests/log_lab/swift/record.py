@@ -136,6 +136,7 @@ def anonymous(text: str, python: Path, scratch: Path, work: Path) -> str:
     host = re.escape(socket.gethostname())
     # host      : NAME        [NAME]:29500        NAME_1234_0        NAME:1234
     text = re.sub(rf"(host +: ){host}\b", r"\1node-0", text)
+    text = re.sub(rf", node {host},", ", node node-0,", text)  # Megatron's check for nan
     text = re.sub(rf"\[{host}\]", "[node-0]", text)
     return re.sub(rf"(?<![\w./-]){host}(?=[_:]\d|\.(local|internal))", "node-0", text)
 

@@ -335,7 +335,7 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
             "a DataLoader worker of rank 1 was killed",
             kill_data_worker(1, "'loss'"),
         ),
-        case("nan-loss", "loss-nan", "a learning rate of 1e30", lr="1e30", min_lr="1e29", train_iters="8", save_steps="8"),
+        case("nan-loss", "grad-nan", "a learning rate of 1e30", lr="1e30", min_lr="1e29", train_iters="8", save_steps="8"),
         case(
             "fp16-overflow", "fp16-overflow", "fp16 on a machine without fp16 kernels: gradients overflow", torch_dtype="float16"
         ),
