@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from diag.preflight import eyes, gpus, machine
+from diag.preflight import ascend, eyes, gpus, launch, machine
 from diag.preflight.line import Line
 
 __all__ = ["CHECKS", "Line", "document", "text"]
@@ -19,6 +19,8 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_disk,
     eyes.check_stacks,
     gpus.check_gpus,
+    ascend.check_npus,
+    launch.check_launch,
 )
 
 
