@@ -44,6 +44,7 @@ class Launch:
     by_word: str = ""
     total: int | None = None
     tasks: int | None = None
+    by_srun: bool = False
     hosts: Hostfile | None = None
 
 
@@ -325,7 +326,7 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
         tasks = max(1, in_all // (launch.nodes or 1))
     if tasks is None and in_all is None:
         tasks = _number(launch.environment.get("SLURM_NTASKS_PER_NODE", ""), "SLURM_NTASKS_PER_NODE")
-    launch.tasks = tasks
+    launch.tasks, launch.by_srun = tasks, True
     if tasks and tasks > 1:
         launch.processes, launch.processes_from = tasks, "srun's tasks a node"
     launch.launcher = launch.launcher or "srun"

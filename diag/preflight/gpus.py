@@ -54,7 +54,7 @@ def uuids_here(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("
     """Of the GPUs here, in NVML's order; by the driver's own files where NVML cannot be asked. None where neither is there."""
     facts, failed = _look()
     if failed is None:
-        return tuple(fact.uuid for fact in sorted((one for one in facts if isinstance(one, GpuSample)), key=lambda one: one.index))
+        return tuple(uuid for _, uuid in sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample)))
     found = []
     # /proc/driver/nvidia/gpus/0000:1b:00.0/information, driver 570:
     #   GPU UUID: \t GPU-5c2e1f4a-...

@@ -109,7 +109,8 @@ def _too_many(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
     shown = seen.said or f"{_devices(seen.count, kind)} {'is' if seen.count == 1 else 'are'} here"
     shows = f"{shown} shows {_devices(seen.count, kind)}" if seen.said else shown
     where = "start on this node" if seen.count != 1 or ranks != 1 else "starts on this node"
-    remedy = f"{_count_flag(facts, seen.count)}, or {ranks} devices in {seen.variable or 'the container (nvidia.com/gpu: ' + str(ranks) + ')'}"
+    more = f"{ranks} devices in {seen.variable}" if seen.variable else f"{ranks} in the container (nvidia.com/gpu: {ranks})"
+    remedy = f"{_count_flag(facts, seen.count)}, or {more}"
     return Line(
         _WHAT,
         "problem",

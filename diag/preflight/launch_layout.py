@@ -75,11 +75,13 @@ def _megatron(facts: LaunchFacts, sizes: ParallelSizes, world: int) -> Iterator[
         return
     experts = sizes.ep * sizes.etp * sizes.pp
     if sizes.ep > 1 and world % experts:
+        smaller = _divisor(world // (sizes.etp * sizes.pp) or 1, sizes.ep)
         yield Line(
             _WHAT,
             "problem",
-            f"{_world(facts, world)} cannot be divided into groups of EP {sizes.ep} x ETP {sizes.etp} x PP {sizes.pp} = {experts}",
-            f"--expert_model_parallel_size {_divisor(world // (sizes.etp * sizes.pp) or 1, sizes.ep)}, or a multiple of {experts} ranks",
+            f"{_world(facts, world)} cannot be divided into groups of EP {sizes.ep} x ETP {sizes.etp} x PP {sizes.pp} = "
+            f"{experts}",
+            f"--expert_model_parallel_size {smaller}, or ranks in multiples of {experts}",
             _ID,
             "critical",
         )
@@ -111,7 +113,7 @@ def _batch(total: int | None, micro: int, data_parallel: int) -> Iterator[Line]:
 
 
 def core_lines(facts: LaunchFacts) -> Iterator[Line]:
-    """Threads of all ranks against the cores. torchrun and accelerate set OMP_NUM_THREADS=1 for several ranks, where it is unset."""
+    """Threads of all ranks against the cores. torchrun and accelerate set OMP_NUM_THREADS=1 for several, where it is unset."""
     ranks, cores, launch = ranks_here(facts), facts.cores, facts.launch
     if launch is None or ranks is None or cores is None:
         return
@@ -121,8 +123,8 @@ def core_lines(facts: LaunchFacts) -> Iterator[Line]:
         yield Line(
             _WHAT,
             "note",
-            f"{ranks} ranks on this node, and it has {cores:g} cores for them: each rank needs one for itself, and its DataLoader "
-            "workers more",
+            f"{ranks} ranks on this node, and it has {cores:g} cores for them: each rank needs one for itself, and its "
+            "DataLoader workers more",
             "more CPU for the container (resources.limits cpu, docker --cpus), or cpuset",
             _ID,
         )

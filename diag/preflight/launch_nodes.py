@@ -65,43 +65,40 @@ def _least_and_most(facts: LaunchFacts) -> Iterator[Line]:
 
 def _slurm_nodes(facts: LaunchFacts, nodes: int) -> Iterator[Line]:
     env, launch = facts.environment, facts.launch
+    if launch is None:
+        return
+    starts_ranks = launch.launcher in ELASTIC or (launch.launcher in _SWIFTS and facts.by_torchrun)
+    if launch.tasks is not None and launch.tasks > 1 and starts_ranks:
+        yield Line(
+            _WHAT,
+            "problem",
+            f"srun starts {launch.tasks} tasks on each node, and each would be a {launch.launcher} that starts ranks of its own, "
+            "on the same port",
+            "srun --ntasks-per-node=1",
+            _ID,
+            "critical",
+        )
     word = env.get("SLURM_NNODES") or env.get("SLURM_JOB_NUM_NODES") or ""
-    if launch is None or not word.isdecimal():
+    if not word.isdecimal():
         return
     given = int(word[:9])
-    by_srun = launch.tasks is not None or any("srun" in note for note in launch.notes)
     if nodes > given:
         yield Line(
             _WHAT,
             "problem",
             f"CMD is of {nodes} nodes ({facts.meeting.nodes_from or launch.nodes_from}), and Slurm gave this job {given} "
-            f"(SLURM_NNODES)",
+            "(SLURM_NNODES)",
             f"#SBATCH --nodes={nodes}, or {_nodes_flag(facts, given)}",
             _ID,
             "critical",
         )
-    elif nodes > 1 and "SLURM_STEP_ID" not in env and launch.launcher in (*ELASTIC, *_SWIFTS) and not by_srun:
+    elif nodes > 1 and "SLURM_STEP_ID" not in env and starts_ranks and not launch.by_srun:
         yield Line(
             _WHAT,
             "note",
             f"a batch script runs on the first of Slurm's {given} nodes alone, and CMD waits for {nodes}",
             f"srun --nodes={nodes} --ntasks-per-node=1 in front of CMD",
             _ID,
-        )
-    if (
-        launch.tasks is not None
-        and launch.tasks > 1
-        and launch.launcher in (*ELASTIC, *_SWIFTS)
-        and (launch.launcher in ELASTIC or facts.by_torchrun)
-    ):
-        yield Line(
-            _WHAT,
-            "problem",
-            f"srun starts {launch.tasks} tasks on each node, and each would be a {launch.launcher} that starts "
-            f"ranks of its own, on the same port",
-            "srun --ntasks-per-node=1",
-            _ID,
-            "critical",
         )
 
 
@@ -203,5 +200,5 @@ def _rank_flag(facts: LaunchFacts, variable: str) -> str:
 def _platform_flags(facts: LaunchFacts) -> str:
     return {
         "torchrun": "--nnodes $WORLD_SIZE --node_rank $RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT",
-        "accelerate": "--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT",
+        "accelerate": "--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR",
     }.get(facts.launch.launcher if facts.launch is not None else "", "NNODES=$WORLD_SIZE NODE_RANK=$RANK in front of CMD")

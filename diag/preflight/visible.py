@@ -13,8 +13,8 @@ _LEADING_NUMBER = re.compile(r"[+-]?\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """`count` None: nothing limits it and nobody saw the devices. `wrong` says why it is fewer than were written; `mig`: instances
-    of MIG stand there. `devices` are the entries that count."""
+    """`count` None: nothing limits it and nobody saw the devices. `wrong` says why it is fewer than were written; `mig`: these
+    are instances of MIG. `devices` are the entries that count."""
 
     variable: str = ""  # "" where none is set
     value: str = ""
