@@ -86,6 +86,10 @@ def in_use(heap: Heap, proc: Path = PROC) -> tuple[set[str], bool]:
     names = {name for name, _, _ in heap.files}
     held: set[str] = set()
     complete = True
+    for name in names:
+        owner = _OWNED.match(name)
+        if owner and Path(proc, owner[1]).exists():
+            held.add(name)
     until = time.monotonic() + _LOOK_SECONDS
     inside = re.compile(re.escape(heap.folder).encode() + rb"/([^\n]{1,255})")
     for pid in sorted((int(name) for name in os.listdir(proc) if name.isdecimal()), reverse=True):
@@ -105,10 +109,6 @@ def in_use(heap: Heap, proc: Path = PROC) -> tuple[set[str], bool]:
         for found in inside.finditer(maps[:_MOST_MAP_BYTES]):
             held.add(os.fsdecode(found[1]).removesuffix(" (deleted)"))
         held |= _open(base, heap.folder)
-    for name in names:
-        owner = _OWNED.match(name)
-        if owner and os.path.exists(f"{proc}/{owner[1]}"):  # noqa: PTH110 - as above
-            held.add(name)
     return held & names, complete
 
 

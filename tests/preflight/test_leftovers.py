@@ -187,7 +187,8 @@ def test_python_as_process_1_may_have_started_them() -> None:
 
 SHM = (
     "mount -t tmpfs -o size=64m tmpfs /dev/shm && for n in 1 2 3; do "
-    "dd if=/dev/zero of=/dev/shm/torch_4194400_77_$n bs=1M count=20 status=none; done && : > /dev/shm/sem.mp-abcdefgh && touch -d '2 hours ago' /dev/shm/*"
+    "dd if=/dev/zero of=/dev/shm/torch_4194400_77_$n bs=1M count=20 status=none; done && "
+    ": > /dev/shm/sem.mp-abcdefgh && touch -d '2 hours ago' /dev/shm/*"
 )
 
 
@@ -206,7 +207,10 @@ def test_small_shared_memory_that_files_of_earlier_jobs_fill() -> None:
 HOLD = """
 import ctypes, mmap, sys, time
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it ends with doctor
-kept = [mmap.mmap(open(f"/dev/shm/torch_4194400_77_{n}", "r+b").fileno(), 0) for n in (1, 2, 3)]
+files = [open(f"/dev/shm/torch_4194400_77_{n}", "r+b") for n in (1, 2, 3)]
+kept = [mmap.mmap(file.fileno(), 0) for file in files]
+for file in files:
+    file.close()  # mapped is enough
 open(sys.argv[1], "w").write("up")
 time.sleep(60)
 """
@@ -216,9 +220,9 @@ time.sleep(60)
 def test_files_that_a_process_has_mapped_are_not_left_over(tmp_path: Path) -> None:
     (tmp_path / "hold.py").write_text(HOLD)
     os.mkfifo(tmp_path / "fifo")
-    setup = f'{SHM} && {{ "$0" {tmp_path}/hold.py {tmp_path}/fifo & }} && cat {tmp_path}/fifo'
+    setup = f'{SHM} && {{ "$0" {tmp_path}/hold.py {tmp_path}/fifo > /dev/null & }} && timeout 30 cat {tmp_path}/fifo > /dev/null'
 
-    document = doctor_after(f"{setup} > /dev/null", "python", "t.py")
+    document = doctor_after(setup, "python", "t.py")
 
     assert "left-over files" not in {line["what"] for line in document["checks"]}
 
