@@ -31,8 +31,8 @@ class Visible:
 def visible_gpus(environment: Mapping[str, str], gpus: Sequence[str] | None) -> Visible:
     """`gpus` are the uuids of the GPUs here, in order; None where nobody could look.
 
-    The CUDA C++ Programming Guide (environment variables) and torch/cuda/__init__.py (_parse_visible_devices, 2.13): the first
-    entry that is no device ends the list, an entry that stands there twice leaves none, `1gpu` is 1.
+    As the driver 580.159 does it on an H100 (cuInit, cuDeviceGetCount), and torch/cuda/__init__.py (_parse_visible_devices,
+    2.13): the first entry that is no device ends the list, one that stands there twice leaves none, `1gpu` is 1.
 
     >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "0,9,1"}, ("GPU-a", "GPU-b")).count
     1
@@ -90,7 +90,7 @@ def _by_uuid(name: str, value: str, words: list[str], gpus: Sequence[str] | None
     for word in words:
         if word in kept:
             return Visible(name, value, 0, (), f"{word} stands there twice, and CUDA then shows no GPU at all", prefix == "MIG-")
-        matching = [gpu for gpu in gpus or () if gpu.startswith(word)]
+        matching = [gpu for gpu in gpus or () if gpu.startswith(word) and word != prefix]
         if not word.startswith(prefix):
             wrong = f"CUDA stops at {word!r}, which does not begin with {prefix}"
         elif prefix == "GPU-" and gpus is not None and len(matching) != 1:

@@ -43,7 +43,8 @@ def test_hiding_all_on_purpose_is_not_called_wrong(value: str) -> None:
         ("all", 0, "CUDA stops at 'all'"),
         ("GPU-1111,1", 1, "CUDA stops at '1', which does not begin with GPU-"),
         ("GPU-9999", 0, "which is no GPU here"),
-        ("GPU-", 0, "the begin of several GPUs"),
+        ("GPU-", 0, "which is no GPU here"),
+        ("1gpu", 1, "CUDA reads '1gpu' as 1"),
         ("0,,1", 1, "CUDA stops at ''"),
     ],
 )
