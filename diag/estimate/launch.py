@@ -252,8 +252,11 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
     if "--config_file" in options:
         config = _yaml(folder / options["--config_file"])
     elif (default := _accelerate_default(launch.environment)) is not None:
-        config = _yaml(default)
-        launch.notes.append(f"accelerate reads {default}, as no --config_file is given")
+        try:
+            config = _yaml(default)
+            launch.notes.append(f"accelerate reads {default}, as no --config_file is given")
+        except EstimateError as error:
+            launch.notes.append(f"accelerate will read {default}, and diag could not: {error}")
     flat = {name[2:]: value for name, value in options.items() if name.startswith("--")}
     total = flat.get("num_processes") or str(config.get("num_processes") or "")
     nodes = _number(flat.get("num_machines") or str(config.get("num_machines") or ""), "--num_machines")

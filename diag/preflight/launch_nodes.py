@@ -142,14 +142,10 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
     )
     by_platform = "KUBERNETES_SERVICE_HOST" in env and "LOCAL_RANK" not in env
     if facts.is_elastic:
-        one_node = (launch.nodes or 1) == 1 and facts.meeting.nodes == 1
-        if (
-            one_node
-            and world > 1
-            and "LOCAL_RANK" not in env
-            and "PET_NNODES" not in env
-            and env.get("MASTER_ADDR", "") not in _HERE
-        ):
+        # A script that exports WORLD_SIZE for itself counts ranks with it; a platform counts nodes, and sets RANK too.
+        counts_nodes = world > 1 and rank.isdecimal() and "LOCAL_RANK" not in env and world != launch.processes
+        one_node = (launch.nodes or 1) == 1 and facts.meeting.nodes == 1 and "PET_NNODES" not in env
+        if one_node and counts_nodes and env.get("MASTER_ADDR", "") not in (*_HERE, facts.host):
             yield Line(
                 _WHAT,
                 "problem",
@@ -200,5 +196,6 @@ def _rank_flag(facts: LaunchFacts, variable: str) -> str:
 def _platform_flags(facts: LaunchFacts) -> str:
     return {
         "torchrun": "--nnodes $WORLD_SIZE --node_rank $RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT",
+        "deepspeed": "torchrun --nnodes $WORLD_SIZE --node_rank $RANK in place of deepspeed, or a hostfile that names all nodes",
         "accelerate": "--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR",
     }.get(facts.launch.launcher if facts.launch is not None else "", "NNODES=$WORLD_SIZE NODE_RANK=$RANK in front of CMD")

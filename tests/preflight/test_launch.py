@@ -243,6 +243,9 @@ def test_pods_that_a_platform_counts_and_cmd_does_not() -> None:
 
     assert "each node would train for itself" in line.said and "NNODES=$WORLD_SIZE NODE_RANK=$RANK" in line.remedy
     assert problems(SWIFT, **env, NNODES="2", NODE_RANK="1") == []
+    # a script's own count of ranks
+    assert problems(SWIFT, **{**env, "WORLD_SIZE": "8", "RANK": "0", "MASTER_ADDR": "node0"}) == []
+    assert problems("torchrun --nproc_per_node 8 t.py", WORLD_SIZE="8", MASTER_ADDR="node0") == []
 
 
 def test_rank_left_in_the_environment() -> None:

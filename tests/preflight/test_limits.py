@@ -19,9 +19,10 @@ from diag.preflight.limits import needed_processes
 
 def doctor_after(setup: str, *words: str, path: str = "") -> dict[str, Any]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "VIRTUAL_ENV") if name in os.environ}
+    kept["PATH"] = ":".join(filter(None, (path, kept["PATH"])))
     done = subprocess.run(
         ["bash", "-c", f'{setup} && exec "$0" -m diag doctor --json -- "$@"', sys.executable, *words],
-        env={**kept, "PATH": ":".join(filter(None, (path, kept["PATH"])))}, capture_output=True, text=True, check=False, timeout=120,
+        env=kept, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode in (0, 10), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
