@@ -15,6 +15,7 @@ import yaml
 
 from diag.estimate.errors import EstimateError
 from diag.estimate.shell_script import training_command
+from diag.launchers.hostfile import Hostfile, read_hostfile
 from diag.launchers.rendezvous import split_environment
 
 __all__ = ["Launch", "take_apart"]
@@ -25,7 +26,9 @@ class Launch:
     """`program` is megatron (ms-swift's), megatron-lm, swift, or script (somebody's own trainer); `verb` sft, rlhf, pt or "".
 
     `words` are the program's arguments. `processes` and `nodes` are None where nothing tells them. `distributed` holds what an
-    accelerate config file or its flags say of DeepSpeed and FSDP.
+    accelerate config file or its flags say of DeepSpeed and FSDP. `options` are the launcher's own, `by_word` torchrun's
+    "gpu", "auto" or "cpu" in place of a number, `total` accelerate's number of processes of all machines, `tasks` those that
+    srun starts on each node, `hosts` a hostfile of DeepSpeed.
     """
 
     environment: dict[str, str]
@@ -37,6 +40,14 @@ class Launch:
     launcher: str = ""
     distributed: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    processes_from: str = ""
+    nodes_from: str = ""
+    by_word: str = ""
+    total: int | None = None
+    tasks: int | None = None
+    by_srun: bool = False
+    hosts: Hostfile | None = None
 
 
 # Programs that only run another: how many words of their own follow as values of these options.
@@ -110,7 +121,7 @@ def _unwrap(words: list[str], launch: Launch, folder: Path) -> list[str] | None:
     if name == "accelerate" and words[1:2] == ["launch"]:
         return _accelerate(words[2:], launch, folder)
     if name == "deepspeed":
-        return _deepspeed(words[1:], launch)
+        return _deepspeed(words[1:], launch, folder)
     if name.startswith("python"):
         return _python(words[1:], launch)
     _program(name, words[0], words[1:], launch)
@@ -123,7 +134,10 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
         if launch.processes is None:
             launch.launcher = launch.launcher or name
             launch.processes = _number(launch.environment.get("NPROC_PER_NODE", ""), "NPROC_PER_NODE") or 1
-            launch.nodes = _number(launch.environment.get("NNODES", ""), "NNODES") or launch.nodes
+            launch.processes_from = "NPROC_PER_NODE" if launch.environment.get("NPROC_PER_NODE") else ""
+            nodes = _number(launch.environment.get("NNODES", ""), "NNODES")
+            if nodes is not None:
+                launch.nodes, launch.nodes_from = nodes, "NNODES"
             if not launch.environment.get("NPROC_PER_NODE"):
                 launch.notes.append("NPROC_PER_NODE is not set: one process a node")
         return
@@ -176,29 +190,57 @@ def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
 
 def _torchrun(words: list[str], launch: Launch) -> list[str]:
     options, rest = _options(words, _BARE_TORCHRUN)
-    launch.launcher = "torchrun"
-    processes = options.get("--nproc_per_node") or launch.environment.get("PET_NPROC_PER_NODE") or "1"
+    launch.launcher, launch.options = "torchrun", options
+    processes, launch.processes_from = _first(options, launch.environment, "--nproc_per_node", "PET_NPROC_PER_NODE")
+    processes = processes or "1"
     if processes in ("gpu", "auto", "cpu"):
+        launch.by_word, launch.processes = processes, None
         launch.notes.append(f"--nproc_per_node {processes}: taken as one process for each GPU seen, or --gpus-per-node")
     else:
         launch.processes = _number(processes, "--nproc_per_node")
-    launch.nodes = _number(options.get("--nnodes") or launch.environment.get("PET_NNODES", ""), "--nnodes") or launch.nodes
+    nodes, nodes_from = _first(options, launch.environment, "--nnodes", "PET_NNODES")
+    if nodes:
+        launch.nodes, launch.nodes_from = _number(nodes, "--nnodes"), nodes_from
     if "-m" in options or "--module" in options:
         return ["python", "-m", *rest]
     return ["python", *rest]
 
 
-def _deepspeed(words: list[str], launch: Launch) -> list[str]:
-    options, rest = _options(words, frozenset({"--no_ssh", "--no_python", "--module", "--force_multi", "--save_pid"}))
-    launch.launcher = "deepspeed"
+def _first(options: Mapping[str, str], environment: Mapping[str, str], flag: str, variable: str) -> tuple[str, str]:
+    """The value, and who told it."""
+    if options.get(flag):
+        return options[flag], flag
+    return (environment[variable], variable) if environment.get(variable) else ("", "")
+
+
+def _deepspeed(words: list[str], launch: Launch, folder: Path) -> list[str]:
+    options, rest = _options(words, _BARE_DEEPSPEED)
+    for short, long in (("-H", "--hostfile"), ("-i", "--include"), ("-e", "--exclude"), ("--num_accelerators", "--num_gpus")):
+        if short in options:
+            options.setdefault(long, options[short])
+    launch.launcher, launch.options = "deepspeed", options
+    launch.hosts = read_hostfile(folder / options.get("--hostfile", "/job/hostfile"))  # its own default
     launch.processes = _number(options.get("--num_gpus", ""), "--num_gpus")
+    launch.processes_from = "--num_gpus" if launch.processes else ""
+    launch.nodes = _number(options.get("--num_nodes", ""), "--num_nodes") or launch.nodes
+    launch.nodes_from = "--num_nodes" if options.get("--num_nodes") else ""
     include = options.get("--include", "")
     if launch.processes is None and ":" in include:
-        launch.processes = len(include.partition("@")[0].rpartition(":")[2].split(","))
-    launch.nodes = _number(options.get("--num_nodes", ""), "--num_nodes") or launch.nodes
+        launch.processes, launch.processes_from = len(include.partition("@")[0].rpartition(":")[2].split(",")), "--include"
+    if "@" in include and launch.nodes is None:
+        launch.nodes, launch.nodes_from = len(include.split("@")), "--include"
+    if launch.hosts is not None and launch.hosts.slots and not include:
+        if launch.processes is None:
+            launch.processes, launch.processes_from = max(launch.hosts.slots.values()), "slots of the hostfile"
+        if launch.nodes is None:
+            launch.nodes, launch.nodes_from = len(launch.hosts.slots), "the hostfile"
     return ["python", *rest]
 
 
+_BARE_DEEPSPEED = frozenset(
+    {"--no_ssh", "--no_ssh_check", "--no_python", "--module", "--force_multi", "--save_pid", "--no_local_rank",
+     "--elastic_training", "--bind_cores_to_rank"}
+)  # fmt: skip
 _BARE_ACCELERATE = frozenset(
     {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m",
      "--quiet", "-q", "--use_megatron_lm"}
@@ -211,12 +253,23 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
     config: dict[str, Any] = {}
     if "--config_file" in options:
         config = _yaml(folder / options["--config_file"])
+    elif (default := _accelerate_default(launch.environment)) is not None:
+        try:
+            config = _yaml(default)
+            launch.notes.append(f"accelerate reads {default}, as no --config_file is given")
+        except EstimateError as error:
+            launch.notes.append(f"accelerate will read {default}, and diag could not: {error}")
     flat = {name[2:]: value for name, value in options.items() if name.startswith("--")}
     total = flat.get("num_processes") or str(config.get("num_processes") or "")
     nodes = _number(flat.get("num_machines") or str(config.get("num_machines") or ""), "--num_machines")
     launch.nodes = nodes or launch.nodes
     count = _number(total, "--num_processes")
     launch.processes = max(1, count // (nodes or 1)) if count else None
+    launch.total = count
+    launch.processes_from = "" if not count else "--num_processes" if "num_processes" in flat else "num_processes of its file"
+    launch.nodes_from = "" if not nodes else "--num_machines" if "num_machines" in flat else "num_machines of its file"
+    known = ("num_processes", "num_machines", "machine_rank", "gpu_ids", "main_process_ip", "main_process_port", "use_cpu")
+    launch.options = {**{f"--{key}": str(config[key]) for key in known if config.get(key) is not None}, **options}
     for part in ("deepspeed_config", "fsdp_config"):
         inner = config.get(part)
         if isinstance(inner, Mapping):
@@ -230,6 +283,16 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
     if "--module" in options or "-m" in options:
         return ["python", "-m", *rest]
     return ["python", *rest]
+
+
+def _accelerate_default(environment: Mapping[str, str]) -> Path | None:
+    """accelerate/commands/config/config_args.py: HF_HOME, XDG_CACHE_HOME or ~/.cache, and there this file, if it is there."""
+    cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
+    path = Path(environment.get("HF_HOME") or f"{cache}/huggingface", "accelerate/default_config.yaml").expanduser()
+    try:
+        return path if path.is_file() else None
+    except OSError:
+        return None
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -254,12 +317,19 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
         index += 1
     for name in _SRUN_NODES:
         if name in options:
-            launch.nodes = _number(options[name].rpartition("-")[2], f"srun {name}")
+            launch.nodes, launch.nodes_from = _number(options[name].rpartition("-")[2], f"srun {name}"), f"srun {name}"
     if launch.nodes is None:
         launch.nodes = _number(launch.environment.get("SLURM_NNODES", ""), "SLURM_NNODES")
+        launch.nodes_from = "SLURM_NNODES" if launch.nodes else ""
     tasks = _number(options.get("--ntasks-per-node", ""), "srun --ntasks-per-node")
+    in_all = _number(options.get("--ntasks") or options.get("-n", ""), "srun --ntasks")
+    if tasks is None and in_all is not None:
+        tasks = max(1, in_all // (launch.nodes or 1))
+    if tasks is None and in_all is None:
+        tasks = _number(launch.environment.get("SLURM_NTASKS_PER_NODE", ""), "SLURM_NTASKS_PER_NODE")
+    launch.tasks, launch.by_srun = tasks, True
     if tasks and tasks > 1:
-        launch.processes = tasks
+        launch.processes, launch.processes_from = tasks, "srun's tasks a node"
     launch.launcher = launch.launcher or "srun"
     return words[index:]
 

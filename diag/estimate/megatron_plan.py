@@ -9,6 +9,7 @@ from __future__ import annotations
 from diag.estimate.errors import EstimateError
 from diag.estimate.flags import Flags
 from diag.estimate.model_files import dataset_bytes, find_shape
+from diag.estimate.parallel import parallel_sizes
 from diag.estimate.plan import Batch, Data, Layout, Optimizer, Plan, Precision, Recompute, Save, Sharding, Tuning
 
 __all__ = ["megatron_plan"]
@@ -108,12 +109,8 @@ def _not_zero(word: str) -> bool:
 
 
 def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int) -> Layout:
-    tp = flags.whole("tensor_model_parallel_size", default=1, most=4096)
-    pp = flags.whole("pipeline_model_parallel_size", default=1, most=4096)
-    cp = flags.whole("context_parallel_size", default=1, most=4096)
-    ep = flags.whole("expert_model_parallel_size", default=1, most=4096)
-    # Megatron-LM takes TP where it is not given; ms-swift 3.7 leaves it to Megatron, from 3.9 on it is 1.
-    etp = flags.whole("expert_tensor_parallel_size", default=1, most=4096)
+    sizes = parallel_sizes(flags)
+    tp, pp, cp, ep, etp = sizes.tp, sizes.pp, sizes.cp, sizes.ep, sizes.etp
     vpp = flags.whole("virtual_pipeline_model_parallel_size", default=1, most=4096)
     per_chunk = flags.maybe_whole("num_layers_per_virtual_pipeline_stage")
     if per_chunk and pp > 1:

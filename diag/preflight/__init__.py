@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from diag.preflight import eyes, gpus, machine
+from diag.preflight import ascend, eyes, gpus, launch, leftovers, limits, machine, storage
 from diag.preflight.line import Line
 
 __all__ = ["CHECKS", "Line", "document", "text"]
@@ -16,9 +16,16 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_open_files,
     machine.check_locked_memory,
     machine.check_host_memory,
-    machine.check_disk,
+    limits.check_processes,
+    limits.check_ulimits,
+    storage.check_disk,
+    storage.check_caches,
     eyes.check_stacks,
     gpus.check_gpus,
+    ascend.check_npus,
+    leftovers.check_leftovers,
+    leftovers.check_shm_files,
+    launch.check_launch,
 )
 
 

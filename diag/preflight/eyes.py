@@ -24,7 +24,8 @@ def check_stacks(command: Sequence[str]) -> Iterator[Line]:
         own, blind = RemoteStacks().dump(child.pid, 5.0), PySpy().can_read(child.pid, 5.0)
         if "failed" not in own:
             beside = "" if blind is None else f"; {blind.reason}: other Pythons and `diag dump --native` need py-spy"
-            yield Line("stacks", "ok", f"diag reads Python processes of this user from their memory{_yama()}{beside}")
+            said = f"diag reads Python processes of this user from their memory{_yama()}{beside}"
+            yield Line("stacks", "ok", said, "" if blind is None else blind.remedy)
         elif blind is None:
             yield Line("stacks", "ok", "py-spy reads Python processes of this user" + _yama())
         else:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from diag.launchers import redacted
+from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
 from diag.preflight.meeting_names import mine, name_of
 from diag.preflight.plan import Plan
@@ -113,7 +114,7 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
     meeting, wait_seconds = plan.meeting, plan.wait_seconds or 0.0
     came = []
     strangers = 0
-    for met in listen(place, wait_seconds, meeting.nodes - 1, mine(plan)):
+    for met in listen(place, wait_seconds, meeting.nodes - 1, mine(plan), plan.clock):
         if met is None:
             strangers += 1
             continue
@@ -121,6 +122,7 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
         unnamed = name_of(plan, met)
         if unnamed is not None:
             yield unnamed
+        yield from clock_lines(plan, met)
         if met.nodes is not None and met.nodes != meeting.nodes:
             yield Line(
                 "other nodes",

@@ -2,34 +2,77 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
+from diag.launchers import redacted
+from diag.launchers.rendezvous import split_environment
 from diag.model import Payload, Record
 from diag.observations import GpuHealth, GpuSample, Observation
 from diag.preflight.line import Line
 from diag.sources.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
 from diag.sources.nvml_health import HEALTH_SECONDS
+from diag.sources.tree import read_raw
 
-__all__ = ["check_gpus", "gpu_lines"]
+__all__ = ["check_gpus", "gpu_lines", "memory_of_processes", "names_host_pids", "uuids_here"]
 
 _HEALTH_WAIT_SECONDS = 3.0  # 70 ms a GPU on an H200, eight of them one after the other
+_MOST_NAMED = 8  # processes of one GPU
+_MOST_LETTERS = 80  # of a command line
 _MUCH = 0.1  # of a GPU's memory: a driver with persistence keeps less than 1 %
 
 
 def check_gpus(command: Sequence[str]) -> Iterator[Line]:
+    facts, failed = _look()
+    if failed is not None:
+        yield Line("GPUs", "not checked", failed.reason, failed.remedy)
+        return
+    yield Line("GPUs", "ok", f"NVML shows {sum(isinstance(fact, GpuSample) for fact in facts)} GPUs")
+    environment = split_environment(command, os.environ)[1]
+    yield from gpu_lines(facts, environment.get("CUDA_VISIBLE_DEVICES"), holder_of)
+
+
+@functools.lru_cache(maxsize=1)
+def _look() -> tuple[tuple[Observation, ...], NvmlUnavailable | None]:
+    """Once: the start of NVML alone may take seconds."""
     reader = NvmlReader(interval=0.0, health_seconds=HEALTH_SECONDS)
     try:
         sample = reader.latest(20.0)
         health = list(_health(reader, sample))
     except NvmlUnavailable as error:
-        yield Line("GPUs", "not checked", error.reason, error.remedy)
-        return
+        return (), error
     finally:
         reader.close()
-    yield Line("GPUs", "ok", f"NVML shows {len(sample['gpus'])} GPUs")
-    yield from gpu_lines(parse(Record(SOURCE, {**sample, "health": health})), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return tuple(parse(Record(SOURCE, {**sample, "health": health}))), None
+
+
+def uuids_here(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")) -> tuple[str, ...] | None:
+    """Of the GPUs here, in NVML's order; by the driver's own files where NVML cannot be asked. None where neither is there."""
+    facts, failed = _look()
+    if failed is None:
+        return tuple(uuid for _, uuid in sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample)))
+    found = []
+    # /proc/driver/nvidia/gpus/0000:1b:00.0/information, driver 570:
+    #   GPU UUID: \t GPU-5c2e1f4a-...
+    for path in sorted(proc.glob("*/information")):
+        text = (read_raw(str(path)) or b"").decode(errors="replace")
+        uuid = re.search(r"^GPU UUID:[ \t]{1,20}(GPU-[0-9a-f?-]{1,60})", text, re.MULTILINE)
+        found.append(uuid[1] if uuid else "")
+    nodes = sum(1 for path in dev.glob("nvidia[0-9]*") if path.name[6:].isdecimal())
+    return tuple(found[:nodes]) if found and nodes else None
+
+
+def memory_of_processes() -> dict[int, int]:
+    """Bytes of GPU memory by pid, as NVML tells: pids of the host's own namespace."""
+    held: dict[int, int] = {}
+    for fact in _look()[0]:
+        for pid, size in fact.process_memory if isinstance(fact, GpuSample) else ():
+            held[pid] = held.get(pid, 0) + size
+    return held
 
 
 def _health(reader: NvmlReader, sample: Payload) -> Iterator[Payload]:
@@ -44,13 +87,15 @@ def _health(reader: NvmlReader, sample: Payload) -> Iterator[Payload]:
             sample = reader.latest(5.0)
 
 
-def gpu_lines(facts: Iterable[Observation], visible: str | None) -> Iterator[Line]:
-    """Of the GPUs in `visible` (CUDA_VISIBLE_DEVICES, numbers or uuids; None: all)."""
+def gpu_lines(
+    facts: Iterable[Observation], visible: str | None, who: Callable[[int], str] = "process {}".format
+) -> Iterator[Line]:
+    """Of the GPUs in `visible` (CUDA_VISIBLE_DEVICES, numbers or uuids; None: all). `who` says what a pid of NVML is."""
     known = [fact for fact in facts if isinstance(fact, (GpuSample, GpuHealth)) and _is_visible(fact, visible)]
     samples = {fact.index: fact for fact in known if isinstance(fact, GpuSample)}
     healths = [fact for fact in known if isinstance(fact, GpuHealth)]
     for gpu in samples.values():
-        yield from _held(gpu)
+        yield from _held(gpu, who)
     for health in healths:
         yield from _sick(health)
         name = samples[health.index].name if health.index in samples else ""
@@ -66,16 +111,38 @@ def _is_visible(fact: GpuSample | GpuHealth, visible: str | None) -> bool:
     return not words or any(word == str(fact.index) or (not word.isdigit() and fact.uuid.startswith(word)) for word in words)
 
 
-def _held(gpu: GpuSample) -> Iterator[Line]:
+def _held(gpu: GpuSample, who: Callable[[int], str]) -> Iterator[Line]:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
     if used is None or not total or used < _MUCH * total:
         return
-    who = ", ".join(str(pid) for pid in gpu.pids[:8])
+    sizes = dict(gpu.process_memory)
+    names = [who(pid) + (f" with {sizes[pid] / 2**30:.1f} GiB" if sizes.get(pid) else "") for pid in gpu.pids[:_MOST_NAMED]]
+    if len(gpu.pids) > _MOST_NAMED:
+        names.append(f"{len(gpu.pids) - _MOST_NAMED} more")
     yield Line(
         f"GPU {gpu.index}", "problem", f"{used / 2**30:.1f} GiB of its {total / 2**30:.1f} GiB are in use before the job starts"
-        + (f", by process {who}" if who else "; no process is shown (another container, or one that is gone)"),
+        + (f", by {', '.join(names)}" if names else "; no process is shown (another container, or one that is gone)"),
         "end what an earlier run left behind, or choose other GPUs with CUDA_VISIBLE_DEVICES", "cuda-oom",
     )
+
+
+def holder_of(pid: int, proc: Path = Path("/proc")) -> str:
+    """A pid as NVML tells it, which is the host's: in a container it is another process, or none."""
+    if not names_host_pids(proc):
+        return f"process {pid} of the host (this container has pids of its own: look at it from outside)"
+    command = (read_raw(f"{proc}/{pid}/cmdline") or b"").replace(b"\0", b" ").decode(errors="replace").strip()
+    if not command:
+        return f"process {pid}"
+    said = " ".join(redacted(command.split()))
+    return f"process {pid} ({said[:_MOST_LETTERS]}{'...' if len(said) > _MOST_LETTERS else ''})"
+
+
+def names_host_pids(proc: Path = Path("/proc")) -> bool:
+    """Whether pids here are those of the host: linux/proc_ns.h, PROC_PID_INIT_INO."""
+    try:
+        return os.readlink(proc / "self/ns/pid") == "pid:[4026531836]"
+    except OSError:
+        return False
 
 
 def _sick(health: GpuHealth) -> Iterator[Line]:

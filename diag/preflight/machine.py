@@ -1,4 +1,4 @@
-"""Limits of this machine or container that break training: shared memory, files, locked memory, memory, disk."""
+"""Limits of this machine or container that break training: shared memory, files, locked memory, memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diag.preflight.line import Line
 from diag.sources import cgroup
 from diag.sources.rdma_access import ipc_lock, lock_rights
 
-__all__ = ["check_disk", "check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
+__all__ = ["check_host_memory", "check_locked_memory", "check_open_files", "check_shared_memory"]
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -72,31 +72,3 @@ def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
         free = group.limit_bytes - group.usage_bytes + group.cache_bytes
         said += f"; cgroup {group.path} allows {group.limit_bytes / _GIB:.1f} GiB, about {free / _GIB:.1f} GiB free"
     yield Line("host memory", "ok", said)
-
-
-def check_disk(command: Sequence[str]) -> Iterator[Line]:
-    where = Path(_output_dir(command) or ".").expanduser()
-    while not where.exists() and where != where.parent:
-        where = where.parent
-    try:
-        free = shutil.disk_usage(where).free
-        files = os.statvfs(where).f_favail
-    except OSError as error:
-        yield Line("disk", "not checked", f"{where}: {error.strerror}")
-        return
-    said = f"{free / _GIB:.0f} GiB and {files} files free in {where}"
-    if free < _GIB or 0 < files < 1000:
-        yield Line("disk", "problem", said, "checkpoints will not fit: free space or choose another output directory",
-                   "disk-full")
-    else:
-        yield Line("disk", "ok", said)
-
-
-def _output_dir(command: Sequence[str]) -> str | None:
-    for index, word in enumerate(command):
-        for flag in ("--output_dir", "--save", "--output-dir"):
-            if word == flag and index + 1 < len(command):
-                return command[index + 1]
-            if word.startswith(flag + "="):
-                return word.split("=", 1)[1]
-    return None

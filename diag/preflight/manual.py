@@ -6,13 +6,15 @@ __all__ = ["PAGES"]
 
 PAGES: dict[str, str] = {
     "disk-full": """\
-Meaning: too little room, or too few files, where CMD writes its checkpoints.
+Meaning: too little room, or too few files, where CMD writes its checkpoints, or where caches and temporary files go.
 
-Evidence: statvfs of the directory that CMD names (--output_dir, --save), else of the working directory.
+Evidence: statvfs of the directory that CMD names (--output_dir, --save) or that ms-swift takes (output, megatron_output), of
+TMPDIR, HF_HOME, MODELSCOPE_CACHE, TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR or their defaults; the user's quota where the
+kernel tells it; the size of a checkpoint as `diag estimate` computes it from CMD.
 
-What to do: free space, or choose another output directory.
+What to do: free space, or choose another directory; for inodes delete many small files (`df -i`).
 
-False alarms: a quota that the file system does not show here; a directory that another mount will cover.""",
+False alarms: a directory that another mount will cover. A quota that only the server knows (NFS, Lustre) is not seen.""",
     "hostname-resolution": """\
 Meaning: a name of the rendezvous does not resolve on this node, or resolves to the wrong machine or to loopback.
 
@@ -41,11 +43,42 @@ What to do: as said with each; `diag doctor --wait 60 -- CMD` on all nodes at on
 
 False alarms: without --wait nobody listens on node 0 before the job does: a refusal then only says that the host is there.""",
     "launch-mismatch": """\
-Meaning: the nodes were started with numbers that do not fit: how many nodes there are, or which one this is.
+Meaning: CMD's flags, the environment and the machine do not fit together: more ranks than devices, a world size that TP x PP
+x CP does not divide, nodes that disagree about their number or which one they are, variables of another job or of a platform
+that CMD's launcher reads otherwise than meant.
 
-Evidence: NNODES, NODE_RANK and their kin of each node, as CMD's flags and the environment have them.
+Evidence: NPROC_PER_NODE, NNODES, NODE_RANK (ms-swift), flags and PET_* (torchrun), --num_gpus, --include and the hostfile
+(deepspeed), --num_processes, --gpu_ids and the config file (accelerate), SLURM_*, JOB_COMPLETION_INDEX, RANK and WORLD_SIZE, as
+each launcher reads them; CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES as CUDA and the runtime read them (the first entry
+that is no device ends the list, one that stands there twice leaves none); the GPUs that NVML or the driver's files show. With
+--wait: what the nodes tell each other.
 
-What to do: the same number of nodes on all, and each node rank once.
+What to do: as said with each line. ms-swift starts torchrun only where NPROC_PER_NODE or NNODES is set; without both it is one
+process. accelerate counts the processes of all machines. torchrun reads neither NPROC_PER_NODE nor NNODES. deepspeed ignores
+CUDA_VISIBLE_DEVICES beside --num_gpus and --include.
 
-False alarms: none known.""",
+False alarms: doctor that runs elsewhere than the job will (outside its container, on the login node) sees other devices; a
+script that sets variables itself before it starts CMD.""",
+    "leftover-process": """\
+Meaning: something of an earlier job is still here: processes whose launcher is gone, which may hold GPU memory, the port or
+files; or files in /dev/shm that no process has open.
+
+Evidence: /proc: the environment of a rank (RANK, LOCAL_RANK, TORCHELASTIC_RUN_ID), or a DataLoader, compile or vLLM worker, and
+process 1 as its parent, where torchrun, accelerate or deepspeed should be. Files torch_*, nccl-*, psm_*, sem.mp-* and their like
+that are older than a minute, take a tenth of /dev/shm or a GiB, and are in no process's memory map.
+
+What to do: kill the processes named, kill -9 after ten seconds; remove the files named. One in state D waits for its device or
+file system: no signal ends it. diag itself ends and removes nothing.
+
+False alarms: a job whose launcher is there is a note (`other jobs`), as is all where process 1 is a Python program, which may
+be the launcher. Files that another container shares through /dev/shm (--ipc=host, a pod) are a note: its processes are not
+seen from here.""",
+    "checkpoint-write-error": """\
+Meaning: CMD cannot write where it saves: read-only, no right, a file or a broken link in the way, or a limit of the file size.
+
+Evidence: the mount's flags, access(2) with this user's rights, `ulimit -f`. Nothing is written to find out.
+
+What to do: mount it writable or give the right, or choose another --output_dir (--save); `ulimit -f unlimited`.
+
+False alarms: a directory that another mount will cover; a job that runs as another user than doctor.""",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from diag.preflight import environment, interfaces, meeting, rdma
@@ -20,8 +21,13 @@ CHECKS: tuple[Callable[[Plan], Iterable[Line]], ...] = (
 )
 
 
-def check_network(command: Sequence[str], wait_seconds: float = 0.0, env: Mapping[str, str] | None = None) -> Iterator[Line]:
+def check_network(
+    command: Sequence[str],
+    wait_seconds: float = 0.0,
+    env: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Iterator[Line]:
     """`wait_seconds`: how long node 0 listens for the others on CMD's port, and the others try to reach it; 0: one try."""
-    plan = make_plan(command, os.environ if env is None else env, wait_seconds)
+    plan = make_plan(command, os.environ if env is None else env, wait_seconds, clock)
     for check in CHECKS:
         yield from check(plan)

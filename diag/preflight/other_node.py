@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
 from diag.preflight.meeting_names import mine, name_of
 from diag.preflight.plan import Plan
@@ -19,7 +20,8 @@ def check_other_node(plan: Plan, where: str, addresses: tuple[str, ...], *, diag
     tried = addresses[:_MOST_ADDRESSES]
     outcomes: list[Outcome] = []
     for address in tried:
-        outcomes.append(connect(address, plan.meeting.port, (plan.wait_seconds or 0.0) / len(tried), mine(plan)))
+        each = (plan.wait_seconds or 0.0) / len(tried)
+        outcomes.append(connect(address, plan.meeting.port, each, mine(plan), plan.clock))
         if outcomes[-1].how in ("reached", "stranger"):
             break
     if not diag_listens and outcomes[-1].how in ("reached", "stranger"):
@@ -40,6 +42,8 @@ def check_other_node(plan: Plan, where: str, addresses: tuple[str, ...], *, diag
         unnamed = name_of(plan, outcome.met) if outcome.met is not None else None
         if unnamed is not None:
             yield unnamed
+        if outcome.met is not None:
+            yield from clock_lines(plan, outcome.met)
 
 
 def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:

@@ -6,7 +6,8 @@ import ipaddress
 import re
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Plan:
     interfaces: tuple[NetworkInterface, ...]
     rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
     wait_seconds: float  # 0: node 0 does not listen, the others try once
+    clock: Callable[[], float] = time.time  # that is told to the others
 
     @property
     def nodes(self) -> int:
@@ -41,7 +43,9 @@ class Plan:
         return f"{variable}={self.environment[variable]}{origin}"
 
 
-def make_plan(command: Sequence[str], environment: Mapping[str, str], wait_seconds: float) -> Plan:
+def make_plan(
+    command: Sequence[str], environment: Mapping[str, str], wait_seconds: float, clock: Callable[[], float] = time.time
+) -> Plan:
     words, env = split_environment(command, environment)
     version = _nccl_version(words, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
@@ -57,6 +61,7 @@ def make_plan(command: Sequence[str], environment: Mapping[str, str], wait_secon
         interfaces=interfaces_here(),
         rdma=_rdma(),
         wait_seconds=wait_seconds,
+        clock=clock,
     )
 
 

@@ -12,7 +12,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 __all__ = ["Met", "Outcome", "connect", "listen", "own_name", "resolve"]
@@ -34,6 +34,8 @@ class Met:
     seen_as: str  # the address that its connection came from
     own: str  # the address that it has itself: another one where NAT stands between
     name: str = ""  # what torchrun would call it to the others: its host's full name, or --local_addr
+    ahead_seconds: float | None = None  # its clock against this node's; None where it did not tell
+    unsure_seconds: float = 0.0  # by half of the time that the exchange took
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,9 @@ def own_name(seconds: float) -> str:
     return found[0] if found else ""
 
 
-def connect(address: str, port: int, wait_seconds: float, mine: dict[str, int | str | None]) -> Outcome:
+def connect(
+    address: str, port: int, wait_seconds: float, mine: dict[str, int | str | None], clock: Callable[[], float] = time.time
+) -> Outcome:
     """Tries again until `wait_seconds` are over where nobody listens (yet); `mine` is what node 0 is told of this node.
 
     With `wait_seconds` 0 it is one try, of 2 s where nothing answers.
@@ -93,7 +97,8 @@ def connect(address: str, port: int, wait_seconds: float, mine: dict[str, int | 
     while True:
         left = wait_seconds - (time.monotonic() - began)
         tries += 1
-        how, met, said = _attempt(address, port, max(min(_TRY_SECONDS, left), 0.5) if wait_seconds else _TRY_SECONDS, mine)
+        longest = max(min(_TRY_SECONDS, left), 0.5) if wait_seconds else _TRY_SECONDS
+        how, met, said = _attempt(address, port, longest, mine, clock)
         word = word if how == "silence" else (how, said)
         spent = time.monotonic() - began
         # A stranger stays; a firewall's or the kernel's word may still change when node 0 begins to listen.
@@ -102,7 +107,9 @@ def connect(address: str, port: int, wait_seconds: float, mine: dict[str, int | 
         time.sleep(_PAUSE_SECONDS)
 
 
-def _attempt(address: str, port: int, seconds: float, mine: dict[str, int | str | None]) -> tuple[str, Met | None, str]:
+def _attempt(
+    address: str, port: int, seconds: float, mine: dict[str, int | str | None], clock: Callable[[], float]
+) -> tuple[str, Met | None, str]:
     try:
         with socket.create_connection((address, port), seconds) as peer:
             peer.settimeout(_SPEAK_SECONDS)
@@ -112,8 +119,9 @@ def _attempt(address: str, port: int, seconds: float, mine: dict[str, int | str 
                 return "stranger", None, "it said nothing"
             if greeting != _GREETING:
                 return "stranger", None, f"it said {greeting[:40]!r}" if greeting else "it closed the connection at once"
-            peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0]}).encode() + b"\n")
-            return "reached", _read(peer, address), ""
+            before = clock()
+            peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": before}).encode() + b"\n")
+            return "reached", _read(peer, address, before, clock), ""
     except TimeoutError:
         return "silence", None, ""
     except ConnectionRefusedError as error:
@@ -123,8 +131,8 @@ def _attempt(address: str, port: int, seconds: float, mine: dict[str, int | str 
         return how, None, error.strerror or str(error)
 
 
-def _read(peer: socket.socket, seen_as: str) -> Met | None:
-    """One line of JSON of a peer; None for anything else."""
+def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], float]) -> Met | None:
+    """One line of JSON of a peer; None for anything else. It read its clock between `before` and now."""
     data = b""
     deadline = time.monotonic() + _SPEAK_SECONDS
     try:
@@ -133,6 +141,7 @@ def _read(peer: socket.socket, seen_as: str) -> Met | None:
             if not part:
                 break
             data += part
+        after = clock()
         told = json.loads(data)
         numbers = [told.get(name) if isinstance(told.get(name), int) else None for name in ("node_rank", "nodes")]
         return Met(
@@ -142,12 +151,25 @@ def _read(peer: socket.socket, seen_as: str) -> Met | None:
             seen_as,
             str(told.get("own", ""))[:64],
             str(told.get("name", ""))[:253],
+            None if (there := _clock_of(told)) is None else there - (before + after) / 2,
+            (after - before) / 2,
         )
     except (OSError, ValueError, AttributeError):
         return None
 
 
-def listen(place: socket.socket, wait_seconds: float, expected: int, mine: dict[str, int | str | None]) -> Iterator[Met | None]:
+def _clock_of(told: dict[str, object]) -> float | None:
+    value = told.get("clock")
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12 else None
+
+
+def listen(
+    place: socket.socket,
+    wait_seconds: float,
+    expected: int,
+    mine: dict[str, int | str | None],
+    clock: Callable[[], float] = time.time,
+) -> Iterator[Met | None]:
     """Each node that comes, None for what connects and is no diag; ends when `expected` nodes came, or the time is over."""
     deadline = time.monotonic() + wait_seconds
     known: set[tuple[int | None, str]] = set()
@@ -165,10 +187,11 @@ def listen(place: socket.socket, wait_seconds: float, expected: int, mine: dict[
         met = None
         with contextlib.suppress(OSError), peer:
             peer.settimeout(_SPEAK_SECONDS)
+            before = clock()  # it answers the greeting at once
             peer.sendall(_GREETING)
-            met = _read(peer, address[0].removeprefix("::ffff:"))
+            met = _read(peer, address[0].removeprefix("::ffff:"), before, clock)
             if met is not None:
-                peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0]}).encode() + b"\n")
+                peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": clock()}).encode() + b"\n")
         if met is None:
             yield None
         elif (met.node_rank, met.host) not in known:

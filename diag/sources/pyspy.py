@@ -8,6 +8,7 @@ caller, because py-spy's own `--subprocesses` leaves them out of its JSON. Where
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -140,6 +141,8 @@ def _access(pid: int, proc: Path) -> dict[str, Any] | None:
     except (OSError, KeyError, ValueError, IndexError):
         return None
     access: dict[str, Any] = {"uid": uid, "our_uid": os.geteuid()}
+    with contextlib.suppress(OSError):  # mode 2: a filter, as docker's default profile
+        access["seccomp"] = "Seccomp:\t2" in (proc / "self/status").read_text("utf-8", "replace")
     if owner != uid:
         access["dumpable"] = False  # then its files in /proc belong to root
     try:
@@ -264,4 +267,7 @@ def _remedy(access: Any) -> str:
         return f"kernel.yama.ptrace_scope is 2: {capability}, or set it to 1 (sysctl)"
     if facts.get("ptrace_scope") == 1:
         return f"kernel.yama.ptrace_scope is 1: start the job with `diag run` without --no-inject, or {capability}"
+    if facts.get("seccomp"):
+        unconfined = "--security-opt seccomp=unconfined (Kubernetes: seccompProfile Unconfined)"
+        return f"a seccomp filter may forbid it: {capability}, or {unconfined}"
     return capability

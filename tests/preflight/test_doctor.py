@@ -89,6 +89,17 @@ def test_etcd_server_that_does_not_run_is_named() -> None:
     assert status == "problem" and "no etcd-v2 server listens there" in said
 
 
+def test_healthy_set_up_has_no_problem_of_its_launch_or_its_places(tmp_path: Path) -> None:
+    places = {name: str(tmp_path) for name in ("HF_HOME", "MODELSCOPE_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+
+    document, _ = doctor("--", "torchrun", "--nproc_per_node", "1", "t.py", "--output_dir", str(tmp_path), **places)
+
+    mine = ("launch", "disk", "caches", "temporary files", "limits", "processes", "NPUs", "clock")
+    lines = [line for line in document["checks"] if line["what"] in mine]
+    assert {"launch", "disk", "caches", "limits", "processes"} <= {line["what"] for line in lines}
+    assert [line for line in lines if line["status"] == "problem"] == []
+
+
 def test_every_line_is_in_the_document() -> None:
     document, _ = doctor()
 

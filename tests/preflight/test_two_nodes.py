@@ -134,7 +134,8 @@ def ranked(rank: int, command: Sequence[str] = CMD) -> list[str]:
 
 def network_findings(document: dict[str, Any]) -> list[str]:
     """Those of the machine under the test (its limits, its disk) are not the subject here."""
-    return [one["summary"] for one in document["findings"] if one["id"] not in ("fd-limit", "shm-too-small", "disk-full")]
+    machine = ("fd-limit", "shm-too-small", "disk-full", "pids-limit", "leftover-process")
+    return [one["summary"] for one in document["findings"] if one["id"] not in machine]
 
 
 def test_nodes_that_reach_each_other_say_so(nodes: tuple[Host, Host]) -> None:

@@ -1,0 +1,265 @@
+"""Room, inodes and the right to write where CMD saves and where caches and temporary files go. Nothing is written for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diag.checkpointpaths import named_paths
+from diag.estimate.errors import EstimateError
+from diag.estimate.estimate import estimate
+from diag.estimate.launch import Launch
+from diag.estimate.machine import Machine
+from diag.model import Record
+from diag.observations import DiskSpace
+from diag.preflight.launch_facts import launched
+from diag.preflight.line import Line
+from diag.sources import disk
+
+__all__ = ["Place", "check_caches", "check_disk", "look"]
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+_FEW_INODES = 1000
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "virtiofs", "wekafs")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder that will be written to; `there` is the nearest one above that exists. `wrong` says why it cannot be written."""
+
+    path: str
+    there: Path
+    space: DiskSpace
+    wrong: str = ""
+
+    @property
+    def on_network(self) -> bool:
+        return self.space.file_system.startswith(_NETWORK)
+
+    @property
+    def free(self) -> int:
+        quota = self.space.quota_bytes
+        return self.space.available_bytes if quota is None else min(quota, self.space.available_bytes)
+
+
+def look(path: str) -> Place:
+    """Raises disk.DiskUnavailable."""
+    there = Path(path).expanduser().absolute()
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    # Blocks kept back for root are not counted on: a container's root may often not use them.
+    payload = disk.read(str(there), "save", path, os.geteuid() or None)
+    space = next(fact for fact in disk.parse(Record(disk.SOURCE, payload)) if isinstance(fact, DiskSpace))
+    return Place(path, there, space, _wrong(path, there, payload["read_only"]))
+
+
+def _wrong(path: str, there: Path, read_only: bool) -> str:
+    if read_only:
+        return f"is on a file system that is mounted read-only ({there})"
+    if there.is_symlink() and not there.exists():
+        return f"is a link to {os.readlink(there)}, which is not there"
+    if not there.is_dir():
+        return f"is not a directory: {there} is a file"
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        new = "" if there == Path(path).expanduser().absolute() else " may not make it: there it"
+        return f"cannot be written: user {os.geteuid()}{new} has no right to write in {there}"
+    return ""
+
+
+def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
+    env = os.environ if environment is None else environment
+    launch, _ = launched(command, env)
+    flag, path = _save_path(command, launch)
+    try:
+        place = look(path)
+    except disk.DiskUnavailable as error:
+        yield Line("disk", "not checked", error.reason, error.remedy)
+        return
+    said = f"{_amount(place.free)} and {_inodes(place.space)} free in {path}{f' ({flag})' if flag else ''}"
+    if place.wrong:
+        yield Line(
+            "disk",
+            "problem",
+            f"{path}{f' ({flag})' if flag else ''} {place.wrong}",
+            f"another directory{f' for {flag}' if flag else ''}, or mount or give it writable",
+            "checkpoint-write-error",
+            "critical",
+        )
+        return
+    needed, kept = _checkpoint(command, env, place, launch)
+    few = place.space.available_inodes is not None and place.space.available_inodes < _FEW_INODES
+    if few:
+        yield Line(
+            "disk",
+            "problem",
+            said,
+            f"no inodes are left for new files: delete many small ones there (`df -i {place.there}`), or "
+            "choose another output directory",
+            "disk-full",
+            "critical",
+        )
+    elif needed and place.free < needed:
+        yield Line(
+            "disk",
+            "problem",
+            f"{said}, and one checkpoint of CMD takes about {_amount(needed)}",
+            "free space or choose another output directory; --no_save_optim true (Megatron) or --save_only_model true leave out "
+            "the optimizer",
+            "disk-full",
+            "critical",
+        )
+    elif place.free < _GIB:
+        yield Line(
+            "disk", "problem", said, "checkpoints will not fit: free space or choose another output directory", "disk-full"
+        )
+    else:
+        yield Line("disk", "ok", said + (f"; one checkpoint of CMD takes about {_amount(needed)}" if needed else ""))
+        if needed and place.free < needed * (kept + 1 if kept else 3):
+            yield Line(
+                "disk",
+                "note",
+                f"there is room for {place.free // needed} checkpoints"
+                + (
+                    f", and {kept} are kept while the next is written"
+                    if kept
+                    else ", and none is deleted (no --save_total_limit)"
+                ),
+                "--save_total_limit with a number that fits, or larger --save_steps (--save_interval)",
+                "disk-full",
+            )
+    yield from _kind(path, place, launch)
+
+
+def _kind(path: str, place: Place, launch: Launch | None) -> Iterator[Line]:
+    """What is worth knowing of its file system."""
+    kind = place.space.file_system
+    nodes = launch.nodes if launch is not None else None
+    if kind == "tmpfs":
+        yield Line(
+            "disk",
+            "note",
+            f"{path} is in memory (tmpfs): checkpoints there count as the container's memory and are gone with it",
+            "a directory on a disk or a volume",
+        )
+    elif kind == "overlay":
+        yield Line(
+            "disk",
+            "note",
+            f"{path} is in the container's own layer: checkpoints there are gone with the container",
+            "a volume: docker -v /data:/data, Kubernetes: a PersistentVolumeClaim",
+        )
+    elif place.on_network:
+        yield Line(
+            "disk",
+            "note",
+            f"{path} is on {kind}: its quota is kept by the server and not seen here, and what one node writes may take "
+            "seconds to be seen by another",
+        )
+    if nodes and nodes > 1 and kind and not place.on_network:
+        yield Line(
+            "disk",
+            "note",
+            f"{path} is on {kind} of this node, and the job has {nodes} nodes: each would hold a part of each checkpoint",
+            "one directory that all nodes share (NFS, Lustre, a ReadWriteMany volume)",
+        )
+
+
+def _save_path(command: Sequence[str], launch: Launch | None) -> tuple[str, str]:
+    """The flag ("" for a default) and the folder."""
+    words = launch.words if launch is not None else command
+    named = [item for item in named_paths(words) if item.role == "save"]
+    if named:
+        return named[0].flag, named[0].path
+    default = {"megatron": "megatron_output", "swift": "output"}  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
+    return "", default.get(launch.program if launch is not None else "", ".")
+
+
+def _checkpoint(command: Sequence[str], env: Mapping[str, str], place: Place, launch: Launch | None) -> tuple[int, int]:
+    """Bytes that one checkpoint takes there (0: not known) and how many are kept (0: all)."""
+    if launch is None:
+        return 0, 0
+    try:
+        told = estimate(command, env, machine=Machine(), with_advice=False)
+    except (EstimateError, ValueError, ArithmeticError):
+        return 0, 0
+    size = told.checkpoint_bytes
+    nodes = told.plan.layout.nodes
+    if nodes > 1 and not place.on_network:
+        size //= nodes
+    words = launch.words
+    kept = next((words[at + 1] for at, word in enumerate(words[:-1]) if word.replace("-", "_") == "__save_total_limit"), "")
+    return size, int(kept) if kept.isdecimal() and len(kept) < 6 else 0
+
+
+def check_caches(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
+    env = os.environ if environment is None else environment
+    launch, _ = launched(command, env)
+    env = env if launch is None else launch.environment
+    fine: list[str] = []
+    free = None
+    for name, path, least in _caches(env):
+        what = "temporary files" if name == "TMPDIR" else "caches"
+        said = f"{name}={path}" if name in env else f"{path} (the default of {name})"
+        try:
+            place = look(path)
+        except disk.DiskUnavailable as error:
+            yield Line(what, "not checked", f"{said}: {error.reason}", error.remedy)
+            continue
+        inodes = place.space.available_inodes
+        if place.wrong:
+            # A default under a home directory that nobody writes to is a trouble only for who uses it.
+            yield Line(
+                what,
+                "problem" if name in env or name == "TMPDIR" else "note",
+                f"{said} {place.wrong}",
+                f"{name}=DIR on a file system that can be written",
+                "disk-full" if name in env or name == "TMPDIR" else "",
+            )
+        elif place.free < least or (inodes is not None and inodes < _FEW_INODES):
+            yield Line(
+                what,
+                "problem",
+                f"{_amount(place.free)} and {_inodes(place.space)} free in {said}",
+                f"free space there, or {name}=DIR on a larger file system",
+                "disk-full",
+            )
+        else:
+            fine.append(name)
+            free = place.free if free is None else min(free, place.free)
+            if name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR") and place.on_network:
+                yield Line(
+                    what,
+                    "note",
+                    f"{said} is on {place.space.file_system}: kernels are compiled into it by all ranks at once, which is slow "
+                    "there and may end in `Stale file handle`",
+                    f"{name}=/tmp/{name.partition('_')[0].lower()}, on each node's own disk",
+                )
+    if fine and free is not None:
+        yield Line("caches", "ok", f"{_amount(free)} or more free for {', '.join(fine)}")
+
+
+def _caches(env: Mapping[str, str]) -> list[tuple[str, str, int]]:
+    """Variable, folder, and the least room: models and datasets are large, compiled kernels are not."""
+    home = env.get("HOME") or "~"
+    cache = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    temporary = env.get("TMPDIR") or "/tmp"
+    return [
+        ("TMPDIR", temporary, 256 * _MIB),
+        ("HF_HOME", env.get("HF_HOME") or f"{cache}/huggingface", _GIB),
+        ("MODELSCOPE_CACHE", env.get("MODELSCOPE_CACHE") or f"{home}/.cache/modelscope", _GIB),
+        ("TORCHINDUCTOR_CACHE_DIR", env.get("TORCHINDUCTOR_CACHE_DIR") or temporary, 256 * _MIB),
+        ("TRITON_CACHE_DIR", env.get("TRITON_CACHE_DIR") or f"{home}/.triton", 256 * _MIB),
+    ]
+
+
+def _amount(size: int) -> str:
+    return (
+        f"{size / _GIB:.0f} GiB" if size >= 10 * _GIB else f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"
+    )
+
+
+def _inodes(space: DiskSpace) -> str:
+    return "any number of files" if space.available_inodes is None else f"{space.available_inodes} files"
