@@ -8,6 +8,7 @@ from typing import Any
 
 from diag.preflight import eyes, gpus, machine
 from diag.preflight.line import Line
+from diag.preflight.software import check_software
 
 __all__ = ["CHECKS", "Line", "document", "text"]
 
@@ -19,6 +20,7 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_disk,
     eyes.check_stacks,
     gpus.check_gpus,
+    check_software,
 )
 
 
