@@ -160,6 +160,8 @@ def _asked(target: Target, software: Software, used: Collection[str] | None) -> 
             continue
         if name == "mcore_bridge":  # it brings megatron.core and transformers
             there = bridge and not _lacks_te(target, software)
+        elif name == "apex":  # PyPI has another package of this name, which the versions told
+            there = software.has(name) and not software.version(name).startswith("0.9.10")
         elif name == "megatron.core":
             there = (
                 software.megatron_core is not None and is_megatron(target) and not (bridge and not _lacks_te(target, software))

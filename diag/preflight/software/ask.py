@@ -59,7 +59,7 @@ def inventory(target: Target, modules: Sequence[str], dists: Sequence[str], befo
     return f"does not answer within {_INVENTORY_SECONDS:.0f} s" if code is None else f"ends with {code}: {last}"
 
 
-def load(target: Target, name: str, imports: Sequence[str], deadline: float, before: Sequence[str] = (),
+def load(target: Target, name: str, imports: Sequence[str], deadline: float, before: Sequence[str] = (),  # noqa: PLR0917
          compiles: bool = False) -> Load:  # fmt: skip
     """Imports `imports` in this order. All is thrown away after: caches go to a folder that is removed."""
     asked = {"imports": list(imports), "deadline": max(deadline - 0.5, 0.1), "before": list(before), "compiles": compiles}
@@ -77,7 +77,7 @@ def load(target: Target, name: str, imports: Sequence[str], deadline: float, bef
 
 
 def _ask(program: str, target: Target, asked: dict[str, Any], folder: Path, deadline: float) -> tuple[Any, str, int | None, bool]:
-    """Its answer (None where there is none), what it printed, its exit code (None: the deadline ended it), whether it computed then."""
+    """Its answer (None where there is none), what it printed, its exit code (None: past the deadline), if it still computed."""
     source = files("diag.preflight.software.inside").joinpath(program).read_text()
     asked |= {"first": target.first, "out": str(folder / "answer"), "trace": str(folder / "trace")}
     try:

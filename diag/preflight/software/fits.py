@@ -116,7 +116,7 @@ def clashes(software: Software, used: Collection[str] | None) -> Iterator[Line]:
         concerns = used is not None and "transformer-engine" in used
         yield Line(
             "versions", "problem" if concerns else "note",
-            ", ".join(f"{name} {version}" for name, version in parts.items()) + ": Transformer Engine's parts must be of one version",
+            ", ".join(f"{name} {version}" for name, version in parts.items()) + ": they must be of one version",
             _install(software, f"--no-build-isolation 'transformer-engine[pytorch]=={max(map(_base, parts.values()))}'"),
             "version-mismatch" if concerns else "",
         )  # fmt: skip
@@ -144,6 +144,8 @@ def _install(software: Software, what: str, otherwise: str = "") -> str:
 def unmet(software: Software, used: Collection[str] | None) -> Iterator[Line]:
     """Requirements in the packages' own metadata, of the packages that matter to training. As `pip check`, but only of these."""
     for name, texts in software.requires.items():
+        if name == "torchvision":  # it is loaded, and tells the same with what follows
+            continue
         for text in texts:
             wanted = _requirement(text, software.markers)
             if wanted is None:
@@ -159,7 +161,7 @@ def unmet(software: Software, used: Collection[str] | None) -> Iterator[Line]:
             short = f"{wanted.name}{wanted.specifier}"
             yield Line(
                 "versions", "problem" if concerns else "note",
-                f"{name} {software.version(name)} requires {short}, " + (f"{version} is here" if version else "which is not here"),
+                f"{name} {software.version(name)} requires {short}, {f'{version} is here' if version else 'and it is not here'}",
                 f"{software.executable} -m pip install '{short}'",
                 ("version-mismatch" if version else "missing-module") if concerns else "",
             )  # fmt: skip

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diag.preflight.software.ask import Load
 from diag.preflight.software.facts import Software
@@ -51,6 +51,13 @@ _NEEDS_GPU = re.compile(
 # Libraries of CUDA that torch brings as wheels: a symbol missing in one means that another copy of another version came first.
 _CUDA_LIBRARY = re.compile(r"(?:^|/)lib(cu\w+|nvJitLink|nvrtc|nccl)[^/]*\.so")
 
+# Modules whose package has another name.
+_PACKAGES = {
+    "cpuinfo": "py-cpuinfo", "yaml": "PyYAML", "PIL": "pillow", "cv2": "opencv-python-headless", "sklearn": "scikit-learn",
+    "dateutil": "python-dateutil", "google": "protobuf", "swift": "ms-swift", "flash_attn_2_cuda": "flash-attn",
+    "transformer_engine": "--no-build-isolation 'transformer-engine[pytorch]'",
+    "transformer_engine_torch": "--no-build-isolation 'transformer-engine[pytorch]'",
+}  # fmt: skip
 _DISTS = {"flash_attn": "flash-attn", "transformer_engine": "transformer-engine", "mcore_bridge": "mcore-bridge",
           "megatron": "megatron-core"}  # fmt: skip
 
@@ -211,6 +218,9 @@ def _absent_library(case: _Case, text: str) -> Verdict | None:
             f"{case.named} needs {name}, which is not found; {here}",
             case.pip(f"install {_pinned(case, f'nvidia-{wheel}-cu{major}')}"),
         )
+    # torchaudio 2.7.0 on torch 2.13.0+cpu: OSError: libtorch_cuda.so: cannot open shared object file: No such file or directory
+    if name.startswith(("libtorch_cuda", "libc10_cuda")) and cuda is None:
+        return Verdict("cuda-version-mismatch", f"{case.named} was built for a torch with CUDA; {here}", _again(case))
     if name.startswith(("libtorch", "libc10")):
         return Verdict("extension-abi-mismatch", f"{case.named} needs {name}, which {case.torch} does not have", _again(case))
     return Verdict(
@@ -255,9 +265,10 @@ def _known(case: _Case, text: str) -> Verdict | None:
         )
     operator = _OPERATOR.search(text)
     if operator is not None:
-        also = "; transformers then says `Could not import module 'PreTrainedModel'`" if operator[1] == "torchvision" else ""
+        whose = replace(case, load=Load(operator[1])) if case.software.has(operator[1]) else case
+        also = "; transformers then says Could not import module 'PreTrainedModel'" if operator[1] == "torchvision" else ""
         return Verdict(
-            "extension-abi-mismatch", f"{case.named} was not built for {case.torch}: {_short(text)}{also}", _again(case)
+            "extension-abi-mismatch", f"{whose.named} was not built for {case.torch}: {operator[0]}{also}", _again(whose)
         )
     if _NO_CUDA_HOME.search(text):
         return Verdict(
@@ -295,7 +306,7 @@ def _absent_module(case: _Case, text: str) -> Verdict | None:
         return Verdict(
             "missing-module",
             f"{case.named} needs {found[1]}, which is not installed",
-            case.pip(f"install {_DISTS.get(top, top).replace('_', '-')}"),
+            case.pip(f"install {_PACKAGES.get(top) or _DISTS.get(top, top).replace('_', '-')}"),
         )
     found = _NAME.search(text)
     if found is not None:

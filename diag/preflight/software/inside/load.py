@@ -32,7 +32,7 @@ def main() -> None:
             __import__(name)
     except BaseException as error:
         answer["kind"] = type(error).__name__
-        answer["error"] = str(error)[:4000]
+        answer["error"] = "\n".join(said(error))[:4000]
         answer["tail"] = [line[:1000] for line in traceback.format_exc().splitlines()[-40:]]
     if not answer["kind"] and "torch" in asked["imports"]:
         answer["torch"] = of_torch(asked["compiles"])
@@ -41,6 +41,15 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # what was imported may wait at exit
+
+
+def said(error: BaseException | None) -> list[str]:
+    """Its words, then those of what it was raised from: torchaudio and transformers put their own words over the loader's."""
+    words: list[str] = []
+    while error is not None and len(words) < 10:
+        words.append(str(error) or type(error).__name__)
+        error = error.__cause__
+    return words
 
 
 def of_torch(compiles: bool) -> dict[str, Any]:
