@@ -149,7 +149,7 @@ def test_no_option_is_documented_that_there_is_not() -> None:
 def ids_in_code() -> set[str]:
     """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's lines."""
     found = {kind.name for kind in DETECTORS}
-    for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").glob("*.py")]:
+    for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

@@ -8,7 +8,6 @@ from typing import Any
 
 from diag.preflight import eyes, gpus, machine
 from diag.preflight.line import Line
-from diag.preflight.software import check_software
 
 __all__ = ["CHECKS", "Line", "document", "text"]
 
@@ -20,7 +19,6 @@ CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_disk,
     eyes.check_stacks,
     gpus.check_gpus,
-    check_software,
 )
 
 

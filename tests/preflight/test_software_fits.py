@@ -1,4 +1,5 @@
 """Versions that break together, requirements, Megatron trees, CUDA: with the versions that were seen to break and those that run."""
+# ruff: noqa: E501 - what other programs say, as they say it
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from diag.preflight.software.fits import clashes, unmet
 from diag.preflight.software.megatron import before, check_megatron
 from diag.preflight.software.target import Target
 
-# research's own: ms-swift 4.6.0 on a machine without GPU, and on H200 GPUs with Python 3.12
+# Seen to run: ms-swift 4.6.0 on a machine without GPU, and on H200 GPUs with Python 3.12
 RUNS = {"ms-swift": "4.6.0", "megatron-core": "0.16.1", "mcore-bridge": "1.6.1", "transformers": "4.57.6", "msgspec": "0.22.0",
         "torch": "2.13.0+cpu", "peft": "0.19.1", "numpy": "2.4.6", "pandas": "3.1.1", "pyarrow": "26.0.1"}  # fmt: skip
 RUNS_ON_GPU = {**RUNS, "megatron-core": "0.18.2", "mcore-bridge": "1.6.5", "torch": "2.11.0+cu130", "peft": "0.20.0", "triton": "3.6.0",

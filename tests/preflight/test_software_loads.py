@@ -1,4 +1,5 @@
 """Imports that go wrong, really done: shared objects from a compiler, packages that crash, hang or print; and the words they say."""
+# ruff: noqa: E501 - what other programs say, as they say it
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def software(**versions: str) -> Software:
     installed = {name.replace("_", "-"): version for name, version in versions.items()}
     return Software(
         python="3.11.7", executable="python3", installed=installed, requires={"torch": ("nvidia-cudnn-cu12==9.5.1.17; x",)},
-        modules={name: "/x" for name in versions}, markers={}, torch_cuda="12.6",
+        modules=dict.fromkeys(versions, "/x"), markers={}, torch_cuda="12.6",
     )  # fmt: skip
 
 
@@ -41,8 +42,10 @@ def package(folder: Path, name: str, text: str) -> None:
 def shared_object(folder: Path, name: str, text: str, *options: str) -> None:
     assert COMPILER is not None
     (folder / f"{name}.c").write_text(text)
-    subprocess.run([COMPILER, "-x", "c", "-shared", "-fPIC", "-o", str(folder / f"{name}.so"), str(folder / f"{name}.c"), *options],
-                   check=True)
+    subprocess.run(
+        [COMPILER, "-x", "c", "-shared", "-fPIC", "-o", str(folder / f"{name}.so"), str(folder / f"{name}.c"), *options],
+        check=True,
+    )
 
 
 EXTENSION = "extern void {symbol}(void);\nvoid *keep = (void *){symbol};\nvoid *PyInit_{name}(void) {{ {symbol}(); return 0; }}\n"
@@ -130,9 +133,13 @@ def test_exit_at_import_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_and_no_gpu_is_seen(tmp_path: Path) -> None:
-    package(tmp_path, "triton", "import os\nfor name in ('HOME', 'TRITON_CACHE_DIR', 'TMPDIR'):\n"
-            "    open(os.path.join(os.environ[name], 'trace-of-it'), 'w').close()\n"
-            "assert os.environ['CUDA_VISIBLE_DEVICES'] == '' and os.getcwd() == os.environ['HOME']\n")
+    package(
+        tmp_path,
+        "triton",
+        "import os\nfor name in ('HOME', 'TRITON_CACHE_DIR', 'TMPDIR'):\n"
+        "    open(os.path.join(os.environ[name], 'trace-of-it'), 'w').close()\n"
+        "assert os.environ['CUDA_VISIBLE_DEVICES'] == '' and os.getcwd() == os.environ['HOME']\n",
+    )
 
     before = sorted(tmp_path.rglob("*"))
     loaded = really(tmp_path, "triton", CUDA_VISIBLE_DEVICES="0", TRITON_CACHE_DIR=str(tmp_path))

@@ -66,7 +66,9 @@ def test_imports_of_the_script_are_read_not_run(tmp_path: Path) -> None:
     executable(tmp_path / "bin/python3")
     script = tmp_path / "src/train.py"
     script.parent.mkdir()
-    script.write_text("import os, sys\nfrom megatron.training import pretrain\nif True:\n    import deepspeed\nraise SystemExit\n")
+    script.write_text(
+        "import os, sys\nfrom megatron.training import pretrain\nif True:\n    import deepspeed\nraise SystemExit\n"
+    )
 
     target = found(tmp_path, "python3", "src/train.py")
 

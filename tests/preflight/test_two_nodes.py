@@ -51,7 +51,7 @@ class Host:
             assert time.monotonic() < deadline, f"{name} does not come up: {told}"
 
     def doctor(self, *options: str, command: Sequence[str], **env: str) -> subprocess.Popen[str]:
-        return self.start(sys.executable, "-m", "diag", "doctor", "--json", *options, "--", *command, **env)
+        return self.start(sys.executable, "-m", "diag", "doctor", "--json", "--no-load", *options, "--", *command, **env)
 
     def knows(self, *lines: str) -> None:
         self.hosts.write_text("".join(f"{line}\n" for line in ("127.0.0.1 localhost", *lines)))
@@ -324,7 +324,7 @@ C10D = ("torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint"
 
 def named_doctor(host: Host, name: str, *command: str) -> subprocess.Popen[str]:
     """With a host name of its own."""
-    script = f'hostname {name} && exec "$0" -m diag doctor --json --wait 40 -- "$@"'
+    script = f'hostname {name} && exec "$0" -m diag doctor --json --no-load --wait 40 -- "$@"'
     return host.start("unshare", "--uts", "sh", "-c", script, sys.executable, *command)
 
 

@@ -48,8 +48,10 @@ _PROGRAMS = {
 }
 
 
-def check_software(command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = 60.0) -> Iterator[Line]:
-    """`deadline` is of each import."""
+def check_software(
+    command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = 60.0, loads: bool = True
+) -> Iterator[Line]:
+    """`deadline` is of each import; without `loads` nothing is imported, and what only that can tell is not checked."""
     words, environment = split_environment(command, os.environ if env is None else env)
     target = find_target(words, environment)
     if target.missing_program:
@@ -61,7 +63,8 @@ def check_software(command: Sequence[str], env: Mapping[str, str] | None = None,
             f"pip install {package}, or activate its environment" if package else "see PATH, or activate its environment",
             "missing-module",
         )
-    elif target.unfit:
+        return
+    if target.unfit:
         yield Line("software", "not checked", f"{target.unfit}: {target.python} is looked at instead", target.remedy)
     early = before(target, "3.")
     answer = inventory(target, MODULES, DISTS, early)
@@ -73,24 +76,25 @@ def check_software(command: Sequence[str], env: Mapping[str, str] | None = None,
         early = []
         answer = inventory(target, MODULES, DISTS)
         software = software if isinstance(answer, str) else parse(answer)
-    yield from _check(target, software, early, deadline)
+    yield from _versions(target, software)
+    if not software.has("torch"):
+        if target.launcher in _PROGRAMS or "torch" in (used_by(target, software) or ()):
+            remedy = f"{software.executable} -m pip install torch, or activate the job's environment"
+            yield Line("software", "problem", f"no torch in {software.executable}", remedy, "missing-module")
+    elif loads:
+        yield from _really(target, software, early, deadline)
+    else:
+        yield from cuda.check_driver(software, {}, cuda.nvml_cuda())
+        yield Line(
+            "loads", "not checked", "nothing was imported (--no-load)", "without --no-load what is installed is really loaded"
+        )
 
 
-def _check(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
+def _versions(target: Target, software: Software) -> Iterator[Line]:
     used = used_by(target, software)
     yield from _summary(target, software)
     yield from _fewer_notes([*fits.clashes(software, used), *fits.unmet(software, used)])
     yield from check_megatron(target, software)
-    if not software.has("torch"):
-        if target.launcher in _PROGRAMS or "torch" in (used or ()):
-            yield Line(
-                "software",
-                "problem",
-                f"no torch in {software.executable}",
-                f"{software.executable} -m pip install torch, or activate the job's environment",
-                "missing-module",
-            )
-        return
     if _lacks_te(target, software):
         yield Line(
             "software",
@@ -100,6 +104,11 @@ def _check(target: Target, software: Software, early: Sequence[str], deadline: f
             f"{software.executable} -m pip install --no-build-isolation 'transformer-engine[pytorch]'",
             "missing-module",
         )
+
+
+def _really(target: Target, software: Software, early: Sequence[str], deadline: float) -> Iterator[Line]:
+    """What only an import tells."""
+    used = used_by(target, software)
     compiles = bool(compilers.compiles(target, software))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asking = pool.submit(load, target, "torch", ["torch"], deadline, early, compiles)

@@ -102,12 +102,14 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
             program = _which(word, env, here)
             if program is None:
                 return _own(env, "diag's own", words, missing_program=word)
-            if _shebang(program)[:1]:
-                interpreter = _shebang(program)
-                if interpreter[0].rpartition("/")[2] in _SHELLS and depth < 3:
-                    return _of_shell([interpreter[0], str(program), *words[1:]], env, here, depth)
-                if _PYTHON.match(interpreter[0].rpartition("/")[2]):
-                    return _of_program(rest, env, here)
+            interpreter = _shebang(program)
+            called = interpreter[0].rpartition("/")[2] if interpreter else ""
+            if called in _SHELLS and depth < 3:
+                inner = _of_shell([interpreter[0], str(program), *words[1:]], env, here, depth)
+                if not inner.unfit:  # else it may be a wrapper that runs its arguments
+                    return inner
+            elif _PYTHON.match(called):
+                return _of_program(rest, env, here)
     return _own(
         env,
         "diag's own",
