@@ -55,8 +55,8 @@ Meaning: CMD's program, or a module or library that CMD needs, is missing or can
 
 Evidence: PATH, the packages of CMD's own Python, and the error of a real import without GPUs.
 
-What to do: the pip command beside it, or activate the environment that CMD belongs to. megatron.training is in no wheel: it needs a
-clone of Megatron-LM. transformer-engine alone is an empty package: transformer-engine[pytorch] has the part for torch.
+What to do: the pip command beside it, or activate the environment that CMD belongs to. megatron.training is in no wheel: it needs
+a clone of Megatron-LM. transformer-engine alone is an empty package: transformer-engine[pytorch] has the part for torch.
 
 False alarms: a package that a script of CMD installs first; a node that is not one of the job's.""",
     "extension-abi-mismatch": """\
