@@ -152,7 +152,7 @@ def ids_in_code() -> set[str]:
     """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's lines."""
     found = {kind.name for kind in DETECTORS if kind is not SignatureDetector}
     found |= {rule.finding for rule in packaged().rules if rule.finding is not None}
-    for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").glob("*.py")]:
+    for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

@@ -14,6 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
     parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="of several nodes: node 0 listens this "
                         "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try")
+    parser.add_argument("--no-load", action="store_true", help="read the versions of the software, but import nothing of it")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run")
 
 
@@ -27,11 +28,14 @@ def _seconds(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     from diag.preflight import CHECKS, document, text
     from diag.preflight.network import check_network
+    from diag.preflight.software import check_software
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     colour = os.isatty(1) and "NO_COLOR" not in os.environ
     lines = []
-    for line in itertools.chain((line for check in CHECKS for line in check(words)), check_network(words, args.wait)):
+    here = (line for check in CHECKS for line in check(words))
+    # Imports take seconds, more on one node than on another: the nodes meet before them.
+    for line in itertools.chain(here, check_network(words, args.wait), check_software(words, loads=not args.no_load)):
         lines.append(line)
         if not args.json:  # at once: node 0 may wait for the others between two lines
             print(text([line], colour=colour), flush=True)

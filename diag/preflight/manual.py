@@ -42,6 +42,54 @@ them) or have no route; with --wait on all nodes, who came.
 What to do: as said with each; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own port.
 
 False alarms: without --wait nobody listens on node 0 before the job does: a refusal then only says that the host is there.""",
+    "version-mismatch": """\
+Meaning: versions of packages that CMD uses do not fit each other, or CMD will import another Megatron than it was written for.
+
+Evidence: the versions in CMD's own Python (its first line, the line "software" says which), held against pairs that were seen to
+break and against what the packages themselves require; megatron.core and megatron.training as they would be found.
+
+What to do: the pip or git command beside it; then `diag doctor -- CMD` again. `pip check` in that environment shows all that is
+not met. MEGATRON_LM_PATH is read by ms-swift 3.x alone, 4.x takes megatron-core from pip.
+
+False alarms: a requirement that a package declares and does not need; a patched copy.""",
+    "missing-module": """\
+Meaning: CMD's program, or a module or library that CMD needs, is missing or cannot be imported.
+
+Evidence: PATH, the packages of CMD's own Python, and the error of a real import without GPUs.
+
+What to do: the pip command beside it, or activate the environment that CMD belongs to. megatron.training is in no wheel: it needs
+a clone of Megatron-LM. transformer-engine alone is an empty package: transformer-engine[pytorch] has the part for torch.
+
+False alarms: a package that a script of CMD installs first; a node that is not one of the job's.""",
+    "extension-abi-mismatch": """\
+Meaning: a compiled package was built for another torch, C++ ABI, libc or CPU: it does not load, or crashes when it does.
+
+Evidence: the loader's words of a real import in CMD's own Python: undefined symbol (with its C++ name), a version of GLIBC or
+GLIBCXX that is not there, an operator that is not registered, the signal that ended it.
+
+What to do: install the build for this torch, or build it here: `pip install --no-build-isolation --no-cache-dir`. Wheels of
+flash-attn have torch and ABI in their names; torch 2.7 and later from PyPI are cxx11abiTRUE. Or do without: pip uninstall it.
+
+False alarms: a crash that only comes without a GPU.""",
+    "missing-header": """\
+Meaning: CMD compiles code when it starts, and what that needs (compiler, nvcc, headers, CUDA_HOME) is not there.
+
+Evidence: CMD's flags and DeepSpeed's configuration (offload of the optimizer, an optimizer of its own), PATH and CUDA_HOME.
+
+What to do: install the toolkit of torch's own CUDA version and set CUDA_HOME, or use an image -devel; apt-get install
+build-essential. cudnn.h, missing when transformer-engine or apex are built, is in the wheel nvidia-cudnn-cu12:
+export CPATH=$(python -c 'import nvidia.cudnn as c; print(list(c.__path__)[0])')/include.
+
+False alarms: DeepSpeed's operators that were built when it was installed (DS_BUILD_OPS=1).""",
+    "cuda-version-mismatch": """\
+Meaning: driver, torch, a package, the toolkit or a second copy of cuDNN are of versions of CUDA that do not fit.
+
+Evidence: what libcuda or NVML say that the driver can run, torch.version.cuda, libraries that an import does not find or finds in
+another version, LD_LIBRARY_PATH against the wheels that torch brings, nvcc --version where CMD compiles.
+
+What to do: a build of torch for this driver, or a newer driver; take folders of another CUDA or cuDNN out of LD_LIBRARY_PATH.
+
+False alarms: a driver that is another one where the job runs.""",
     "launch-mismatch": """\
 Meaning: CMD's flags, the environment and the machine do not fit together: more ranks than devices, a world size that TP x PP
 x CP does not divide, nodes that disagree about their number or which one they are, variables of another job or of a platform

@@ -13,10 +13,10 @@ from typing import Any
 KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "TMPDIR")
 
 
-def doctor(*words: str, **env: str) -> tuple[dict[str, Any], int]:
+def doctor(*words: str, loads: bool = False, **env: str) -> tuple[dict[str, Any], int]:
     kept = {name: value for name, value in os.environ.items() if name in KEPT}
     done = subprocess.run(
-        [sys.executable, "-m", "diag", "doctor", "--json", *words],
+        [sys.executable, "-m", "diag", "doctor", "--json", *(() if loads else ("--no-load",)), *words],
         env={**kept, **env},
         capture_output=True,
         text=True,
@@ -115,7 +115,7 @@ def test_wrong_options_are_told() -> None:
 
 def test_nothing_waits_and_no_web_framework_is_loaded() -> None:
     code = (
-        "import sys; from diag.cli import main; main(['doctor', '--json', '--', 'torchrun', 't.py']);"
+        "import sys; from diag.cli import main; main(['doctor', '--json', '--no-load', '--', 'torchrun', 't.py']);"
         "print(sorted({'fastapi', 'uvicorn', 'pydantic', 'torch'} & set(sys.modules)), file=sys.stderr)"
     )
     best, bare = 1e9, 1e9

@@ -1,0 +1,103 @@
+"""What is installed, and what would be imported from where. Nothing is imported for it; told by JSON in argv, answers with JSON.
+
+It runs by `python -c` in CMD's Python; see diag/preflight/software/ask.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    if sys.path[:1] == [""]:  # what CMD will have there instead
+        sys.path[:1] = [asked["first"]] if asked["first"] else []
+    for folder in asked["before"]:
+        sys.path.insert(0, folder)
+    from importlib.metadata import distributions
+
+    installed, requires = {}, {}
+    for one in distributions():
+        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
+        if name and name not in installed:  # the first on sys.path is the one that is imported
+            installed[name] = one.version or ""
+            if name in asked["dists"]:
+                requires[name] = list(one.requires or ())
+    swift = folders("swift")
+    megatron = folders("megatron")
+    answer = {
+        "executable": sys.executable,
+        "python": platform.python_version(),
+        "markers": markers(),
+        "installed": installed,
+        "requires": requires,
+        "modules": {name: where(name) for name in asked["modules"]},
+        "torch": text([one / "version.py" for one in folders("torch")]),
+        "swift_init": text([one / "megatron" / "init.py" for one in swift]),
+        "megatron_core": first(megatron, "core"),
+        "megatron_core_info": text([one / "core" / "package_info.py" for one in megatron if (one / "core").is_dir()][:1]),
+        "megatron_training": first(megatron, "training"),
+    }
+    Path(asked["out"]).write_text(json.dumps(answer))
+
+
+def markers() -> dict[str, str]:
+    implementation = sys.implementation.version
+    return {
+        "implementation_name": sys.implementation.name,
+        "implementation_version": ".".join(map(str, implementation[:3])),
+        "os_name": os.name,
+        "platform_machine": platform.machine(),
+        "platform_release": platform.release(),
+        "platform_system": platform.system(),
+        "platform_version": platform.version(),
+        "python_full_version": platform.python_version(),
+        "platform_python_implementation": platform.python_implementation(),
+        "python_version": ".".join(platform.python_version_tuple()[:2]),
+        "sys_platform": sys.platform,
+    }
+
+
+def where(name: str) -> str | None:
+    """The file of a top-level module, or the folder of a namespace package; None where there is none. It runs no code of it."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None:
+        return None
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+
+
+def folders(name: str) -> list[Path]:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return []
+    return [Path(one) for one in (spec.submodule_search_locations or ())] if spec is not None else []
+
+
+def first(parents: list[Path], name: str) -> str | None:
+    """Of a namespace package each part comes from the first folder that has it: two parts may come from two trees."""
+    return next((str(parent / name) for parent in parents if (parent / name).is_dir()), None)
+
+
+def text(paths: list[Path]) -> str:
+    for path in paths:
+        try:
+            return path.read_text(errors="replace")[:100000]
+        except OSError:
+            pass
+    return ""
+
+
+main()

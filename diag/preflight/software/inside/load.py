@@ -1,0 +1,101 @@
+"""Really imports modules, and says what happened; told by JSON in argv, answers with JSON.
+
+It runs by `python -c` in CMD's Python, without GPUs, in a process of its own: what is imported may crash, hang or print.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.path[:1] == [""]:  # what CMD will have there instead
+        sys.path[:1] = [asked["first"]] if asked["first"] else []
+    for folder in asked["before"]:
+        sys.path.insert(0, folder)
+    trace = open(asked["trace"], "w")  # noqa: SIM115 - to the end
+    import faulthandler
+
+    faulthandler.enable()  # where a crash stands, on stderr
+    faulthandler.dump_traceback_later(asked["deadline"], file=trace)  # where one stands that does not end
+    answer: dict[str, Any] = {"error": "", "kind": "", "tail": []}
+    try:
+        for name in asked["imports"]:
+            __import__(name)
+    except BaseException as error:
+        answer["kind"] = type(error).__name__
+        answer["error"] = "\n".join(said(error))[:4000]
+        answer["tail"] = [line[:1000] for line in traceback.format_exc().splitlines()[-40:]]
+    if not answer["kind"] and "torch" in asked["imports"]:
+        answer["torch"] = of_torch(asked["compiles"])
+    answer["libraries"] = libraries()
+    Path(asked["out"]).write_text(json.dumps(answer))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # what was imported may wait at exit
+
+
+def said(error: BaseException | None) -> list[str]:
+    """Its words, then those of what it was raised from: torchaudio and transformers put their own words over the loader's."""
+    words: list[str] = []
+    while error is not None and len(words) < 10:
+        words.append(str(error) or type(error).__name__)
+        error = error.__cause__
+    return words
+
+
+def of_torch(compiles: bool) -> dict[str, Any]:
+    import torch
+
+    found = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
+    found["cxx11_abi"] = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", None)
+    for name, read in (("cudnn", torch.backends.cudnn.version), ("nccl", torch.cuda.nccl.version)):
+        try:
+            found[name] = read()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            found[name + "_error"] = str(error)[:1000]
+    if found["cuda"]:
+        found["driver_cuda"] = driver()
+    if compiles:
+        try:
+            from torch.utils import cpp_extension
+
+            found["cuda_home"] = cpp_extension.CUDA_HOME
+            bounds = getattr(cpp_extension, "CUDA_GCC_VERSIONS", {})
+            found["gcc_bounds"] = {cuda: [list(one) for one in pair] for cuda, pair in bounds.items()}
+        except Exception as error:
+            found["compile_error"] = str(error)[:1000]
+    return found
+
+
+def driver() -> int | None:
+    """CUDA version of the libcuda that torch will find here, the compatibility package included; it initialises nothing."""
+    import ctypes
+
+    try:
+        number = ctypes.c_int()
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+        return None if failed else number.value
+    except (OSError, AttributeError):
+        return None
+
+
+def libraries() -> list[str]:
+    """Files of CUDA libraries that are loaded now."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    paths = {line.split(None, 5)[5] for line in lines if line.count("/") and len(line.split(None, 5)) == 6}
+    return sorted(one for one in paths if Path(one).name.startswith(("libcudnn", "libcudart", "libnccl", "libcublas")))
+
+
+main()

@@ -1,0 +1,249 @@
+"""Which Python CMD will use, and what it will do there: found from its words, its files and its environment; nothing is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Target", "find_target"]
+
+_MOST_BYTES = 1 << 16
+_SHELLS = frozenset(["bash", "sh", "zsh", "dash", "ksh"])
+_LAUNCHERS = frozenset(["torchrun", "megatron", "swift", "accelerate", "deepspeed"])
+_MODULES = {  # `python -m`
+    "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed", "swift.cli._megatron.main": "megatron", "swift.cli.main": "swift",
+}  # fmt: skip
+# Their command runs somewhere else, where nothing can be looked at from here.
+_ELSEWHERE = frozenset(["docker", "podman", "kubectl", "ssh", "singularity", "apptainer", "sbatch", "nerdctl", "enroot", "dlc"])
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
+_EXPORT = re.compile(r"^\s*export\s+([A-Za-z_]\w*)=(['\"]?)([^'\"$`;&|\s]*)\2\s*(?:#.*)?$", re.MULTILINE)
+_ACTIVATED = re.compile(r"^\s*(conda|mamba|micromamba)\s+activate\s+(\S+)|^\s*(?:source|\.)\s+(\S+/bin/activate)\b", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`launcher` is one of megatron, swift, torchrun, accelerate, deepspeed, python or "" (no CMD, or none that is known).
+
+    `first` is what CMD's Python has as sys.path[0]; `imports` the modules that its script names (megatron.training, megatron),
+    None where it has no script here; `unfit` why none could be found, with its remedy.
+    """
+
+    python: str
+    found_by: str
+    launcher: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    first: str = ""
+    script: str = ""
+    imports: frozenset[str] | None = None
+    missing_program: str = ""
+    unfit: str = ""
+    remedy: str = ""
+
+    def has(self, *flags: str) -> str | None:
+        """The value of the first of these flags in CMD ("" where it has none), None where none is there."""
+        for index, word in enumerate(self.words):
+            name, equals, value = word.partition("=")
+            if name in flags:
+                after = self.words[index + 1] if index + 1 < len(self.words) else ""
+                return value if equals else "" if after.startswith("--") else after
+        return None
+
+
+def find_target(command: Sequence[str], environment: Mapping[str, str], here: Path | None = None) -> Target:
+    """`command` is without a leading `env A=B`; `here` is the working directory."""
+    where = here if here is not None else Path.cwd()
+    if not command:
+        return _own(environment, "diag's own, for want of a CMD", ())
+    return _of_words(list(command), dict(environment), where, 0)
+
+
+def _own(  # noqa: PLR0917 - callers beside it
+    environment: Mapping[str, str], why: str, words: Sequence[str], missing_program: str = "", unfit: str = "", remedy: str = ""
+) -> Target:
+    return Target(
+        sys.executable, why, "", tuple(words), environment, missing_program=missing_program, unfit=unfit, remedy=remedy
+    )  # fmt: skip
+
+
+def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
+    """Passes by srun, nohup, `diag run --` and other wrappers up to the first word that it knows."""
+    for index, word in enumerate(words):
+        name, rest = word.rpartition("/")[2], words[index:]
+        if name in _ELSEWHERE and index < 3:
+            return _own(
+                env,
+                "diag's own",
+                words,
+                unfit=f"`{name}` runs CMD elsewhere",
+                remedy=f"`diag doctor -- CMD` there, inside what {name} starts",
+            )
+        if name in ("conda", "mamba", "micromamba") and words[index + 1 : index + 2] == ["run"]:
+            return _own(
+                env,
+                "diag's own",
+                words,
+                unfit=f"`{name} run` chooses another environment",
+                remedy="activate it and run `diag doctor` inside it",
+            )
+        if name in _SHELLS and depth < 3:
+            return _of_shell(rest, env, here, depth)
+        if name in _LAUNCHERS or _PYTHON.fullmatch(name):
+            return _of_program(rest, env, here)
+        if index == 0:
+            program = _which(word, env, here)
+            if program is None:
+                return _own(env, "diag's own", words, missing_program=word)
+            interpreter = _shebang(program)
+            called = interpreter[0].rpartition("/")[2] if interpreter else ""
+            if called in _SHELLS and depth < 3:
+                inner = _of_shell([interpreter[0], str(program), *words[1:]], env, here, depth)
+                if not inner.unfit:  # else it may be a wrapper that runs its arguments
+                    return inner
+            elif _PYTHON.match(called):
+                return _of_program(rest, env, here)
+    return _own(
+        env,
+        "diag's own",
+        words,
+        unfit=f"`{words[0]}` starts no Python that diag can tell",
+        remedy="name the launcher: `diag doctor -- torchrun ...`",
+    )
+
+
+def _of_shell(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
+    """`bash -c TEXT` and `bash FILE`: what they export with a plain value, and the first launcher that they name."""
+    rest = [word for word in words[1:] if not re.fullmatch(r"-[a-z]*[a-bd-z]|-|--\w+", word)]
+    text = ""
+    if rest and re.fullmatch(r"-[a-z]*c", rest[0]):
+        text = rest[1] if len(rest) > 1 else ""
+    elif rest:
+        text = _head(here / rest[0])
+    env = {**env, **{name: value for name, _, value in _EXPORT.findall(text)}}
+    active = _ACTIVATED.search(text)
+    if active is not None and active[3] and "$" not in active[3]:
+        env["PATH"] = f"{(here / active[3]).parent}:{env.get('PATH', '')}"
+    elif active is not None:
+        return _own(
+            env,
+            "diag's own",
+            words,
+            unfit=f"the script activates {active[2] or active[3]}",
+            remedy="activate it and run `diag doctor` inside it",
+        )
+    for line in text.replace("\\\n", " ").splitlines():
+        try:
+            said = shlex.split(line, comments=True)
+        except ValueError:
+            continue
+        while said and re.match(r"[A-Za-z_]\w*=", said[0]):
+            said.pop(0)
+        for index, word in enumerate(said):
+            name = word.rpartition("/")[2]
+            if (
+                (name in _LAUNCHERS or _PYTHON.fullmatch(name))
+                and said[:1] not in (["echo"], ["pip"], ["which"])
+                and (index + 1 < len(said))
+            ):
+                return _of_words(said[index:], env, here, depth + 1)
+    return _own(
+        env,
+        "diag's own",
+        words,
+        unfit=f"`{' '.join(words[:2])}` names no launcher that diag knows",
+        remedy="`diag doctor -- ` with the launcher's own line",
+    )
+
+
+def _of_program(words: list[str], env: dict[str, str], here: Path) -> Target:
+    program = _which(words[0], env, here)
+    if program is None:
+        return _own(env, "diag's own", words, missing_program=words[0])
+    name = words[0].rpartition("/")[2]
+    if _PYTHON.fullmatch(name):
+        return _of_python(str(program), words, env, here)
+    interpreter = _shebang(program)
+    python = _which(interpreter[0], env, here) if interpreter else None
+    if python is None or not _PYTHON.match(python.name):
+        beside = program.parent / "python3"  # a launcher that is no Python script lies beside its Python in conda and venv
+        if not beside.exists():
+            return _own(
+                env,
+                "diag's own",
+                words,
+                unfit=f"{program} has no Python in its first line",
+                remedy="run `diag doctor` with the Python of the job",
+            )
+        python = beside
+    path = env.get("PYTHON_EXEC", "") if name == "torchrun" else ""  # torch/distributed/run.py asks for it
+    script, imports = _script(words[1:], here)
+    first = str((here / script).parent) if script else str(program.parent)
+    return Target(path or str(python), f"of {program}", name, tuple(words), env, first, script, imports)
+
+
+def _of_python(python: str, words: list[str], env: dict[str, str], here: Path) -> Target:
+    launcher, rest, first = "python", words[1:], ""
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        del rest[: 2 if rest[0] in ("-W", "-X") else 1]
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        launcher, first = _MODULES.get(rest[1], "python"), str(here)
+        if launcher == "python":
+            top = rest[1].partition(".")[0]
+            return Target(python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first, "", frozenset([top]))
+        rest = rest[2:]
+    script, imports = _script(rest, here)
+    if script:
+        first = str((here / script).parent)
+    return Target(python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first or str(here), script, imports)
+
+
+def _script(words: Sequence[str], here: Path) -> tuple[str, frozenset[str] | None]:
+    """The first word that is a Python file, and what it imports at its own level; its own modules' imports are not followed."""
+    for word in words:
+        if word.endswith(".py"):
+            text = _head(here / word, 1 << 20)
+            dotted = _IMPORT.findall(text)
+            return (word, frozenset(dotted) | {name.partition(".")[0] for name in dotted}) if text else (word, None)
+    return "", None
+
+
+def _which(word: str, env: Mapping[str, str], here: Path) -> Path | None:
+    if "/" in word:
+        path = here / word
+        return path if path.is_file() and os.access(path, os.X_OK) else None
+    found = shutil.which(word, path=env.get("PATH", os.defpath))
+    return Path(found) if found else None
+
+
+def _shebang(program: Path) -> list[str]:
+    """The interpreter and its arguments; [] where there is none.
+
+    pip writes `#!/bin/sh` and `'''exec' /long/path/python "$0" "$@"` where the path is too long for a first line.
+    """
+    head = _head(program, 4096)
+    if not head.startswith("#!"):
+        return []
+    lines = head.splitlines()
+    long = re.match(r"'''exec' (\"[^\"]+\"|\S+)", lines[1]) if len(lines) > 1 else None
+    words = [long[1].strip('"')] if long else lines[0][2:].split()
+    if words and words[0].rpartition("/")[2] == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return words
+
+
+def _head(path: Path, most: int = _MOST_BYTES) -> str:
+    try:
+        if not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            return file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
