@@ -26,7 +26,7 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import CHECKS, document, text
+    from diag.preflight import CHECKS, document, summary, text
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software
 
@@ -41,4 +41,6 @@ def run(args: argparse.Namespace) -> int:
             print(text([line], colour=colour), flush=True)
     if args.json:
         print(json.dumps(document(lines), indent=1))
+    else:
+        print("\n" + summary(lines))
     return 10 if any(line.status == "problem" for line in lines) else 0

@@ -9,7 +9,7 @@ from typing import Any
 from diag.preflight import ascend, eyes, gpus, launch, leftovers, limits, machine, storage
 from diag.preflight.line import Line
 
-__all__ = ["CHECKS", "Line", "document", "text"]
+__all__ = ["CHECKS", "Line", "document", "summary", "text"]
 
 CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_shared_memory,
@@ -60,3 +60,19 @@ def text(lines: Sequence[Line], *, colour: bool) -> str:
         if line.remedy:
             rows.append(f"{'':<11}   {line.remedy}")
     return "\n".join(rows)
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """The last line of the text, for who sees only the end of it.
+
+    >>> summary([Line("launch", "problem", "4 ranks, 2 GPUs"), Line("launch", "problem", "TP 3"), Line("GPUs", "not checked", "")])
+    '2 problems: launch, launch; 1 not checked: GPUs'
+    """
+    parts = []
+    for status, one, many in (("problem", "problem", "problems"), ("not checked", "not checked", "not checked")):
+        found = [line.what for line in lines if line.status == status]
+        if found:
+            parts.append(f"{len(found)} {one if len(found) == 1 else many}: {', '.join(found)}")
+    if not any(line.status == "problem" for line in lines):
+        parts.insert(0, "no problem")
+    return "; ".join(parts)
