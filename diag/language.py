@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["can_show", "language", "language_of"]
+__all__ = ["CHINESE", "can_show", "language", "language_for", "language_of"]
+
+CHINESE = "中文"  # what a stream has to be able to show
 
 
 def language_of(setting: str, environment: Mapping[str, str]) -> str:
@@ -35,6 +37,12 @@ def language() -> str:
 
         told = load().lang
     return language_of(told, os.environ)
+
+
+def language_for(stream: TextIO | None, setting: str | None = None) -> str:
+    """The same for lines on this stream: Chinese only where its encoding has it. `setting`: where settings were read already."""
+    lang = language() if setting is None else language_of(setting, os.environ)
+    return lang if lang == "en" or can_show(CHINESE, stream) else "en"
 
 
 def can_show(text: str, stream: TextIO | None) -> bool:

@@ -59,10 +59,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _language(told: str | None) -> str:
     """Chinese only where it can be shown, or was asked for by name; then with question marks, and a word of why."""
-    from diag.language import can_show, language
+    from diag.language import CHINESE, can_show, language
 
     lang = told or language()
-    if lang != "zh" or can_show("中文", sys.stdout):
+    if lang != "zh" or can_show(CHINESE, sys.stdout):
         return lang
     encoding = getattr(sys.stdout, "encoding", "") or "unknown"
     shown = "question marks stand for it" if told else "the page is English"

@@ -1,8 +1,8 @@
 """The manual pages of findings, in English and Chinese: what `diag explain` prints.
 
-A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring of the finding's detector, or
-from the checks before the run, so that nothing is written twice; a Chinese page stands in its file as a whole. In "What to do" a line
-that begins with `- cause:`, or with several causes (and the class of a hang in brackets), is the advice for these.
+A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring of the finding's
+detector, or from the checks before the run, so that nothing is written twice; a Chinese page stands in its file as a whole.
+In "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the advice for these.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ HEADINGS = {
     "zh": ("含义", "依据", "怎么办", "误报", "参见"),
 }
 _FOLDER = Path(__file__).parent
-# "- went_down, down, errors: ..." and "- sigstop (stopped): ..."; a bullet that begins with other words is of no cause.
-_CAUSES = re.compile(r"- ([A-Za-z0-9_]+(?:, [A-Za-z0-9_]+)*)(?: \([a-z_]+(?:, [a-z_]+)*\))?[:：]")
+# "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins with other words is of no cause.
+_CAUSES = re.compile(r"- (`[A-Za-z0-9_]+`(?:, `[A-Za-z0-9_]+`)*)(?: \([a-z_]+(?:, [a-z_]+)*\))?[:：]")
 
 
 def ids() -> list[str]:
@@ -54,7 +54,7 @@ def meaning(finding: str, lang: str) -> str:
 def causes(finding: str, lang: str) -> list[str]:
     """The causes that the page has advice for, as findings have them in `cause`; `xid_N` stands for any number."""
     lines = sections(finding, lang).get(HEADINGS[lang][2], "").splitlines()
-    return [cause for line in lines if (match := _CAUSES.match(line)) for cause in match[1].split(", ")]
+    return [cause for line in lines if (match := _CAUSES.match(line)) for cause in re.findall(r"\w+", match[1])]
 
 
 def _file(finding: str, lang: str) -> str:
