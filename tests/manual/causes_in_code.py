@@ -1,7 +1,8 @@
 """Which words the detectors can put into `cause`, read out of their code.
 
-Followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of that name, what functions
-return that are called after causes, and tables of (cause, ...) from which one is unpacked. Words made at run time (xid_79) have an N.
+Followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of that name, what
+functions return that are called after causes, and tables of (cause, ...) from which one is unpacked. Words made at run time
+(xid_79) have an N.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _takers(trees: list[ast.Module]) -> dict[str, tuple[int, bool]]:
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                names = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+                fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+                names = [field.id for field in fields if isinstance(field, ast.Name)]
                 if "cause" in names:
                     found[node.name] = (names.index("cause"), False)
             elif isinstance(node, ast.FunctionDef):

@@ -171,7 +171,8 @@ def test_every_known_variable_without_effect_is_spoken_of(lang: str) -> None:
 
 def test_causes_of_a_page_are_those_of_the_reference_or_of_the_code() -> None:
     """A line for a cause that nobody gives any more would stay for ever."""
-    given = {cause for causes in causes_by_file().values() for cause in causes} | {*KINDS, "unknown", "preflight", "xid_63", "xid_92"}
+    given = {cause for causes in causes_by_file().values() for cause in causes}
+    given |= {*KINDS, "unknown", "preflight", "xid_63", "xid_92"}
     told = {finding: manual.causes(finding, "en") for finding in PAIRS if not finding.startswith("env-")}
 
-    assert {finding: left for finding, causes in told.items() if (left := [cause for cause in causes if cause not in given])} == {}
+    assert {name: left for name, causes in told.items() if (left := [cause for cause in causes if cause not in given])} == {}
