@@ -43,6 +43,8 @@ class Settings(BaseSettings):
     output_max_bytes: int = Field(1 << 30, ge=1 << 20, description="most that the job's kept output takes on disk")
     lone_process_seconds: float = Field(15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0")
     dump_seconds: float = Field(8.0, ge=1.0, le=60.0, description="a dump is complete or explained after this long")
+    lang: Literal["", "en", "zh"] = Field("", description="language of pages and of the lines beside findings: en, zh; "
+                                          "empty: by locale")
 
     @classmethod
     def settings_customise_sources(

@@ -146,3 +146,15 @@ def test_installed_diag_runs_a_command_and_returns_its_code(installed: Installed
     )
 
     assert (done.returncode, done.stdout) == (7, "out\n"), done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.xdist_group("packaging")
+@pytest.mark.parametrize(("lang", "words"), [("en", "What to do:"), ("zh", "怎么办：")])
+def test_installed_diag_has_the_pages_of_both_languages(installed: Installed, lang: str, words: str) -> None:
+    # given an id whose English page comes from its detector, and one that only its files tell
+    for finding in ("hang", "io-blocked"):
+        page = installed.call(installed.diag, "explain", finding, "--lang", lang)
+
+        assert words in page.stdout
+        assert page.stderr == ""

@@ -47,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         screen = document.get("screen")
         if screen is None:  # the same
+            from diag.language import language_for
             from diag.outputs.text import dump_text
 
-            screen = dump_text(document, colour=_colour(), width=_columns())
+            screen = dump_text(document, colour=_colour(), width=_columns(), lang=language_for(sys.stdout))
         print(screen)
         if args.output is not None:
             print(f"copied to {args.output}")
@@ -109,9 +110,11 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     if not url.startswith(("http://", "https://")):
         raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
     from diag.httpget import get
+    from diag.language import language_for
 
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
-    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(_colour())}" + ("&native=1" if args.native else "")
+    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(_colour())}&lang={language_for(sys.stdout)}"
+    query += "&native=1" if args.native else ""
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}

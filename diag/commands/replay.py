@@ -22,6 +22,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from diag.engine import report
+    from diag.language import language_for
     from diag.model import found
     from diag.outputs.text import classes_text, report_text
     from diag.outputs.view import stack_classes
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         width = max(60, shutil.get_terminal_size().columns)
         colour = os.isatty(1) and "NO_COLOR" not in os.environ
-        print(report_text(document, colour=colour, width=width))
+        print(report_text(document, colour=colour, width=width, lang=language_for(sys.stdout)))
         classes = stack_classes(engine)
         if classes and any(finding["id"] == "hang" for finding in document["findings"]):
             print()

@@ -212,17 +212,19 @@ class _Runner:
 
     def _make_hub(self, run_dir: RunDir | None, env: dict[str, str]) -> Hub:
         from diag.hub import Hub
+        from diag.language import language_for
         from diag.model import Change
         from diag.outputs.jsonl import JsonlOutput
         from diag.outputs.text import panel
 
         colour = os.isatty(2) and "NO_COLOR" not in os.environ
+        lang = language_for(sys.stderr, self.settings.lang)
         changes = JsonlOutput(run_dir.path / "findings.jsonl") if run_dir else None
 
         def on_change(change: Change) -> None:
             if changes is not None:
                 changes.write([change])
-            self.say(panel(change, colour=colour, width=_width()))
+            self.say(panel(change, colour=colour, width=_width(), lang=lang))
 
         signal_number = int(env.get("DIAG_STACK_SIGNAL", "0"))
         return Hub(self.settings, run_dir, stack_signal=signal_number, on_change=on_change, talk=self.say,

@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.commands.run import _width, publish, start_server
     from diag.engine import report
     from diag.hub import Hub
+    from diag.language import language_for
     from diag.model import found
     from diag.outputs.text import panel, report_text
     from diag.rundir import RunDir
@@ -49,12 +50,13 @@ def run(args: argparse.Namespace) -> int:
     except DiagError as error:
         print(f"diag: {error}; watching without a journal", file=sys.stderr)
     colour = os.isatty(2) and "NO_COLOR" not in os.environ
+    lang = language_for(sys.stderr, settings.lang)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     hub = Hub(settings, run_dir, stack_signal=stack_signal, stack_dir=args.run_dir, talk=say,
-              on_change=lambda change: say(panel(change, colour=colour, width=_width())))
+              on_change=lambda change: say(panel(change, colour=colour, width=_width(), lang=lang)))
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda signo, frame: stopped.append(signo))
@@ -76,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=1))
     else:
-        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width()))
+        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width(),
+                          lang=language_for(sys.stdout, settings.lang)))
     return 10 if found(document) else 0
 
 

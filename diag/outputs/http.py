@@ -177,6 +177,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         native: Annotated[bool, Query(description="also C frames of one rank of each class, which are stopped for it")] = False,
         columns: Annotated[int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")] = 0,
         colour: Annotated[bool, Query(description="that text with colours")] = False,
+        lang: Annotated[Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")] = "en",
     ) -> Response:
         """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
         being made get that one."""
@@ -188,7 +189,9 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             document = await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS)
         except asyncio.TimeoutError:
             raise HTTPException(504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s") from None
-        return answer({**document, "screen": dump_text(document, colour=colour, width=columns)} if columns else document)
+        if not columns:
+            return answer(document)
+        return answer({**document, "screen": dump_text(document, colour=colour, width=columns, lang=lang)})
 
     @app.get("/metrics", response_class=Response)
     async def metrics(request: Request) -> Response:

@@ -154,8 +154,9 @@ def _name(finding: Mapping[str, Any]) -> str:
 # --- one finding ---------------------------------------------------------------------------------------------
 
 
-def panel(change: Change, colour: bool = False, width: int = 80) -> str:
-    """A finding that opened, changed or resolved, as a few lines that end without a newline."""
+def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en") -> str:
+    """A finding that opened, changed or resolved, as a few lines that end without a newline; `lang` zh: with its meaning in
+    Chinese when it opens."""
     room = max(width, _NARROWEST) - len(_PREFIX)
     finding = change.finding.to_json()
     held = _duration(max(0.0, change.at - change.opened_at))
@@ -167,7 +168,7 @@ def panel(change: Change, colour: bool = False, width: int = 80) -> str:
         when = _moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
         about = f"{when}, {finding['confidence']} confidence"
         head = _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)
-        body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES))
+        body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang if opened else "en"))
     return "\n".join(_PREFIX + line for line in [*head, *body])
 
 
@@ -180,8 +181,10 @@ def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
     return [first, *more]
 
 
-def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int) -> Iterator[str]:
+def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str) -> Iterator[str]:
     yield from _wrap(clean(finding["summary"]), room, indent)
+    if lang != "en":
+        yield from _meaning(finding["id"], room, indent, lang)
     who = []
     if finding["ranks"]:
         who.append(f"culprit: {_ranks(finding['ranks'])}")
@@ -194,6 +197,17 @@ def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: in
     yield from _evidence(finding["evidence"], room, indent, evidence_lines)
     if finding["advice"]:
         yield from _wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
+
+
+def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
+    """What such a finding means in one sentence of that language, and where its page is; nothing where there is none."""
+    from diag.manual import meaning
+    from diag.outputs.wide import wrap
+
+    told = meaning(finding, lang)
+    if told:
+        yield from wrap(told, room, indent)
+        yield f"{indent}说明: diag explain {clean(finding)} --lang {lang}"
 
 
 def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int) -> Iterator[str]:
@@ -231,11 +245,13 @@ def report_text(
     colour: bool = False,
     width: int = 80,
     heading: str = "",
+    lang: str = "en",
 ) -> str:
     """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be looked at. Ends
     without a newline.
 
-    `heading` replaces the sentence about the job where there is no job (doctor).
+    `heading` replaces the sentence about the job where there is no job (doctor). `lang` zh: with the meaning of each finding
+    in Chinese.
     """
     room = max(width, _NARROWEST)
     lines = _wrap(clean(heading or job_sentence(document)), room)
@@ -247,7 +263,7 @@ def report_text(
             about += f", since {_moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
         lines.append("")
         lines += _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)
-        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES)
+        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     merged = classes_text(stacks, width) if stacks is not None else ""
     if merged:
         lines += ["", "Stacks:", merged]
@@ -329,9 +345,9 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
     return said + "."
 
 
-def dump_text(document: dict[str, Any], *, colour: bool, width: int) -> str:
+def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str = "en") -> str:
     """The dump for a terminal: verdict, merged stacks, what is missing and where the bundle is."""
-    parts = [report_text(document["report"], colour=colour, width=width), "", document["text"]]
+    parts = [report_text(document["report"], colour=colour, width=width, lang=lang), "", document["text"]]
     by_reason: dict[str, list[int]] = {}
     for rank, reasons in document["missing"].items():
         for reason in reasons:

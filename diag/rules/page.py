@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.rules.schema import Rule
 
-__all__ = ["page"]
+__all__ = ["page", "sections"]
 
 _HEADS = {
     "en": ("Meaning", "Finding", "Evidence", "What to do", "False alarms", "References", "Versions", "a line such as"),
@@ -14,7 +14,12 @@ _MOST_LINE = 200
 
 
 def page(rule: Rule, lang: str = "en") -> str:
-    """Sections as those of a finding's page, in English ("en") or Chinese ("zh")."""
+    """The sections as one text."""
+    return "\n\n".join(f"{head}: {text}" for head, text in sections(rule, lang).items())
+
+
+def sections(rule: Rule, lang: str = "en") -> dict[str, str]:
+    """As those of a finding's page, in English ("en") or Chinese ("zh")."""
     heads = _HEADS["zh" if lang == "zh" else "en"]
     words = rule.zh if lang == "zh" else rule
     line = next((line for line in rule.examples[0].text.splitlines()[::-1] if any(p.literal in line for p in rule.match)), "")
@@ -26,4 +31,4 @@ def page(rule: Rule, lang: str = "en") -> str:
     ]
     if rule.applies:
         parts.insert(2, (heads[6], ", ".join(f"{package} {versions}" for package, versions in rule.applies.items())))
-    return "\n\n".join(f"{head}: {text}" for head, text in parts)
+    return dict(parts)

@@ -1,0 +1,91 @@
+"""The manual pages of findings, in English and Chinese: what `diag explain` prints.
+
+A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring of the finding's
+detector, or from the checks before the run, so that nothing is written twice; a Chinese page stands in its file as a whole.
+In "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the advice for these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+
+__all__ = ["HEADINGS", "LANGUAGES", "causes", "ids", "meaning", "sections", "text"]
+
+LANGUAGES = ("en", "zh")
+HEADINGS = {
+    "en": ("Meaning", "Evidence", "What to do", "False alarms", "See also"),
+    "zh": ("含义", "依据", "怎么办", "误报", "参见"),
+}
+_FOLDER = Path(__file__).parent
+# "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins with other words is of no cause.
+_CAUSES = re.compile(r"- (`[A-Za-z0-9_]+`(?:, `[A-Za-z0-9_]+`)*)(?: \([a-z_]+(?:, [a-z_]+)*\))?[:：]")
+
+
+def ids() -> list[str]:
+    """Every finding: those of a run in the order in which they are judged, then the others by name."""
+    judged = dict.fromkeys(_written_in_code())
+    return [*judged, *sorted({path.stem for path in (_FOLDER / "en").glob("*.md")} - set(judged))]
+
+
+@cache
+def sections(finding: str, lang: str) -> dict[str, str]:
+    """Heading -> text of a page, lines joined to paragraphs and list items; empty where there is no such finding."""
+    found = _of(_file(finding, lang), lang)
+    if lang == "en":
+        found = {**_of(_written_in_code().get(finding, ""), lang), **found}
+    return {heading: found[heading] for heading in HEADINGS[lang] if heading in found}
+
+
+def text(finding: str, lang: str) -> str:
+    """The page as plain text: "Heading: ..." paragraphs with an empty line between them; "" where there is none."""
+    colon = "：" if lang == "zh" else ": "
+    return "\n\n".join(f"{heading}{colon}{body}" for heading, body in sections(finding, lang).items())
+
+
+def meaning(finding: str, lang: str) -> str:
+    """The first sentence of what it means; "" where there is no page."""
+    told = sections(finding, lang).get(HEADINGS[lang][0], "")
+    return told.partition("。")[0] + "。" if lang == "zh" and told else re.split(r"(?<=\.) |\n", told)[0]
+
+
+def causes(finding: str, lang: str) -> list[str]:
+    """The causes that the page has advice for, as findings have them in `cause`; `xid_N` stands for any number."""
+    lines = sections(finding, lang).get(HEADINGS[lang][2], "").splitlines()
+    return [cause for line in lines if (match := _CAUSES.match(line)) for cause in re.findall(r"\w+", match[1])]
+
+
+def _file(finding: str, lang: str) -> str:
+    path = _FOLDER / lang / f"{finding}.md"
+    # An id comes from the command line: only names of files that lie here are looked up.
+    return path.read_text(encoding="utf-8") if finding in _names(lang) else ""
+
+
+@cache
+def _names(lang: str) -> frozenset[str]:
+    return frozenset(path.stem for path in (_FOLDER / lang).glob("*.md"))
+
+
+@cache
+def _written_in_code() -> dict[str, str]:
+    from diag.detectors import DETECTORS
+    from diag.preflight.manual import PAGES
+
+    judged = {kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS}
+    return {**judged, **{name: page for name, page in PAGES.items() if name not in judged}}
+
+
+def _of(page: str, lang: str) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in page.splitlines():
+        heading, colon, rest = line.partition("：" if lang == "zh" else ":")
+        if colon and heading in HEADINGS[lang]:
+            lines = found.setdefault(heading, [rest.strip()])
+        elif not line.strip() or line.startswith("- ") or not lines or not lines[-1]:
+            lines.append(line.strip())
+        else:  # one paragraph in several lines
+            lines[-1] += " " + line.strip()
+    return {heading: "\n".join(lines).strip() for heading, lines in found.items()}

@@ -1,0 +1,180 @@
+"""Which words the detectors can put into `cause`, read out of their code.
+
+Followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of that name, what
+functions return that are called after causes, and tables of (cause, ...) from which one is unpacked. Words made at run time
+(xid_79) have an N.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+__all__ = ["FINDINGS", "causes_by_file"]
+
+DETECTORS = Path(__file__).parents[2] / "diag" / "detectors"
+_WORD = re.compile(r"[a-z][a-z0-9]*(?:_[a-zA-Z0-9]+)*")
+
+# Names within the code for what is then said otherwise, or by another detector.
+NOT_SAID = {
+    "checkpoint/disk.py": {"write_failed"},  # said as no_space, or by checkpoint-write-error
+    "checkpoint/write_error.py": {"full"},  # disk-full's
+    "hang/advice.py": {"xid"},  # the advice for xid_N
+}
+# Whose causes the files have; a file with causes that is not here fails a test.
+FINDINGS = {
+    "hang/*": ("hang",),
+    "rank_died.py": ("rank-died",),
+    "memory/advice.py": ("host-oom",),
+    "memory/causes.py": ("host-oom",),
+    "memory/host_oom.py": ("host-oom",),
+    "memory/refusals.py": ("host-oom",),
+    "memory/forecast.py": ("host-oom-forecast",),
+    "memory/pids_limit.py": ("pids-limit",),
+    "memory/limits.py": ("shm-too-small", "fd-limit"),
+    "memory/stall.py": ("hang",),
+    "network/memlock.py": ("memlock-limit",),
+    "network/causes.py": ("ib-fallback",),
+    "network/ib_fallback.py": ("ib-fallback",),
+    "network/transport_mismatch.py": ("transport-mismatch",),
+    "network/ib_port.py": ("ib-port",),
+    "network/ib_error.py": ("ib-error",),
+    "network/no_interface.py": ("nccl-no-interface",),
+    "network/nccl_init.py": ("nccl-init-error",),
+    "network/duplicate_gpu.py": ("duplicate-gpu",),
+    "gpu/cuda_oom.py": ("cuda-oom",),
+    "gpu/oom_cause.py": ("cuda-oom",),
+    "gpu/gpu_fault.py": ("gpu-fault",),
+    "gpu/cuda_errors.py": ("gpu-fault",),
+    "gpu/ecc_error.py": ("ecc-error",),
+    "gpu/nvlink_fault.py": ("nvlink-fault",),
+    "gpu/throttle.py": ("thermal-throttle", "power-brake"),
+    "checkpoint/write_error.py": ("checkpoint-write-error",),
+    "checkpoint/disk.py": ("disk-full",),
+    "checkpoint/corrupt.py": ("checkpoint-corrupt",),
+    "checkpoint/missing.py": ("checkpoint-missing",),
+    "checkpoint/mismatch.py": ("checkpoint-args-mismatch",),
+    "checkpoint/slow_save.py": ("slow",),
+    "training/overflow.py": ("fp16-overflow",),
+    "training/loss_collapse.py": ("loss-collapse",),
+    "training/straggler.py": ("straggler",),
+    "training/slower.py": ("throughput-drop",),
+    "training/throughput.py": ("throughput-drop", "slow"),
+}
+
+
+@cache
+def causes_by_file() -> dict[str, set[str]]:
+    """File below diag/detectors -> causes; files without any are left out."""
+    trees = {path.relative_to(DETECTORS).as_posix(): ast.parse(path.read_text()) for path in sorted(DETECTORS.rglob("*.py"))}
+    found = {}
+    for name, tree in trees.items():
+        package = name.rpartition("/")[0]
+        beside = [other for file, other in trees.items() if file.rpartition("/")[0] == package or "/" not in file]
+        found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
+    return {name: said for name, causes in found.items() if (said := causes - NOT_SAID.get(name, set()))}
+
+
+def _takers(trees: list[ast.Module]) -> dict[str, tuple[int, bool]]:
+    """Functions and classes by name: the position of their parameter or field `cause`, and whether `self` comes before it."""
+    found: dict[str, tuple[int, bool]] = {"Cause": (0, False)}  # its field is called `name` or `word`: it is the cause
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+                names = [field.id for field in fields if isinstance(field, ast.Name)]
+                if "cause" in names:
+                    found[node.name] = (names.index("cause"), False)
+            elif isinstance(node, ast.FunctionDef):
+                names = [argument.arg for argument in node.args.args]
+                if "cause" in names:
+                    found[node.name] = (names.index("cause") - (names[0] == "self"), names[0] == "self")
+    return found
+
+
+def _causes(tree: ast.Module, takers: dict[str, tuple[int, bool]]) -> Iterator[str]:
+    tables = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "cause":
+            yield from _words(node.value)
+        elif isinstance(node, ast.Call):
+            taker = takers.get(getattr(node.func, "id", getattr(node.func, "attr", "")))
+            if taker is not None and len(node.args) > taker[0]:
+                yield from _words(node.args[taker[0]])
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _assigned(target, node.value, tables)
+        elif isinstance(node, ast.For):
+            yield from _assigned(node.target, node.iter, tables, rows_only=True)
+            if isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") in functions:
+                for inner in ast.walk(functions[node.iter.func.id]):  # type: ignore[attr-defined]
+                    if isinstance(inner, ast.Yield) and inner.value is not None:
+                        yield from _assigned(node.target, inner.value, tables)
+        elif isinstance(node, ast.FunctionDef) and _returns_causes(node):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Return) and inner.value is not None:
+                    yield from _words(inner.value)
+                    if isinstance(inner.value, ast.Subscript) and isinstance(inner.value.value, ast.Name):
+                        yield from _words(tables.get(inner.value.value.id, inner.value))
+
+
+def _returns_causes(node: ast.FunctionDef) -> bool:
+    """By its name, or by a table of which the cause is one: `return ("remap_failed", Severity.WARNING, ...)`."""
+    return "cause" in node.name or node.name in ("_how", "_judge", "_starved_of", "waits_for", "_what_is_wrong", "_flapping")
+
+
+def _assigned(target: ast.expr, value: ast.expr, tables: dict[str, ast.expr], *, rows_only: bool = False) -> Iterator[str]:
+    if isinstance(target, ast.Name) and target.id == "cause":
+        yield from _words(value)
+    elif isinstance(target, ast.Tuple):
+        names = [getattr(item, "id", "") for item in target.elts]
+        if "cause" not in names:
+            return
+        at = names.index("cause")
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(names) and not rows_only:
+            yield from _words(value.elts[at])
+        rows = [item for item in ast.walk(value) if isinstance(item, ast.Tuple) and item is not value]
+        for name in ast.walk(value):
+            if isinstance(name, ast.Name) and name.id in tables:
+                rows += [item for item in ast.walk(tables[name.id]) if isinstance(item, ast.Tuple)]
+        for row in rows:
+            if len(row.elts) == len(names):
+                yield from _words(row.elts[at])
+
+
+def _words(value: ast.expr) -> Iterator[str]:
+    if isinstance(value, ast.Constant) and isinstance(value.value, str) and _WORD.fullmatch(value.value):
+        yield value.value
+    elif isinstance(value, ast.JoinedStr):  # xid_{number}
+        word = "".join(str(part.value) if isinstance(part, ast.Constant) else "N" for part in value.values)
+        if _WORD.fullmatch(word):
+            yield word
+    elif isinstance(value, ast.IfExp):
+        yield from _words(value.body)
+        yield from _words(value.orelse)
+    elif isinstance(value, ast.BoolOp):
+        for part in value.values:
+            yield from _words(part)
+    elif isinstance(value, ast.Tuple) and value.elts:
+        # (cause, what it means, ...), (what happened, cause) or (cause, child)
+        for part in value.elts:
+            yield from _words(part)
+    elif isinstance(value, ast.Subscript):
+        yield from _words(value.value)
+    elif isinstance(value, ast.Dict):
+        for part in value.values:
+            yield from _words(part)
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "get":
+        yield from _words(value.func.value)
+        for part in value.args[1:]:
+            yield from _words(part)
