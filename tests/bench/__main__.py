@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECTIONS = ("commands", "dump", "slowdown", "events", "steady", "scale", "nccl", "gpu")
+SECTIONS = ("commands", "dump", "slowdown", "events", "steady", "scale", "nccl", "logs", "gpu")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
-    from . import commands, dumps, events, gpu, nccl_log, scale, slowdown, steady
+    from . import commands, dumps, events, gpu, logs, nccl_log, scale, slowdown, steady
 
     count = 15 if quick else 40
     parts: dict[str, Parts] = {
@@ -79,6 +79,7 @@ def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
             lambda: scale.merge_rows({10_000: 0.1} if quick else {10_000: 0.1, 100_000: 1.0}, say),
             lambda: scale.verdict_rows(4096 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say)],
         "nccl": [lambda: nccl_log.rows(40 if quick else 200, 5 if quick else 15, say)],
+        "logs": [lambda: logs.rows(100 if quick else 1000, 3 if quick else 7, say)],
         "gpu": [lambda: gpu.rows(15 if quick else 40, say)],
     }
     return parts[name]
