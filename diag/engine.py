@@ -182,7 +182,8 @@ class Engine:
             return "hung"
         if any(rank.failed for rank in job.ranks.values()):
             return "dead"
-        if (not job.ranks and job.iteration is None) or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
+        unseen = not job.ranks and job.iteration is None
+        if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
             return "starting"
         if job.phase == "ckpt_save":
             return "checkpointing"
