@@ -68,6 +68,7 @@ class Engine:
         self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
+        self._plain_readers = [detector for detector in detectors if getattr(detector, "reads_plain_lines", False)]
         self.job = JobState()
         self.now = 0.0
         self.records = 0
@@ -115,9 +116,8 @@ class Engine:
 
     def _tell(self, fact: Observation) -> None:
         self.job.observe(self.now, fact)
-        if type(fact) is PlainLines:
-            return  # nobody has a word for them
-        for detector in self._detectors:
+        # No parser and no detector has a word for plain lines; a rule may.
+        for detector in self._plain_readers if type(fact) is PlainLines else self._detectors:
             detector.observe(self.now, fact)
 
     def _check(self, now: float) -> list[Change]:
@@ -199,7 +199,8 @@ class Engine:
             return "hung"
         if any(rank.failed for rank in job.ranks.values()):
             return "dead"
-        if not job.ranks or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
+        unseen = not job.ranks and job.iteration is None
+        if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
             return "starting"
         if job.phase == "ckpt_save":
             return "checkpointing"

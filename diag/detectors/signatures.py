@@ -37,6 +37,7 @@ class SignatureDetector:
     """
 
     name = "signatures"
+    reads_plain_lines = True
 
     def __init__(self, rules: RuleSet | None = None) -> None:
         self._reader = LogReader(packaged() if rules is None else rules)

@@ -259,7 +259,7 @@ def report_text(
         lines += _wrap(clean(_log_sentence(document["log"])), room)
     for finding in document["findings"]:
         about = f"{finding['confidence']} confidence"
-        if finding["since"] > 0:
+        if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
             about += f", since {_moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
         lines.append("")
         lines += _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)

@@ -65,8 +65,8 @@ def text(lines: Sequence[Line], *, colour: bool) -> str:
 def summary(lines: Sequence[Line]) -> str:
     """The last line of the text, for who sees only the end of it.
 
-    >>> summary([Line("launch", "problem", "4 ranks, 2 GPUs"), Line("launch", "problem", "TP 3"), Line("GPUs", "not checked", "")])
-    '2 problems: launch, launch; 1 not checked: GPUs'
+    >>> summary([Line("launch", "problem", "4 ranks, 2 GPUs"), Line("disk", "ok", "free"), Line("GPUs", "not checked", "")])
+    '1 problem: launch; 1 not checked: GPUs'
     """
     parts = []
     for status, one, many in (("problem", "problem", "problems"), ("not checked", "not checked", "not checked")):

@@ -19,7 +19,7 @@ _BEFORE, _AFTER = 10, 10
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *numbers_log.WORDS, *torch_log.WORDS, *watchdog_log.WORDS, *cuda_log.WORDS,
     *launcher_log.WORDS, "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size", "srun:", "mpirun",
-    "prterun", "Xid",
+    "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py", "ray::", "ray/_private",
 )))  # fmt: skip
 # And of these in each that tells an error; what stands around it is read with it.
 ERRORS: tuple[str, ...] = (

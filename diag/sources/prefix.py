@@ -48,7 +48,7 @@ _MAY_BEGIN = re.compile(
     r"[ 0]{0,6}\d{1,7}: |\d{4}-\d\d-\d\dT\d"
     r"|\[(?:pod/|\d{1,6},\d{1,7}\]<|prterun-|(?!rank\d)[A-Za-z_]{1,40}-?\d{1,4}(?::\d{1,7})?\]:)"
     r"|\((?:raylet|autoscaler|(?:[^\s()]{1,100} )?pid=\d)|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:"
-    r"|[a-z0-9][\w.-]{0,250}(?:: ?| {1,40}\|| " + _CONTAINERS + " )"
+    r"|[a-z0-9][\w.-]{0,250}(?:: |:$| {1,40}\|| " + _CONTAINERS + " )"
 )
 
 # `docker logs --timestamps` 20-28 and `kubectl logs --timestamps`; kubectl gives the node's own zone:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECTIONS = ("commands", "dump", "slowdown", "events", "steady", "scale", "nccl", "rules", "gpu")
+SECTIONS = ("commands", "dump", "slowdown", "events", "steady", "scale", "nccl", "logs", "rules", "gpu")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
-    from . import commands, dumps, events, gpu, nccl_log, rules, scale, slowdown, steady
+    from . import commands, dumps, events, gpu, logs, nccl_log, rules, scale, slowdown, steady
 
     count = 15 if quick else 40
     parts: dict[str, Parts] = {
@@ -80,6 +80,7 @@ def _parts(name: str, quick: bool, say: Callable[[str], None]) -> Parts:
             lambda: scale.verdict_rows(4096 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say)],
         "nccl": [lambda: nccl_log.rows(40 if quick else 200, 5 if quick else 15, say)],
         "rules": [lambda: rules.rows(100_000 if quick else 400_000, 5 if quick else 15, say)],
+        "logs": [lambda: logs.rows(100 if quick else 1000, 3 if quick else 7, say)],
         "gpu": [lambda: gpu.rows(15 if quick else 40, say)],
     }
     return parts[name]

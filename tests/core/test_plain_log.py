@@ -40,8 +40,8 @@ E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:100
 '''
 # torch 2.11, H200, tests/captures/loose/cuda_oom
 OOM = '''torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of \
-which 10.65 GiB is free. Process 1 has 129.15 GiB memory in use. Of the allocated memory 128.50 GiB is allocated by PyTorch, \
-and 5.20 MiB is reserved by PyTorch but unallocated.
+which 10.65 GiB is free. Process 1 has 129.15 GiB memory in use. Of the allocated memory 128.50 GiB is allocated by PyTorch, and \
+5.20 MiB is reserved by PyTorch but unallocated.
 '''
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from diag.detectors.signatures import SignatureDetector
 from diag.model import Change, ChangeKind, Confidence
 from diag.observations import Iteration, KernelLine, LogLine
+from diag.replay import replay
 from diag.rules.load import packaged
 from diag.rules.ruleset import RuleSet
 from diag.rules.schema import Rule
@@ -165,3 +167,15 @@ def test_ranks_that_the_line_blames_are_the_culprits() -> None:
     fails(story, 0)
 
     assert [(finding.ranks, finding.summary[:17]) for finding in story.findings()] == [((1, 3), "ranks 1,3 did not")]
+
+
+def test_line_that_only_a_rule_knows_is_found_among_plain_ones(tmp_path: Path) -> None:
+    given = packaged().by_id["missing-module"].model_dump(by_alias=True, mode="json")
+    given |= {"id": "quokka", "kind": "line", "when": "always", "summary": "a quokka came by", "advice": "wave to it",
+              "match": [{"literal": "quokka near"}]}  # fmt: skip
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*(f"line {number} of many" for number in range(500)), "a quokka near the rack"] + ["on"] * 500))
+
+    engine, _, _ = replay([log], rules=RuleSet([Rule.model_validate(given)]))
+
+    assert [finding.rule for finding in engine.active()] == ["quokka"]

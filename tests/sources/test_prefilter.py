@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.engine import report
+from diag.loose.ends import LogEnds
+from diag.loose.plain import log_records
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, PlainLines
+from diag.replay import replay_records
 from diag.sources import output
 from diag.sources.output import LineAssembler
 from diag.sources.prefilter import plain_lines
@@ -67,3 +72,24 @@ def test_runs_are_whole_lines_in_order_and_nothing_is_lost(lines: list[str]) -> 
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs))
     data = text.encode()
     assert telling(facts_of(data, whole=True)) == telling(facts_of(data, whole=False))
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}/{log.name}")
+def test_same_is_found_in_real_logs_with_and_without(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a log in which a thousand lines of somebody's own talk stand before and behind what was captured
+    talk = b"worker fetched a batch\n" * 1000
+    path = log.parent / log.name
+    with_runs = findings_of(path.name, talk + path.read_bytes() + talk)
+
+    # when each line is read by itself
+    monkeypatch.setattr(output, "plain_lines", lambda text: ())
+
+    # then
+    assert findings_of(path.name, talk + path.read_bytes() + talk) == with_runs
+
+
+def findings_of(name: str, data: bytes) -> tuple[str, list[object]]:
+    ends = LogEnds()
+    engine, _ = replay_records(log_records(io.BytesIO(data), name, 1e9), ends)
+    document = report(engine, resolved=True)
+    return document["job"]["state"], [document["findings"], document["not_checked"], document["log"]]
