@@ -71,9 +71,10 @@ def _names(lang: str) -> frozenset[str]:
 @cache
 def _written_in_code() -> dict[str, str]:
     from diag.detectors import DETECTORS
+    from diag.detectors.signatures import SignatureDetector  # it has no finding of its own: rules name them
     from diag.preflight.manual import PAGES
 
-    judged = {kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS}
+    judged = {kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS if kind is not SignatureDetector}
     return {**judged, **{name: page for name, page in PAGES.items() if name not in judged}}
 
 
