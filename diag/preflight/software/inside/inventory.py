@@ -100,4 +100,5 @@ def text(paths: list[Path]) -> str:
     return ""
 
 
-main()
+if __name__ == "__main__":  # as `python -c` has it too
+    main()

@@ -98,4 +98,5 @@ def libraries() -> list[str]:
     return sorted(one for one in paths if Path(one).name.startswith(("libcudnn", "libcudart", "libnccl", "libcublas")))
 
 
-main()
+if __name__ == "__main__":  # as `python -c` has it too
+    main()

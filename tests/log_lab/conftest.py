@@ -1,0 +1,3 @@
+"""The scripts are the jobs that are broken: to import one would run it."""
+
+collect_ignore_glob = ["*/scripts/*"]
