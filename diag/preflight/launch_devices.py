@@ -317,10 +317,11 @@ def _from(facts: LaunchFacts) -> str:
     launch = facts.launch
     if launch is None or not launch.processes_from:
         return ""
+    number = launch.by_word or launch.processes
     values = {
-        "NPROC_PER_NODE": f"NPROC_PER_NODE={launch.processes}",
-        "PET_NPROC_PER_NODE": f"PET_NPROC_PER_NODE={launch.processes}",
-        "--nproc_per_node": f"--nproc_per_node {launch.processes}",
+        "NPROC_PER_NODE": f"NPROC_PER_NODE={number}",
+        "PET_NPROC_PER_NODE": f"PET_NPROC_PER_NODE={number}",
+        "--nproc_per_node": f"--nproc_per_node {number}",
         "--num_gpus": f"--num_gpus {launch.processes}",
         "--num_processes": f"--num_processes {launch.total} on {launch.nodes or 1} machines"
         if (launch.nodes or 1) > 1
@@ -330,7 +331,7 @@ def _from(facts: LaunchFacts) -> str:
 
 
 def _ranks(number: int | None) -> str:
-    return "some number of ranks" if number is None else "1 rank" if number == 1 else f"{number} ranks"
+    return "as many ranks as devices" if number is None else "1 rank" if number == 1 else f"{number} ranks"
 
 
 def _devices(number: int, kind: str) -> str:
