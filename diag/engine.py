@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from diag.model import Change, ChangeKind, Finding, NotChecked, Record
+from diag.model import Change, ChangeKind, Evidence, Finding, NotChecked, Record
 from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
@@ -152,6 +153,10 @@ class Engine:
 
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
         """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
+        for key, death in list(said.items()):
+            if death.id == "rank-died" and not death.rule and death.cause.startswith("exit_"):
+                reasons = [one for one in said.values() if one.rule and one.id == death.id]
+                said[key] = _explained(death, reasons[0]) if reasons else death
         named = {finding.id for finding in said.values() if not finding.rule}
         named |= {known.finding.id for known in self._open.values() if not known.finding.rule}
         changes = []
@@ -214,6 +219,12 @@ def _differs(before: Finding, after: Finding) -> bool:
         return (finding.severity, finding.klass, finding.cause, finding.ranks, finding.waiting_ranks)
 
     return face(before) != face(after)
+
+
+def _explained(death: Finding, reason: Finding) -> Finding:
+    """A rank's death with the cause and advice of the rule that knows its last words; an exit code tells neither."""
+    evidence = Evidence("rule", f"{reason.rule}: {reason.summary}", reason.since)
+    return replace(death, cause=reason.cause or death.cause, advice=reason.advice, evidence=(*death.evidence, evidence))
 
 
 def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.model import Change, ChangeKind, Confidence
 from diag.observations import Iteration, KernelLine, LogLine
@@ -179,3 +180,15 @@ def test_line_that_only_a_rule_knows_is_found_among_plain_ones(tmp_path: Path) -
     engine, _, _ = replay([log], rules=RuleSet([Rule.model_validate(given)]))
 
     assert [finding.rule for finding in engine.active()] == ["quokka"]
+
+
+def test_rule_for_the_last_words_of_a_rank_gives_its_death_cause_and_advice() -> None:
+    given = packaged().by_id["missing-module"].model_dump(by_alias=True, mode="json")
+    given |= {"id": "lambda-pickled", "finding": "rank-died", "cause": "cannot_pickle", "summary": "{who} pickled a lambda",
+              "advice": "make it a function of a module", "match": [{"literal": "Can't pickle <function <lambda>"}]}  # fmt: skip
+    story = Story([RankDiedDetector(), SignatureDetector(RuleSet([Rule.model_validate(given)]))])
+
+    says(story, 1, *MISSING[:3], "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f2c>: attribute lookup failed")
+    fails(story, 1)
+
+    assert [(one.cause, one.advice, one.rule) for one in story.findings()] == [("cannot_pickle", "make it a function of a module", "")]
