@@ -62,22 +62,27 @@ class SignatureDetector:
             self._versions[fact.package] = fact.version
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        hits = [
-            hit for known in self._reader.hits.values() for hit in known
-            if self._reader.rules.fits(hit.rule, self._versions) and self._reader.stands(hit)
-        ]
-        for hit in hits:
-            if hit.rule.when == "always" and hit.rule.finding is not None and hit.rule.role == "root":
-                yield self._finding(hit, [], job, hit.rule.finding)
+        hits = [hit for hit in self._reader.standing() if self._reader.rules.fits(hit.rule, self._versions)]
+        fatal = self._fatal(hits, now, job)
+        if fatal is not None:
+            yield fatal
+        said = {fatal.id} if fatal is not None else set()
+        for hit in sorted(hits, key=lambda hit: -Severity(hit.rule.severity).level):
+            rule = hit.rule
+            if rule.when == "always" and rule.finding is not None and rule.role == "root" and rule.finding not in said:
+                said.add(rule.finding)
+                yield self._finding(hit, [], job, rule.finding)
+
+    def _fatal(self, hits: list[Hit], now: float, job: JobState) -> Finding | None:
         ended = [hit for hit in hits if hit.rule.when == "failed" and self._ended_it(hit, now, job)]
         roots = [hit for hit in ended if hit.rule.role == "root"]
         named = [hit for hit in roots or ended if hit.rule.finding is not None]
         if not named:
-            return
+            return None
         root = min(named, key=self._order)
         assert root.rule.finding is not None
         after = [hit for hit in ended if hit is not root and hit.number > root.number]
-        yield self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
+        return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()

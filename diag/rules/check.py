@@ -130,11 +130,11 @@ def _examples(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
     for number, example in enumerate(rule.examples):
         where = item.line("examples", number)
         reader = _read(rules, example.text)
-        hits = reader.hits.get(rule.id, [])
+        standing = {hit.rule.id for hit in reader.standing()}
         if rule.role == "benign":
             ok = any(match.rule.id == rule.id for matches in _matches(rules, example.text) for match in winners(matches))
         else:
-            ok = any(reader.stands(hit) for hit in hits)
+            ok = rule.id in standing
         if not ok:
             why = _why_not(rule, rules, example.text, reader)
             yield Problem(item.path, where, f"examples[{number}]: the rule does not name it: {why}")
@@ -153,7 +153,7 @@ def _examples(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
 def _silent(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
     for number, silent in enumerate(item.rule.silent):
         reader = _read(rules, silent.text)
-        if any(reader.stands(hit) for hit in reader.hits.get(item.rule.id, [])):
+        if any(hit.rule.id == item.rule.id for hit in reader.standing()):
             yield Problem(item.path, item.line("silent", number), f"silent[{number}]: the rule names it, and must not")
 
 

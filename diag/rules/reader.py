@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from diag.rules.ruleset import RuleSet, winners
+from diag.rules.ruleset import RuleSet
 from diag.rules.schema import Rule
 from diag.sources.prefix import message_of
 
@@ -45,6 +45,7 @@ class Hit:
     groups: Mapping[str, str]
     uncaught: bool  # torch's own hook has put the rank before it
     above: tuple[str, ...]
+    literal: int  # its length: the longer says more
     ranks: set[int] = field(default_factory=set)
     times: int = 1
     last_at: float = 0.0
@@ -62,55 +63,54 @@ class LogReader:
         self._above: dict[int | None, deque[str]] = {}
         self._sample: set[int | None] = set()
 
-    def read(self, at: float, rank: int | None, text: str) -> Hit | None:
-        """The hit that the line is, new or one more of a known one; None for others."""
+    def read(self, at: float, rank: int | None, text: str) -> None:
         self.lines += 1
         above = self._above.get(rank)
         if above is None:
             if len(self._above) >= _MOST_RANKS:
-                return None
+                return
             above = self._above[rank] = deque(maxlen=_ABOVE)
         candidates = self.rules.candidates(text)
-        hit = None
         if candidates or rank in self._sample or any(word in text for word in _SAMPLED):
-            hit = self._judge(at, rank, text, candidates, above)
+            self._judge(at, rank, text, candidates, above)
         above.append(text)
-        return hit
 
-    def _judge(self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]) -> Hit | None:
+    def _judge(self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]) -> None:
         message = message_of(text)
         if _SAMPLE.match(message.text):
             self._sample.add(rank)
-            return None
+            return
         if rank in self._sample:
             if not message.level and message.rank is None:
-                return None
+                return
             self._sample.discard(rank)
-        matches = self.rules.find(candidates, message.text)
-        for match in matches:
+        ends: bool | None = None
+        seen: set[str] = set()
+        for match in self.rules.find(candidates, message.text):
+            rule = match.rule
             if match.role != "match":
-                times = self._seen.setdefault((match.rule.id, match.role, match.number), [at, at])
+                times = self._seen.setdefault((rule.id, match.role, match.number), [at, at])
                 times[-1] = at
-        best = winners(matches)
-        if not best:
-            return None
-        match = max(best, key=lambda one: len(one.rule.match[one.number].literal))
-        rule = match.rule
-        if rule.role == "benign":
-            return None
-        uncaught = message.rank is not None
-        if rule.kind == "exception" and not _ends_a_traceback(message.text, above, uncaught):
-            return None
-        return self._note(Hit(rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), last_at=at))
+                continue
+            if rule.id in seen:
+                continue
+            seen.add(rule.id)
+            uncaught = message.rank is not None
+            if rule.kind == "exception":
+                ends = _ends_a_traceback(message.text, above, uncaught) if ends is None else ends
+                if not ends:
+                    continue
+            length = len(rule.match[match.number].literal)
+            self._note(Hit(rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), length, last_at=at))
 
-    def _note(self, hit: Hit) -> Hit | None:
+    def _note(self, hit: Hit) -> None:
         if hit.rank is not None:
             hit.ranks.add(hit.rank)
         if hit.rule.count > 1:
             recent = self._recent.setdefault(hit.rule.id, deque(maxlen=hit.rule.count))
             recent.append(hit.at)
             if len(recent) < hit.rule.count or hit.at - recent[0] > hit.rule.within:
-                return None
+                return
         known = self.hits.setdefault(hit.rule.id, [])
         for old in known:
             if old.groups == hit.groups:
@@ -118,11 +118,24 @@ class LogReader:
                 old.last_at = hit.at
                 if hit.rank is not None and len(old.ranks) < _MOST_RANKS:
                     old.ranks.add(hit.rank)
-                return old
+                return
         if len(known) < _KEPT:
             known.append(hit)
-            return hit
-        return None
+
+    def standing(self) -> list[Hit]:
+        """Hits that stand, of each line the one that says most; lines that are benign have none."""
+        lines: dict[int, list[Hit]] = {}
+        for known in self.hits.values():
+            for hit in known:
+                if self.stands(hit):
+                    lines.setdefault(hit.number, []).append(hit)
+        found = []
+        for hits in lines.values():
+            beaten = {less for hit in hits for less in hit.rule.over}
+            best = max((hit for hit in hits if hit.rule.id not in beaten), key=lambda hit: hit.literal, default=None)
+            if best is not None and best.rule.role != "benign":
+                found.append(best)
+        return found
 
     def stands(self, hit: Hit) -> bool:
         """Whether what the rule wants beside its line was seen, and what it does not want was not."""
