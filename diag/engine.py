@@ -154,7 +154,7 @@ class Engine:
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
         """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
         for key, death in list(said.items()):
-            if death.id == "rank-died" and not death.rule and death.cause.startswith("exit_"):
+            if death.id == "rank-died" and not death.rule and death.cause.startswith(("exit_", "launcher_")):
                 reasons = [one for one in said.values() if one.rule and one.id == death.id]
                 said[key] = _explained(death, reasons[0]) if reasons else death
         named = {finding.id for finding in said.values() if not finding.rule}

@@ -10,7 +10,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from diag.capture import JournalReader, segments
 from diag.detectors import make_detectors
@@ -23,9 +23,11 @@ from diag.loose.places import LinePlaces
 from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
 from diag.progress import Progress
-from diag.rules.ruleset import RuleSet
 from diag.rundir import read_run
 from diag.sources.parsers import PARSERS
+
+if TYPE_CHECKING:
+    from diag.rules.ruleset import RuleSet
 
 __all__ = ["replay", "replay_records"]
 

@@ -14,7 +14,7 @@ __all__ = ["add", "run"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True, help="test, list or schema")
     test = verbs.add_parser("test", help="run the examples of rules, and refuse ambiguous, slow or untested ones")
     test.add_argument("paths", nargs="*", type=Path, metavar="PATH",
                       help="rule files or folders, tested beside the rules that come with diag; none: those")

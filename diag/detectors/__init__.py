@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diag.detectors import checkpoint, gpu, memory, training
 from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
 from diag.detectors.hang import HangDetector
@@ -18,7 +20,9 @@ from diag.detectors.network import (
 from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.engine import Detector
-from diag.rules.ruleset import RuleSet
+
+if TYPE_CHECKING:
+    from diag.rules.ruleset import RuleSet
 
 __all__ = ["DETECTORS", "make_detectors"]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Iteration, KernelLine, LogLine, NcclPlainLines, Observation, PlainLines, VersionSeen
-from diag.rules.load import packaged
-from diag.rules.reader import Hit, LogReader
-from diag.rules.ruleset import RuleSet
 from diag.state.job import JobState
+
+if TYPE_CHECKING:
+    from diag.rules.reader import Hit
+    from diag.rules.ruleset import RuleSet
 
 __all__ = ["SignatureDetector", "fill"]
 
@@ -21,6 +23,7 @@ _SETTLE_SECONDS = 2.5  # after a failure: those who know more than a line (limit
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 _MOST_AFTER = 3  # consequences that are named
 _LONGEST_GROUP = 160
+_MOST_WORLD = 1 << 17
 _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
@@ -40,6 +43,9 @@ class SignatureDetector:
     reads_plain_lines = True
 
     def __init__(self, rules: RuleSet | None = None) -> None:
+        from diag.rules.load import packaged  # late: whoever only names detectors needs no YAML, pydantic or RE2
+        from diag.rules.reader import LogReader
+
         self._reader = LogReader(packaged() if rules is None else rules)
         self._versions: dict[str, str] = {}
         self._steps: list[int] = []  # lines read when each of the last new steps was reported
@@ -107,8 +113,10 @@ class SignatureDetector:
 
     def _finding(self, hit: Hit, after: list[Hit], job: JobState, finding: str) -> Finding:
         rule = hit.rule
-        ranks = _blamed(hit) or tuple(sorted(hit.ranks)) or _who_failed(job)
-        who = rank_words(ranks) if ranks else "the job"
+        told = tuple(sorted(hit.ranks)) or _who_failed(job)
+        victims = rule.blame == "others"
+        ranks = _blamed(hit) or (_silent(hit, job) if victims else told)
+        who = rank_words(told) if told else "the job"
         words = {"who": who, **hit.groups}
         phase = phase_words(job, hit.at) if job.phase_then(hit.at) not in ("launch", "ended") else ""
         kind = "output" if rule.source == "log" else "kmsg"
@@ -120,9 +128,11 @@ class SignatureDetector:
             Confidence.HIGH if hit.uncaught or rule.when == "always" else Confidence.MEDIUM
         )
         return Finding(
-            id=finding, subject=JOB, severity=Severity(rule.severity), confidence=confidence, ranks=ranks, since=hit.at,
+            id=finding, subject=JOB, severity=Severity(rule.severity), confidence=confidence, ranks=ranks,
+            waiting_ranks=tuple(rank for rank in told if rank not in ranks), since=hit.at,
             cause=rule.cause, summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
-            advice=fill(rule.advice, words), evidence=tuple(evidence), final=True, rule=rule.id, yields_to=tuple(rule.follows),
+            advice=fill(rule.advice, words), evidence=tuple(evidence), final=True, rule=rule.id,
+            yields_to=tuple(name for name in rule.follows if name != "rank-died" or _others_died(hit, job)),
         )
 
 
@@ -140,6 +150,17 @@ def _frames(hit: Hit) -> list[str]:
     return list(hit.above[-6 if hit.rule.kind == "exception" else -2 :])
 
 
+def _silent(hit: Hit, job: JobState) -> tuple[int, ...]:
+    """Of ranks that all waited for another: the only one that did not say so."""
+    silent = set(range(job.world_size)) - hit.ranks if hit.ranks and job.world_size < _MOST_WORLD else set()
+    return tuple(silent) if len(silent) == 1 and len(hit.ranks) < job.world_size else ()
+
+
+def _others_died(hit: Hit, job: JobState) -> bool:
+    """Whether a rank ended by itself that did not say this: then its death is what the others tell of."""
+    return any(rank not in hit.ranks for rank in _ended_by_themselves(job))
+
+
 def _blamed(hit: Hit) -> tuple[int, ...]:
     """Whom the line itself blames: the regex has a group for that."""
     numbers = re.findall(r"\d{1,6}", hit.groups.get("culprits", "")[:400])
@@ -148,8 +169,12 @@ def _blamed(hit: Hit) -> tuple[int, ...]:
 
 def _who_failed(job: JobState) -> tuple[int, ...]:
     """Where the line does not say whose it is: the only rank that ended by itself."""
-    own = [
+    own = _ended_by_themselves(job)
+    return tuple(own) if len(own) == 1 else ()
+
+
+def _ended_by_themselves(job: JobState) -> set[int]:
+    return {
         rank.rank for rank in (*job.ranks.values(), *job.past_ranks)
         if rank.failed and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
-    ]
-    return (own[0],) if len(set(own)) == 1 else ()
+    }

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from diag.model import Finding, NotChecked, Placement, Record
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
 from diag.observations import (
     CollectiveTimedOut,
     EpochStarted,
@@ -44,6 +44,11 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:: |:$|$)")
 #   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
 _OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
 _NOT_FATAL = ("SystemExit: 0",)
+# Frames that only a launcher's own traceback has (torch 2.0-2.13, deepspeed 0.9-0.19, accelerate 0.30-1.15).
+_FRAMES_OF_LAUNCHERS = (
+    "torch/distributed/launcher/api.py", "torch/distributed/run.py", "deepspeed/launcher/runner.py",
+    "deepspeed/launcher/launch.py", "accelerate/commands/launch.py",
+)
 # A process that native code ended, by its own or the shell's last word: signal.
 #   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
 #   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
@@ -96,11 +101,15 @@ class _Raised:
     exception: str = ""
     more: int = _MORE_LINES
     signal: int = 0
+    chained: bool = False  # to the traceback before it
     caught: bool = False  # the program's logger went on: only a launcher's word makes a death of it
 
     @property
     def by_launcher(self) -> bool:
-        return any(name in self.exception for name in _OF_LAUNCHER)
+        """Its own death, for a worker's or for none: a rendezvous that failed."""
+        if any(name in self.exception for name in _OF_LAUNCHER):
+            return True
+        return any(frame in line for line in self.lines for frame in _FRAMES_OF_LAUNCHERS)
 
 
 class LogEnds:
@@ -122,6 +131,7 @@ class LogEnds:
         self.launcher = ""
         self.ended_well = False
         self.broken = False  # the launcher itself failed
+        self.launchers_own: _Raised | None = None  # of its own, for no worker's sake
         self.first_at: float | None = None
         self.last_at = 0.0
         self._streams: set[str] = set()
@@ -177,7 +187,7 @@ class LogEnds:
         if "Traceback" in text and _TRACEBACK.match(text) and not _NOT_ITS_END.search(self._before):
             raised = self._open.get(who)
             if raised is None or _CHAIN not in "".join(list(raised.lines)[-4:]):
-                raised = _Raised(at)
+                raised = _Raised(at, chained=_CHAIN in self._before)
             raised.exception, raised.more = "", _MORE_LINES
             raised.lines.append(text)
             self._open[who] = raised
@@ -207,6 +217,10 @@ class LogEnds:
                 del self._open[who]
             elif raised.by_launcher:
                 self.broken = True
+                if raised.chained or self.raised.get(who) is raised:  # the first of a chain has no frame of the launcher's
+                    self.raised.pop(who, None)
+                if not any(name in words for name in _OF_LAUNCHER):
+                    self.launchers_own = raised
             else:
                 self.raised[who] = raised
         raised.lines.append(text)
@@ -308,8 +322,18 @@ class LogEnds:
             "began": self.first_at if timed else None, "ended": self.last_at if timed else None,
         }  # fmt: skip
 
-    def check(self, now: float, job: JobState) -> Iterable[Finding]:
-        return ()
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        """What no detector can know: the launcher died of an error of its own."""
+        raised = self.launchers_own
+        if self._gone and raised is not None and not any(rank.failed for rank in job.ranks.values()):
+            yield Finding(
+                "rank-died", JOB, Severity.CRITICAL, Confidence.MEDIUM,
+                f'the launcher failed before any rank is known to have failed: "{raised.exception[:200]}"',
+                "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
+                "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
+                raised.at, cause="launcher_failed", evidence=(Evidence("output", "\n".join(list(raised.lines)[-8:]), raised.at),),
+                final=True,
+            )
 
     def not_checked(self, job: JobState) -> Iterator[NotChecked]:
         """A log that just stops: nothing in it tells a job that hangs from one that is killed or goes on."""

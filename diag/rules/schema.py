@@ -79,6 +79,10 @@ class Rule(_Strict):
     kind: Literal["line", "exception"] = Field(
         "line", description="exception: only the line that ends a Python traceback (not what is printed of others' errors)"
     )
+    blame: Literal["speaker", "others"] = Field(
+        "speaker", description="others: the ranks that print it are victims; the group culprits, or the only rank that does not "
+        "print it, is to blame, else nobody"
+    )
     when: Literal["failed", "always"] = Field(
         "failed", description="failed: only where the job or a rank ended of it; always: a warning that counts by itself"
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diag.observations import Observation, VersionSeen
 
-__all__ = ["may_tell", "read_line"]
+__all__ = ["WORDS", "may_tell", "read_line"]
 
 _FORMS = (
     # ms-swift 4.6.0, stderr of rank 0:   [INFO:swift] swift.__version__: 4.6.0
@@ -20,9 +20,11 @@ _FORMS = (
     ("nccl", re.compile(r"NCCL version (\d{1,3}(?:\.\d{1,3}){1,3})")),
 )
 
+WORDS = ("__version__: ", "DeepSpeed info", "NCCL version")  # one stands in each line that tells
+
 
 def may_tell(text: str) -> bool:
-    return "version" in text
+    return any(word in text for word in WORDS)
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:

@@ -18,7 +18,10 @@ LOGS = Path(__file__).parents[1] / "captures" / "logs"
 
 def cases() -> list[Any]:
     return [
-        pytest.param(path.parent / case["log"], case, id=f"{path.parent.name}/{case['log']}")
+        pytest.param(
+            path.parent / case["log"], case, id=f"{path.parent.name}/{case['log']}",
+            marks=[pytest.mark.xfail(reason=case["gap"], strict=True)] if "gap" in case else [],
+        )
         for path in sorted(LOGS.glob("*/cases.yaml"))
         for case in yaml.safe_load(path.read_text())
     ]
@@ -40,7 +43,8 @@ def test_cause_is_read_first(path: Path, case: dict[str, Any]) -> None:
     findings = [finding for finding in report(engine)["findings"] if finding["severity"] != "info"]
     assert findings, case["why"]
     first = findings[0]
-    assert first["id"] == case["expect"], f"{case['why']}; found {[(one['id'], one['summary']) for one in findings]}"
+    told = [(one["id"], one["summary"]) for one in findings]
+    assert first["id"] in {case["expect"], *case.get("also", ())}, f"{case['why']}; found {told}"
     if case.get("ranks"):
         assert first["ranks"] == case["ranks"], first["summary"]
 

@@ -191,4 +191,5 @@ def test_rule_for_the_last_words_of_a_rank_gives_its_death_cause_and_advice() ->
     says(story, 1, *MISSING[:3], "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f2c>: attribute lookup failed")
     fails(story, 1)
 
-    assert [(one.cause, one.advice, one.rule) for one in story.findings()] == [("cannot_pickle", "make it a function of a module", "")]
+    (found,) = story.findings()
+    assert (found.cause, found.advice, found.rule) == ("cannot_pickle", "make it a function of a module", "")

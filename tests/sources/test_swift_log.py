@@ -11,7 +11,7 @@ import pytest
 
 from diag.engine import Engine
 from diag.model import Record
-from diag.observations import EpochStarted, Iteration, LogLine, Observation, PhaseMarked, SaveFinished, SaveStarted
+from diag.observations import EpochStarted, Iteration, LogLine, Observation, PhaseMarked, SaveFinished, SaveStarted, VersionSeen
 from diag.sources import output, swift_log
 from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
@@ -32,7 +32,8 @@ def records(name: str, chunk: int = 700) -> Iterator[Record]:
 
 
 def facts(name: str) -> list[Observation]:
-    return [fact for record in records(name) for fact in output.parse(record) if not isinstance(fact, LogLine)]
+    return [fact for record in records(name) for fact in output.parse(record)
+            if not isinstance(fact, (LogLine, VersionSeen))]
 
 
 def story(name: str) -> list[str]:
