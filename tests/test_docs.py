@@ -244,3 +244,14 @@ def test_documents_that_are_linked_are_there() -> None:
 @pytest.mark.parametrize("schema", ["diag.report/1", "diag.dump/1", "diag.run/1", "diag.journal/1"])
 def test_every_schema_is_documented(schema: str) -> None:
     assert schema in DOCS
+
+
+def test_every_finding_and_cause_of_a_rule_is_documented() -> None:
+    rows = {match[1]: match[2] for match in re.finditer(r"^\| `([\w-]+)` \| ([\w, ]*) \| \d+ \|$", DOCS, re.MULTILINE)}
+
+    missing = [
+        (rule.finding, rule.cause) for rule in packaged().rules
+        if rule.finding is not None and (rule.cause or "") not in ["", *rows.get(rule.finding, "").split(", ")]
+    ]
+    assert missing == []
+    assert {rule.finding for rule in packaged().rules if rule.finding} == set(rows)

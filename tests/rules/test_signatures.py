@@ -160,14 +160,14 @@ def test_server_that_answers_again_is_none() -> None:
 
 def test_ranks_that_the_line_blames_are_the_culprits() -> None:
     given = packaged().by_id["missing-module"].model_dump(by_alias=True, mode="json")
-    given |= {"id": "absent", "kind": "line", "summary": "{who} did not come", "advice": "look at {who}",
+    given |= {"id": "absent", "kind": "line", "summary": "ranks {culprits} did not come", "advice": "look at them",
               "match": [{"literal": "failed to pass", "regex": r"Ranks? (?P<culprits>[\d, ]+) failed to pass"}]}  # fmt: skip
     story = Story([SignatureDetector(RuleSet([Rule.model_validate(given)]))])
 
     story.tell(LogLine(0, "stderr", "[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms"))
     fails(story, 0)
 
-    assert [(finding.ranks, finding.summary[:17]) for finding in story.findings()] == [((1, 3), "ranks 1,3 did not")]
+    assert [(finding.ranks, finding.summary[:17]) for finding in story.findings()] == [((1, 3), "ranks 1, 3 did no")]
 
 
 def test_line_that_only_a_rule_knows_is_found_among_plain_ones(tmp_path: Path) -> None:
