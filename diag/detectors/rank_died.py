@@ -88,7 +88,7 @@ class RankDiedDetector:
             since=root.exited_at or now,
             klass="",
             cause=cause,
-            summary=f"rank {root.rank} (pid {root.placement.pid}) {how}{after}{said}",
+            summary=f"rank {root.rank}{_pid_words(root)} {how}{after}{said}",
             advice=_advice(
                 "oom_kill" if cause == "dataloader_worker_killed" and self._worker_for_memory(root) else cause, root,
                 job.gpu_faults.finding_of(root.rank, job.iteration_at),
@@ -187,6 +187,11 @@ def _last_error(rank: RankState) -> str:
     return (uncaught or own or errors or [""])[0]
 
 
+def _pid_words(rank: RankState) -> str:
+    """A log need not tell it."""
+    return f" (pid {rank.placement.pid})" if rank.placement.pid else ""
+
+
 def _trim(line: str) -> str:
     line = line.split("]: ", 1)[-1] if line.startswith("[rank") else line
     return line if len(line) <= 200 else line[:197] + "..."
@@ -202,7 +207,8 @@ def _signal_name(number: int) -> str:
 def _evidence(rank: RankState, now: float) -> Iterator[Evidence]:
     assert rank.exit is not None
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
-    yield Evidence("exit", f"pid {rank.exit.pid}: {code}, told by {rank.exit.how}", rank.exited_at or now, rank.rank)
+    pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
+    yield Evidence("exit", f"{pid}{code}, told by {rank.exit.how}", rank.exited_at or now, rank.rank)
     lines = [line for line in rank.tail if line.strip()][-8:]
     if lines:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
