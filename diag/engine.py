@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from diag.model import Change, ChangeKind, Evidence, Finding, NotChecked, Record
+from diag.model import Change, ChangeKind, Evidence, Finding, NotChecked, Record, Severity
 from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
@@ -156,7 +156,7 @@ class Engine:
         for key, death in list(said.items()):
             if death.id == "rank-died" and not death.rule and death.cause.startswith(("exit_", "launcher_")):
                 reasons = [one for one in said.values() if one.rule and one.id == death.id]
-                said[key] = _explained(death, reasons[0]) if reasons else death
+                said[key] = _explained(death, reasons[0]) if reasons else _after_root(death, said.values())
         named = {finding.id for finding in said.values() if not finding.rule}
         named |= {known.finding.id for known in self._open.values() if not known.finding.rule}
         changes = []
@@ -225,6 +225,15 @@ def _explained(death: Finding, reason: Finding) -> Finding:
     """A rank's death with the cause and advice of the rule that knows its last words; an exit code tells neither."""
     evidence = Evidence("rule", f"{reason.rule}: {reason.summary}", reason.since)
     return replace(death, cause=reason.cause or death.cause, advice=reason.advice, evidence=(*death.evidence, evidence))
+
+
+def _after_root(death: Finding, said: Iterable[Finding]) -> Finding:
+    """A death of which a rule names the cause is told in short: what to do stands there."""
+    root = next((one for one in said if one.rule and one.severity is Severity.CRITICAL), None)
+    if root is None or not death.cause.startswith(("exit_", "launcher_")):
+        return death
+    summary = death.summary.partition("; it said: ")[0]
+    return replace(death, summary=summary, advice=f"See {root.id} above; other ranks' errors follow from it.", evidence=death.evidence[:1])
 
 
 def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:

@@ -21,9 +21,11 @@ __all__ = ["SignatureDetector", "fill"]
 
 _SETTLE_SECONDS = 2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
-_MOST_AFTER = 3  # consequences that are named
+_MOST_AFTER = 2  # consequences that are named
 _LONGEST_GROUP = 160
 _MOST_WORLD = 1 << 17
+# CPython 3.11-3.14 below a frame's source:   [rank1]:     ^^^^^^^~~~~
+_CARETS = re.compile(r"(?:\[rank\d{1,6}\]:)?[ ^~]*$")
 _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
@@ -87,7 +89,7 @@ class SignatureDetector:
             return None
         root = min(named, key=self._order)
         assert root.rule.finding is not None
-        after = [hit for hit in ended if hit is not root and hit.number > root.number]
+        after = [hit for hit in ended if hit is not root and hit.number > root.number and hit.rank is not None]
         return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -147,7 +149,8 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 
 def _frames(hit: Hit) -> list[str]:
     """The last of the traceback above an exception, and of other lines the two before."""
-    return list(hit.above[-6 if hit.rule.kind == "exception" else -2 :])
+    told = [line for line in hit.above if not _CARETS.match(line)]
+    return told[-4 if hit.rule.kind == "exception" else -2 :]
 
 
 def _silent(hit: Hit, job: JobState) -> tuple[int, ...]:
