@@ -5,7 +5,31 @@ from tests.log_lab.torch.case import Case
 __all__ = ["HEALTHY"]
 
 RUN = "torchrun --nproc_per_node 2 --master_port {port} train.py "
-CPU = "accelerate launch --cpu --num_processes 2 --main_process_port {port} train.py"
+CPU = "accelerate launch --multi_gpu --num_processes 2 --main_process_port {port} train.py"
+
+
+def _zero(name: str, case: str, why: str, needs: tuple[str, ...] = ()) -> Case:
+    return Case(
+        f"healthy-deepspeed{name}",
+        f"DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {{port}} train.py {case}",
+        "none",
+        why,
+        script="zero",
+        launcher="deepspeed",
+        needs=("deepspeed", *needs),
+    )
+
+
+def _accelerate(name: str, case: str, why: str) -> Case:
+    return Case(
+        f"healthy-accelerate{name}",
+        CPU + case,
+        "none",
+        why,
+        script="accelerated",
+        launcher="accelerate launch",
+        needs=("accelerate",),
+    )
 
 
 def _healthy(name: str, case: str, why: str, before: str = "") -> Case:
@@ -41,24 +65,13 @@ HEALTHY: tuple[Case, ...] = (
         needs=("transformers", "accelerate"),
     ),
     Case("healthy-recompile", RUN + "plain", "none", "torch.compile logs recompiles, fewer than the limit", script="recompiles"),
-    Case(
-        "healthy-deepspeed",
-        "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} train.py plain",
-        "none",
-        "DeepSpeed's own banner and warnings",
-        script="zero",
-        launcher="deepspeed",
-        needs=("deepspeed",),
-    ),
-    Case(
-        "healthy-accelerate",
-        CPU,
-        "none",
-        "accelerate's warning on defaults that it chose",
-        script="accelerated",
-        launcher="accelerate launch",
-        needs=("accelerate",),
-    ),
+    _zero("", "plain", "DeepSpeed's own banner and warnings"),
+    _zero("-scale", "scale-found", "fp16: DeepSpeed skips steps until the loss scale is found"),
+    _zero("-lora", "lora", "LoRA under ZeRO-3", ("peft",)),
+    _zero("-zero2", "offload-param", "ZeRO-2 with an offload_param, which is of ZeRO-3 and not looked at"),
+    _zero("-save", "save", "ZeRO-1 writes a checkpoint"),
+    _accelerate("", "", "accelerate's warning on defaults that it chose"),
+    _accelerate("-save", " save", "accelerate writes its state and reads it again"),
     Case(
         "restarted-once",
         "torchrun --nproc_per_node 2 --max_restarts 1 --master_port {port} train.py",
