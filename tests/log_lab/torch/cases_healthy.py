@@ -5,6 +5,7 @@ from tests.log_lab.torch.case import Case
 __all__ = ["HEALTHY"]
 
 RUN = "torchrun --nproc_per_node 2 --master_port {port} train.py "
+LISTEN = "{python} {lab}/scripts/listen.py {port} & sleep 1"
 CPU = "accelerate launch --multi_gpu --num_processes 2 --main_process_port {port} train.py"
 
 
@@ -20,7 +21,7 @@ def _zero(name: str, case: str, why: str, needs: tuple[str, ...] = ()) -> Case:
     )
 
 
-def _accelerate(name: str, case: str, why: str) -> Case:
+def _accelerate(name: str, case: str, why: str, setup: str = "", since: tuple[int, int] = (0, 0)) -> Case:
     return Case(
         f"healthy-accelerate{name}",
         CPU + case,
@@ -29,6 +30,8 @@ def _accelerate(name: str, case: str, why: str) -> Case:
         script="accelerated",
         launcher="accelerate launch",
         needs=("accelerate",),
+        setup=setup,
+        since=since,
     )
 
 
@@ -71,7 +74,20 @@ HEALTHY: tuple[Case, ...] = (
     _zero("-zero2", "offload-param", "ZeRO-2 with an offload_param, which is of ZeRO-3 and not looked at"),
     _zero("-save", "save", "ZeRO-1 writes a checkpoint"),
     _accelerate("", "", "accelerate's warning on defaults that it chose"),
+    _accelerate("-port", "", "the port was taken and accelerate 1.15 took a free one", LISTEN, (2, 13)),
     _accelerate("-save", " save", "accelerate writes its state and reads it again"),
+    Case(
+        "healthy-accelerate-deepspeed",
+        "DS_ACCELERATOR=cpu accelerate launch --use_deepspeed --num_processes 2 --num_machines 1 --mixed_precision no "
+        "--main_process_port {port} --zero_stage 3 --deepspeed_config_file ds_z2.json train.py gpu",
+        "none",
+        "accelerate with ZeRO-2 of a file, beside which --zero_stage is not looked at",
+        script="accelerated",
+        launcher="accelerate launch",
+        needs=("accelerate", "deepspeed"),
+        setup='echo \'{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4, '
+        '"gradient_accumulation_steps": "auto"}\' > ds_z2.json',
+    ),
     Case(
         "restarted-once",
         "torchrun --nproc_per_node 2 --max_restarts 1 --master_port {port} train.py",
