@@ -206,6 +206,8 @@ DATA: tuple[Case, ...] = (
     _case("nan-printed", "numbers", "printed", "loss-nan", "rank 1's loss turned NaN at step 12 and nobody stopped", ranks=(1,)),
     _case("nan-grad-clip", "numbers", "clip", "grad-nan", "clip_grad_norm_ with error_if_nonfinite on rank 1", ranks=(1,)),
     _case("nan-anomaly", "numbers", "anomaly", "grad-nan", "detect_anomaly found NaN in a backward function"),
-    _case("recompile-limit", "numbers", "recompile", "recompile-limit", "a compiled function met more than 8 values"),
+    _case(
+        "recompile-limit", "numbers", "recompile", "recompile-limit", "a compiled function met more than 8 values", since=(2, 13)
+    ),
     _case("recompile-limit-fullgraph", "numbers", "recompile-full", "recompile-limit", "the same with fullgraph=True"),
 )

@@ -4,6 +4,7 @@ from tests.log_lab.torch.case import Case
 
 __all__ = ["LIBRARY"]
 
+SAVE = "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} train.py save"
 LISTEN = "{python} {lab}/scripts/listen.py {port} & sleep 1"
 
 
@@ -17,6 +18,9 @@ def _zero(
     ranks: tuple[int, ...] = (),
     setup: str = "",
     needs: tuple[str, ...] = (),
+    nproc: int = 2,
+    since: tuple[int, int] = (0, 0),
+    until: tuple[int, int] = (99, 0),
     launch: str = "DS_ACCELERATOR=cpu deepspeed --num_gpus 2 --master_port {port} ",
 ) -> Case:
     return Case(
@@ -26,10 +30,13 @@ def _zero(
         why,
         script="zero",
         launcher="deepspeed",
+        nproc=nproc,
         ranks=ranks,
         also=also,
         needs=("deepspeed", *needs),
         setup=setup,
+        since=since,
+        until=until,
         timeout=200,
     )
 
@@ -87,23 +94,31 @@ def _accelerate(
     ranks: tuple[int, ...] = (),
     setup: str = "",
     also: tuple[str, ...] = (),
+    before: str = "",
+    needs: tuple[str, ...] = (),
+    since: tuple[int, int] = (0, 0),
+    until: tuple[int, int] = (99, 0),
 ) -> Case:
     return Case(
         name,
-        f"accelerate launch {arguments} train.py {case}".rstrip(),
+        f"{before}accelerate launch {arguments} train.py {case}".rstrip(),
         expect,
         why,
         script="accelerated",
         launcher="accelerate launch",
         ranks=ranks,
         also=also,
-        needs=("accelerate",),
+        needs=("accelerate", *needs),
         setup=setup,
+        since=since,
+        until=until,
     )
 
 
-CPU = "--cpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port}"
+# with --cpu accelerate starts a single process whatever --num_processes says; the script keeps to the CPU by itself
+CPU = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port}"
 CONFIG = "printf 'compute_environment: LOCAL_MACHINE\\ndistributed_type: MULTI_CPU\\nuse_cpu: true\\nnum_processes: 2\\n"
+ZERO = "--use_deepspeed --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port} "
 
 LIBRARY: tuple[Case, ...] = (
     _zero("ds-batch", "batch", "launch-mismatch", "train_batch_size 32, micro batch 2, 2 ranks", also=("rank-died",)),
@@ -119,8 +134,54 @@ LIBRARY: tuple[Case, ...] = (
     _zero("ds-low-cpu-mem", "low-cpu-mem", "rank-died", "from_pretrained with device_map under ZeRO-3", needs=("transformers",)),
     _zero("ds-rank-keyerror", "key", "rank-died", "rank 1 raised KeyError", ranks=(1,)),
     _zero("ds-offload-client-optimizer", "offload", "rank-died", "optimizer offload with torch's own AdamW"),
-    _zero("ds-resume-missing", "resume", "checkpoint-missing", "latest names a folder that is not there"),
+    _zero(
+        "ds-resume-missing",
+        "resume",
+        "checkpoint-missing",
+        "latest names a folder that is not there; DeepSpeed says only that its list of files is empty",
+        also=("rank-died",),
+    ),
     _zero("ds-resume-shape", "resume-shape", "checkpoint-args-mismatch", "width 16, the checkpoint has 8"),
+    _zero("ds-rank-sigkill", "kill", "rank-died", "rank 1 sent itself SIGKILL", ranks=(1,)),
+    _zero(
+        "ds-resume-tag",
+        "resume-tag",
+        "checkpoint-missing",
+        "load_checkpoint names a tag that is not there; DeepSpeed says only that its list of files is empty",
+        also=("rank-died",),
+        setup=SAVE,
+    ),
+    _zero("ds-resume-nothing", "resume-nothing", "checkpoint-missing", "the folder of checkpoints has no file latest"),
+    _zero(
+        "ds-resume-world",
+        "resume-world",
+        "checkpoint-args-mismatch",
+        "a ZeRO-1 checkpoint of 2 ranks, resumed with 1",
+        also=("launch-mismatch",),
+        setup=SAVE,
+        nproc=1,
+        launch="DS_ACCELERATOR=cpu deepspeed --num_gpus 1 --master_port {port} ",
+    ),
+    _zero("ds-device-unknown", "device", "rank-died", "offload_param to a device that is none", also=("version-mismatch",)),
+    _zero("ds-wrong-type", "type", "rank-died", "a number of the configuration is a word", also=("version-mismatch",)),
+    _zero("ds-overflow", "overflow", "fp16-overflow", "the loss is inf from step 4 until the loss scale is at its minimum"),
+    _zero("ds-zero3-outside", "outside", "rank-died", "a weight that ZeRO-3 has parted is read outside of forward"),
+    _zero(
+        "ds-zero3-lora-late",
+        "lora-late",
+        "rank-died",
+        "an adapter is loaded into a model that DeepSpeed's ZeRO-3 holds already",
+        needs=("peft",),
+        until=(2, 12),
+    ),
+    _zero(
+        "ds-peft-too-new",
+        "lora-late",
+        "version-mismatch",
+        "peft imports a name that this transformers does not have (peft 0.19, transformers 4.57)",
+        needs=("peft", "transformers"),
+        since=(2, 13),
+    ),
     _zero("ds-port-taken", "key", "port-in-use", "another process listened on --master_port", setup=LISTEN),
     _launcher(
         "ds-hostfile-slots",
@@ -184,10 +245,65 @@ LIBRARY: tuple[Case, ...] = (
     _operator("ds-op-aio", "AsyncIOBuilder", "missing-header", "libaio's headers are not installed", also=("rank-died",)),
     _accelerate("acc-keyerror", CPU, "rank-died", "rank 1 raised KeyError", ranks=(1,), case="key"),
     _accelerate("acc-memory", CPU, "host-oom", "rank 1 asked for a tensor of 64 TiB", ranks=(1,), case="memory"),
-    _accelerate("acc-fp16-cpu", CPU, "rank-died", "mixed_precision fp16 on a CPU", case="fp16"),
     _accelerate("acc-resume-missing", CPU, "checkpoint-missing", "load_state of a folder that is not there", case="resume"),
     _accelerate(
-        "acc-port-taken", CPU, "port-in-use", "another process listened on --main_process_port", setup=LISTEN, case="key"
+        "acc-port-taken",
+        CPU,
+        "port-in-use",
+        "another process listened on --main_process_port (accelerate 1.7 gives up)",
+        setup=LISTEN,
+        case="key",
+        until=(2, 12),
+    ),
+    _accelerate(
+        "acc-port-moved",
+        CPU,
+        "rank-died",
+        "rank 1 raised KeyError; before that another process listened on --main_process_port and accelerate 1.15 took a free one",
+        ranks=(1,),
+        setup=LISTEN,
+        case="key",
+        since=(2, 13),
+    ),
+    _accelerate("acc-sigkill", CPU, "rank-died", "rank 1 sent itself SIGKILL", ranks=(1,), case="kill"),
+    _accelerate(
+        "acc-shapes", CPU + " --debug", "rank-desync", "gather of 4 rows on rank 0 and 3 on rank 1, --debug", case="shapes"
+    ),
+    _accelerate(
+        "acc-two-kinds", "--cpu --multi_gpu --num_processes 2", "launch-mismatch", "--cpu and --multi_gpu", also=("rank-died",)
+    ),
+    _accelerate(
+        "acc-gpu-ids",
+        "--config_file multi.yaml",
+        "launch-mismatch",
+        "distributed_type MULTI_GPU with a single id in gpu_ids",
+        setup='printf \'compute_environment: LOCAL_MACHINE\\ndistributed_type: MULTI_GPU\\ngpu_ids: "0"\\nnum_machines: 1\\n'
+        "num_processes: 2\\n' > multi.yaml",
+        also=("rank-died",),
+    ),
+    _accelerate(
+        "acc-config-yaml",
+        "--config_file fsdp.yaml",
+        "rank-died",
+        "the configuration file is no valid YAML",
+        setup=CONFIG + "mixed_precision: no: bf16\\n' > fsdp.yaml",
+    ),
+    _accelerate(
+        "acc-config-type",
+        "--config_file fsdp.yaml",
+        "rank-died",
+        "a distributed_type that is none",
+        setup=CONFIG.replace("MULTI_CPU", "MULTI_GPUS") + "' > fsdp.yaml",
+        also=("version-mismatch",),
+    ),
+    _accelerate(
+        "acc-ds-config-missing",
+        ZERO + "--deepspeed_config_file conf/ds_z3.json",
+        "rank-died",
+        "--deepspeed_config_file is not there",
+        case="gpu",
+        before="DS_ACCELERATOR=cpu ",
+        needs=("deepspeed",),
     ),
     _accelerate("acc-config-missing", "--config_file conf/fsdp.yaml", "rank-died", "--config_file is not there"),
     _accelerate(
@@ -203,7 +319,7 @@ LIBRARY: tuple[Case, ...] = (
     ),
     _accelerate(
         "acc-multi-node",
-        "--cpu --num_processes 4 --num_machines 2 --machine_rank 0 --main_process_ip trainer-0.train-svc "
+        "--multi_gpu --num_processes 4 --num_machines 2 --machine_rank 0 --main_process_ip trainer-0.train-svc "
         "--main_process_port 29500",
         "hostname-resolution",
         "--main_process_ip is a name that nothing resolves",

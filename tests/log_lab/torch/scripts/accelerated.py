@@ -1,5 +1,7 @@
 """A few steps with accelerate; the argument says what goes wrong."""
 
+import os
+import signal
 import sys
 
 import torch
@@ -9,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def main() -> None:
     case = sys.argv[1] if len(sys.argv) > 1 else ""
-    accelerator = Accelerator(cpu=True, mixed_precision="fp16" if case == "fp16" else None)
+    accelerator = Accelerator(cpu=not case.startswith("gpu"))
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=4)
@@ -24,8 +26,14 @@ def main() -> None:
             print({"input_ids": inputs}["labels"])
         if case == "memory" and step == 2 and accelerator.process_index == 1:
             torch.empty(1 << 44)
+        if case == "kill" and step == 2 and accelerator.process_index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if case == "shapes" and step == 2:
+            accelerator.gather(inputs[: 4 - accelerator.process_index])
         accelerator.wait_for_everyone()
-    if case == "resume":
+    if case == "save":
+        accelerator.save_state("output/checkpoint-500")
+    if case in {"resume", "save"}:
         accelerator.load_state("output/checkpoint-500")
     accelerator.end_training()
 

@@ -2,13 +2,17 @@
 
 import argparse
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 
+HALF = {"enabled": True, "initial_scale_power": 4, "hysteresis": 1}
 BASE: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 2,
     "gradient_accumulation_steps": 1,
@@ -25,6 +29,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": {"type": "AdamW8", "params": {"lr": 1e-3}}},
     "fused": {"optimizer": {"type": "FusedLamb", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 2}},
     "offload": {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    "offload-param": {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+    "device": {"zero_optimization": {"stage": 3, "offload_param": {"device": "gpu"}}},
+    "type": {"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": "5e7 bytes"}},
+    "save": {"zero_optimization": {"stage": 1}},
+    "resume-world": {"zero_optimization": {"stage": 1}},
+    "resume-tag": {"zero_optimization": {"stage": 1}},
+    "lora": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}},
+    "lora-late": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}},
+    "outside": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}},
+    "overflow": {"fp16": {**HALF}, "zero_optimization": {"stage": 2}},
+    "scale-found": {"fp16": {**HALF, "initial_scale_power": 24}, "zero_optimization": {"stage": 2}},
     "no-batch": {"train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": None},
 }
 
@@ -52,6 +67,23 @@ def hugging_face(config: dict[str, Any]) -> None:
     print(kept)
 
 
+def adapted(model: Net, case: str) -> torch.nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    tuned: torch.nn.Module = get_peft_model(model, LoraConfig(r=4, target_modules=["up", "down"]))  # type: ignore[arg-type]
+    if case == "lora-late" and dist.get_rank() == 0:
+        tuned.save_pretrained("adapter")  # type: ignore[operator]
+    dist.barrier()
+    return tuned
+
+
+def resume(engine: Any, case: str) -> None:
+    """Load a checkpoint of an earlier job, as a training loop does that must not begin anew."""
+    path, _ = engine.load_checkpoint("ckpt", tag="global_step500" if case == "resume-tag" else None)
+    if path is None:
+        raise RuntimeError("no checkpoint was loaded from ckpt")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("case")
@@ -60,7 +92,7 @@ def main() -> None:
     config = {key: value for key, value in {**BASE, **CONFIGS.get(case, {})}.items() if value is not None}
     deepspeed.init_distributed(dist_backend="gloo")
     if case == "json":
-        Path("ds_config.json").write_text(json.dumps(config)[:-1] + ",}")
+        Path("ds_config.json").write_text(json.dumps(config)[:-12])  # a comma too many is none to DeepSpeed, which reads Hjson
         config = "ds_config.json"  # type: ignore[assignment]
     elif case == "no-file":
         config = "ds_z3.json"  # type: ignore[assignment]
@@ -68,16 +100,37 @@ def main() -> None:
         config["zero_optimization"] = {"stage": 3} if case == "low-cpu-mem" else {"stage": 1}
     if case == "low-cpu-mem":
         hugging_face(config)
-    model = Net()
+    if case in {"overflow", "scale-found"}:
+        get_accelerator().is_fp16_supported = lambda: True  # torch can, if slowly; DeepSpeed asks for oneDNN's fp16
+    if case == "outside":
+        with deepspeed.zero.Init(config_dict_or_path=config):
+            model: torch.nn.Module = Net()
+    else:
+        model = Net()
+    if case.startswith("lora"):
+        model = adapted(model, case)  # type: ignore[arg-type]
     optimizer = None if case in {"adam", "fused"} else torch.optim.AdamW(model.parameters(), lr=1e-3)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), optimizer=optimizer, config=config)
-    for step in range(4):
-        loss = engine(torch.ones(2, 8))
-        engine.backward(loss)
+    if case in {"resume-world", "resume-tag", "resume-nothing"}:
+        resume(engine, case)
+    if case == "lora-late":
+        engine.module.load_adapter("adapter", "second")
+    if case == "outside":
+        print((torch.ones(2, 8) @ engine.module.up.weight.T).shape)
+    half = case in {"overflow", "scale-found"}
+    for step in range(12 if half else 4):
+        loss = engine(torch.ones(2, 8, dtype=torch.half if half else torch.float))
+        engine.backward(loss * float("inf") if case == "overflow" and step > 3 else loss)
+        if half and dist.get_rank() == 0:
+            print(f"step {step} loss {loss.item():.4f} loss scale {engine.optimizer.loss_scale}", flush=True)
+        if case == "kill" and step == 2 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         engine.step()
         if case == "key" and step == 2 and dist.get_rank() == 1:
             print({"input_ids": 0}["labels"])
-    if case == "resume":
+    if case == "save":
+        engine.save_checkpoint("ckpt")
+    elif case == "resume":
         engine.save_checkpoint("ckpt")
         Path("ckpt/latest").write_text("global_step7")
         engine.load_checkpoint("ckpt")
