@@ -233,7 +233,8 @@ def _after_root(death: Finding, said: Iterable[Finding]) -> Finding:
     if root is None or not death.cause.startswith(("exit_", "launcher_")):
         return death
     summary = death.summary.partition("; it said: ")[0]
-    return replace(death, summary=summary, advice=f"See {root.id} above; other ranks' errors follow from it.", evidence=death.evidence[:1])
+    advice = f"See {root.id} above; other ranks' errors follow from it."
+    return replace(death, summary=summary, advice=advice, evidence=death.evidence[:1])
 
 
 def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
