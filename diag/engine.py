@@ -129,7 +129,7 @@ class Engine:
                 if finding.key not in said or (said[finding.key].rule and not finding.rule):
                     said[finding.key] = finding
         changes.extend(self._yield(now, said))
-        for key, finding in said.items():
+        for key, finding in sorted(said.items(), key=lambda pair: _reading_order(pair[1])):
             known = self._open.get(key)
             if known is None:
                 self._open[key] = _Open(finding, now)
