@@ -196,7 +196,9 @@ def _open_archive(path: Path) -> tarfile.TarFile:
 
 def _is_archive(path: Path) -> bool:
     try:
-        _open_archive(path).close()
+        with _open_archive(path) as tar:
+            if tar.next() is None and not path.name.endswith((".tar", ".tar.gz", ".tgz")):
+                return False  # a log that logrotate's copytruncate cut begins with zeros, which are an empty archive
     except (tarfile.TarError, EOFError, OSError, zlib.error):
         return False
     return True

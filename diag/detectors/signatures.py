@@ -66,6 +66,8 @@ class SignatureDetector:
             if fact.iteration != self._iteration:
                 self._iteration = fact.iteration
                 self._steps = [*self._steps[-_WENT_ON_STEPS + 1 :], self._reader.lines]
+                if len(self._steps) == _WENT_ON_STEPS:
+                    self._reader.survived(self._steps[0])
         elif isinstance(fact, VersionSeen):
             self._versions[fact.package] = fact.version
 
@@ -133,7 +135,8 @@ class SignatureDetector:
             id=finding, subject=JOB, severity=Severity(rule.severity), confidence=confidence, ranks=ranks,
             waiting_ranks=tuple(rank for rank in told if rank not in ranks), since=hit.at,
             cause=rule.cause, summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
-            advice=fill(rule.advice, words), evidence=tuple(evidence), final=True, rule=rule.id,
+            advice=fill(rule.advice, words), evidence=tuple(evidence), rule=rule.id,
+            final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
             yields_to=tuple(name for name in rule.follows if name != "rank-died" or _others_died(hit, job)),
         )
 

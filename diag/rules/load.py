@@ -20,6 +20,7 @@ __all__ = ["Loaded", "Problem", "for_a_run", "load", "packaged", "packaged_folde
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where PyYAML was built with it: ten times as quick
 _LARGEST_FILE = 1 << 20
+_DEEPEST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,12 @@ def packaged_folder() -> Path:
 def files_of(path: Path) -> list[Path]:
     """Rule files below a folder, or the one that is given. Raises DiagError where there is none."""
     if path.is_dir():
-        found = sorted(item for item in path.rglob("*") if item.suffix in (".yaml", ".yml") and item.is_file())
+        # A ConfigMap's folder shows each file twice: by its name, and below ..data and a folder with a date.
+        found = sorted(
+            item for item in path.rglob("*")
+            if item.suffix in (".yaml", ".yml") and item.is_file()
+            and not any(part.startswith(".") for part in item.relative_to(path).parts)
+        )
         if not found:
             raise DiagError(f"{path} holds no rules: no file that ends in .yaml", exit_code=2)
         return found
@@ -92,7 +98,11 @@ def read_rules(paths: Iterable[Path]) -> Iterator[Loaded | Problem]:
 def _read(path: Path) -> Iterator[Loaded | Problem]:
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE)
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            yield Problem(path, 1, f"is no rule: larger than {_LARGEST_FILE} characters")
+            return
+        _refuse_depth(text)
         loader = _Loader(text)
         root: Any = loader.get_single_node()
         data: Any = loader.construct_document(root) if root is not None else None
@@ -102,6 +112,9 @@ def _read(path: Path) -> Iterator[Loaded | Problem]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         yield Problem(path, mark.line + 1 if mark is not None else 1, f"is no YAML: {getattr(error, 'problem', None) or error}")
+        return
+    except (ValueError, OverflowError) as error:  # a day that no month has, a number of thousands of digits
+        yield Problem(path, 1, f"is no YAML: {error}")
         return
     if not isinstance(data, dict):
         yield Problem(path, 1, "is no rule: a file holds one mapping, with apiVersion: diag/v1")
@@ -114,6 +127,19 @@ def _read(path: Path) -> Iterator[Loaded | Problem]:
             yield Problem(path, line_of(root, [part for part in item["loc"] if part != "Rule"]), f"{where}: {item['msg']}")
         return
     yield Loaded(rule, path, root)
+
+
+def _refuse_depth(text: str) -> None:
+    """A rule is six deep. PyYAML goes down by recursion, and with libyaml a file of brackets ends the process by SIGSEGV."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
+            depth += 1
+        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
+            depth -= 1
+        if depth > _DEEPEST:
+            mark: Any = event.start_mark
+            raise yaml.MarkedYAMLError(problem=f"more than {_DEEPEST} levels deep", problem_mark=mark)
 
 
 def load(folders: Sequence[Path]) -> RuleSet:

@@ -49,6 +49,7 @@ class Hit:
     ranks: set[int] = field(default_factory=set)
     times: int = 1
     last_at: float = 0.0
+    beside: set[tuple[str, int]] = field(default_factory=set)  # patterns of `also` and `unless` seen `within` seconds of it
 
 
 class LogReader:
@@ -58,7 +59,7 @@ class LogReader:
         self.rules = rules
         self.lines = 0
         self.hits: dict[str, list[Hit]] = {}
-        self._seen: dict[tuple[str, str, int], list[float]] = {}  # of `also` and `unless`: when, first and last
+        self._seen: dict[tuple[str, str, int], float] = {}  # of `also` and `unless`: when last
         self._recent: dict[str, deque[float]] = {}
         self._above: dict[int | None, deque[str]] = {}
         self._sample: set[int | None] = set()
@@ -89,8 +90,10 @@ class LogReader:
         for match in self.rules.find(candidates, message.text):
             rule = match.rule
             if match.role != "match":
-                times = self._seen.setdefault((rule.id, match.role, match.number), [at, at])
-                times[-1] = at
+                self._seen[(rule.id, match.role, match.number)] = at
+                for hit in self.hits.get(rule.id, ()):
+                    if abs(at - hit.at) <= rule.within:
+                        hit.beside.add((match.role, match.number))
                 continue
             if rule.id in seen:
                 continue
@@ -111,9 +114,17 @@ class LogReader:
             recent.append(hit.at)
             if len(recent) < hit.rule.count or hit.at - recent[0] > hit.rule.within:
                 return
+        for role, patterns in (("also", hit.rule.also), ("unless", hit.rule.unless)):
+            for number in range(len(patterns)):
+                seen = self._seen.get((hit.rule.id, role, number))
+                if seen is not None and abs(seen - hit.at) <= hit.rule.within:
+                    hit.beside.add((role, number))
         known = self.hits.setdefault(hit.rule.id, [])
-        for old in known:
+        for place, old in enumerate(known):
             if old.groups == hit.groups:
+                if not self.stands(old):  # it was over, and is here again
+                    known[place] = hit
+                    return
                 old.times += 1
                 old.last_at = hit.at
                 if hit.rank is not None and len(old.ranks) < _MOST_RANKS:
@@ -121,6 +132,14 @@ class LogReader:
                 return
         if len(known) < _KEPT:
             known.append(hit)
+
+    def survived(self, number: int) -> None:
+        """The job went on after this line: errors up to it ended nothing, and must not stand in the way of the one that does."""
+        for rule_id, known in list(self.hits.items()):
+            if known[0].rule.when == "failed" and known[0].number <= number:
+                self.hits[rule_id] = [hit for hit in known if hit.number > number]
+                if not self.hits[rule_id]:
+                    del self.hits[rule_id]
 
     def standing(self) -> list[Hit]:
         """Hits that stand, of each line the one that says most; lines that are benign have none."""
@@ -139,14 +158,9 @@ class LogReader:
 
     def stands(self, hit: Hit) -> bool:
         """Whether what the rule wants beside its line was seen, and what it does not want was not."""
-        rule = hit.rule
-        if not all(self._near(hit, "also", number) for number in range(len(rule.also))):
+        if any(("also", number) not in hit.beside for number in range(len(hit.rule.also))):
             return False
-        return not any(self._near(hit, "unless", number) for number in range(len(rule.unless)))
-
-    def _near(self, hit: Hit, role: str, number: int) -> bool:
-        times = self._seen.get((hit.rule.id, role, number))
-        return times is not None and any(abs(when - hit.at) <= hit.rule.within for when in times)
+        return not any(role == "unless" for role, _ in hit.beside)
 
 
 def _ends_a_traceback(message: str, above: deque[str], uncaught: bool) -> bool:

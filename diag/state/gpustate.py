@@ -59,5 +59,7 @@ def _by_order(rank: RankState, job: JobState) -> int | None:
 
 
 def _is_one_gpu_a_rank(job: JobState) -> bool:  # nobody could read what the ranks may see
+    if len(job.ranks) != len(job.gpus):  # asked for each line of each rank: thousands of ranks are not sorted for it
+        return False
     local = sorted(rank.placement.local_rank for rank in job.ranks.values())
     return bool(local) and local == sorted(job.gpus)

@@ -220,6 +220,13 @@ def tree(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*"))
 
 
+def test_log_that_begins_with_zeros_is_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"  # logrotate's copytruncate leaves such while the program writes on
+    log.write_bytes(b"\0" * 100_000 + b"\n[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n")
+
+    assert replay([log])[0].job.log_lines >= 1
+
+
 def test_no_member_of_an_archive_touches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given an archive that would write everywhere, and a journal
     monkeypatch.chdir(tmp_path)

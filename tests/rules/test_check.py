@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from diag.cli import main
-from diag.rules.load import load, packaged, packaged_folder
+from diag.rules.load import for_a_run, load, packaged, packaged_folder
 from diag.rules.page import page
 from diag.rules.schema import Rule
 
@@ -116,6 +116,33 @@ def test_yaml_cannot_run_anything(tmp_path: Path, capsys: pytest.CaptureFixture[
 
     assert "is no YAML" in problems(capsys, tmp_path)
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id: 2026-13-45\n", "month must be in"), ("count: " + "9" * 5000, "Exceeds the limit"),
+        ("a: " + "[" * 200_000, "levels deep"), ("# " + "x" * (1 << 20), "larger than"),
+    ],
+    ids=["no day", "no number", "too deep", "too large"],
+)  # fmt: skip
+def test_file_that_would_stop_the_reader_is_a_problem_of_that_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    (tmp_path / "odd.yaml").write_text(text)
+
+    assert words in problems(capsys, tmp_path)
+    assert for_a_run(tmp_path, lambda line: None) is packaged()
+
+
+def test_folder_of_a_config_map_holds_each_rule_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden = tmp_path / "..2026_11_21_10_00_00.1"
+    hidden.mkdir()
+    write(hidden)
+    (tmp_path / "..data").symlink_to(hidden.name)
+    (tmp_path / "shard-missing.yaml").symlink_to("..data/shard-missing.yaml")
+
+    assert problems(capsys, tmp_path) == ""
 
 
 def test_folder_of_rules_adds_and_replaces(tmp_path: Path) -> None:

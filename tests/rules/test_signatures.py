@@ -158,6 +158,53 @@ def test_server_that_answers_again_is_none() -> None:
     assert of_rules(story) == []
 
 
+def test_server_that_answered_is_none_whenever_it_answers_again() -> None:
+    story = Story()
+
+    story.tell(KernelLine(None, "[ 10.0] nfs: server filer-3 OK"))
+    story.wait(1000.0)
+    story.tell(KernelLine(None, "[ 1010.0] nfs: server filer-3 not responding, still trying"))
+    story.wait(5.0)
+    opened = of_rules(story)
+    story.tell(KernelLine(None, "[ 1015.0] nfs: server filer-3 OK"))
+    story.wait(1000.0)
+    story.tell(KernelLine(None, "[ 2015.0] nfs: server filer-3 OK"))
+    story.wait(2.0)
+
+    assert opened == ["io-blocked"] and of_rules(story) == []
+
+    story.wait(1000.0)
+    story.tell(KernelLine(None, "[ 3015.0] nfs: server filer-3 not responding, still trying"))
+    story.wait(2.0)
+
+    assert of_rules(story) == ["io-blocked"], "it is away again"
+
+
+def test_error_that_was_survived_once_is_named_when_the_job_ends_of_it() -> None:
+    story = Story()
+
+    says(story, 0, *MISSING)
+    for number in range(1, 5):
+        story.wait(60.0)
+        story.tell(Iteration(0, number, 100, ""))
+    says(story, 0, *MISSING)
+    fails(story, 0)
+
+    assert of_rules(story) == ["missing-module"]
+
+
+def test_word_of_kubernetes_in_a_sentence_is_none() -> None:
+    story = Story()
+
+    says(story, None, "Tip: if your pod is OOMKilled, raise its limit")
+    story.wait(5.0)
+    assert of_rules(story) == []
+
+    says(story, None, "dpo-worker-1   0/1     OOMKilled   0          12m")
+    story.wait(5.0)
+    assert of_rules(story) == ["host-oom"]
+
+
 def test_ranks_that_the_line_blames_are_the_culprits() -> None:
     given = packaged().by_id["missing-module"].model_dump(by_alias=True, mode="json")
     given |= {"id": "absent", "kind": "line", "summary": "ranks {culprits} did not come", "advice": "look at them",
