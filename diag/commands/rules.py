@@ -43,7 +43,8 @@ def _test(args: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     lines = sum(len(item.rule.examples) + len(item.rule.silent) for item in good)
-    said = f"{len(read)} rules, {lines} examples, {len(problems)} problems, {time.monotonic() - began:.1f} s"
+    files = len({item.path for item in read})
+    said = f"{files} rules, {lines} examples, {len(problems)} problems, {time.monotonic() - began:.1f} s"
     print(said, file=sys.stderr)
     return 10 if problems else 0
 

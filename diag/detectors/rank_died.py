@@ -28,6 +28,10 @@ _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exce
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is killed by signal|exited unexpectedly)")
 
 
+# No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's tells to be uncaught.
+_GUESSED = ("vanished", "the traceback that the log ends with")
+
+
 class RankDiedDetector:
     """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
 
@@ -82,7 +86,7 @@ class RankDiedDetector:
             id="rank-died",
             subject=f"rank {root.rank}",
             severity=Severity.CRITICAL,
-            confidence=Confidence.HIGH if root.exit and root.exit.how != "vanished" else Confidence.MEDIUM,
+            confidence=Confidence.MEDIUM if root.exit is None or root.exit.how in _GUESSED else Confidence.HIGH,
             ranks=(root.rank,),
             waiting_ranks=tuple(sorted(rank.rank for rank in victims)),
             since=root.exited_at or now,

@@ -65,6 +65,7 @@ class SignatureDetector:
         elif isinstance(fact, Iteration):
             if fact.iteration != self._iteration:
                 self._iteration = fact.iteration
+                self._reader.sample_is_over()
                 self._steps = [*self._steps[-_WENT_ON_STEPS + 1 :], self._reader.lines]
                 if len(self._steps) == _WENT_ON_STEPS:
                     self._reader.survived(self._steps[0])
@@ -129,7 +130,7 @@ class SignatureDetector:
             Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank) for later in after[:_MOST_AFTER]
         ]
         confidence = Confidence.LOW if rule.role == "consequence" or rule.status == "experimental" else (
-            Confidence.HIGH if hit.uncaught or rule.when == "always" else Confidence.MEDIUM
+            Confidence.HIGH if hit.uncaught or (rule.when == "always" and rule.source == "kernel") else Confidence.MEDIUM
         )
         return Finding(
             id=finding, subject=JOB, severity=Severity(rule.severity), confidence=confidence, ranks=ranks,

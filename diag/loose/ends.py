@@ -6,6 +6,7 @@ Nobody reads exit codes of a log. An uncaught traceback that no progress follows
 from __future__ import annotations
 
 import re
+import signal
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -213,6 +214,7 @@ class LogEnds:
                 return
         elif words[:1].strip() and _CHAIN not in words and _EXCEPTION.match(words) and not words.startswith("Traceback"):
             raised.exception = words
+            raised.signal = signal.SIGINT if words.startswith("KeyboardInterrupt") else 0  # somebody ended it, as by Ctrl-C
             if words.strip() in _NOT_FATAL:
                 del self._open[who]
             elif raised.by_launcher:

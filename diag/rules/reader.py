@@ -141,6 +141,10 @@ class LogReader:
                 if not self.hits[rule_id]:
                     del self.hits[rule_id]
 
+    def sample_is_over(self) -> None:
+        """Steps are made: what is printed now is no sample of the data any more."""
+        self._sample.clear()
+
     def standing(self) -> list[Hit]:
         """Hits that stand, of each line the one that says most; lines that are benign have none."""
         lines: dict[int, list[Hit]] = {}
