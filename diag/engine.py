@@ -153,10 +153,7 @@ class Engine:
 
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
         """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
-        for key, death in list(said.items()):
-            if death.id == "rank-died" and not death.rule and death.cause.startswith(("exit_", "launcher_")):
-                reasons = [one for one in said.values() if one.rule and one.id == death.id]
-                said[key] = _explained(death, reasons[0]) if reasons else _after_root(death, said.values())
+        reasons = [finding for finding in said.values() if finding.rule and finding.id == "rank-died"]
         named = {finding.id for finding in said.values() if not finding.rule}
         named |= {known.finding.id for known in self._open.values() if not known.finding.rule}
         changes = []
@@ -168,6 +165,9 @@ class Engine:
                 if said.get(key) is None:
                     changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
                 del self._open[key]
+        for key, death in list(said.items()):
+            if death.id == "rank-died" and not death.rule and death.cause.startswith(("exit_", "launcher_")):
+                said[key] = _explained(death, reasons[0]) if reasons else _after_root(death, said.values())
         return changes
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def _explained(death: Finding, reason: Finding) -> Finding:
 def _after_root(death: Finding, said: Iterable[Finding]) -> Finding:
     """A death of which a rule names the cause is told in short: what to do stands there."""
     root = next((one for one in said if one.rule and one.severity is Severity.CRITICAL), None)
-    if root is None or not death.cause.startswith(("exit_", "launcher_")):
+    if root is None:
         return death
     summary = death.summary.partition("; it said: ")[0]
     advice = f"See {root.id} above; other ranks' errors follow from it."
