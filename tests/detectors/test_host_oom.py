@@ -351,6 +351,20 @@ def test_kill_of_a_neighbour_at_another_limit_is_not_taken_for_the_writer_that_o
     assert (found.ranks, found.cause) == ((1,), "cgroup_limit") and "593" not in found.summary
 
 
+def test_kill_of_a_neighbour_that_only_the_hosts_counter_told_is_not_the_moment_of_ours() -> None:
+    # given: the host counts a neighbour's kill, then a save begins, and in it the kernel takes rank 1
+    story = told()
+    story.tell(replace(HOST, oom_kills=HOST.oom_kills + 1))
+    story.wait(4.0)
+    save(story)
+    story.wait(3.0)
+
+    story.tell(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB))
+    dies(story, signal=9)
+
+    assert "while saving a checkpoint" in story.the("host-oom").summary
+
+
 def test_writer_that_nobody_had_seen_is_of_the_one_rank_that_lives_in_the_cgroup_that_the_kernel_names() -> None:
     story = told()
     alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")

@@ -20,6 +20,7 @@ __all__ = ["HostOomDetector"]
 
 _KEPT_EVENTS = 32
 _SETTLE_SECONDS = 1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
+_ONE_MOMENT_SECONDS = 1.0  # between two channels' words of one kill
 _PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
@@ -80,7 +81,7 @@ class HostOomDetector:
                 self._full[fact.rank] = (at, fact)
         self._stalls.observe(at, fact)
         if before is not None and fact.oom_kills > before.oom_kills:
-            event = self._event(at)
+            event = self._event(at, counted=True)
             event.groups[leaf] = (before, fact)
             event.kernel = [(kill, seen or resolve(kill, at, self._growth, counted=True)) for kill, seen in event.kernel]
 
@@ -92,11 +93,17 @@ class HostOomDetector:
             self._counted = True
         self._host = fact
 
-    def _event(self, at: float, kill: KernelOomKill | None = None, *, ours: bool = False) -> Event:
+    def _event(
+        self, at: float, kill: KernelOomKill | None = None, *, ours: bool = False, counted: bool = False
+    ) -> Event:
         """What happens within some seconds is one event; the moment that was told first is its moment, but for what was told
         of others before."""
         if self._events and at - self._events[-1].at <= NEAR_SECONDS:
             event = self._events[-1]
+            if (ours or counted) and at - event.at > _ONE_MOMENT_SECONDS and not event.groups and not event.kernel:
+                # the host's counter rose before, for a neighbour: this is ours
+                event.at, event.vanished = at, self._growth.vanished(at)
+                event.holders = self._growth.holders(at, kill)
             if kill is None or (event.kernel and not (ours and event.is_of_others)):
                 return event
             if ours and event.is_of_others:
