@@ -9,9 +9,23 @@ import re
 import signal
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from diag.loose.tracebacks import (
+    CHAIN,
+    EXCEPTION,
+    MORE_LINES,
+    MOST_LINES,
+    NATIVE,
+    NOT_FATAL,
+    NOT_ITS_END,
+    OF_LAUNCHER,
+    PREFIX,
+    SIGNALS,
+    TRACEBACK,
+    Raised,
+    goes_on,
+)
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
 from diag.observations import (
     CollectiveTimedOut,
@@ -29,40 +43,10 @@ from diag.observations import (
 )
 from diag.sources import exits
 from diag.sources import run as run_source
-from diag.sources.prefix import message_of
 from diag.state.job import JobState
 
 __all__ = ["LogEnds"]
 
-_TRACEBACK = re.compile(r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):")
-_NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
-_PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
-# The last line of a traceback:   torch.distributed.DistNetworkError: ...     KeyboardInterrupt     SystemExit: 1
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:: |:$|$)")
-# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare scripts around it):
-#   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-#   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
-#   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
-_OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
-_NOT_FATAL = ("SystemExit: 0",)
-# Frames that only a launcher's own traceback has (torch 2.0-2.13, deepspeed 0.9-0.19, accelerate 0.30-1.15).
-_FRAMES_OF_LAUNCHERS = (
-    "torch/distributed/launcher/api.py", "torch/distributed/run.py", "deepspeed/launcher/runner.py",
-    "deepspeed/launcher/launch.py", "accelerate/commands/launch.py",
-)
-# A process that native code ended, by its own or the shell's last word: signal.
-#   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
-#   terminate called after throwing an instance of 'c10::DistBackendError'      (libstdc++: SIGABRT)
-#   train.sh: line 12: 20342 Killed                  python train.py     (bash 5)
-_NATIVE = re.compile(
-    r"^(?:\[rank\d{1,6}\]: ?)?(?:"
-    r"Fatal Python error: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)"
-    r"|(terminate called (?:after throwing|without an active))"
-    r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
-    r"(?: {2,40}\S.*)?$)"
-)
-_SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
-            "Killed": 9}  # fmt: skip
 # ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
 _WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
 _ROOT = "Root Cause"
@@ -76,9 +60,6 @@ _ENDED = ("teardown",)
 _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
-_MOST_LINES = 120  # of a traceback: its end
-_MORE_LINES = 3  # of a message below the exception
-_CHAIN = "above exception"
 
 _LAUNCHERS = (
     ("deepspeed", ("deepspeed.launcher", "[launch.py:", "deepspeed/launcher")),
@@ -88,29 +69,6 @@ _LAUNCHERS = (
     ("mpirun", ("mpirun noticed", "prterun")),
     ("ray", ("ray::", "ray/_private")),
 )
-
-
-_LAUNCHERS_LOG = ("launch.py", "launcher", "elastic", "torch/distributed", "torch.distributed", "sigkill_handler")
-
-
-@dataclass(slots=True)
-class _Raised:
-    """One traceback, or another last word, of one who speaks (a rank, or None where the line does not tell)."""
-
-    at: float
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_LINES))
-    exception: str = ""
-    more: int = _MORE_LINES
-    signal: int = 0
-    chained: bool = False  # to the traceback before it
-    caught: bool = False  # the program's logger went on: only a launcher's word makes a death of it
-
-    @property
-    def by_launcher(self) -> bool:
-        """Its own death, for a worker's or for none: a rendezvous that failed."""
-        if any(name in self.exception for name in _OF_LAUNCHER):
-            return True
-        return any(frame in line for line in self.lines for frame in _FRAMES_OF_LAUNCHERS)
 
 
 class LogEnds:
@@ -123,7 +81,7 @@ class LogEnds:
         self.pids: dict[int, int] = {}
         self.world_size = 0
         self.made_for = 0  # ranks of the largest communicator
-        self.raised: dict[int | None, _Raised] = {}  # the last of each that no progress followed
+        self.raised: dict[int | None, Raised] = {}  # the last of each that no progress followed
         self.failed: dict[int, WorkerFailureReported] = {}  # as launchers say
         self.failed_at: dict[int, float] = {}
         self.root: int | None = None
@@ -132,7 +90,7 @@ class LogEnds:
         self.launcher = ""
         self.ended_well = False
         self.broken = False  # the launcher itself failed
-        self.launchers_own: _Raised | None = None  # of its own, for no worker's sake
+        self.launchers_own: Raised | None = None  # of its own, for no worker's sake
         self.first_at: float | None = None
         self.last_at = 0.0
         self._streams: set[str] = set()
@@ -140,7 +98,7 @@ class LogEnds:
         self._iteration: int | None = None
         self._named: int | None = None
         self._is_root = False
-        self._open: dict[int | None, _Raised] = {}
+        self._open: dict[int | None, Raised] = {}
         self._before = ""
         self._unnamed: list[tuple[float, WorkerFailureReported]] = []
         self._local: dict[int, int] = {}  # pid -> local rank, as the elastic agent says before its table
@@ -183,13 +141,13 @@ class LogEnds:
             self.ranks.add(who)
         if self._open and who in self._open:
             self._continue(self._open[who], who, text)
-        elif who is None and None in self.raised and _goes_on(text):
+        elif who is None and None in self.raised and goes_on(text):
             self.raised[None].caught = True
-        if "Traceback" in text and _TRACEBACK.match(text) and not _NOT_ITS_END.search(self._before):
+        if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
             raised = self._open.get(who)
-            if raised is None or _CHAIN not in "".join(list(raised.lines)[-4:]):
-                raised = _Raised(at, chained=_CHAIN in self._before)
-            raised.exception, raised.more = "", _MORE_LINES
+            if raised is None or CHAIN not in "".join(list(raised.lines)[-4:]):
+                raised = Raised(at, chained=CHAIN in self._before)
+            raised.exception, raised.more = "", MORE_LINES
             raised.lines.append(text)
             self._open[who] = raised
         elif text[:1] in "FtKSBA[" or ": line " in text:
@@ -205,36 +163,36 @@ class LogEnds:
         if text:
             self._before = text
 
-    def _continue(self, raised: _Raised, who: int | None, text: str) -> None:
-        words = _PREFIX.sub("", text, count=1)
+    def _continue(self, raised: Raised, who: int | None, text: str) -> None:
+        words = PREFIX.sub("", text, count=1)
         if raised.exception:
             raised.more -= 1
             if raised.more < 0 or (who is not None and not text.startswith("[rank")):
                 del self._open[who]
                 return
-        elif words[:1].strip() and _CHAIN not in words and _EXCEPTION.match(words) and not words.startswith("Traceback"):
+        elif words[:1].strip() and CHAIN not in words and EXCEPTION.match(words) and not words.startswith("Traceback"):
             raised.exception = words
             raised.signal = signal.SIGINT if words.startswith("KeyboardInterrupt") else 0  # somebody ended it, as by Ctrl-C
-            if words.strip() in _NOT_FATAL:
+            if words.strip() in NOT_FATAL:
                 del self._open[who]
             elif raised.by_launcher:
                 self.broken = True
                 if raised.chained or self.raised.get(who) is raised:  # the first of a chain has no frame of the launcher's
                     self.raised.pop(who, None)
-                if not any(name in words for name in _OF_LAUNCHER):
+                if not any(name in words for name in OF_LAUNCHER):
                     self.launchers_own = raised
             else:
                 self.raised[who] = raised
         raised.lines.append(text)
 
     def _native(self, at: float, text: str, who: int | None) -> None:
-        match = _NATIVE.match(text[:1000])
+        match = NATIVE.match(text[:1000])
         if match:
-            signal = 6 if match[2] else _SIGNALS[match[1] or match[3]]
+            signal = 6 if match[2] else SIGNALS[match[1] or match[3]]
             raised = self.raised.get(who) if match[2] is None else None
             if raised is not None and raised.exception and not raised.signal and match[3] == "Killed":
                 return  # the shell tells of the others that the launcher killed
-            self.raised[who] = _Raised(at, deque([text], _MOST_LINES), text, 0, signal)
+            self.raised[who] = Raised(at, deque([text], MOST_LINES), text, 0, signal)
 
     def _progressed(self, at: float, fact: Observation) -> None:
         """What a rank survives is no end. Torch's hook, which names the rank, is for exceptions that end it."""
@@ -432,15 +390,7 @@ class LogEnds:
         return next((rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None)
 
 
-def _goes_on(text: str) -> bool:
-    """Whether the program itself logs something usual: what launchers say when they end its peers is of level INFO too.
-
-    DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
-    """
-    return message_of(text).level in ("INFO", "DEBUG") and not any(word in text for word in _LAUNCHERS_LOG)
-
-
-def _lines(raised: _Raised | None) -> list[str]:
+def _lines(raised: Raised | None) -> list[str]:
     return list(raised.lines) if raised is not None else []
 
 
