@@ -210,7 +210,7 @@ def test_the_same_errors_outside_of_a_save_are_no_checkpoints() -> None:
     said(story, '  File "/app/data.py", line 3, in read_record', "OSError: [Errno 5] Input/output error")
     died(story)
 
-    assert ids(story) == set()
+    assert ids(story) == {"io-blocked"}, "a rule's: reading failed"
 
 
 # --- checkpoint-corrupt and checkpoint-missing ---------------------------------------------------------------
