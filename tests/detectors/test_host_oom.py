@@ -365,6 +365,23 @@ def test_kill_of_a_neighbour_that_only_the_hosts_counter_told_is_not_the_moment_
     assert "while saving a checkpoint" in story.the("host-oom").summary
 
 
+def test_kills_of_neighbours_that_the_kernel_told_are_not_the_moment_of_the_one_that_our_cgroup_counts() -> None:
+    story = told()
+    alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
+    story.tell(group(own=alone), replace(HOST, oom_kills=HOST.oom_kills + 1))
+    story.tell(kernel(593, "/neighbour", "/neighbour", 112 << 20), kernel(594, "/other", "/other", 112 << 20))
+    story.wait(4.0)
+    save(story)
+    story.wait(1.5)
+
+    # when: the counter comes before the kernel's own line, as it happens
+    story.tell(group(kills=1, own=full(alone)), kernel(687, "/pod/rank1", "/pod/rank1", 4 * GIB))
+    dies(story, code=1)
+
+    found = story.the("host-oom")
+    assert "while saving a checkpoint" in found.summary and found.ranks == (1,)
+
+
 def test_writer_that_nobody_had_seen_is_of_the_one_rank_that_lives_in_the_cgroup_that_the_kernel_names() -> None:
     story = told()
     alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")

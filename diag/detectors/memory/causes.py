@@ -27,6 +27,7 @@ class Event:
     host_before: HostMemory | None = None  # the last reading before
     host: HostMemory | None = None  # the reading that shows the host's counter risen
     kernel: list[tuple[KernelOomKill, Seen | None]] = field(default_factory=list)
+    kernel_at: float | None = None  # when the last of these was told
     vanished: list[Seen] = field(default_factory=list)  # processes below ranks that were gone then
 
     @property

@@ -69,6 +69,7 @@ class HostOomDetector:
             self._host_memory(at, fact)
         elif isinstance(fact, KernelOomKill):
             event = self._event(at, fact, ours=resolve(fact, at, self._growth, counted=False) is not None)
+            event.kernel_at = at
             event.kernel.append((fact, resolve(fact, at, self._growth, counted=bool(event.groups))))
 
     def _cgroup(self, at: float, fact: CgroupMemory) -> None:
@@ -100,10 +101,8 @@ class HostOomDetector:
         of others before."""
         if self._events and at - self._events[-1].at <= NEAR_SECONDS:
             event = self._events[-1]
-            if (ours or counted) and at - event.at > _ONE_MOMENT_SECONDS and not event.groups and not event.kernel:
-                # the host's counter rose before, for a neighbour: this is ours
-                event.at, event.vanished = at, self._growth.vanished(at)
-                event.holders = self._growth.holders(at, kill)
+            if (ours or counted) and not event.groups and all(seen is None for _, seen in event.kernel):
+                self._begin_now(event, at, kill)
             if kill is None or (event.kernel and not (ours and event.is_of_others)):
                 return event
             if ours and event.is_of_others:
@@ -115,6 +114,15 @@ class HostOomDetector:
         event.vanished = self._growth.vanished(at)
         self._events.append(event)
         return event
+
+    def _begin_now(self, event: Event, at: float, kill: KernelOomKill | None) -> None:
+        """What was told until now (the host's counter, the kernel's lines) was of neighbours, but for a line of this moment."""
+        moment = at
+        if kill is None and event.kernel_at is not None and at - event.kernel_at <= _ONE_MOMENT_SECONDS:
+            moment = event.kernel_at
+        if moment - event.at > _ONE_MOMENT_SECONDS:
+            event.at, event.vanished = moment, self._growth.vanished(moment)
+            event.holders = self._growth.holders(moment, kill)
 
     # -- saying -------------------------------------------------------------------------------------------
 
