@@ -49,7 +49,7 @@ FOUND = (
     Case("rank-crash", "rank-crash:step=10", "rank-died"),
     Case("save-stall", "save-stall:step=5", "hang", "checkpoint_io", arguments=("--save-steps", "6")),
     Case("disk-full", "disk-full:step=5", "disk-full", arguments=("--save-steps", "3")),
-    Case("save-killed", "save-killed:step=5", "checkpoint-corrupt", ranks=(), arguments=("--save-steps", "3")),
+    Case("save-killed", "save-killed:step=5", "checkpoint-corrupt", "left_behind", ranks=(), arguments=("--save-steps", "3")),
     Case("shm-full", "shm-full:step=10", "shm-too-small"),
     Case("host-oom", "host-oom:step=5", "host-oom", arguments=("--save-steps", "6"), cause="cgroup_limit"),
     Case("worker-oom", "worker-oom:step=10", "host-oom", cause="cgroup_limit"),
