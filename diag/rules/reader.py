@@ -172,9 +172,11 @@ def _ends_a_traceback(message: str, above: deque[str], uncaught: bool) -> bool:
     if not _EXCEPTION.match(message):
         return False
     bare = [message_of(line).text for line in above]
-    for place in range(len(bare) - 1, -1, -1):
-        if _FRAME.match(bare[place]):
-            return True
-        if any(chain in bare[place] for chain in _CHAINS):
+    traced = False
+    for line in reversed(bare):
+        if _NOT_ITS_END.match(line):
+            return False
+        if any(chain in line for chain in _CHAINS):
             break
-    return uncaught and _NAMED.match(message) is not None
+        traced |= _FRAME.match(line) is not None
+    return traced or (uncaught and _NAMED.match(message) is not None)

@@ -27,6 +27,7 @@ PEER = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Conne
 SAMPLE = (
     "[INFO:swift] [CHOSEN_INPUT] <|im_start|>user", "Why does this fail?", *MISSING, "<|im_end|>", "[INFO:swift] model loaded",
 )
+IGNORED = ("Exception ignored in: <function Pool.__del__ at 0x7f2c>", *MISSING)
 
 
 def says(story: Story, rank: int | None, *lines: str) -> None:
@@ -69,7 +70,8 @@ def test_line_without_a_rank_is_of_the_only_rank_that_failed_by_itself() -> None
     assert story.the("missing-module").ranks == (1,)
 
 
-@pytest.mark.parametrize("lines", [SAMPLE, ("ModuleNotFoundError: No module named 'apex'",)], ids=["sample", "no-traceback"])
+@pytest.mark.parametrize("lines", [SAMPLE, ("ModuleNotFoundError: No module named 'apex'",), IGNORED],
+                         ids=["sample", "no-traceback", "ignored"])
 def test_error_that_is_only_printed_is_none(lines: Sequence[str]) -> None:
     story = Story()
 
