@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-vm vm-packages matrix gauntlet forecast bench lint types check system-packages package clean
+.PHONY: help demo test test-vm vm-packages test-cluster cluster-packages dashboards matrix gauntlet forecast bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -22,11 +23,11 @@ $(VENV)/.job: $(VENV)/.diag requirements/job.txt
 	$(BIN)/python -m pip install --quiet -r requirements/job.txt
 	@touch $@
 
-# Prometheus is what the live test scrapes with; ip and nft make the two machines of the preflight tests. What is there is left
-# alone. Without root the tests say that they were skipped, and why.
+# Prometheus and Alertmanager are what the live tests scrape and route with; ip and nft make the two machines of the preflight
+# tests. What is there is left alone. Without root the tests say that they were skipped, and why.
 system-packages:
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
-	for tool in prometheus:prometheus gcc:gcc nft:nftables ip:iproute2; do \
+	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2; do \
 	  command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; done; \
 	case "$$missing" in *gcc*) missing="$$missing libc6-dev";; esac; \
 	if [ -z "$$missing" ]; then :; \
@@ -38,7 +39,7 @@ demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says 
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo
 
 test: $(VENV)/.job system-packages lint types ## everything but the fault matrix; under 15 minutes on 2 cores
-	$(PYTEST) -m "not matrix and not vm" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+	$(PYTEST) -m "not matrix and not vm and not cluster" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
 
 # The kernel and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
 vm-packages:
@@ -48,8 +49,35 @@ vm-packages:
 	      qemu-system-x86 debootstrap cpio >/dev/null; \
 	  else echo "note: qemu-system-x86, debootstrap and cpio are not installed (needs root and apt-get)"; fi; }
 
+# faketime gives a node another clock; Slurm is Debian's, and the tests start daemons of their own; node's modules go into build/
+# only. What is there is left alone.
+cluster-packages: $(VENV)/.diag system-packages
+	@$(BIN)/python -m pip install --quiet -r requirements/cluster.txt
+	@if command -v npm >/dev/null 2>&1; then \
+	  npm install --silent --no-audit --no-fund --prefix build/npm @kubernetes-models/prometheus-operator@6 2>/dev/null || true; \
+	else echo "note: npm is not installed: PodMonitor and PrometheusRule will not be checked"; fi
+	@command -v kubectl >/dev/null 2>&1 || echo "note: kubectl is not installed: tests of deploy/kubernetes will be skipped"
+	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
+	for tool in ip:iproute2 nft:nftables nsenter:util-linux faketime:faketime slurmd:slurmd slurmctld:slurmctld \
+	  sbatch:slurm-client munged:munge mpirun:openmpi-bin mpiexec.hydra:mpich podman:podman runc:runc catatonit:catatonit \
+	  debootstrap:debootstrap; do \
+	  command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; done; \
+	case "$$missing" in *gcc*) missing="$$missing libc6-dev";; esac; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "note: not installed (needs root and apt-get):$$missing: cluster tests that use them will be skipped"; fi
+
+# CLUSTER=tests/cluster/slurm runs a part of it.
+test-cluster: $(VENV)/.job cluster-packages ## several nodes on one machine, and what a thousand of them cost (under 20 minutes)
+	$(PYTEST) -m cluster $(CLUSTER) -n $(WORKERS) --dist loadgroup
+
 test-vm: $(VENV)/.diag vm-packages ## RDMA (soft-RoCE) and memory troubles (cgroup v2) in a virtual machine (some 8 minutes, the first time 10)
 	$(PYTEST) -m vm tests/vm -s
+
+dashboards: cluster-packages ## write dashboards/*.json anew, and draw their panels over recorded jobs
+	$(BIN)/python -m tests.dashboards.build
+	$(BIN)/python -m tests.dashboards.draw
 
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)

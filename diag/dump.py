@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Timer",
     "add_native",
+    "described",
     "dump_document",
     "dump_text",
     "finish_document",
@@ -41,6 +42,7 @@ SCHEMA = "diag.dump/1"
 _BUNDLE_SCHEMA = "diag.bundle/1"
 _MOST_NATIVE = 8  # ranks; each is stopped for up to two seconds
 _MOST_NATIVE_FRAMES = 300
+_MOST_INDENTED = 512  # ranks: of 8,192 laying it out takes 10 s, writing it 1 s
 
 
 class Timer:
@@ -76,8 +78,6 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any
     for number in range(min(engine.job.world_size, 16384)):
         if number not in engine.job.ranks:
             missing[str(number)] = ["not on this node, or not started"]
-    classes, said = stack_classes(engine), report(engine)
-    command, reason = next_command(engine, classes, [])
     return {
         "schema": SCHEMA,
         "run_id": hub.run_id,
@@ -85,18 +85,27 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any
         "host": hub.host,
         "at": time.time(),
         "seconds": 0.0,
+        **described(engine),
+        "missing": missing,
+        "network": network_json(engine),
+        "versions": {str(rank): answer["versions"] for rank, answer in sorted(answers.items()) if answer.get("versions")},
+        "probes": [{"rank": rank, **row} for rank, answer in sorted(answers.items()) for row in answer.get("probes", ())],
+    }
+
+
+def described(engine: Engine) -> dict[str, Any]:
+    """What an engine's state comes to: of one node, or of all nodes put together."""
+    classes, said = stack_classes(engine), report(engine)
+    command, reason = next_command(engine, classes, [])
+    return {
         "found": found(said),
         "next_command": command,
         "next_reason": reason,
         "report": said,
         "ranks": ranks_json(engine),
         "classes": [item.to_json() for item in classes],
-        "missing": missing,
-        "network": network_json(engine),
         "pace": steps_json(engine),
         "arrivals": arrivals_json(engine),
-        "versions": {str(rank): answer["versions"] for rank, answer in sorted(answers.items()) if answer.get("versions")},
-        "probes": [{"rank": rank, **row} for rank, answer in sorted(answers.items()) for row in answer.get("probes", ())],
         "text": classes_text(classes, 100),
     }
 
@@ -180,7 +189,8 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
         with contextlib.ExitStack() as stack:
             files: list[tuple[str, IO[bytes], int, str]] = []
             for name, data in (
-                ("dump.json", json.dumps(document, indent=1).encode("utf-8", "backslashreplace")),
+                ("dump.json", json.dumps(document, indent=1 if len(document["ranks"]) <= _MOST_INDENTED else None)
+                 .encode("utf-8", "backslashreplace")),
                 ("stacks.txt", dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace")),
             ):
                 files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diag.cluster.gather import Gathering
+from diag.cluster.jobdump import job_document
+from diag.cluster.member import Member
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
 from diag.sidecars import SidecarPool
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DumpTaker"]
 
+_OWN_SECONDS = 0.5  # left after the other nodes, to put all together
+_NODE_SECONDS = 0.006  # and so much more for each of them
 _NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
 
 
@@ -34,8 +39,9 @@ class DumpTaker:
         self._drained = drained
         self._flush = flush
         self._lock = threading.Lock()
+        self._last: Path | None = None  # of the last bundle, which may not be there yet
 
-    async def take(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
+    async def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -50,25 +56,44 @@ class DumpTaker:
 
         def work() -> None:
             try:
-                loop.call_soon_threadsafe(tell, self.take_now(deadline, native=native), None)
+                loop.call_soon_threadsafe(tell, self.take_now(deadline, native=native, scope=scope), None)
             except Exception as error:  # handed to whoever asked
                 loop.call_soon_threadsafe(tell, None, error)
 
         threading.Thread(target=work, name="dump", daemon=True).start()
         return await answer
 
-    def take_now(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
-        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory."""
+    def take_now(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory. `scope` node:
+        of the ranks of this node, with its digest, for the hub that puts the job together."""
         until = time.monotonic() + deadline
+        hub, timer, member = self._hub, Timer(), self._hub.member
+        others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
         if not self._lock.acquire(timeout=deadline):
             raise TimeoutError("another dump has not ended yet")
-        try:
-            return self._take(until, native)
+        try:  # only what is read here: two nodes that are asked for the whole job at once wait for each other's part
+            document, path = self._read(until, native, timer)
         finally:
             self._lock.release()
+        if scope == "node":
+            return self._of_node(document, timer, member)
+        if others is not None and member is not None:
+            document = job_document(document, member, others.wait(), hub.host)
+            timer.took("nodes")
+        finish_document(document, timer)
+        if path is not None:
+            with hub.lock:
+                kept = self._flush()
+                facts = manifest_facts(hub)
+            if kept:
+                write_bundle(document, facts, path.parent.parent, path)
+                timer.took("bundle")
+                finish_document(document, timer)
+        return document
 
-    def _take(self, until: float, native: bool) -> dict[str, Any]:
-        hub, timer = self._hub, Timer()
+    def _read(self, until: float, native: bool, timer: Timer) -> tuple[dict[str, Any], Path | None]:
+        """What this node has, and where the bundle belongs."""
+        hub = self._hub
         self._read_soon()
         name, path = self._name()
         # The sidecars end before us, so that what they have is there when we must answer.
@@ -88,16 +113,24 @@ class DumpTaker:
             self._pool.forget_dump(f"{name}-native")
             add_native(document, chosen, asked.answers)
             timer.took("native")
+        return document, path
+
+    @staticmethod
+    def _ask_others(member: Member, until: float, native: bool) -> Gathering:
+        entries = [entry for entry in member.everyone() if entry["run_id"] != member.run_id and not entry.get("gone")]
+        left = until - time.monotonic()
+        own = min(left / 2, _OWN_SECONDS + _NODE_SECONDS * len(entries))
+        gathering = Gathering(member.sender, entries, until - own, native)
+        gathering.start()
+        return gathering
+
+    @staticmethod
+    def _of_node(document: dict[str, Any], timer: Timer, member: Member | None) -> dict[str, Any]:
+        """What another hub needs of this node: its digest has the ranks and their stacks."""
         finish_document(document, timer)
-        if path is not None:
-            with hub.lock:
-                kept = self._flush()
-                facts = manifest_facts(hub)
-            if kept:
-                write_bundle(document, facts, path.parent.parent, path)
-                timer.took("bundle")
-                finish_document(document, timer)
-        return document
+        kept = ("schema", "run_id", "diag_version", "host", "at", "seconds", "missing", "versions", "probes", "native")
+        digest = member.digest(2) if member is not None else None
+        return {**{name: document[name] for name in kept if name in document}, **({"digest": digest} if digest else {})}
 
     def _name(self) -> tuple[str, Path | None]:
         """Two dumps of one second are two bundles."""
@@ -106,7 +139,8 @@ class DumpTaker:
             return name, None
         for number in range(2, 100):
             path = self._hub.run_dir.path / "dumps" / f"{name}.tar.gz"
-            if not path.exists():
+            if path != self._last and not path.exists():
                 break
             name = f"{stem}-{number}"
+        self._last = path
         return name, path

@@ -18,7 +18,7 @@ from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
 
-__all__ = ["CHECK_SECONDS", "Detector", "Engine", "Parser", "report"]
+__all__ = ["CHECK_SECONDS", "WHOLE_JOB", "Detector", "Engine", "Parser", "report"]
 
 # Checks run at whole multiples of this many seconds of told time, however often the driver calls.
 CHECK_SECONDS = 1.0
@@ -31,6 +31,12 @@ _CONSEQUENCES = {
     ("rank-died", ""): 1, ("hang", "gpu_side"): 1, ("hang", "peer_lost"): 2, ("hang", "peer_not_joined"): 2,
     ("checkpoint-corrupt", "left_behind"): 3, ("checkpoint-missing", "left_behind"): 4,
 }
+
+# Told of one, the first; its victims may have been heard of before it.
+_ONLY_THE_FIRST = frozenset({"rank-died"})
+
+# Findings that only who sees all ranks can be right about.
+WHOLE_JOB = frozenset({"hang", "rank-died", "straggler", "transport-mismatch"})
 
 Parser = Callable[[Record], Iterator[Observation]]
 
@@ -76,6 +82,7 @@ class Engine:
         self.opened_total: Counter[tuple[str, str]] = Counter()
         self._open: dict[tuple[str, str], _Open] = {}
         self._past: list[Change] = []
+        self.alone: dict[tuple[str, str], Finding] = {}  # what this node by itself says where the job hub's word counts
         self._next_check: float | None = None
         self.place_of: Callable[[str], str] = lambda excerpt: ""  # the file and line that an excerpt stands at
         self.log: dict[str, Any] | None = None  # of plain logs: what they are
@@ -124,10 +131,16 @@ class Engine:
     def _check(self, now: float) -> list[Change]:
         changes: list[Change] = []
         said: dict[tuple[str, str], Finding] = {}
+        self.alone = {}
         for detector in self._detectors:
             for finding in detector.check(now, self.job):
-                if finding.key not in said or (said[finding.key].rule and not finding.rule):
+                if _is_of_whole_job(finding):
+                    self.alone[finding.key] = finding
+                elif finding.key not in said or finding.told_by or (said[finding.key].rule and not finding.rule):
+                    if finding.told_by and finding.key in said:
+                        self.alone[finding.key] = said[finding.key]
                     said[finding.key] = finding
+        changes.extend(self._leave_to_job_hub(now, said))
         changes.extend(self._yield(now, said))
         for key, finding in sorted(said.items(), key=lambda pair: _reading_order(pair[1])):
             known = self._open.get(key)
@@ -141,14 +154,30 @@ class Engine:
                 changes.append(Change(ChangeKind.UPDATED, finding, now, known.opened_at))
         # A job that was ended, or failed, while something was wrong did not get over it: what is open stays open.
         over = self.job.broken
-        for key in [key for key in self._open if key not in said and not over]:
-            known = self._open[key]
-            if known.finding.final or now - known.last_seen < known.finding.holds_seconds:
+        firsts = {finding.id for finding in said.values() if finding.id in _ONLY_THE_FIRST and not finding.rule}
+        for key, known in [(key, known) for key, known in self._open.items() if key not in said]:
+            told_off = bool(known.finding.told_by) and self.job.cluster.joined(now)  # the job hub knows better by now
+            told_off |= known.finding.id in firsts and not known.finding.rule  # so does this detector: another was before it
+            if over and not told_off and not known.finding.told_by:
+                continue
+            if (known.finding.final and not told_off) or now - known.last_seen < known.finding.holds_seconds:
                 continue
             del self._open[key]
             changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
         self._past.extend(changes)
         del self._past[:-1000]
+        return changes
+
+    def _leave_to_job_hub(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
+        """Of a job of several nodes that another judges: what one node would say of it is kept back, as evidence for that one."""
+        if not self.job.cluster.joined(now):
+            said.update({key: one for key, one in self.alone.items() if key not in said or said[key].rule})
+            return []
+        changes = []
+        for key, known in list(self._open.items()):
+            if _is_of_whole_job(known.finding) and known.finding.final and key not in said:
+                changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
+                del self._open[key]
         return changes
 
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
@@ -188,9 +217,10 @@ class Engine:
                 last[change.finding.key] = change.finding
         return [finding for key, finding in last.items() if key not in self._open]
 
-    def not_checked(self) -> list[NotChecked]:
+    def not_checked(self, but: str = "") -> list[NotChecked]:
+        """What could not be looked at; without what the detector of that name says."""
         lines = self.job.not_checked()
-        for detector in self._detectors:
+        for detector in (one for one in self._detectors if one.name != but):
             lines.extend(line for line in detector.not_checked(self.job) if line not in lines)
         return lines
 
@@ -210,6 +240,10 @@ class Engine:
         if job.phase == "ckpt_save":
             return "checkpointing"
         return "running"
+
+
+def _is_of_whole_job(finding: Finding) -> bool:
+    return finding.id in WHOLE_JOB and not finding.rule and not finding.told_by
 
 
 def _differs(before: Finding, after: Finding) -> bool:

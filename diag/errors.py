@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DiagError"]
+__all__ = ["Busy", "DiagError", "OtherJob"]
 
 
 class DiagError(Exception):
@@ -12,3 +12,11 @@ class DiagError(Exception):
         super().__init__(message)
         self.hint = hint
         self.exit_code = exit_code
+
+
+class Busy(DiagError):
+    """More is waiting to be taken in than soon can be: whoever asks comes again later."""
+
+
+class OtherJob(DiagError):
+    """A node of another job, which has the same token, reported to this one's hub."""

@@ -1,15 +1,16 @@
-"""Finds the ranks of a job among the descendants of its root process, by their environment."""
+"""Finds the ranks of a job among its processes (the descendants of its root, most often) by their environment."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from diag.launchers import Identity, identify, launches, redacted, relevant
 from diag.model import Placement
-from diag.sources.tree import Tree, is_python, read_environ, read_raw, split_stat
+from diag.sources.tree import Processes, Tree, is_python, read_environ, read_raw, split_stat
 
 __all__ = ["Found", "RankFinder"]
 
@@ -38,11 +39,11 @@ class RankFinder:
     outlives its rank, or a DataLoader worker that does and is adopted by CMD, is not that rank started again.
     """
 
-    def __init__(self, root_pid: int, host: str, proc: Path = PROC) -> None:
-        self.root_pid = root_pid
+    def __init__(self, where: int | Processes, host: str, proc: Path = PROC) -> None:
+        """`where` is the job's root process, or what else gives the processes to look at."""
         self._host = host
         self._proc = proc
-        self._tree = Tree(root_pid, proc)
+        self._tree = Tree(where, proc) if isinstance(where, int) else where
         self._known: dict[tuple[int, int], Identity | None] = {}
         self._told: dict[int, tuple[tuple[int, int], str]] = {}  # rank -> ((pid, start_ticks), launcher)
         self._told_python: set[int] = set()  # ranks
@@ -52,36 +53,36 @@ class RankFinder:
 
     def scan(self) -> list[Found]:
         """Ranks that are new, or whose process is another than last time (elastic restart)."""
-        pids = self._tree.scan()
-        stats = {pid: stat for pid in (self.root_pid, *pids) if (stat := self._stat(pid)) is not None}
+        pids = (*self._tree.roots, *self._tree.scan())
+        stats = {pid: found for pid in pids if (found := self._stat(pid)) is not None}
         identities: dict[int, Identity] = {}
         for pid, (ticks, _) in stats.items():
             identity = self._identity(pid, ticks)
             if identity is not None:
                 identities[pid] = identity
         self._forget({(pid, ticks) for pid, (ticks, _) in stats.items()})
-        found = []
+        new = []
         for rank, pid in self._topmost(self._leave_out(identities, stats), stats).items():
             key = (pid, stats[pid][0])
             if rank in self._told and self._told[rank][0] == key:
                 continue
             if self._is_settled(rank, key):
                 self._told[rank] = (key, identities[pid].launcher)
-                found.append(self._describe(pid, key[1], identities[pid]))
+                new.append(self._describe(pid, key[1], identities[pid]))
         self._note_inner(identities, stats)
-        return found
+        return new
 
     def sole_process(self) -> Found | None:
         """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank 0.
 
         `swift sft` on one GPU starts one process and waits for it: that one.
         """
-        pids = [pid for pid in (self.root_pid, *self._tree.scan()) if is_python(pid, self._proc)]
+        pids = [pid for pid in (*self._tree.roots, *self._tree.scan()) if is_python(pid, self._proc)]
         pid = next((pid for pid in pids if not launches(self._argv(pid))), pids[0] if pids else None)
-        stat = self._stat(pid) if pid is not None else None
-        if pid is None or stat is None:
+        known = self._stat(pid) if pid is not None else None
+        if pid is None or known is None:
             return None
-        return self._describe(pid, stat[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
+        return self._describe(pid, known[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
     def _leave_out(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> dict[int, Identity]:
         """Without what has a rank's variables and is none: launchers, and what was seen below a rank."""
@@ -197,13 +198,42 @@ class RankFinder:
 
     def output_files(self, pid: int) -> Iterator[tuple[str, Path, bool]]:
         """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection), and
-        whether it appends to them: then an earlier run's lines may stand before its own."""
+        whether it appends to them: then an earlier run's lines may stand before its own. Of another container the file is
+        named through that one's root."""
         for number, name in ((1, "stdout"), (2, "stderr")):
+            descriptor = self._proc / str(pid) / "fd" / str(number)
             try:
-                target = Path(os.readlink(self._proc / str(pid) / "fd" / str(number)))
+                target, file = Path(os.readlink(descriptor)), descriptor.stat()
             except OSError:
                 continue
-            if target.is_absolute() and target.is_file():
-                flags = read_raw(f"{self._proc}/{pid}/fdinfo/{number}") or b""
-                octal = next((line.split()[1] for line in flags.splitlines() if line.startswith(b"flags:")), b"0")
-                yield name, target, bool(int(octal, 8) & os.O_APPEND)
+            if not stat.S_ISREG(file.st_mode) or not target.is_absolute():
+                continue
+            for path in (target, Path(f"{self._proc}/{pid}/root{target}")):
+                if _is_same(path, file):
+                    flags = read_raw(f"{self._proc}/{pid}/fdinfo/{number}") or b""
+                    octal = next((line.split()[1] for line in flags.splitlines() if line.startswith(b"flags:")), b"0")
+                    yield name, path, bool(int(octal, 8) & os.O_APPEND)
+                    break
+
+    def why_not_heard(self, pid: int) -> tuple[str, str]:
+        """Why nothing that it prints is read, and what to do about it."""
+        try:
+            target = os.readlink(self._proc / str(pid) / "fd" / "1")
+        except OSError:
+            target = ""
+        if not target:
+            reason = "where standard output goes may not be looked up"
+        elif target.startswith(("pipe:", "socket:")):
+            reason = "standard output is a pipe (of the container's runtime, of srun), which has one reader only"
+        else:
+            reason = f"standard output is {target}, which is no file that diag can read"
+        return reason, ("let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
+                        "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept")
+
+
+def _is_same(path: Path, file: os.stat_result) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)

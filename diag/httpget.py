@@ -11,14 +11,15 @@ _LONGEST = 256 << 20
 _LONGEST_HEAD = 1 << 16
 
 
-def get(url: str, headers: dict[str, str], seconds: float) -> tuple[int, str, bytes]:
+def get(url: str, headers: dict[str, str], seconds: float, ca: str | None = None) -> tuple[int, str, bytes]:
     """Status, reason and body, all within `seconds`. No redirects, and no proxy: it must neither see this nor be waited
-    for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is taken.
+    for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is taken; with `ca`, a file of
+    certificates, whoever shows one of these is trusted, under any name: hubs go by addresses.
     """
     scheme, _, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     if scheme == "https":
-        return _by_library(place, slash + path, headers, seconds)
+        return _by_library(place, slash + path, headers, seconds, ca)
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):
         host, port = place, "80"
@@ -56,10 +57,13 @@ def _length(head: bytes) -> int:
     return _LONGEST
 
 
-def _by_library(place: str, path: str, headers: dict[str, str], seconds: float) -> tuple[int, str, bytes]:
+def _by_library(place: str, path: str, headers: dict[str, str], seconds: float, ca: str | None) -> tuple[int, str, bytes]:
     import http.client
+    import ssl
 
-    connection = http.client.HTTPSConnection(place, timeout=seconds)
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = ca is None
+    connection = http.client.HTTPSConnection(place, timeout=seconds, context=context)
     try:
         connection.request("GET", path or "/", headers=headers)
         answer = connection.getresponse()

@@ -20,13 +20,16 @@ import psutil
 
 import diag
 from diag.capture import JournalWriter
+from diag.cluster.hubside import HubAmongNodes
 from diag.detectors import make_detectors
-from diag.detectors.hang import wants_closer_look
+from diag.detectors.hang import HangDetector, wants_closer_look
+from diag.discovery import Target
 from diag.dumping import DumpTaker
-from diag.engine import Engine
+from diag.engine import CHECK_SECONDS, Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
 from diag.launchers import redacted
+from diag.launchers.job_name import job_name
 from diag.memory_peek import watchers
 from diag.model import Change, Placement, Record
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
@@ -35,10 +38,13 @@ from diag.rules.load import for_a_run
 from diag.rundir import RunDir
 from diag.settings import Settings
 from diag.sidecars import SidecarPool
+from diag.sources import digest as digest_source
+from diag.sources import exits
 from diag.sources import run as run_source
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
 from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
+from diag.sources.tree import Processes
 from diag.watches.ras import RasWatch
 from diag.watches.together import NodeWatches
 
@@ -65,7 +71,7 @@ class ToldClock:
         return self._last
 
 
-class Hub:
+class Hub(HubAmongNodes):
     """See the module. `on_change` is called on the loop's thread for each change, without the lock."""
 
     def __init__(
@@ -79,11 +85,16 @@ class Hub:
         talk: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] | None = None,
         ras_address: str | None = None,
+        attached: bool = False,
     ) -> None:
+        self._attached = attached  # to a job that another started: nobody relays what it prints
+        super().__init__()
         self.settings = settings
         self.run_dir = run_dir
         rules = for_a_run(settings.rules, talk)
-        self.engine = Engine(PARSERS, make_detectors(rules))
+        detectors = make_detectors(rules)
+        self._hang = next(one for one in detectors if isinstance(one, HangDetector))
+        self.engine = Engine(PARSERS, [*detectors, self._collector])
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__
@@ -93,6 +104,8 @@ class Hub:
         self.token: str | None = settings.token
         self.bound_beyond_loopback = False
         self.host = socket.gethostname()
+        self.job_id = job_name(settings.job_id, (), os.environ, self.run_id)
+        self.address = ""  # host:port by which others reach the server, once there is one
         self._on_change = on_change
         self._talk = talk
         self._clock = clock or ToldClock()
@@ -117,11 +130,18 @@ class Hub:
         self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
         self._next: dict[str, float] = {}
         self._mode = "normal"
+        self._alone: set[tuple[object, ...]] = set()  # what this node by itself would say of the job, as the job hub was told
 
     @property
     def _home(self) -> Path | None:
         """The run directory in which the job's own files are."""
         return self._job_dir or (self.run_dir.path if self.run_dir else None)
+
+    def targets(self) -> tuple[Target, ...]:
+        """See diag.discovery: this hub first, where it can be scraped, then those of the job that it knows of."""
+        scheme = "https" if self.settings.tls_cert else "http"
+        own = (Target(self.address, self.job_id, self.host, self.run_id, scheme),) if self.address else ()
+        return (*own, *self.other_targets())
 
     # -- taking records -----------------------------------------------------------------------------------
 
@@ -157,13 +177,14 @@ class Hub:
 
     # -- watching -----------------------------------------------------------------------------------------
 
-    def watch_job(self, argv: list[str], pid: int, world_size: int = 0) -> None:
-        """The job's root process is `pid`: look for its ranks from now on."""
+    def watch_job(self, argv: list[str], pid: int, world_size: int = 0, among: Processes | None = None) -> None:
+        """The job's root process is `pid`: look for its ranks from now on, below it or `among` these."""
+        self.job_id = job_name(self.settings.job_id, argv, os.environ, self.run_id)
         self.put(run_source.started(redacted(argv), pid, self.host, world_size))
         nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]
         if nets:
             self.put(run_source.expected(nets, self.host))
-        self._finder = RankFinder(pid, self.host)
+        self._finder = RankFinder(pid if among is None else among, self.host)
         self._finder_from = time.monotonic()
         self._watches.start(argv, pid)
 
@@ -200,12 +221,20 @@ class Hub:
                     changes += self._feed(record)
             changes += self.engine.advance(self._clock())
             self.counters.log_lines_total = self.engine.job.log_lines
+            alone: set[tuple[object, ...]] = {
+                (key, finding.klass, finding.ranks) for key, finding in self.engine.alone.items()
+            }
+        if self.member is not None and alone - self._alone:
+            self.member.nudge()  # what the others may be waiting to hear
+        self._alone = alone
         for change in changes:
             self._on_change(change)
 
     def _feed(self, record: Record) -> list[Change]:
         stamped = Record(record.source, record.payload, record.rank, record.host, record.emitted, self._clock())
         self.counters.records_total += 1
+        if record.source == exits.SOURCE and self.member is not None:
+            self.member.nudge()
         if self._journal is not None:
             self._note_journal(self._journal.write(stamped))
             self.counters.journal_bytes_total = self._journal.bytes_total
@@ -225,10 +254,22 @@ class Hub:
         if returncode is not None:
             self.put(run_source.ended(returncode, self.host))
         self._drain()
+        if self.member is not None:
+            failed = bool(returncode) and self.engine.job.interrupted_at is None
+            if failed:
+                self.settle(CHECK_SECONDS + 0.1, lambda: False)  # until a check has told what the last records come to
+            self.member.conclude(failed)
+            self._drain()
+            if failed and self._is_unexplained():
+                reason = "the job hub had no word on this failure"
+                self.put(Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self.host))
+                self._drain()
         with self.lock:
             changes = self.engine.finish()
         for change in changes:
             self._on_change(change)
+        if self.member is not None:
+            self.member.leave()
         self._flames.close()
         self._pool.close()
         self._watches.close()
@@ -280,7 +321,7 @@ class Hub:
             self.add_rank(found)
         waited = time.monotonic() - self._finder_from
         # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and late.
-        none = not self.engine.job.ranks and not self.environment
+        none = not self.engine.job.ranks and not self.environment and not self._of_several
         if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
             lone = self._finder.sole_process()
             if lone is not None:
@@ -298,9 +339,14 @@ class Hub:
         if len(self.environment) == 1:
             self._watches.first_rank(found.placement.pid)
         self.ras.rank_found(found.placement, found.variables)
+        self._learn_nodes(found)
         self._pool.watch(found.placement)
         if self._finder is not None:
-            for stream, path, appended in self._finder.output_files(found.placement.pid):
+            printed = list(self._finder.output_files(found.placement.pid))
+            if self._attached and not printed:
+                self.put(run_source.failed("output", *self._finder.why_not_heard(found.placement.pid),
+                                           rank=found.placement.rank, host=self.host))
+            for stream, path, appended in printed:
                 earlier = appended and path.parent != self._job_dir  # `>> train.log`: an older run's lines come first
                 self._files.follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier)
         named = found.variables.get("NCCL_DEBUG_FILE", "")
@@ -314,9 +360,12 @@ class Hub:
     def _choose_mode(self) -> None:
         with self.lock:
             closer = wants_closer_look(self._clock(), self.engine.job)
+            closer |= self.member is not None and self.member.detail_wanted
             watching = watchers(self.engine.job.ranks.values())
             self.ras.tend(closer, self.engine.job)
         mode = "closer" if closer else "normal"
+        if mode != self._mode and self.member is not None:
+            self.member.nudge()
         self._mode = mode
         self._pool.set_mode(mode)
         self._pool.set_memory_watchers(watching)
@@ -340,9 +389,9 @@ class Hub:
         """See HubView. py-spy is started from here, because the ranks' hook allows this process and its descendants."""
         return await self._flames.record(place, wanted)
 
-    async def dump(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
+    async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """See HubView."""
-        return await self._dumps.take(deadline, native=native)
+        return await self._dumps.take(deadline, native=native, scope=scope)
 
     def _flush_journal(self) -> bool:
         if self._journal is not None:

@@ -173,6 +173,8 @@ class Finding:
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
     rule: str = ""  # of the rule that says so: detectors know more, and one that names the same takes its place
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
+    hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
+    told_by: str = ""  # the host of the job hub, where it judges all nodes
 
     @property
     def key(self) -> tuple[str, str]:
@@ -195,6 +197,8 @@ class Finding:
             "advice": self.advice,
             "evidence": [item.to_json() for item in self.evidence],
             **({"rule": self.rule} if self.rule else {}),
+            **({"hosts": list(self.hosts)} if self.hosts else {}),
+            **({"told_by": self.told_by} if self.told_by else {}),
         }
 
 

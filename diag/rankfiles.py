@@ -20,6 +20,7 @@ __all__ = ["RankFiles"]
 
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
+_THROUGH_ROOT = re.compile(r"/proc/\d+/root/", re.ASCII)
 
 
 class RankFiles:
@@ -40,7 +41,7 @@ class RankFiles:
                 self._left_out.add(path.resolve())
 
     def follow(self, path: Path, stream: str, rank: int | None, *, from_end: bool = False) -> None:
-        real = path.resolve()
+        real = self._known_as(path)
         if real in self._left_out:
             return
         if real in self._followers:
@@ -50,6 +51,13 @@ class RankFiles:
             return
         with contextlib.suppress(OSError):
             self._followers[real] = (rank, FileFollower(real, stream, from_end=from_end))
+
+    def _known_as(self, path: Path) -> Path:
+        """The name that the file is followed by. What is seen through another process's root keeps that name, as links in it lead
+        elsewhere, unless another rank's root shows the same file."""
+        if not _THROUGH_ROOT.match(str(path)):
+            return path.resolve()
+        return next((known for known in self._followers if _is_one_file(known, path)), path)
 
     def await_nccl(self, named: str, pid: int, rank: int, *, host: str = "") -> None:
         """Follow the NCCL_DEBUG_FILE that a rank was given, once NCCL has made it.
@@ -100,6 +108,13 @@ class RankFiles:
             with contextlib.suppress(OSError):
                 for payload in follower.read_rest():
                     self._put(payload, rank)
+
+
+def _is_one_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def _is_newer_file(path: Path, since: float) -> bool:

@@ -9,11 +9,13 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from diag.capture import JournalReader, segments
 from diag.detectors import make_detectors
+from diag.detectors.cluster import make_job_detectors
 from diag.engine import Engine
 from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
@@ -24,6 +26,7 @@ from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
 from diag.progress import Progress
 from diag.rundir import read_run
+from diag.sources.digest import SOURCE as DIGESTS
 from diag.sources.parsers import PARSERS
 
 if TYPE_CHECKING:
@@ -41,7 +44,8 @@ def replay_records(
 ) -> tuple[Engine, list[Change]]:
     """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges.
     `rules` in place of those that come with diag."""
-    engine = Engine(PARSERS, make_detectors(rules))
+    records, digests = _of_job_hub(records)
+    engine = Engine(PARSERS, make_job_detectors() if digests else make_detectors(rules))
     if ends is not None:
         places = LinePlaces()
         engine = Engine(PARSERS, [*make_detectors(rules), ends, places], _LOG_CHECK_SECONDS)
@@ -55,6 +59,13 @@ def replay_records(
             changes += engine.feed(record)
     changes += engine.finish()
     return engine, changes
+
+
+def _of_job_hub(records: Iterable[Record]) -> tuple[Iterable[Record], bool]:
+    """Whether they are the journal of a job hub (`job/` in its run directory): digests of all nodes, judged by its detectors."""
+    flow = iter(records)
+    first = next(flow, None)
+    return ((), False) if first is None else (chain([first], flow), first.source == DIGESTS)
 
 
 def replay(

@@ -24,10 +24,20 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="DIAG_", toml_file="diag.toml", frozen=True, extra="forbid")
 
     run_root: Path | None = Field(None, description="where run directories are made; default: a cache directory of the user")
-    host: str = Field("127.0.0.1", description="address the HTTP server listens on")
+    host: str = Field("", description="address the HTTP server listens on; empty: 127.0.0.1, and all addresses once the "
+                      "hubs of several nodes join")
     port: int = Field(9095, ge=0, le=65535, description="port of the HTTP server; 0, or when taken: any free one")
     http: bool = Field(True, description="serve HTTP at all")
+    job_id: str = Field("", description="what the job is called in labels, the same on all its nodes; default: Slurm's job id, "
+                        "torchrun's --rdzv-id, else the run's id")
+    sd_file: Path | None = Field(None, description="tell Prometheus of this hub in a file for file_sd; in a directory: one a hub")
     token: str | None = Field(None, description="bearer token; made up when the server listens beyond loopback")
+    token_file: Path | None = Field(None, description="file that holds the token, such as a mounted secret")
+    nodes: str = Field("auto", description="the nodes whose hubs join: auto (as the launcher's environment tells), off, a list "
+                       "host[:port],... in the order of node ranks, or @FILE with one host a line")
+    tls_cert: Path | None = Field(None, description="certificate (PEM) for HTTPS; with tls_key")
+    tls_key: Path | None = Field(None, description="its key")
+    tls_ca: Path | None = Field(None, description="certificates that other nodes' hubs are trusted by")
     inject: bool = Field(True, description="put the in-rank hook on PYTHONPATH (ptrace permission, stacks by signal)")
     flight_recorder: bool = Field(True, description="let torch's worker server answer for the Flight Recorder of each rank")
     nccl_debug: bool = Field(True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither")
@@ -62,7 +72,7 @@ def load(**flags: Any) -> Settings:
     """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and where."""
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise DiagError(
@@ -72,3 +82,16 @@ def load(**flags: Any) -> Settings:
         ) from None
     except (ValueError, OSError) as error:  # a diag.toml that is no TOML, or not ours to read
         raise DiagError(f"diag.toml cannot be read: {error}", hint="mend or remove it", exit_code=2) from None
+    if settings.token is None and settings.token_file is not None:
+        return settings.model_copy(update={"token": _read_token(settings.token_file)})
+    return settings
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DiagError(f"the token in {path} cannot be read: {error}", hint="token_file, DIAG_TOKEN_FILE", exit_code=2) from None
+    if not token:
+        raise DiagError(f"{path} holds no token: it is empty", hint="token_file, DIAG_TOKEN_FILE", exit_code=2)
+    return token

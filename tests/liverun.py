@@ -21,16 +21,14 @@ DIAG = [sys.executable, "-m", "diag"]
 _FAULT = re.compile(r"\[diag\.fault\] rank (\d+): ([\w-]+) .*?at=([\d.]+)")
 
 
-class LiveRun:
-    """`diag run` in a process group of its own; `finding` waits for a condition on what it found, never sleeps blindly."""
+class WatchedRun:
+    """A `diag run` seen through its terminal and its run directory below `root`; `until` waits for a condition."""
 
-    def __init__(self, tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None) -> None:
-        self.root = tmp_path / "runs"
-        self.out = tmp_path / "terminal.txt"
-        self._file = open(self.out, "wb")  # noqa: SIM115 - closed by end()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DIAG_FAULT_DIR": str(tmp_path), **(env or {})}
-        argv = [*DIAG, "run", "--port", "0", "--run-root", str(self.root), *options, "--", *command]
-        self.process = psutil.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    process: psutil.Popen | subprocess.Popen[bytes]
+
+    def __init__(self, root: Path, out: Path) -> None:
+        self.root = root
+        self.out = out
 
     @property
     def text(self) -> str:
@@ -81,6 +79,17 @@ class LiveRun:
 
     def wait(self, seconds: float) -> int:
         return int(self.process.wait(seconds))
+
+
+class LiveRun(WatchedRun):
+    """`diag run` in a process group of its own."""
+
+    def __init__(self, tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None) -> None:
+        super().__init__(tmp_path / "runs", tmp_path / "terminal.txt")
+        self._file = open(self.out, "wb")  # noqa: SIM115 - closed by end()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DIAG_FAULT_DIR": str(tmp_path), **(env or {})}
+        argv = [*DIAG, "run", "--port", "0", "--run-root", str(self.root), *options, "--", *command]
+        self.process = psutil.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
 
     def tree(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -6,6 +6,9 @@ import argparse
 import itertools
 import json
 import os
+from collections.abc import Iterator
+
+from diag.errors import DiagError
 
 __all__ = ["add", "run"]
 
@@ -15,6 +18,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="of several nodes: node 0 listens this "
                         "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try")
     parser.add_argument("--no-load", action="store_true", help="read the versions of the software, but import nothing of it")
+    parser.add_argument("--manifest", action="append", metavar="FILE", help="look at Kubernetes manifests, not at this machine: "
+                        "a file, a folder, - for stdin; may be repeated")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run")
 
 
@@ -26,16 +31,23 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import CHECKS, document, summary, text
+    from diag.preflight import CHECKS, Line, document, summary, text
+    from diag.preflight.manifest import check_manifests
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.manifest and words:
+        raise DiagError("--manifest and a command do not go together", hint="the command stands in the manifest", exit_code=2)
     colour = os.isatty(1) and "NO_COLOR" not in os.environ
     lines = []
-    here = (line for check in CHECKS for line in check(words))
-    # Imports take seconds, more on one node than on another: the nodes meet before them.
-    for line in itertools.chain(here, check_network(words, args.wait), check_software(words, loads=not args.no_load)):
+    if args.manifest:
+        checks: Iterator[Line] = check_manifests(args.manifest)
+    else:
+        here = (line for check in CHECKS for line in check(words))
+        # Imports take seconds, more on one node than on another: the nodes meet before them.
+        checks = itertools.chain(here, check_network(words, args.wait), check_software(words, loads=not args.no_load))
+    for line in checks:
         lines.append(line)
         if not args.json:  # at once: node 0 may wait for the others between two lines
             print(text([line], colour=colour), flush=True)

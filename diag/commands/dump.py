@@ -31,14 +31,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON")
     parser.add_argument("--native", action="store_true",
                         help="also C frames of one rank of each stack class, 8 at most; stops these ranks for about a second")
-    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback")
+    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback (default: DIAG_TOKEN)")
+    parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
+                        "DIAG_TLS_CA)")
     parser.add_argument("--seconds", type=float, metavar="S",
                         help=f"answer within S seconds (default {_SECONDS:g}, with --native {_NATIVE_SECONDS:g})")
 
 
 def run(args: argparse.Namespace) -> int:
-    url, token, run_path = _endpoint(args)
-    document = _ask(args, url, token, run_path)
+    url, token, run_path, ca = _endpoint(args)
+    document = _ask(args, url, token, run_path, ca)
     if args.output is not None:
         _copy(document, args.output)
     if args.json:
@@ -73,9 +75,11 @@ def _columns() -> int:
         return 80
 
 
-def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None]:
+def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
+    """Address, token, run directory and certificates of the hub to ask."""
+    given, ca = args.token or os.environ.get("DIAG_TOKEN"), args.tls_ca or os.environ.get("DIAG_TLS_CA")
     if args.endpoint:
-        return args.endpoint.rstrip("/"), args.token, None
+        return args.endpoint.rstrip("/"), given, None, ca
     from diag.runs import live_in, places, read_run
 
     if args.run_dir is not None:
@@ -92,7 +96,7 @@ def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None]:
         raise DiagError(f"the run in {path} has ended", hint=f"diag replay {path}")
     if not data.get("url"):
         raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint=f"its journal can be read: diag replay {path}")
-    return str(data["url"]).rstrip("/"), data.get("token") or args.token, path
+    return str(data["url"]).rstrip("/"), data.get("token") or given, path, data.get("tls_ca") or ca
 
 
 def _run_root() -> str | None:
@@ -106,7 +110,7 @@ def _run_root() -> str | None:
     return str(configured) if configured else None
 
 
-def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | None) -> dict[str, Any]:
+def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
     from diag.httpget import get
@@ -118,7 +122,7 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        status, reason, body = get(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS)
+        status, reason, body = get(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
         if status != 200:
             raise DiagError(f"{url} answers {status} {reason}", hint="give --token (run.json has it)" if status == 401 else "")
         document: dict[str, Any] = json.loads(body)

@@ -36,7 +36,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
     where.add_argument("--from", dest="source", type=Path, metavar="PATH",
                        help="draw what was recorded: a run directory or a bundle; no process is looked at")
-    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback")
+    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback (default: DIAG_TOKEN)")
+    parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
+                        "DIAG_TLS_CA)")
 
 
 def _between(low: int, high: int) -> Any:
@@ -91,11 +93,12 @@ def _write(data: bytes, target: str) -> None:
 
 def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     import http.client
+    import ssl
     import urllib.error
     import urllib.parse
     import urllib.request
 
-    url, token, _ = _endpoint(args)
+    url, token, _, ca = _endpoint(args)
     if not url.startswith(("http://", "https://")):
         raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
     wanted: dict[str, str] = {"format": args.format, "children": str(args.children).lower()}
@@ -108,7 +111,10 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     request = urllib.request.Request(f"{url}{path}?{urllib.parse.urlencode(wanted)}")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy must not see this, nor be waited for
+    context = ssl.create_default_context(cafile=ca)
+    context.check_hostname = ca is None  # hubs go by addresses
+    # A proxy must not see this, nor be waited for.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(request, timeout=args.seconds + _GRACE_SECONDS) as answer:
             data: bytes = answer.read()

@@ -18,8 +18,9 @@ from diag.errors import DiagError
 
 if TYPE_CHECKING:
     from diag.command import Command
+    from diag.discovery import SdFile
     from diag.hub import Hub
-    from diag.outputs.server import Server
+    from diag.outputs.serving import Serving
     from diag.relay import Outlet, Relay
     from diag.rundir import RunDir
     from diag.settings import Settings
@@ -45,6 +46,8 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-root", type=Path, metavar="DIR", help="make the run directory in DIR")
     parser.add_argument("--host", metavar="ADDRESS", help="HTTP address (default 127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="HTTP port (default 9095; 0: any free one)")
+    parser.add_argument("--nodes", metavar="auto|off|HOSTS", help="whose hubs join to judge one job: auto (default, needs "
+                        "DIAG_TOKEN), off, host[:port],... or @FILE")
     parser.add_argument("--no-http", action="store_const", const=False, dest="http", default=None, help="serve no HTTP")
     parser.add_argument("--stack-seconds", type=float, metavar="S", help="time between stack samples (default 5)")
     parser.add_argument("--ras", choices=("auto", "force", "off"), help="ask NCCL RAS under suspicion (default auto: NCCL 2.28.7 "
@@ -52,6 +55,10 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect-net", metavar="NAME[,NAME]", help="networks that NCCL is meant to use between nodes, such as "
                         "'IB,IBext*' or Socket (default: anything but sockets)")
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag")
+    parser.add_argument("--job-id", metavar="NAME", help="what the job is called in labels (default: Slurm's job id, torchrun's "
+                        "--rdzv-id, else the run's id)")
+    parser.add_argument("--sd-file", type=Path, metavar="PATH", help="tell Prometheus of this hub in a file for file_sd; in a "
+                        "directory: DIR/JOB-NODE.json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
         settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, inject=args.inject,
                         nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds, ras=args.ras,
-                        expected_net=args.expect_net, rules=args.rules)
+                        expected_net=args.expect_net, rules=args.rules, nodes=args.nodes, job_id=args.job_id,
+                        sd_file=args.sd_file)
         return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
     finally:
         prepared.witness.close()
@@ -87,7 +95,8 @@ class _Runner:
         self.quiet = quiet
         self.notes: list[str] = []
         self.relay: Relay | None = None
-        self.server: Server | None = None
+        self.serving: Serving | None = None
+        self.sd_file: SdFile | None = None
         self.hub: Hub | None = None
 
     def say(self, text: str) -> None:
@@ -232,28 +241,39 @@ class _Runner:
 
     def _watch(self, hub: Hub, run_dir: RunDir | None, command: Command, outlets: Sequence[Outlet]) -> None:
         """Until CMD ends."""
+        from diag.launchers.nodes import nodes_of
+        from diag.outputs.serving import Serving
+
         hub.own_output(outlet.lane.path for outlet in outlets)
         hub.watch_job(self.words, command.pid)
-        self.server = server = start_server(hub, self.settings, self.say)
-        publish(hub, run_dir, server, self.words, command.pid)
+        serving = self.serving = Serving(
+            hub, self.settings, self.say, lambda: publish(hub, run_dir, serving.url, self.words, command.pid)
+        )
+        serving.start()
+        publish(hub, run_dir, serving.url, self.words, command.pid)
+        self.sd_file = start_sd_file(hub, self.settings, self.say)
         if not self.quiet:
-            where = f", page {server.url}" if server else ""
+            where = f", page {serving.url}" if serving.url else ""
             folder = f", run directory {run_dir.path}" if run_dir else ""
             self.say(f"diag {hub.version}: watching pid {command.pid}{where}{folder}")
+        hub.open_to_nodes = serving.open_to_nodes
+        hub.join(nodes_of(self.words, os.environ, self.settings.nodes))
         hub.loop(lambda: command.wait(0) is not None)
 
     def _conclude(self, hub: Hub, run_dir: RunDir | None, command: Command, relay: Relay) -> None:
         from diag.engine import report
         from diag.outputs.text import summary_line
 
+        if self.sd_file is not None:
+            self.sd_file.close()
         relay.flush(5.0)
         hub.end_output()
         # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
         hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
         hub.finish(command.returncode)
         publish(hub, run_dir, None, self.words, command.pid, ended=command.returncode)
-        if self.server is not None:
-            self.server.stop(1.0)
+        if self.serving is not None:
+            self.serving.stop()
         if not self.quiet:
             document = report(hub.engine, resolved=True)
             seconds = time.time() - hub.started_at
@@ -297,35 +317,20 @@ def _interrupted(hub: Hub | None, number: int) -> None:
         hub.put(run_source.interrupted(number, hub.host))
 
 
-def start_server(hub: Hub, settings: Settings, say: object) -> Server | None:
-    """HTTP, or a line that says why not: nothing of it may stop the job."""
-    if not settings.http or not callable(say):
+def start_sd_file(hub: Hub, settings: Settings, say: Callable[[str], None]) -> SdFile | None:
+    """The file by which Prometheus finds this hub, where one was asked for and there is a server to find."""
+    if settings.sd_file is None:
         return None
-    from diag.outputs.server import CannotServe, PortTaken, serve
+    from diag.discovery import SdFile
 
-    hub.bound_beyond_loopback = settings.host not in ("127.0.0.1", "localhost", "::1")
-    if hub.bound_beyond_loopback and hub.token is None:
-        import secrets
-
-        hub.token = secrets.token_urlsafe(24)
-    problem: Exception | None = None
-    for port in (settings.port, 0):
-        try:
-            return serve(hub, settings.host, port)
-        except PortTaken as error:
-            problem = error
-        except CannotServe as error:
-            say(f"diag: no HTTP: {error}")
-            return None
-        except ImportError as error:  # a broken installation of fastapi or uvicorn: findings go on without a page
-            say(f"diag: no HTTP: {error}; reinstall diag's packages (pip install --force-reinstall diag)")
-            return None
-    say(f"diag: no HTTP: {problem}")
-    return None
+    if not hub.address:
+        say(f"diag: {settings.sd_file} is not written: without HTTP there is nothing to scrape")
+        return None
+    return SdFile(settings.sd_file, hub, say).start()
 
 
 def publish(
-    hub: Hub, run_dir: RunDir | None, server: Server | None, words: list[str], pid: int, *, ended: int | None = None
+    hub: Hub, run_dir: RunDir | None, url: str | None, words: list[str], pid: int, *, ended: int | None = None
 ) -> None:
     """What other commands need to find this run."""
     if run_dir is None:
@@ -335,10 +340,16 @@ def publish(
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     run_dir.publish({
         "diag_version": hub.version, "argv": redacted(words), "pid": pid, "hub_start_ticks": int(stat[19]),
-        "url": server.url if server else None, "token": hub.token, "started_at": hub.started_at,
-        "nccl_ras_addr": hub.ras.address,
+        "url": url, "token": hub.token, "started_at": hub.started_at,
+        "nccl_ras_addr": hub.ras.address, "tls_ca": _own_certificate(hub),
         "ended": ended is not None, "returncode": ended,
     })
+
+
+def _own_certificate(hub: Hub) -> str | None:
+    """By which commands on this machine trust the hub."""
+    path = hub.settings.tls_ca or hub.settings.tls_cert
+    return str(path.absolute()) if path is not None else None
 
 
 def _width() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diag.detectors import checkpoint, gpu, memory, training
+from diag.detectors.cluster.verdict import VerdictDetector
 from diag.detectors.environment import EnvHarmfulDetector, EnvNoEffectDetector
 from diag.detectors.hang import HangDetector
 from diag.detectors.network import (
@@ -48,5 +49,6 @@ DETECTORS: tuple[type[Detector], ...] = (
 
 
 def make_detectors(rules: RuleSet | None = None) -> list[Detector]:
-    """Fresh ones: detectors hold state of one job. `rules` in place of those that come with diag."""
-    return [SignatureDetector(rules) if kind is SignatureDetector else kind() for kind in DETECTORS]
+    """Fresh ones: detectors hold state of one job. `rules` in place of those that come with diag. The last passes on
+    what the job hub says."""
+    return [*(SignatureDetector(rules) if kind is SignatureDetector else kind() for kind in DETECTORS), VerdictDetector()]

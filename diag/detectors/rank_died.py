@@ -238,4 +238,9 @@ def _advice(cause: str, rank: RankState, explained: str) -> str:
         )
     if explained:
         return f"The {explained} finding says why rank {rank.rank} failed and what to change. The other ranks' errors follow."
+    if CASCADE.search(_last_error(rank)):  # and of what it lost nothing is seen: it was on another node, most often
+        return (
+            f"Rank {rank.rank} lost a connection: the rank at its other end (the address in its last line, if there is one) was "
+            "gone before it. Look at that node: its diag, its log, its console."
+        )
     return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."

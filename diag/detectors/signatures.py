@@ -21,6 +21,10 @@ __all__ = ["SignatureDetector", "fill"]
 
 _SETTLE_SECONDS = 2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
+# What is said so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time limit send SIGTERM
+# to every process, data workers too, and a rank calls that an error of its own. A save that fails later is still named. Ours.
+_AFTER_SIGNAL_SECONDS = 10.0
+_BEFORE_SIGNAL_SECONDS = 0.5  # the rank's pipe may be read before diag's own signal
 _MOST_AFTER = 2  # consequences that are named
 _LONGEST_GROUP = 160
 _MOST_WORLD = 1 << 17
@@ -111,6 +115,8 @@ class SignatureDetector:
             return False
         if job.returncode is None and now - hit.at < _SETTLE_SECONDS:
             return False
+        if hit.rule.source == "log" and _asked_to_end(hit.at, job):
+            return False
         if hit.rule.kind != "exception":
             return True
         ranks = [job.ranks[rank] for rank in hit.ranks if rank in job.ranks] or None
@@ -149,6 +155,11 @@ def fill(text: str, words: Mapping[str, str]) -> str:
     'rank 1 has no module apex'
     """
     return _PLACE.sub(lambda match: words.get(match[1], match[0])[:_LONGEST_GROUP], text)
+
+
+def _asked_to_end(at: float, job: JobState) -> bool:
+    signalled = job.interrupted_at
+    return signalled is not None and signalled - _BEFORE_SIGNAL_SECONDS <= at <= signalled + _AFTER_SIGNAL_SECONDS
 
 
 def _frames(hit: Hit) -> list[str]:

@@ -203,8 +203,9 @@ def _save(flags: Flags, version: tuple[int, ...], kind: str, plain: bool) -> Sav
     safetensors = flags.flag("save_safetensors", default=version >= (3, 12)) and not plain
     persistent = flags.flag("use_persistent_ckpt_worker")
     return Save(
-        # swift/megatron/trainers/base.py, save_checkpoint: with safetensors and no optimizer the model is not written twice
-        sharded=not (safetensors and no_optimizer and version >= (4,)),
+        # swift/megatron/trainers/base.py, save_checkpoint (3.12.6, 4.6.0): with safetensors and no optimizer the model is not
+        # written twice
+        sharded=not (safetensors and no_optimizer and version >= (3, 12)),
         optimizer=not no_optimizer,
         safetensors=safetensors,
         asynchronous=flags.flag("async_save"),

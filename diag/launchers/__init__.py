@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "launches", "redacted", "relevant"]
+__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "is_diag", "launches", "redacted", "relevant"]
 
 Environment = Mapping[str, str]
 
@@ -53,14 +53,12 @@ def _openmpi(env: Environment) -> Identity | None:
     rank = _number(env, "OMPI_COMM_WORLD_RANK")
     if rank is None:
         return None
-    return Identity(
-        rank,
-        _number(env, "OMPI_COMM_WORLD_LOCAL_RANK") or 0,
-        _number(env, "OMPI_COMM_WORLD_SIZE") or rank + 1,
-        "openmpi",
-        _number(env, "OMPI_COMM_WORLD_NODE_RANK") or 0,
-        _number(env, "OMPI_COMM_WORLD_LOCAL_SIZE") or 0,
-    )
+    local = _number(env, "OMPI_COMM_WORLD_LOCAL_RANK") or 0
+    on_node = _number(env, "OMPI_COMM_WORLD_LOCAL_SIZE") or 0
+    size = _number(env, "OMPI_COMM_WORLD_SIZE") or rank + 1
+    # OMPI_COMM_WORLD_NODE_RANK is the process's place on its node, not the node's number. Ranks fill node after node.
+    node_rank = (rank - local) // on_node if on_node and rank >= local and (rank - local) % on_node == 0 else 0
+    return Identity(rank, local, size, "openmpi", node_rank, on_node)
 
 
 def _slurm(env: Environment) -> Identity | None:
@@ -121,20 +119,38 @@ def launches(argv: Sequence[str]) -> bool:
     >>> launches(["python", "-u", "train.py"])
     False
     """
+    program, module = _started(argv)
+    return module in _MODULES if module else program in _PROGRAMS
+
+
+def is_diag(argv: Sequence[str]) -> bool:
+    """Whether this command line is diag's own, which has a rank's variables where srun started it.
+
+    >>> is_diag(["python3", "-m", "diag.sidecar", "{}"]), is_diag(["/usr/bin/python3", "/usr/bin/diag", "run", "--", "x"])
+    (True, True)
+    >>> is_diag(["python", "-m", "diag.job"])
+    False
+    """
+    program, module = _started(argv)
+    return module in ("diag", "diag.sidecar") if module else program == "diag"
+
+
+def _started(argv: Sequence[str]) -> tuple[str, str]:
+    """Name of the program or of Python's script, and Python's module; the other is empty."""
     words = iter(argv)
     program = next(words, "").rpartition("/")[2]
     if not program.startswith("python"):
-        return program in _PROGRAMS
+        return program, ""
     for word in words:
         if word == "-m":
-            return next(words, "") in _MODULES
+            return "", next(words, "")
         if word == "-c":
-            return False
+            break
         if word in ("-X", "-W"):
             next(words, "")
         elif not word.startswith("-"):
-            return word.rpartition("/")[2] in _PROGRAMS
-    return False
+            return word.rpartition("/")[2], ""
+    return "", ""
 
 
 # What goes into the journal of a rank's environment: nothing else does, so no token or password can.

@@ -9,21 +9,25 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import json
 import logging
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Collection
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+from diag.discovery import sd_document
 from diag.engine import report
-from diag.errors import DiagError
+from diag.errors import Busy, DiagError, OtherJob
 from diag.model import format_ranks
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, stack_classes, stacks_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["create_app", "is_loopback"]
@@ -34,6 +38,8 @@ DUMP_SECONDS = 10.0  # contracts: complete or explained within 10 s
 _LONGEST_DUMP_SECONDS = 60.0
 _DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its caller must hear of it
 _LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 10 s
+_LONGEST_DIGEST = 64 << 20
+_NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
 _OPEN_TO_ALL = frozenset({"/metrics", "/healthz"})
 _T = TypeVar("_T")
 
@@ -112,8 +118,11 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
 
     @app.get("/ranks", responses={200: {"model": schema.Ranks}}, response_class=Response)
     async def ranks() -> Response:
-        """Every rank of this node: its state, what its main thread does, what moved last, what it uses."""
+        """Every rank of this node, and of all where this hub judges the whole job: its state, what its main thread does,
+        what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
+        others = view.other_ranks()
+        rows = sorted([*rows, *others], key=lambda row: int(row["rank"])) if others else rows
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows})
 
     @app.get(
@@ -151,6 +160,10 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         state = await reading(lambda: view.engine.job.ranks.get(rank))
         if state is None:
             seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
+            there = next((node for node in view.nodes() if rank in node["ranks"]), None)
+            if there is not None:
+                hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
+                return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
             return answer({"detail": f"rank {rank} was not seen on this node", "hint": f"seen: ranks {seen or 'none'}"}, 404)
         if not state.alive:
             said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
@@ -170,7 +183,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         return drawing(flame.write(profile, form), form)
 
     @app.get("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
-    async def dump(
+    async def dump(  # noqa: PLR0917 - FastAPI passes them by name
         deadline: Annotated[
             float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
         ] = DUMP_SECONDS,
@@ -178,20 +191,44 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         columns: Annotated[int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")] = 0,
         colour: Annotated[bool, Query(description="that text with colours")] = False,
         lang: Annotated[Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")] = "en",
+        scope: Annotated[Literal["job", "node"], Query(description="node: of this node only, as other hubs ask")] = "job",
     ) -> Response:
         """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
         being made get that one."""
-        kind = "native" if native else "now"
+        kind = f"{scope}-native" if native else scope
         task = dumps.get(kind)
         if task is None or task.done():
-            task = dumps[kind] = asyncio.ensure_future(view.dump(deadline, native=True) if native else view.dump(deadline))
+            task = dumps[kind] = asyncio.ensure_future(view.dump(deadline, native=native, scope=scope))
         try:
             document = await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS)
         except asyncio.TimeoutError:
             raise HTTPException(504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s") from None
-        if not columns:
+        if not columns or "report" not in document:
             return answer(document)
         return answer({**document, "screen": dump_text(document, colour=colour, width=columns, lang=lang)})
+
+    @app.post("/digests", responses={409: {"model": schema.Error}}, response_class=Response)
+    async def digests(request: Request) -> Response:
+        """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to report again."""
+        try:
+            if not view.takes_digests:  # before anything is read: on loopback any user of the machine may ask
+                raise HTTPException(409, _NOT_JOINED)
+            document = _unpacked(await _body(request), request.headers.get("content-encoding", ""))
+            told = view.take_digest(document, _plain_address(request.client.host if request.client else ""))
+        except Busy as error:
+            raise HTTPException(503, str(error)) from None
+        except OtherJob as error:
+            raise HTTPException(403, str(error)) from None
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
+            raise HTTPException(422, f"this is no digest: {type(error).__name__}: {str(error)[:200]}") from None
+        if told is None:
+            raise HTTPException(409, _NOT_JOINED)
+        return answer(told)
+
+    @app.get("/nodes", responses={200: {"model": schema.Nodes}}, response_class=Response)
+    async def nodes() -> Response:
+        """The nodes of the job: who was heard when. Complete on the job hub."""
+        return answer({"schema": "diag.nodes/1", "nodes": view.nodes()})
 
     @app.get("/metrics", response_class=Response)
     async def metrics(request: Request) -> Response:
@@ -199,6 +236,11 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         taken = await reading(lambda: families(view))
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
+
+    @app.get("/sd", responses={200: {"model": list[schema.SdGroup]}}, response_class=Response)
+    async def sd() -> Response:
+        """The hubs of the job, for `http_sd_configs` of Prometheus."""
+        return answer(sd_document(view.targets()))
 
     @app.get("/healthz", responses={200: {"model": schema.Health}}, response_class=Response)
     async def healthz() -> Response:
@@ -236,6 +278,7 @@ class _Guard:
 
     def __init__(self, app: "ASGIApp", *, view: HubView, host: str, clock: Callable[[], float]) -> None:
         self._app = app
+        self._view = view
         self._token = view.token
         self._beyond = view.bound_beyond_loopback or not is_loopback(host)
         self._hosts: Collection[str] = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host.lower()}
@@ -263,6 +306,8 @@ class _Guard:
             await self._app(scope, receive, send_with_headers)
             return
         status, detail = refusal
+        if status == 401 and scope["path"] == "/digests" and scope.get("client"):
+            self._view.refuse_digest(_plain_address(scope["client"][0]))
         body = json_bytes({"detail": detail})
         extra = [(b"www-authenticate", b'Bearer realm="diag", Basic realm="diag"')] if status == 401 else []
         start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
@@ -292,6 +337,42 @@ class _Guard:
             return headers.get("sec-fetch-mode") != "navigate" or method != "GET" or path.endswith(("/dump", "/flame"))
         origin = headers.get("origin")
         return method not in ("GET", "HEAD") and origin is not None and origin.partition("//")[2] != headers.get("host")
+
+
+async def _body(request: "Request") -> bytes:
+    """The body as it was sent. Raises ValueError for more than a digest can have: this process is in the job's memory cgroup."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_DIGEST:
+            raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+    return bytes(body)
+
+
+def _unpacked(body: bytes, encoding: str) -> dict[str, Any]:
+    """The JSON of a request. Raises ValueError or zlib.error for what is none, or too much."""
+    if encoding == "gzip":
+        unpack = zlib.decompressobj(31)
+        body = unpack.decompress(body, _LONGEST_DIGEST)
+        if unpack.unconsumed_tail:
+            raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+    document = json.loads(body, parse_constant=_no_number)
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    return document
+
+
+def _plain_address(host: str) -> str:
+    """An IPv4 address as such, also where a socket of both families took it.
+
+    >>> _plain_address("::ffff:10.0.0.2")
+    '10.0.0.2'
+    """
+    return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def _token_matches(authorization: str, token: str) -> bool:

@@ -27,6 +27,7 @@ from diag.engine import Engine
 from diag.model import ChangeKind
 from diag.observations import GpuSample
 from diag.outputs.checkpoint_metrics import CHECKPOINT_METRICS, checkpoint_samples
+from diag.outputs.cluster_metrics import CLUSTER_METRICS, cluster_samples
 from diag.outputs.gpu_metrics import GPU_METRICS, gpu_samples
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
@@ -97,6 +98,7 @@ METRICS: tuple[MetricSpec, ...] = tuple(
         *CHECKPOINT_METRICS,
         *NETWORK_METRICS,
         *NCCL_METRICS,
+        *CLUSTER_METRICS,
         ("diag_shm_size_bytes", "gauge", "bytes", "", "Size of /dev/shm, the tightest that a rank sees."),
         ("diag_shm_available_bytes", "gauge", "bytes", "", "Free space in the same /dev/shm."),
         ("diag_cgroup_memory_usage_bytes", "gauge", "bytes", "", "Memory of the fullest cgroup of the ranks."),
@@ -199,7 +201,9 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield from checkpoint_samples(view.engine.job)
     yield from network_samples(view.engine.job)
     yield from nccl_samples(view.engine)
-    yield from _findings(view.engine)
+    cluster = view.cluster_facts()
+    yield from cluster_samples(cluster)
+    yield from _findings(view.engine, elsewhere=cluster is not None and not cluster.is_job_hub)
     yield from _agent(view)
 
 
@@ -300,15 +304,20 @@ def _pressure(engine: Engine) -> Iterator[_Sample]:
         yield ("diag_host_memory_total_bytes", (), host.total_bytes, None)
 
 
+_MOST_RANKS = 256  # of one finding as series; of more it is about the job
+
+
 def _or_infinite(value: int | None) -> float:
     return math.inf if value is None else value
 
 
-def _findings(engine: Engine) -> Iterator[_Sample]:
+def _findings(engine: Engine, *, elsewhere: bool) -> Iterator[_Sample]:
+    """Each finding is exported once in the job: by its own node, and what is said of the whole job by the job hub."""
     active = {
         (finding.id, finding.severity.value, rank)
         for finding in engine.active()
-        for rank in (map(str, finding.ranks) if finding.ranks else ("",))
+        if not finding.told_by or not (elsewhere or finding.hosts)
+        for rank in (map(str, finding.ranks) if 0 < len(finding.ranks) <= _MOST_RANKS else ("",))
     }
     for key in sorted(active):
         yield ("diag_finding_active", key, 1, None)

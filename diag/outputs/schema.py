@@ -120,6 +120,27 @@ class Ranks(BaseModel):
     ranks: list[Rank]
 
 
+class Node(BaseModel):
+    node_rank: int | None
+    host: str
+    url: str = Field(description="where its hub answers")
+    run_id: str
+    ranks: list[int]
+    state: Literal["heard", "silent", "gone", "known"] = Field(description="gone: it said that it ends; known: from the job hub")
+    heard_seconds_ago: float | None
+    round_trip_seconds: float | None
+    skew_seconds: float | None = Field(description="how far its clock is ahead of the job hub's, where that can be told")
+    phase: str | None
+    notes: list[str]
+
+
+class Nodes(BaseModel):
+    """diag.nodes/1"""
+
+    schema_: Literal["diag.nodes/1"] = Field(alias="schema")
+    nodes: list[Node]
+
+
 class Thread(BaseModel):
     thread_id: int
     name: str
@@ -149,6 +170,11 @@ class Stacks(BaseModel):
     main: Process | None = Field(description="the rank's own process")
     children: list[Process] = Field(description="DataLoader workers and the like")
     reason: str | None = Field(description="why there is no stack, or none newer")
+
+
+class SdGroup(BaseModel):
+    targets: list[str] = Field(description="host:port of a hub")
+    labels: dict[str, str] = Field(description="job_id and node for each of its series; names with __ are for relabelling only")
 
 
 class Health(BaseModel):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diag.errors import DiagError
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CannotServe", "PortTaken", "Server", "serve"]
 
+_MOST_REQUESTS = 4096  # at once: all nodes may report in the same second
+_OTHER_FILES = 256  # that this process needs beside its connections
 _START_SECONDS = 10.0  # imports and one bind; measured 0.3 s
 
 
@@ -39,7 +43,8 @@ class PortTaken(CannotServe):
 class Server:
     """A running server. `url` is where a person of this machine reaches it."""
 
-    def __init__(self, server: uvicorn.Server, listener: socket.socket, host: str) -> None:
+    def __init__(self, server: uvicorn.Server, listener: socket.socket, host: str, scheme: str = "http") -> None:
+        self._scheme = scheme
         self._server = server
         self._listener = listener
         self.host = host
@@ -52,8 +57,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"{self._scheme}://[{host}]:{self.port}" if ":" in host else f"{self._scheme}://{host}:{self.port}"
 
     @property
     def alive(self) -> bool:
@@ -100,11 +105,15 @@ class Server:
         await server.shutdown(sockets=[self._listener])
 
 
-def serve(view: HubView, host: str = "127.0.0.1", port: int = 0) -> Server:
-    """Serve a view. Port 0 is any free one. Raises PortTaken, or CannotServe where it cannot listen for another
-    reason (no such address, no right to the port)."""
+def serve(
+    view: HubView, host: str = "127.0.0.1", port: int = 0, *, certificate: Path | None = None, key: Path | None = None
+) -> Server:
+    """Serve a view, over TLS where a certificate is given. Port 0 is any free one. Raises PortTaken, or CannotServe where it
+    cannot listen for another reason (no such address, no right to the port, no such certificate)."""
     import uvicorn
 
+    if certificate is not None:
+        _check_certificate(certificate, key)
     listener = _listen(host, port)
     config = uvicorn.Config(
         create_app(view, host=host),
@@ -120,14 +129,32 @@ def serve(view: HubView, host: str = "127.0.0.1", port: int = 0) -> Server:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        limit_concurrency=64,
-        backlog=64,
+        limit_concurrency=_most_requests() if view.bound_beyond_loopback else 64,
+        backlog=_MOST_REQUESTS if view.bound_beyond_loopback else 64,
+        ssl_certfile=str(certificate) if certificate else None,
+        ssl_keyfile=str(key) if key else None,
     )
     try:
-        return Server(uvicorn.Server(config), listener, host).start()
+        return Server(uvicorn.Server(config), listener, host, "https" if certificate else "http").start()
     except CannotServe:
         listener.close()
         raise
+
+
+def _most_requests() -> int:
+    """Above it 503 is answered, and the node comes again: better than no more open files for anything."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_REQUESTS if most == resource.RLIM_INFINITY else max(64, min(_MOST_REQUESTS, most - _OTHER_FILES))
+
+
+def _check_certificate(certificate: Path, key: Path | None) -> None:
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise CannotServe(f"the certificate {certificate} cannot be used: {error.strerror or error}",
+                          hint="tls_cert is a PEM file with the certificate, tls_key one with its key") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -142,9 +169,11 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setblocking(False)
         listener.bind(address)
-        listener.listen(64)
+        listener.listen(_MOST_REQUESTS)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -9,10 +9,11 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from diag.discovery import Target
 from diag.engine import Engine
 from diag.model import Placement
 from diag.observations import Frame, LimitsSeen, StackSample, ThreadStack
@@ -33,6 +34,7 @@ from diag.state.rank import CHANNELS, RankState
 __all__ = [
     "RANK_STATES",
     "AgentProcess",
+    "ClusterFacts",
     "Counters",
     "FlameWanted",
     "HubView",
@@ -94,6 +96,20 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """This hub among those of the other nodes. `expected`, `heard` and `findings` (kind, severity) are known on the job hub only;
+    `digests` are keyed by (direction, result), `digest_bytes` by direction."""
+
+    is_job_hub: bool
+    expected: int
+    heard: int
+    findings: tuple[tuple[str, str], ...]
+    digests: Mapping[tuple[str, str], int]
+    digest_bytes: Mapping[str, int]
+    round_trip: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class FlameWanted:
     """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample."""
 
@@ -131,11 +147,40 @@ class HubView(Protocol):
     @property
     def bound_beyond_loopback(self) -> bool: ...
 
+    def targets(self) -> Sequence[Target]:
+        """The hubs of the job that are known, this one first, for Prometheus. Called without the lock held; never waits."""
+        ...
+
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
         """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held."""
         ...
 
-    async def dump(self, deadline: float, *, native: bool = False) -> dict[str, Any]:
+    @property
+    def takes_digests(self) -> bool:
+        """This hub has joined others."""
+        ...
+
+    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
+        """A digest of another node's hub; what it is told, or None where this hub has not joined others."""
+        ...
+
+    def refuse_digest(self, address: str) -> None:
+        """Somebody at this address wanted to report and had not the token."""
+        ...
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes of the job that are known, one row each; the lock need not be held."""
+        ...
+
+    def cluster_facts(self) -> ClusterFacts | None:
+        """None where this hub has not joined others; the lock need not be held."""
+        ...
+
+    def other_ranks(self) -> list[dict[str, Any]]:
+        """Rows as of `ranks_json` of other nodes' ranks, where this hub judges the whole job."""
+        ...
+
+    async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own loop
         without the lock held."""
         ...

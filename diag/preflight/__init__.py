@@ -58,7 +58,7 @@ def text(lines: Sequence[Line], *, colour: bool) -> str:
         status = f"{line.status:<11}"
         rows.append((marks[line.status] + status + "\033[0m" if colour else status) + f" {line.what}: {line.said}")
         if line.remedy:
-            rows.append(f"{'':<11}   {line.remedy}")
+            rows += [f"{'':<11}   {row}" for row in line.remedy.split("\n")]
     return "\n".join(rows)
 
 
@@ -72,7 +72,7 @@ def summary(lines: Sequence[Line]) -> str:
     for status, one, many in (("problem", "problem", "problems"), ("not checked", "not checked", "not checked")):
         found = [line.what for line in lines if line.status == status]
         if found:
-            parts.append(f"{len(found)} {one if len(found) == 1 else many}: {', '.join(found)}")
+            parts.append(f"{len(found)} {one if len(found) == 1 else many}: {', '.join(dict.fromkeys(found))}")
     if not any(line.status == "problem" for line in lines):
         parts.insert(0, "no problem")
     return "; ".join(parts)

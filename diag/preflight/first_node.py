@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from diag.launchers import redacted
 from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
-from diag.preflight.meeting_names import mine, name_of
+from diag.preflight.meeting_names import absent, mine, name_of
 from diag.preflight.plan import Plan
 from diag.preflight.port_owner import owner_of
 from diag.preflight.reach import listen
@@ -154,7 +154,7 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
             "connections to other ports, in both directions",
         )
         return
-    said = f"{missing} of {meeting.nodes - 1} did not come within {wait_seconds:g} s"
+    said = f"{missing} of {meeting.nodes - 1} did not come within {wait_seconds:g} s{absent(plan, came)}"
     said += f"; {names} did" if came else ""
     said += f"; {strangers} connections were not diag's" if strangers else ""
     yield Line(

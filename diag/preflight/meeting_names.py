@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
+from diag.launchers.nodes import nodes_of
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan, is_own
 from diag.preflight.reach import Met, own_name, resolve
 
-__all__ = ["mine", "name_of"]
+__all__ = ["absent", "mine", "name_of"]
 
 _RESOLVE_SECONDS = 5.0
+_MOST_NAMED = 8
 
 
 def mine(plan: Plan) -> dict[str, int | str | None]:
@@ -40,3 +43,15 @@ def name_of(plan: Plan, met: Met) -> Line | None:
         "hostname-resolution",
         "critical",
     )
+
+
+def absent(plan: Plan, came: Sequence[Met]) -> str:
+    """": node 2 (gpu3)": which nodes did not come, with their names where the engine tells them; "" where a rank is not known."""
+    ranks = {met.node_rank for met in came}
+    missing = [rank for rank in range(1, plan.nodes) if rank not in ranks]
+    if plan.meeting.node_rank is None or len(missing) != plan.nodes - 1 - len(came):
+        return ""
+    hosts = nodes_of(plan.command, plan.environment).hosts
+    named = [f"node {rank} ({hosts[rank]})" if len(hosts) == plan.nodes else f"node {rank}" for rank in missing[:_MOST_NAMED]]
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f": {', '.join(named)}{more}"

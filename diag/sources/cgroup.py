@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from diag.model import Payload, Record
 from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory, Observation, SourceFailed, Unparsed
 from diag.sources.cgroup_places import find
-from diag.sources.tree import PROC, read_raw
+from diag.sources.tree import PROC, read_raw, split_stat
 
 __all__ = ["SOURCE", "CgroupReader", "host_sample", "parse"]
 
@@ -61,6 +61,7 @@ STAT_LINES = (
     b"hierarchical_memory_limit ",
 )
 _CROWDED = 0.8
+_PF_EXITING = 0x4  # include/linux/sched.h
 NO_LIMIT = 1 << 62  # v1 says "none" as the largest page count in bytes: 9223372036854771712 with 4 KiB pages
 MEMINFO_LINES = (
     b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Shmem:", b"Dirty:", b"CommitLimit:", b"Committed_AS:", b"SwapTotal:",
@@ -97,7 +98,7 @@ class CgroupReader:
     def sample(self) -> Payload:
         """The cgroup now, leaf first, and the host. Raises nothing: what is missing is said under `missing`."""
         membership = read_raw(f"{self._root}/{self.pid}/cgroup")
-        if membership and membership != self._membership:  # the first time, or somebody moved it
+        if membership and membership != self._membership and not (self._membership and self._is_ending()):
             self._membership = membership
             self._find(membership.decode(errors="replace"))
         elif self._membership is None:
@@ -130,6 +131,14 @@ class CgroupReader:
         if len(host) != 2:
             return None
         return (host["MemTotal"] - host["MemAvailable"]) * 1024, host["MemTotal"] * 1024
+
+    def _is_ending(self) -> bool:
+        """Of v1 a process that ends shows "/" (kernel/cgroup/cgroup.c proc_cgroup_show): nobody moved it."""
+        try:
+            fields = split_stat((read_raw(f"{self._root}/{self.pid}/stat") or b"").decode(errors="replace"))[2]
+            return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
+        except (ValueError, IndexError):
+            return True  # gone
 
     def _find(self, membership: str) -> None:
         self.close()

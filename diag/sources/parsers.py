@@ -6,6 +6,7 @@ from diag.engine import Parser
 from diag.sources import (
     cgroup,
     checkpoint,
+    digest,
     disk,
     estimate,
     exits,
@@ -35,6 +36,8 @@ PARSERS: dict[str, Parser] = {
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
     checkpoint.SOURCE: checkpoint.parse,
+    digest.SOURCE: digest.parse,
+    digest.VERDICT_SOURCE: digest.parse_verdict,
     disk.SOURCE: disk.parse,
     estimate.SOURCE: estimate.parse,
     nvml.SOURCE: nvml.parse,

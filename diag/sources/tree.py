@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
-__all__ = ["PROC", "Tree", "descendants", "is_python", "read_environ", "read_raw", "split_stat"]
+from diag.sources.vm import read_memory
+
+__all__ = ["PROC", "Processes", "Tree", "descendants", "is_python", "read_environ", "read_raw", "split_stat"]
 
 PROC = Path("/proc")
 
@@ -18,6 +21,7 @@ PROC = Path("/proc")
 # (measured on H200: 67 and 87), reading all those files costs more than everything else, and new children of such
 # threads are rare: they may be seen this many scans late. Ours.
 FULL_SCAN_EVERY = 10
+_LONGEST_ENVIRON = 1 << 20
 
 
 def read_raw(path: str) -> bytes | None:
@@ -72,6 +76,17 @@ def _numbers(raw: bytes) -> list[int]:
     return [int(word) for word in raw.split() if word.isdigit()]
 
 
+class Processes(Protocol):
+    """Some processes, to be asked for again and again: those below one, or those of a job in a namespace."""
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """Pids that belong to them and that `scan` leaves out."""
+        ...
+
+    def scan(self, full: bool = False) -> tuple[int, ...]: ...
+
+
 class Tree:
     """The processes below `pid`, cheap to ask again and again.
 
@@ -89,6 +104,10 @@ class Tree:
             read_raw(f"{self._root}/thread-self/children") is not None
             or read_raw(f"{self._root}/{pid}/task/{pid}/children") is not None
         )
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        return (self.pid,)
 
     def scan(self, full: bool = False) -> tuple[int, ...]:
         """Pids below, parents before their children, `pid` itself left out; empty when nothing or nobody is there."""
@@ -166,10 +185,22 @@ def read_environ(pid: int, root: Path = PROC) -> dict[str, str] | None:
     title (setproctitle) may show less.
     """
     raw = read_raw(f"{os.fspath(root)}/{pid}/environ")
+    if raw is None and root == PROC:
+        raw = _environ_from_memory(pid)
     if raw is None:
         return None
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
     return {name: value for name, equals, value in pairs if name and equals}
+
+
+def _environ_from_memory(pid: int) -> bytes | None:
+    """The file belongs to the process's user; who may ptrace it may read where it lies (proc(5): env_start, env_end)."""
+    try:
+        fields = split_stat((read_raw(f"{PROC}/{pid}/stat") or b"").decode(errors="replace"))[2]
+        start, end = int(fields[47]), int(fields[48])  # 0 to who may not
+        return read_memory(pid, start, min(end - start, _LONGEST_ENVIRON)) if 0 < start < end else None
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def is_python(pid: int, root: Path = PROC) -> bool:

@@ -15,8 +15,10 @@ from diag.observations import (
     BarMoved,
     EpochStarted,
     FlightRecorder,
+    FramesSeen,
     Interrupted,
     Iteration,
+    JobVerdict,
     LogLine,
     MetricsLogged,
     NcclCommunicator,
@@ -25,10 +27,13 @@ from diag.observations import (
     NcclPlainLines,
     NcclRasListening,
     NcclVersion,
+    NodeDigest,
+    NodeProbed,
     Observation,
     PhaseMarked,
     PlainLines,
     ProcessTree,
+    RankDigest,
     RankExited,
     RankFound,
     RecorderAsked,
@@ -41,15 +46,17 @@ from diag.observations import (
     StackSample,
     StepsPlanned,
     Unparsed,
+    VerdictLost,
     WorkerFailureReported,
     WorkerNamed,
 )
 from diag.stacks import Activity
 from diag.state.brokenoff import broken_off
+from diag.state.cluster import Cluster, adopt, furthest
 from diag.state.machine import MACHINE_HANDLERS, Machine
 from diag.state.nccl import NcclState
 from diag.state.ncclprocesses import NcclProcesses
-from diag.state.rank import TAIL_LINES, RankState
+from diag.state.rank import STRONG, TAIL_LINES, RankState
 from diag.state.residence import Residence
 from diag.state.saves import switched_on
 
@@ -76,10 +83,12 @@ class JobState(Machine):
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.residence = Residence()
+        self.cluster = Cluster()
         self.interrupted_at: float | None = None
         self._training: set[int] = set()  # living ranks whose stacks show a part of a training step
         self._saving: set[int] = set()  # and those whose stacks show a save
         self._named_worker: int | None = None
+        self._numbers: list[int] = []  # of the ranks, in order
         self.worker_failures: list[tuple[float, WorkerFailureReported]] = []
         self.failed_sources: dict[tuple[str, int | None], SourceFailed] = {}
         self.unparsed: deque[Unparsed] = deque(maxlen=50)
@@ -107,15 +116,29 @@ class JobState(Machine):
         )
 
     def alive_ranks(self) -> list[RankState]:
-        return [rank for _, rank in sorted(self.ranks.items()) if rank.alive]
+        if len(self._numbers) != len(self.ranks):  # none is ever taken away
+            self._numbers = sorted(self.ranks)
+        return [rank for number in self._numbers if (rank := self.ranks[number]).exit is None]
 
     def last_progress(self) -> float:
         """When the job or any of its ranks last moved on any channel; the run's start when nothing ever did."""
-        times = [rank.last_moved() for rank in self.ranks.values() if rank.alive]
+        if self.cluster.nodes:
+            times = [self.told_moves()[1]]
+        else:
+            times = [rank.last_moved() for rank in self.ranks.values() if rank.alive]
         times.append(self.log_moved_at or 0.0)
         times.append(self.save_moved_at or 0.0)
         times.append(self.started_at or 0.0)
         return max(times)
+
+    def told_moves(self) -> tuple[float, float]:
+        """When a living rank last moved for sure, and in any way, as the nodes tell."""
+        known = self.cluster
+        if known.strong_moved is None or known.moved is None:
+            alive = [rank for rank in self.ranks.values() if rank.alive]
+            known.strong_moved = max((rank.last_moved(STRONG) for rank in alive), default=0.0)
+            known.moved = max((rank.last_moved() for rank in alive), default=0.0)
+        return known.strong_moved, known.moved
 
     def iteration_then(self, at: float) -> int | None:
         """The last of the attempt that ran at that moment, as far as it came."""
@@ -197,6 +220,7 @@ class JobState(Machine):
         if not self.rank_argv:
             self.rank_argv = tuple(fact.command.split())
             self.save_log.asynchronous |= switched_on(self.rank_argv, "async-save")
+        self.cluster.forget_moves()
         self.ranks[place.rank] = RankState(place, fact.distributed, found_at=0.0 if in_log else at, moved={"stack": at})
         self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)
@@ -220,6 +244,7 @@ class JobState(Machine):
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
         if rank is None or rank.placement.pid != fact.pid:
             return
+        self.cluster.forget_moves()
         if rank.exit is None:
             rank.exited_at = at if fact.ended is None else min(at, fact.ended)
             if not rank.tail:
@@ -294,6 +319,57 @@ class JobState(Machine):
         elif not saving and self.phase == "ckpt_save" and self.marked_phase != "ckpt_save":
             self._set_phase(at, self.marked_phase if self.marked_phase != "launch" else "training")
 
+    # -- other nodes --------------------------------------------------------------------------------------
+
+    def _node_digest(self, at: float, fact: NodeDigest) -> None:
+        """A node's hub speaks: the job is where the furthest of them says it is."""
+        self.cluster.see(at, fact)
+        current = self.cluster.current() if len(self.cluster.nodes) < _FEW_NODES or fact.returncode is not None else []
+        self.world_size = max(self.world_size, fact.world_size)
+        if fact.started_at is not None:
+            self.started_at = min(self.started_at or fact.started_at, fact.started_at)
+        for name in ("log_moved_at", "save_moved_at"):
+            told = getattr(fact, name)
+            if told is not None and told > (getattr(self, name) or 0.0):
+                setattr(self, name, told)
+        if fact.step_seconds is not None:
+            self.told_step_seconds = fact.step_seconds
+        self.silences.adopt(fact.phase, fact.silence_seconds, fact.phase_seconds)
+        if fact.interrupted:
+            self.interrupted_at = self.interrupted_at or at
+        lead = furthest(current) or (fact if (fact.iteration or 0) >= (self.iteration or 0) else None)
+        ended = [node.digest.returncode for node in current]
+        if ended and None not in ended and len(ended) >= self.cluster.expected() and self.returncode is None:
+            self._run_ended(at, RunEnded(None, next((code for code in ended if code), 0)))
+        elif lead is not None and lead.phase != "ended":
+            self.marked_phase = lead.marked_phase
+            self._set_phase(at, lead.phase)
+            self.phase_line = lead.phase_line
+
+    def _rank_digest(self, at: float, fact: RankDigest) -> None:
+        rank = self._told_of(fact)
+        node = self.cluster.nodes.get(fact.run_id)
+        if rank is not None and node is not None:
+            if rank.node and rank.node != fact.run_id and (other := self.cluster.nodes.get(rank.node)) is not None \
+                    and other.heard_at > node.first_at and not other.gone:
+                return  # two hubs tell of one rank: the launch is wrong, and the first keeps it
+            adopt(rank, fact, self.cluster.frames, node.digest.every_seconds)
+            self.cluster.see_moves(rank)
+            self._note_activity(rank)
+
+    def _frames_seen(self, at: float, fact: FramesSeen) -> None:
+        self.cluster.see_frames(at, fact)
+
+    def _node_probed(self, at: float, fact: NodeProbed) -> None:
+        self.cluster.see_probe(at, fact)
+
+    def _verdict(self, at: float, fact: JobVerdict | VerdictLost) -> None:
+        if isinstance(fact, JobVerdict):
+            self.cluster.see_verdict(at, fact)
+            self.borrow(at, fact.phase, fact.iteration, fact.total_iterations)
+        else:
+            self.cluster.lose_verdict(fact.reason)
+
     def _log_line(self, at: float, fact: LogLine) -> None:
         self.log_lines += 1
         if not fact.bar:
@@ -331,6 +407,8 @@ class JobState(Machine):
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 
+_FEW_NODES = 128  # of more, the word of the one that speaks is taken instead of asking all again at each digest
+
 _STEPS = (Iteration, BarMoved)
 _STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them
 
@@ -361,6 +439,12 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     NcclVersion: JobState._nccl,
     NcclRasListening: JobState._nccl,
     NcclCommunicator: JobState._nccl,
+    NodeDigest: JobState._node_digest,
+    RankDigest: JobState._rank_digest,
+    FramesSeen: JobState._frames_seen,
+    NodeProbed: JobState._node_probed,
+    JobVerdict: JobState._verdict,
+    VerdictLost: JobState._verdict,
     SourceFailed: JobState._source_failed,
     SourceWorks: JobState._source_works,
     Unparsed: JobState._unparsed,

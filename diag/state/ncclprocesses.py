@@ -52,8 +52,10 @@ class NcclProcesses:
     by_pid: dict[_Key, NcclProcess] = field(default_factory=dict)
     drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)  # by rank, where a line tells it
     _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
+    _pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
     _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines told, the last one
     _stamp: int = 0
+    _facts: int = 0
     _known: _Placement | None = None
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -61,6 +63,11 @@ class NcclProcesses:
     def living(self) -> list[NcclProcess]:
         """Those of the present attempt: without the ones whose GPU another process took over later (a requeued job)."""
         return self._placement().living
+
+    @property
+    def told(self) -> tuple[int, int]:
+        """Another value once anything but plain lines was told."""
+        return self._stamp, self._facts
 
     def placed(self) -> dict[int, NcclProcess]:
         """Processes by their rank in the job; of two, the later one."""
@@ -113,6 +120,7 @@ class NcclProcesses:
         if handler is not None:
             handler(self, at, fact)
         elif isinstance(fact, NcclFact):
+            self._facts += 1
             keep = KEEP.get(type(fact))
             process = self._process(fact.line)
             if keep is not None and process is not None:
@@ -162,7 +170,12 @@ class NcclProcesses:
 
     def _rank_found(self, at: float, fact: RankFound) -> None:
         place = fact.placement
-        self._rank_pids = {pid: rank for pid, rank in self._rank_pids.items() if rank != place.rank}
+        before = self._pids.get(place.rank)
+        if before == place.pid:
+            return  # told again: each digest of another node names its ranks
+        if before is not None and self._rank_pids.get(before) == place.rank:
+            del self._rank_pids[before]
+        self._pids[place.rank] = place.pid
         self._rank_pids[place.pid] = place.rank
         self._stamp += 1
 

@@ -38,6 +38,8 @@ class Progress:
         self.phase = "launch"
         self.phase_at: float | None = None
         self.marked_phase = "launch"
+        self.own_phase = "launch"  # without what another node's log told
+        self.borrowed = False  # this node's log tells no steps: phase and iteration are the job hub's word
         self.phase_line = ""  # the line that marked it; "" when stacks or processes told
         self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
         self.iteration: int | None = None
@@ -46,6 +48,7 @@ class Progress:
         self.metrics: dict[str, float] = {}
         self.step_seconds: deque[float] = deque(maxlen=64)
         self.line_seconds: deque[float] = deque(maxlen=64)  # between lines that report steps
+        self.told_step_seconds: float | None = None  # as a node says whose log tells the steps
         self.steps = StepTimes()
         self.silences = Silences()
         self.saves = 0
@@ -64,7 +67,7 @@ class Progress:
         if len(steps) > 2 and steps[-1] > 2 * steps[-2]:
             steps.pop()
         if len(steps) < 2:
-            return steps[0] if steps else None
+            return self.told_step_seconds or (steps[0] if steps else None)
         return statistics.quantiles(steps, n=20, method="inclusive")[-1]
 
     def phase_then(self, at: float) -> str:
@@ -123,6 +126,8 @@ class Progress:
             self._mark(at, "first_step", fact.text)
 
     def _iteration(self, at: float, fact: Iteration) -> None:
+        if self.borrowed:
+            self.borrowed, self.iteration = False, None
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
             return  # a bar that was redrawn late: the metrics line was ahead of it
         if self.iteration is not None and self.iteration_at is not None and fact.iteration > self.iteration:
@@ -160,7 +165,18 @@ class Progress:
         self._set_phase(at, phase)
         self.phase_line = line
 
-    def _set_phase(self, at: float, phase: str) -> None:
+    def borrow(self, at: float, phase: str, iteration: int | None, total: int) -> None:
+        """The job hub's word on how far the job is, for a node whose own log does not tell it."""
+        if (self.iteration is not None and not self.borrowed) or not phase or phase == "ended":
+            return
+        self.borrowed = iteration is not None
+        self.iteration, self.total_iterations = iteration, total or self.total_iterations
+        if self.own_phase != "ckpt_save":  # its stacks know better
+            self._set_phase(at, phase, own=False)
+
+    def _set_phase(self, at: float, phase: str, *, own: bool = True) -> None:
+        if own:
+            self.own_phase = phase
         if phase != self.phase:
             if phase != "steady":
                 self.steps.disturbed()

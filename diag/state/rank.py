@@ -22,9 +22,10 @@ from diag.observations import (
 )
 from diag.stacks import Activity, Reading, read_stack, steps
 
-__all__ = ["CHANNELS", "TAIL_LINES", "RankState"]
+__all__ = ["CHANNELS", "STRONG", "TAIL_LINES", "RankState"]
 
 CHANNELS = ("log", "stack", "cpu", "child_cpu", "io", "child_io", "memory")
+STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
 
 # Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
 _CHILD_CPU_RATIO = 0.2
@@ -83,6 +84,10 @@ class RankState:
     cpu_ratio: float | None = None
     main_cpu_ratio: float | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    node: str = ""  # the run id of the hub that tells of it; empty for one that is seen here
+    told_every: float = 0.0  # seconds between what that hub tells
+    told: tuple[str, str, int | None] | None = None  # how it stands, why, and the child to blame, as that hub sees it
+    gpu_told: str = ""  # how its GPU stood during the silence, as that hub says
 
     @property
     def rank(self) -> int:

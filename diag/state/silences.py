@@ -30,6 +30,7 @@ class Silences:
     def __init__(self) -> None:
         self._kept: dict[str, deque[_Silence]] = {}
         self._phase_seconds: dict[str, float] = {}
+        self._told: dict[str, float] = {}  # what other nodes came through
         self._first_iteration: int | None = None
         self._moved_at: float | None = None
         self._told_at: float | None = None
@@ -60,19 +61,25 @@ class Silences:
     def phase_ended(self, phase: str, seconds: float) -> None:
         self._phase_seconds[phase] = max(self._phase_seconds.get(phase, 0.0), seconds)
 
+    def adopt(self, phase: str, silence: float, whole: float) -> None:
+        """What another node's hub says of such a phase: its own ranks were silent so long, and went on."""
+        self._told[phase] = max(self._told.get(phase, 0.0), silence)
+        self.phase_ended(phase, whole)
+
     def longest_phase(self, phase: str) -> float:
         """Seconds of the longest such phase that came to its end; 0 before the first."""
         return self._phase_seconds.get(phase, 0.0)
 
     def longest(self, phase: str, iteration: int | None) -> float:
         """The longest silence of that phase that is no freak: one with its like, or one whose return is still to be seen."""
+        told = self._told.get(phase, 0.0)
         seconds = sorted(self._kept.get(phase, ()), key=lambda silence: -silence.seconds)
         for place, silence in enumerate(seconds):
             if place + 1 < len(seconds) and seconds[place + 1].seconds >= silence.seconds / 2:
-                return silence.seconds
+                return max(told, silence.seconds)
             if not self._is_forgotten(silence, iteration):
-                return min(silence.seconds, _LONE_SECONDS)
-        return 0.0
+                return max(told, min(silence.seconds, _LONE_SECONDS))
+        return told
 
     def _is_forgotten(self, silence: _Silence, iteration: int | None) -> bool:
         """It did not come back in twice the steps in which it was seen first."""

@@ -78,7 +78,6 @@ def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixtur
     [
         (["run"], "no command"),
         (["run", "--"], "no command"),
-        (["watch"], "not said"),
         (["watch", "--pid", "99999999"], "no process 99999999"),
         (["explain", "hagn"], "no finding and no rule 'hagn'"),
         (["replay", "/nowhere/at/all"], "does not exist"),

@@ -283,7 +283,13 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/machine.py": {"diag.observations"} | {
             f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
         "state/job.py": {"diag.model", "diag.observations", "diag.stacks"} | {
-            f"diag.state.{part}" for part in ("brokenoff", "machine", "nccl", "ncclprocesses", "rank", "residence", "saves")},
+            f"diag.state.{part}" for part in ("brokenoff", "cluster", "machine", "nccl", "ncclprocesses", "rank", "residence",
+                                              "saves")},
+        "state/cluster.py": {"diag.observations", "diag.stacks", "diag.state.rank"},
+        "observations/cluster.py": {"diag.model"} | {f"diag.observations.{part}" for part in ("base", "run", "stacks")},
+        "sources/digest.py": {"diag.merge", "diag.model", "diag.observations"},
+        "cluster/collector.py": {"diag.model", "diag.observations", "diag.sources.digest", "diag.stacks", "diag.state.job"},
+        "cluster/post.py": set(),
         "state/pinned.py": {"diag.observations"},
         "state/gpufaults.py": {"diag.observations", "diag.state.pinned", "diag.xids"},
         "xids.py": set(),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diag.hub import Hub
+from diag.launchers.nodes import nodes_of
 from diag.settings import load
 
 # A launcher that has a rank below it, or none, and says so when that stands.
@@ -65,3 +66,19 @@ def test_a_command_without_ranks_is_watched_itself(tmp_path: Path) -> None:
     assert hub.engine.job.ranks[0].placement.pid == pid
     assert len(said) == 1
     assert "no ranks found below CMD" in said[0]
+
+
+def test_launcher_that_waits_for_other_nodes_is_no_rank(tmp_path: Path) -> None:
+    """torchrun starts ranks when all nodes have come, which may take minutes."""
+    said: list[str] = []
+    settings = load(run_root=tmp_path).model_copy(update={"lone_process_seconds": 0.0})
+    with launcher("none") as (pid, _):
+        hub = Hub(settings, None, talk=said.append)
+        hub.watch_job(["launcher"], pid)
+        hub.join(nodes_of(["torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", "node0", "train.py"], {}))
+        end = time.monotonic() + 3  # a scan each second; without other nodes the first one takes it
+        hub.loop(lambda: bool(hub.engine.job.ranks) or time.monotonic() > end)
+        hub.finish(None)
+
+    assert not hub.engine.job.ranks
+    assert not any("no ranks found" in line for line in said)

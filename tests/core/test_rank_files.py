@@ -90,3 +90,32 @@ def test_rank_that_is_gone_is_no_error() -> None:
     _, told = followed(gone, "%p.log")
 
     assert told.lines == []
+
+
+def test_file_of_another_container_that_two_ranks_print_to_is_read_once_and_nobodys(tmp_path: Path) -> None:
+    # given one file, seen through the roots of two processes
+    log = tmp_path / "train.log"
+    log.write_text("")
+    others = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+    told: list[tuple[str, int | None]] = []
+    files = RankFiles(lambda payload, rank: told.extend((line[0], rank) for line in (payload or {"lines": ()})["lines"]),
+                      lambda path, error: None)
+    try:
+        for rank, other in enumerate(others):
+            files.follow(Path(f"/proc/{other.pid}/root{log}"), "stdout:train.log", rank)
+
+        # when something is printed, and again after both have ended
+        log.write_text("step 1\n")
+        files.read_new(None)
+        for other in others:
+            other.kill()
+            other.wait()
+        log.write_text("step 1\nstep 2\n")
+        files.read_rest()
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+    # then each line came once, from no rank in particular
+    assert [(line, rank) for line, rank in told if line] == [("step 1", None), ("step 2", None)]

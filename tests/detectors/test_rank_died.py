@@ -105,6 +105,19 @@ def test_rank_that_left_early_is_to_blame_for_the_peers_that_lost_its_connection
     assert "exit code 0" in died.summary and "Connection closed by peer" in died.summary
 
 
+def test_rank_that_lost_the_connection_to_another_node_is_not_said_to_have_failed_by_itself() -> None:
+    """A hub that sees one rank of four: who was at the other end it cannot know."""
+    lost, own = Story(world=1), Story(world=1)
+    say(lost, 0, LOST.format(0))
+    say(own, 0, "[rank0]: ValueError: a number of heads that does not divide")
+    for story in (lost, own):
+        story.exit(0, code=1)
+        story.wait(5)
+
+    assert "Rank 0 lost a connection" in lost.the("rank-died").advice
+    assert "Rank 0 failed by itself" in own.the("rank-died").advice
+
+
 def test_rank_with_an_error_of_its_own_is_not_excused_by_one_that_ended_well() -> None:
     story = Story(world=3)
     story.exit(2, code=0)

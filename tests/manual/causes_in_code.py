@@ -28,6 +28,11 @@ NOT_SAID = {
 FINDINGS = {
     "hang/*": ("hang",),
     "rank_died.py": ("rank-died",),
+    "cluster/first_death.py": ("rank-died",),
+    "cluster/node_failure.py": ("node-failure",),
+    "cluster/missing.py": ("rendezvous-failure",),
+    "cluster/launch.py": ("launch-mismatch",),
+    "cluster/slow_link.py": ("straggler",),
     "memory/advice.py": ("host-oom",),
     "memory/causes.py": ("host-oom",),
     "memory/host_oom.py": ("host-oom",),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from diag.discovery import Target
 from diag.engine import Engine, report
 from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
 from diag.observations import (
@@ -32,6 +33,7 @@ from diag.observations import (
 )
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
 from diag.state.job import JobState
+from tests.hubview import AloneHub
 
 PACKAGES = "/usr/local/lib/python3.12/site-packages/"
 MAIN = (Frame("<module>", "/app/train.py", 83),)
@@ -104,7 +106,7 @@ class Scripted:
 
 
 @dataclass
-class FakeHub:
+class FakeHub(AloneHub):
     """Satisfies HubView; `tell` feeds an observation as the record of a source would."""
 
     says: Scripted = field(default_factory=Scripted)
@@ -117,6 +119,7 @@ class FakeHub:
     bound_beyond_loopback: bool = False
     on_dump: Callable[[float], Any] | None = None
     flame_error: Exception | None = None
+    known_targets: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         def parse(record: Record) -> Iterator[Observation]:
@@ -131,7 +134,10 @@ class FakeHub:
     def report(self) -> dict[str, Any]:
         return report(self.engine)
 
-    async def dump(self, deadline: float) -> dict[str, Any]:
+    def targets(self) -> tuple[Target, ...]:
+        return self.known_targets
+
+    async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         if self.on_dump is not None:
             return await self.on_dump(deadline)  # type: ignore[no-any-return]
         return {"schema": "diag.dump/1", "deadline": deadline, "report": self.report()}

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.discovery import Target
 from diag.errors import DiagError
 from diag.model import Evidence
 from diag.observations import RankExited
@@ -251,6 +252,18 @@ def test_page_of_another_site_can_neither_read_nor_start_a_dump(hung: Any) -> No
     assert ask(hung, "/dump", method="POST", Origin="http://evil.example").status_code == 403
 
 
+def test_prometheus_gets_the_hubs_that_are_known(hung: Any) -> None:
+    hung.known_targets = (Target("10.0.0.7:9095", "812", "gpu-17", "run-1"), Target("10.0.0.8:9095", "812", "gpu-18", "run-2"))
+
+    answer = ask(hung, "/sd")
+
+    assert answer.headers["content-type"] == "application/json"  # Prometheus takes no other
+    assert answer.json() == [
+        {"targets": ["10.0.0.7:9095"], "labels": {"job_id": "812", "node": "gpu-17", "__meta_diag_run_id": "run-1"}},
+        {"targets": ["10.0.0.8:9095"], "labels": {"job_id": "812", "node": "gpu-18", "__meta_diag_run_id": "run-2"}},
+    ]
+
+
 def test_own_page_and_followed_links_are_welcome(hung: Any) -> None:
     assert ask(hung, "/findings", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors").status_code == 200
     assert ask(hung, "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status_code == 200
@@ -263,7 +276,7 @@ def beyond(hung: Any) -> Any:
     return hung
 
 
-@pytest.mark.parametrize("path", ["/", "/findings", "/ranks", "/ranks/0/stacks", "/dump", "/docs", "/openapi.json", "/x"])
+@pytest.mark.parametrize("path", ["/", "/findings", "/ranks", "/ranks/0/stacks", "/dump", "/sd", "/docs", "/openapi.json", "/x"])
 def test_beyond_loopback_all_but_metrics_and_health_needs_the_token(beyond: Any, path: str) -> None:
     answer = ask(beyond, path, host="0.0.0.0", Host="gpu-17:8080")
 
@@ -458,3 +471,22 @@ def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site
 
     hung.bound_beyond_loopback = False
     assert ask(hung, path, sec_fetch_site="cross-site", sec_fetch_mode="navigate").status_code == 403
+
+
+@pytest.mark.parametrize(("joined", "megabytes", "status"), [(False, 0, 409), (False, 65, 409), (True, 65, 422)])
+def test_body_that_is_too_long_for_a_digest_is_not_kept(hung: Any, joined: bool, megabytes: int, status: int) -> None:
+    hung.takes_digests = joined
+    read = 0
+
+    async def post() -> httpx.Response:
+        async def parts() -> Any:
+            nonlocal read
+            for _ in range(max(1, megabytes) + 20):
+                read += 1
+                yield b" " * (1 << 20)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=create_app(hung))) as client:
+            return await client.post("http://127.0.0.1/digests", content=parts())
+
+    assert asyncio.run(post()).status_code == status
+    assert read <= 66

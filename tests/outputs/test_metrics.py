@@ -211,7 +211,7 @@ def test_table_keeps_to_the_conventions() -> None:
         assert not spec.unit or spec.name.removesuffix("_total").endswith("_" + spec.unit)
         assert set(spec.labels) <= {"rank", "local_rank", "gpu_uuid", "pci_bus_id", "state", "kind", "severity",
                                     "sampler", "reason", "process", "version", "device", "port", "transport",
-                                     "net", "gdr", "cause", "purpose", "xid"}  # fmt: skip
+                                     "net", "gdr", "cause", "purpose", "xid", "direction", "result"}  # fmt: skip
 
 
 def test_openmetrics_parses_and_carries_the_finding_as_exemplar(hung: Any) -> None:

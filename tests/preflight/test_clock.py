@@ -12,9 +12,10 @@ import pytest
 from diag.preflight.clock import clock_lines
 from diag.preflight.plan import make_plan
 from diag.preflight.reach import Met, connect, listen
-from tests.preflight.test_two_nodes import ADDRESSES, PORT, Host, cable, check, nodes, ranked, report
+from tests.netlab import Node
+from tests.preflight.test_two_nodes import ADDRESSES, PORT, check, doctor, lab, nodes, ranked, report
 
-__all__ = ["cable", "nodes"]  # the fixtures
+__all__ = ["lab", "nodes"]  # the fixtures
 pytestmark = pytest.mark.xdist_group("namespaces")
 
 # `diag doctor` itself, on a node whose clock is off
@@ -25,15 +26,15 @@ OFF = (
 )
 
 
-def meet(first: Host, second: Host, off: float) -> tuple[dict[str, str], dict[str, str]]:
+def meet(first: Node, second: Node, off: float) -> tuple[dict[str, str], dict[str, str]]:
     """What node 0 and node 1 say of the clocks; node 1's is off."""
-    here = first.doctor("--wait", "40", command=ranked(0))
+    here = doctor(first, "--wait", "40", command=ranked(0))
     there = second.start(sys.executable, "-c", OFF, str(off), *ranked(1))
     told = report(there), report(here)
     return check(told[1], "clock"), check(told[0], "clock")
 
 
-def test_clock_that_is_an_hour_ahead_is_told_on_both_nodes(nodes: tuple[Host, Host]) -> None:
+def test_clock_that_is_an_hour_ahead_is_told_on_both_nodes(nodes: tuple[Node, Node]) -> None:
     here, there = meet(*nodes, off=3600.0)
 
     assert here["status"] == there["status"] == "note"
@@ -43,7 +44,7 @@ def test_clock_that_is_an_hour_ahead_is_told_on_both_nodes(nodes: tuple[Host, Ho
     assert "chronyc makestep" in here["remedy"]
 
 
-def test_clocks_that_agree_are_ok(nodes: tuple[Host, Host]) -> None:
+def test_clocks_that_agree_are_ok(nodes: tuple[Node, Node]) -> None:
     here, there = meet(*nodes, off=0.0)
 
     assert here["status"] == there["status"] == "ok" and "agrees with this one's" in here["said"]

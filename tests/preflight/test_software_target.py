@@ -82,7 +82,8 @@ def test_wrappers_in_front_are_passed_by(tmp_path: Path) -> None:
     executable(tmp_path / "bin/nohup")
 
     assert found(tmp_path, "nohup", "swift", "sft").launcher == "swift"
-    assert found(tmp_path, "srun", "-N2", "diag", "run", "--", "swift", "sft").missing_program == "srun"  # not here
+    alone = {**environment(tmp_path), "PATH": str(tmp_path / "bin")}  # a machine without Slurm
+    assert find_target(("srun", "-N2", "diag", "run", "--", "swift", "sft"), alone, tmp_path).missing_program == "srun"
 
 
 def test_shell_script_is_read_for_its_launcher_and_exports(tmp_path: Path) -> None:

@@ -1,112 +1,44 @@
-"""`diag doctor` on two machines that do or do not reach each other: two network namespaces with a cable between them.
-
-Each has its own /etc/hosts (/etc/netns/NAME). Nothing leaves them: they have no route to anywhere else.
-"""
+"""`diag doctor` on two machines that do or do not reach each other: two nodes of tests/netlab.py."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("namespaces")
+from tests.netlab import Lab, Node, make_lab, why_not
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 29517
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
 CMD = ("torchrun", "--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "node0", "--master_port", str(PORT))
-KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "TMPDIR")
 
 
-@dataclass
-class Host:
-    name: str
-    hosts: Path
-
-    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        kept = {name: value for name, value in os.environ.items() if name in KEPT}
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**kept, **env},
-        )  # fmt: skip
-
-    def call(self, *words: str) -> None:
-        subprocess.run(["ip", "netns", "exec", self.name, *words], check=True, capture_output=True)
-
-    def raise_link(self, name: str = "eth0") -> None:
-        """Up, and running: the kernel says the latter later."""
-        self.call("ip", "link", "set", name, "up")
-        deadline = time.monotonic() + 20
-        words = ["ip", "netns", "exec", self.name, "ip", "-json", "link", "show", name]
-        while "LOWER_UP" not in (told := json.loads(subprocess.check_output(words))[0])["flags"] or told["operstate"] != "UP":
-            assert time.monotonic() < deadline, f"{name} does not come up: {told}"
-
-    def doctor(self, *options: str, command: Sequence[str], **env: str) -> subprocess.Popen[str]:
-        return self.start(sys.executable, "-m", "diag", "doctor", "--json", "--no-load", *options, "--", *command, **env)
-
-    def knows(self, *lines: str) -> None:
-        self.hosts.write_text("".join(f"{line}\n" for line in ("127.0.0.1 localhost", *lines)))
+def doctor(node: Node, *options: str, command: Sequence[str], **env: str) -> subprocess.Popen[str]:
+    return node.start(sys.executable, "-m", "diag", "doctor", "--json", "--no-load", *options, "--", *command, env=env)
 
 
 @pytest.fixture(scope="module")
-def cable() -> Iterator[tuple[Host, Host]]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    if shutil.which("ip") is None or shutil.which("nft") is None:
-        pytest.skip("iproute2 and nftables are needed (make system-packages)")
-    names = [f"diag-test-{os.getpid()}-{number}" for number in (0, 1)]
-    probe = subprocess.run(["ip", "netns", "add", names[0]], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        pytest.skip(f"this machine allows no network namespaces: {probe.stderr.strip()}")
-    folders = [Path("/etc/netns") / name for name in names]
-    made_parent = not folders[0].parent.exists()
-    try:
-        subprocess.run(["ip", "netns", "add", names[1]], check=True, capture_output=True)
-        subprocess.run(
-            ["ip", "link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1]],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        hosts = []
-        for name, folder, address in zip(names, folders, ADDRESSES, strict=True):
-            folder.mkdir(parents=True)
-            (folder / "resolv.conf").write_text("")
-            hosts.append(Host(name, folder / "hosts"))
-            hosts[-1].knows()
-            hosts[-1].call("ip", "link", "set", "lo", "up")
-            hosts[-1].call("ip", "address", "add", f"{address}/24", "dev", "eth0")
-        for host in hosts:
-            host.call("ip", "link", "set", "eth0", "up")
-        yield hosts[0], hosts[1]
-    finally:
-        for name, folder in zip(names, folders, strict=True):
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-            shutil.rmtree(folder, ignore_errors=True)
-        if made_parent:
-            with contextlib.suppress(OSError):
-                folders[0].parent.rmdir()
+def lab() -> Iterator[Lab]:
+    if reason := why_not("nft"):
+        pytest.skip(reason)
+    with make_lab(2) as lab:
+        yield lab
 
 
 @pytest.fixture
-def nodes(cable: tuple[Host, Host]) -> Iterator[tuple[Host, Host]]:
+def nodes(lab: Lab) -> Iterator[tuple[Node, Node]]:
     """Both as they should be: the name of node 0 and each one's own name resolve, nothing is filtered, the link runs."""
-    own = os.uname().nodename
-    for host, address in zip(cable, ADDRESSES, strict=True):
-        host.knows(f"{ADDRESSES[0]} node0", f"{address} {own}")
-        host.call("ip", "link", "set", "eth0", "up")
-    for host in cable:
-        host.raise_link()
-    yield cable
-    for host in cable:
-        host.call("nft", "flush", "ruleset")
+    for node in lab.nodes:
+        node.knows(f"{ADDRESSES[0]} node0", f"{node.address} {node.name}")
+        node.raise_link()
+    yield lab[0], lab[1]
+    for node in lab.nodes:
+        node.filter_nothing()
 
 
 def report(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -140,9 +72,9 @@ def network_findings(document: dict[str, Any]) -> list[str]:
     return [one["summary"] for one in document["findings"] if one["id"] not in _OF_THE_MACHINE]
 
 
-def test_nodes_that_reach_each_other_say_so(nodes: tuple[Host, Host]) -> None:
-    first = nodes[0].doctor("--wait", "40", command=ranked(0))
-    second = nodes[1].doctor("--wait", "40", command=ranked(1))
+def test_nodes_that_reach_each_other_say_so(nodes: tuple[Node, Node]) -> None:
+    first = doctor(nodes[0], "--wait", "40", command=ranked(0))
+    second = doctor(nodes[1], "--wait", "40", command=ranked(1))
 
     there, here = report(second), report(first)
 
@@ -151,29 +83,29 @@ def test_nodes_that_reach_each_other_say_so(nodes: tuple[Host, Host]) -> None:
     assert network_findings(there) == [] and network_findings(here) == []
 
 
-def test_without_wait_nobody_listens_and_nothing_is_called_broken(nodes: tuple[Host, Host]) -> None:
-    here, there = report(nodes[0].doctor(command=ranked(0))), report(nodes[1].doctor(command=ranked(1)))
+def test_without_wait_nobody_listens_and_nothing_is_called_broken(nodes: tuple[Node, Node]) -> None:
+    here, there = report(doctor(nodes[0], command=ranked(0))), report(doctor(nodes[1], command=ranked(1)))
 
     assert check(here, "rendezvous")["status"] == "ok" and check(here, "other nodes")["status"] == "not checked"
     assert check(there, "rendezvous")["status"] == "not checked" and "refused" in check(there, "rendezvous")["said"]
     assert network_findings(here) == [] and network_findings(there) == []
 
 
-def test_node_0_that_does_not_listen_refuses(nodes: tuple[Host, Host]) -> None:
-    there = report(nodes[1].doctor("--wait", "1", command=ranked(1)))
+def test_node_0_that_does_not_listen_refuses(nodes: tuple[Node, Node]) -> None:
+    there = report(doctor(nodes[1], "--wait", "1", command=ranked(1)))
 
     found = finding(there, "rendezvous-failure")
     assert "node0:29517 (10.77.0.1) refused the connection" in found["summary"] and found["severity"] == "critical"
 
 
-def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(nodes: tuple[Host, Host]) -> None:
+def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(nodes: tuple[Node, Node]) -> None:
     # given
     nodes[0].call("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; "
                   f"add rule inet t in tcp dport {PORT} drop")
 
     # when
-    first = nodes[0].doctor("--wait", "6", command=ranked(0))
-    there, here = report(nodes[1].doctor("--wait", "3", command=ranked(1))), report(first)
+    first = doctor(nodes[0], "--wait", "6", command=ranked(0))
+    there, here = report(doctor(nodes[1], "--wait", "3", command=ranked(1))), report(first)
 
     # then
     assert "did not answer at all" in finding(there, "rendezvous-failure")["summary"]
@@ -186,51 +118,51 @@ def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(nod
     [("reject with icmp type host-prohibited", "a firewall prohibits it"), ("reject", "a firewall rejects it"),
      ("reject with tcp reset", "a firewall rejects it")],
 )  # fmt: skip
-def test_firewall_that_rejects_is_named_as_a_possibility(nodes: tuple[Host, Host], verdict: str, words: str) -> None:
+def test_firewall_that_rejects_is_named_as_a_possibility(nodes: tuple[Node, Node], verdict: str, words: str) -> None:
     nodes[0].call("nft", "add table ip t; add chain ip t in { type filter hook input priority 0; }; "
                   f"add rule ip t in tcp dport {PORT} {verdict}")
 
-    there = report(nodes[1].doctor("--wait", "1", command=ranked(1)))
+    there = report(doctor(nodes[1], "--wait", "1", command=ranked(1)))
 
     assert words in finding(there, "rendezvous-failure")["summary"]
 
 
-def test_address_without_a_route(nodes: tuple[Host, Host]) -> None:
+def test_address_without_a_route(nodes: tuple[Node, Node]) -> None:
     command = ("torchrun", "--nnodes=2", "--master_addr=10.99.0.1", "--node_rank=1", "train.py")
 
-    found = finding(report(nodes[1].doctor(command=command)), "rendezvous-failure")
+    found = finding(report(doctor(nodes[1], command=command)), "rendezvous-failure")
 
     assert "10.99.0.1:29500: Network is unreachable" in found["summary"]
 
 
-def test_name_that_does_not_resolve(nodes: tuple[Host, Host]) -> None:
-    nodes[1].knows(f"{ADDRESSES[1]} {os.uname().nodename}")
+def test_name_that_does_not_resolve(nodes: tuple[Node, Node]) -> None:
+    nodes[1].knows(f"{ADDRESSES[1]} {nodes[1].name}")
 
-    plain = finding(report(nodes[1].doctor(command=ranked(1))), "hostname-resolution")
-    pod = finding(report(nodes[1].doctor(command=ranked(1), KUBERNETES_SERVICE_HOST="10.96.0.1")), "hostname-resolution")
+    plain = finding(report(doctor(nodes[1], command=ranked(1))), "hostname-resolution")
+    pod = finding(report(doctor(nodes[1], command=ranked(1), KUBERNETES_SERVICE_HOST="10.96.0.1")), "hostname-resolution")
 
     assert "node0 (--master_addr) does not resolve here" in plain["summary"]
     assert "headless Service" in pod["advice"] and "headless Service" not in plain["advice"]
 
 
-def test_name_that_etc_hosts_turns_into_this_machine(nodes: tuple[Host, Host]) -> None:
-    nodes[1].knows("127.0.1.1 node0 node0.cluster", f"{ADDRESSES[1]} {os.uname().nodename}")
+def test_name_that_etc_hosts_turns_into_this_machine(nodes: tuple[Node, Node]) -> None:
+    nodes[1].knows("127.0.1.1 node0 node0.cluster", f"{ADDRESSES[1]} {nodes[1].name}")
 
-    found = finding(report(nodes[1].doctor(command=ranked(1))), "hostname-resolution")
+    found = finding(report(doctor(nodes[1], command=ranked(1))), "hostname-resolution")
 
     assert "node0 resolves to 127.0.1.1 here" in found["summary"]
     assert "`127.0.1.1 node0 node0.cluster` in /etc/hosts" in found["summary"]
 
 
-def test_name_of_this_machine_that_is_loopback_breaks_gloo(nodes: tuple[Host, Host]) -> None:
-    nodes[1].knows(f"{ADDRESSES[0]} node0", f"127.0.1.1 {os.uname().nodename}")
+def test_name_of_this_machine_that_is_loopback_breaks_gloo(nodes: tuple[Node, Node]) -> None:
+    nodes[1].knows(f"{ADDRESSES[0]} node0", f"127.0.1.1 {nodes[1].name}")
 
     env = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": str(PORT)}
     megatron = ["megatron", "rlhf", "--rlhf_type", "dpo"]
 
-    found = finding(report(nodes[1].doctor(command=megatron, **env)), "hostname-resolution")
-    perhaps = finding(report(nodes[1].doctor(command=ranked(1))), "hostname-resolution")
-    told = report(nodes[1].doctor(command=megatron, GLOO_SOCKET_IFNAME="eth0", **env))
+    found = finding(report(doctor(nodes[1], command=megatron, **env)), "hostname-resolution")
+    perhaps = finding(report(doctor(nodes[1], command=ranked(1))), "hostname-resolution")
+    told = report(doctor(nodes[1], command=megatron, GLOO_SOCKET_IFNAME="eth0", **env))
 
     assert "gloo" in found["summary"] and "GLOO_SOCKET_IFNAME=eth0" in found["advice"]
     assert (found["severity"], perhaps["severity"]) == ("warning", "info")  # not every script has groups of gloo
@@ -238,35 +170,35 @@ def test_name_of_this_machine_that_is_loopback_breaks_gloo(nodes: tuple[Host, Ho
 
 
 @pytest.mark.parametrize("env", [{"NCCL_SOCKET_IFNAME": "lo"}, {"NCCL_SOCKET_IFNAME": "=lo"}])
-def test_loopback_between_nodes_by_a_variable(nodes: tuple[Host, Host], env: dict[str, str]) -> None:
-    found = finding(report(nodes[0].doctor(command=ranked(0), **env)), "nccl-no-interface")
+def test_loopback_between_nodes_by_a_variable(nodes: tuple[Node, Node], env: dict[str, str]) -> None:
+    found = finding(report(doctor(nodes[0], command=ranked(0), **env)), "nccl-no-interface")
 
     assert f"NCCL will use lo 127.0.0.1/8 (NCCL_SOCKET_IFNAME={env['NCCL_SOCKET_IFNAME']})" in found["summary"]
     assert found["advice"] == "unset NCCL_SOCKET_IFNAME"
 
 
-def test_loopback_where_there_is_nothing_else(nodes: tuple[Host, Host]) -> None:
+def test_loopback_where_there_is_nothing_else(nodes: tuple[Node, Node]) -> None:
     nodes[1].call("ip", "link", "set", "eth0", "down")
 
-    found = finding(report(nodes[1].doctor(command=ranked(1), GLOO_SOCKET_IFNAME="lo,")), "rendezvous-failure")
-    lines = report(nodes[1].doctor(command=ranked(1)))
+    found = finding(report(doctor(nodes[1], command=ranked(1), GLOO_SOCKET_IFNAME="lo,")), "rendezvous-failure")
+    lines = report(doctor(nodes[1], command=ranked(1)))
 
     assert "Network is unreachable" in found["summary"]
     assert "NCCL will use lo 127.0.0.1/8 (there is no other)" in check(lines, "NCCL interface")["said"]
 
 
-def test_variable_that_matches_no_interface(nodes: tuple[Host, Host]) -> None:
-    found = finding(report(nodes[0].doctor(command=ranked(0), NCCL_SOCKET_IFNAME="ens")), "nccl-no-interface")
+def test_variable_that_matches_no_interface(nodes: tuple[Node, Node]) -> None:
+    found = finding(report(doctor(nodes[0], command=ranked(0), NCCL_SOCKET_IFNAME="ens")), "nccl-no-interface")
 
     assert "NCCL_SOCKET_IFNAME=ens matches no interface" in found["summary"] and "eth0 10.77.0.1/24" in found["summary"]
 
 
-def test_bridge_of_docker_is_taken_when_it_is_alone(nodes: tuple[Host, Host]) -> None:
+def test_bridge_of_docker_is_taken_when_it_is_alone(nodes: tuple[Node, Node]) -> None:
     nodes[0].call("ip", "link", "set", "eth0", "down")
     nodes[0].call("ip", "link", "set", "eth0", "name", "docker0")
     nodes[0].raise_link("docker0")
     try:
-        found = finding(report(nodes[0].doctor(command=ranked(0))), "nccl-no-interface")
+        found = finding(report(doctor(nodes[0], command=ranked(0))), "nccl-no-interface")
     finally:
         nodes[0].call("ip", "link", "set", "docker0", "down")
         nodes[0].call("ip", "link", "set", "docker0", "name", "eth0")
@@ -275,48 +207,49 @@ def test_bridge_of_docker_is_taken_when_it_is_alone(nodes: tuple[Host, Host]) ->
 
 
 LISTEN = (
-    "import socket,sys; s=socket.create_server(('', {port})); print('up', flush=True); sys.stdin.read()",
+    "import os,socket,sys; s=socket.create_server(('', {port})); print(os.getpid(), flush=True); sys.stdin.read()",
     "import datetime,sys,torch.distributed as d; s=d.TCPStore('0.0.0.0', {port}, None, True, datetime.timedelta(seconds=20)); "
     "print('up', flush=True); sys.stdin.readline(); s.set('a', 'b'); print(s.get('a').decode(), flush=True)",
 )
 
 
-def test_port_that_another_process_holds(nodes: tuple[Host, Host]) -> None:
+def test_port_that_another_process_holds(nodes: tuple[Node, Node]) -> None:
     with nodes[0].start(sys.executable, "-c", LISTEN[0].format(port=PORT)) as holder:
         try:
-            assert holder.stdout is not None and holder.stdout.readline() == "up\n"
-            here = report(nodes[0].doctor("--wait", "5", command=ranked(0)))
-            there = report(nodes[1].doctor("--wait", "5", command=ranked(1)))
+            assert holder.stdout is not None
+            pid = int(holder.stdout.readline())
+            here = report(doctor(nodes[0], "--wait", "5", command=ranked(0)))
+            there = report(doctor(nodes[1], "--wait", "5", command=ranked(1)))
         finally:
-            holder.kill()
+            nodes[0].kill_all()
 
     found = finding(here, "port-in-use")
-    assert f"pid {holder.pid} listens there" in found["summary"] and "socket.create_server" in found["summary"]
+    assert f"pid {pid} listens there" in found["summary"] and "socket.create_server" in found["summary"]
     assert "not `diag doctor` on node 0 (it said nothing)" in finding(there, "port-in-use")["summary"]
 
 
 @pytest.mark.live
-def test_rendezvous_of_a_running_job_is_not_disturbed(nodes: tuple[Host, Host]) -> None:
+def test_rendezvous_of_a_running_job_is_not_disturbed(nodes: tuple[Node, Node]) -> None:
     pytest.importorskip("torch")
     with nodes[0].start(sys.executable, "-c", LISTEN[1].format(port=PORT)) as store:
         try:
             assert store.stdout is not None and store.stdin is not None and store.stdout.readline() == "up\n"
-            there = report(nodes[1].doctor("--wait", "5", command=ranked(1)))
+            there = report(doctor(nodes[1], "--wait", "5", command=ranked(1)))
             store.stdin.write("\n")
             store.stdin.flush()
             answer = store.stdout.readline()
         finally:
-            store.kill()
+            nodes[0].kill_all()
 
     assert "or the job already runs" in finding(there, "port-in-use")["summary"]
     assert answer == "b\n"
 
 
-def test_nodes_that_disagree_about_their_number(nodes: tuple[Host, Host]) -> None:
+def test_nodes_that_disagree_about_their_number(nodes: tuple[Node, Node]) -> None:
     three = ["3" if word == "2" else word for word in CMD]
 
-    first = nodes[0].doctor("--wait", "40", command=ranked(0))
-    there, here = report(nodes[1].doctor("--wait", "40", command=ranked(1, three))), report(first)
+    first = doctor(nodes[0], "--wait", "40", command=ranked(0))
+    there, here = report(doctor(nodes[1], "--wait", "40", command=ranked(1, three))), report(first)
 
     assert "has 3 nodes on its command line, this one 2" in finding(here, "launch-mismatch")["summary"]
     assert "has 2 nodes on its command line, this one 3" in finding(there, "launch-mismatch")["summary"]
@@ -325,14 +258,14 @@ def test_nodes_that_disagree_about_their_number(nodes: tuple[Host, Host]) -> Non
 C10D = ("torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{ADDRESSES[0]}:{PORT}", "train.py")
 
 
-def named_doctor(host: Host, name: str, *command: str) -> subprocess.Popen[str]:
+def named_doctor(host: Node, name: str, *command: str) -> subprocess.Popen[str]:
     """With a host name of its own."""
     script = f'hostname {name} && exec "$0" -m diag doctor --json --no-load --wait 40 -- "$@"'
     return host.start("unshare", "--uts", "sh", "-c", script, sys.executable, *command)
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare (util-linux) is needed")
-def test_names_that_torchruns_c10d_rendezvous_will_hand_out(nodes: tuple[Host, Host]) -> None:
+def test_names_that_torchruns_c10d_rendezvous_will_hand_out(nodes: tuple[Node, Node]) -> None:
     """The endpoint is an address and is reached; the ranks are then given the name of whichever node is the first."""
     nodes[0].knows(f"{ADDRESSES[0]} alpha", f"{ADDRESSES[1]} beta")
     nodes[1].knows(f"{ADDRESSES[1]} beta")
@@ -351,8 +284,8 @@ def test_names_that_torchruns_c10d_rendezvous_will_hand_out(nodes: tuple[Host, H
     assert network_findings(there) == [] and network_findings(here) == []
 
 
-def test_address_of_another_machine_on_node_0(nodes: tuple[Host, Host]) -> None:
+def test_address_of_another_machine_on_node_0(nodes: tuple[Node, Node]) -> None:
     """Every node started with the same words, and none with a rank."""
-    found = finding(report(nodes[1].doctor(command=[*CMD, "train.py"])), "rendezvous-failure")
+    found = finding(report(doctor(nodes[1], command=[*CMD, "train.py"])), "rendezvous-failure")
 
     assert "no node rank is given, and 0 is the default" in found["summary"] and "(10.77.0.2" in found["summary"]

@@ -10,7 +10,7 @@ import pytest
 from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.signatures import SignatureDetector
 from diag.model import Change, ChangeKind, Confidence
-from diag.observations import Iteration, KernelLine, LogLine
+from diag.observations import Interrupted, Iteration, KernelLine, LogLine
 from diag.replay import replay
 from diag.rules.load import packaged
 from diag.rules.ruleset import RuleSet
@@ -91,6 +91,47 @@ def test_error_that_the_job_outlives_is_none() -> None:
     fails(story, 1)
 
     assert of_rules(story) == []
+
+
+# Slurm 22.05.8, time limit of a job under `diag run`, torch 2.13.0: slurmstepd sends SIGTERM to every process of the step.
+WORKER = "RuntimeError: DataLoader worker (pid 10775) is killed by signal: Terminated. "
+
+
+@pytest.mark.parametrize("read_first", [False, True], ids=["signal-first", "line-first"])
+def test_data_worker_that_the_signal_to_the_whole_job_ended_is_none(read_first: bool) -> None:
+    story = Story()
+
+    if read_first:
+        says(story, 0, MISSING[0], WORKER)
+        story.wait(0.2)
+        story.tell(Interrupted(None, 15))
+    else:
+        story.tell(Interrupted(None, 15))
+        story.wait(0.2)
+        says(story, 0, MISSING[0], WORKER)
+    fails(story, 0, 1)
+
+    assert of_rules(story) == []
+
+
+def test_data_worker_that_somebody_ended_while_nobody_ended_the_job_is_named() -> None:
+    story = Story()
+
+    says(story, 0, MISSING[0], WORKER)
+    fails(story, 0)
+
+    assert of_rules(story) == ["dataloader-worker-died"]
+
+
+def test_error_of_a_job_that_takes_its_time_after_the_signal_is_named() -> None:
+    story = Story()
+
+    story.tell(Interrupted(None, 15))
+    story.wait(25.0)
+    says(story, 0, *MISSING)
+    fails(story, 0)
+
+    assert of_rules(story) == ["missing-module"]
 
 
 def test_error_of_a_healthy_job_is_none() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -360,6 +361,26 @@ def test_real_oom_kill_raises_the_counter_of_the_real_cgroup(small_cgroup: Path)
     assert after.oom_kills > before.oom_kills == 0
     assert after.peak_bytes is None or after.peak_bytes > 40 << 20
     assert (host_after[0].oom_kills or 0) >= (host_before[0].oom_kills or 0)
+
+
+def test_process_that_nobody_reaped_yet_has_not_moved(small_cgroup: Path) -> None:
+    # given a process that ended, and of which cgroup v1 shows "/" from then on
+    ended = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert ended.stdout is not None and ended.stdin is not None
+    ended.stdout.readline()
+    (small_cgroup / "cgroup.procs").write_text(str(ended.pid))
+    reader = CgroupReader(ended.pid)
+    before = cgroup_of(reader)
+    ended.stdin.close()
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+
+    # when its cgroup is read once more
+    after = cgroup_of(reader)
+    ended.wait()
+    reader.close()
+
+    # then it is the one that it lived in
+    assert (after.path, after.limit_bytes) == (before.path, 48 << 20)
 
 
 def test_process_that_was_moved_is_followed(small_cgroup: Path) -> None:

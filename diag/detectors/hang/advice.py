@@ -49,6 +49,11 @@ _ADVICE = {
     "end the job and start it again from the last checkpoint.",
     "ras_dead": "NCCL's own RAS network cannot reach the process of rank {ranks} any more: see whether it, or its node, lives. "
     "The others wait for it for ever: end the job and start it again from the last checkpoint.",
+    "node_silent": "The node of rank {ranks} does not answer any more (see the node-failure finding): look whether it lives "
+    "(console, `ping`, `kubectl get node`, `sinfo`). The others wait for it for ever: end the job and start it again without "
+    "that node, from the last checkpoint.",
+    "this_node_cut_off": "All other nodes fell silent at once: look at the network of this node first (see the node-failure "
+    "finding), and at what `diag` says on the others.",
     "not_in_collective": "Rank {ranks} is in its own code at the line shown and has not joined the call the others wait in: "
     "look for a branch only this rank takes (if rank == ..., an early continue, a wait for an event or a service).",
     "calls_differ": "The ranks call different collectives at the same point (the evidence shows both): look for a branch that "

@@ -15,10 +15,12 @@ _ORDER = ("resource_wait", "gil_deadlock", "lock_deadlock", "data_loading", "che
           "compile_wait", "outside", "teardown")
 
 
-def blame(
-    job: JobState, alive: list[RankState], dead: list[RankState], standing: dict[int, str], since: float
+def blame(  # noqa: PLR0917 - one caller
+    job: JobState, alive: list[RankState], dead: list[RankState], standing: dict[int, str], since: float,
+    lost: tuple[int, ...] = (),
 ) -> Verdict:
-    """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet initialised."""
+    """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet initialised. `lost` are
+    ranks of nodes that are silent: they are to blame where nobody who is seen explains it."""
     everyone = tuple(rank.rank for rank in alive)
     seen_all = job.ranks_seen >= job.world_size
     if dead:
@@ -33,9 +35,11 @@ def blame(
     blocked = [rank for rank in everyone if standing[rank] not in (*WAITS, "blind")]
     joining = [rank for rank in everyone if standing[rank] in ("rendezvous", "comm_init")]
     if blocked:
-        return _blocked(job, blocked, everyone, joining, standing, since)
+        return _blocked(job, blocked, everyone, joining, standing, since, lost)
     if joining:
         return _joining(job, joining, everyone, standing, since)
+    if lost:
+        return _of_lost_nodes(job, lost, everyone, since)
     blind = tuple(rank for rank in everyone if standing[rank] == "blind")
     if blind and len(blind) < len(everyone):
         return Verdict("unknown", blind, others(everyone, blind), "no_stack", since, Confidence.LOW)
@@ -44,6 +48,14 @@ def blame(
         return Verdict("peer_lost", gone, everyone, "rank_left_early", since, Confidence.MEDIUM)
     cause = "all_ranks_wait" if seen_all else "culprit_not_seen"
     return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
+
+
+def _of_lost_nodes(job: JobState, lost: tuple[int, ...], everyone: tuple[int, ...], since: float) -> Verdict:
+    """Where several nodes fell silent at once and one alone is left, that one is more likely cut off."""
+    gone = {job.ranks[rank].node for rank in lost}
+    if len(gone) > 1 and len({job.ranks[rank].node for rank in everyone}) == 1:
+        return Verdict("peer_lost", everyone, lost, "this_node_cut_off", since, Confidence.LOW)
+    return Verdict("peer_lost", lost, everyone, "node_silent", since, Confidence.MEDIUM)
 
 
 def _joining(
@@ -60,7 +72,7 @@ def _joining(
 
 def _blocked(  # noqa: PLR0917 - one caller, beside it
     job: JobState, blocked: list[int], everyone: tuple[int, ...], joining: list[int], standing: dict[int, str],
-    since: float,
+    since: float, lost: tuple[int, ...] = (),
 ) -> Verdict:
     klass = min((standing[rank] for rank in blocked), key=_ORDER.index)
     culprits = tuple(rank for rank in blocked if standing[rank] == klass)
@@ -70,6 +82,8 @@ def _blocked(  # noqa: PLR0917 - one caller, beside it
     confidence = Confidence.HIGH if certain and job.ranks_seen >= job.world_size else Confidence.MEDIUM
     if klass == "resource_wait" and cause == "external_service":
         confidence = Confidence.MEDIUM
+    if klass == "outside" and lost:
+        return _of_lost_nodes(job, lost, everyone, since)
     if klass == "outside":
         klass = "rendezvous" if joining else ("peer_not_joined" if waiting else "unknown")
     return Verdict(klass, culprits, waiting, cause, since, confidence, child)

@@ -13,6 +13,7 @@ __all__ = ["Collectives"]
 
 # A reading older than this tells nothing of now; under suspicion they come every 30 s.
 _FRESH_SECONDS = 90.0
+_RANKS_A_SECOND = 1024  # ours, put into graphs; a graph of 8,192 ranks takes a second or two
 _WAITING = (Activity.COLLECTIVE, Activity.GPU_SYNC)
 
 
@@ -23,13 +24,14 @@ class Collectives:
         self._last: dict[int, tuple[float, FlightRecorder]] = {}
         self._before: dict[int, tuple[float, FlightRecorder]] = {}
         self._stages: int | None = None  # of the pipeline, as the command line says
+        self._explain_at = 0.0
         self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, RankFound):
             self._stages = pipeline_parallel_size(fact.command) or self._stages
         elif isinstance(fact, FlightRecorder) and fact.rank is not None:
-            if fact.rank in self._last:
+            if fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted:  # not the same one told again
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)
 
@@ -42,7 +44,9 @@ class Collectives:
         if not last or set(last) != set(before):
             return None
         key = tuple((rank, at, job.ranks[rank].stack_signature) for rank, (at, _) in sorted(last.items()))
-        if self._explained[0] != key:
+        # Readings of many nodes come one after the other: with each of them the graph of a large job would be made anew.
+        if self._explained[0] != key and (now >= self._explain_at or not self._explained[0]):
+            self._explain_at = now + len(living) / _RANKS_A_SECOND
             size = max(job.world_size, len(living))
             earlier = build({rank: fact for rank, (_, fact) in before.items()}, world_size=size)
             graph = build({rank: fact for rank, (_, fact) in last.items()}, world_size=size).still(earlier)

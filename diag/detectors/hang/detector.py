@@ -16,7 +16,7 @@ from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
 from diag.observations import Observation, SnapshotTaken
 from diag.state.job import JobState
-from diag.state.rank import CHANNELS, RankState
+from diag.state.rank import CHANNELS, STRONG, RankState
 
 __all__ = ["HangDetector", "Verdict", "judge", "judge_snapshot", "wants_closer_look"]
 
@@ -26,7 +26,6 @@ _BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
 _STALE_SECONDS = 60.0  # twelve times the usual period, thirty times that under suspicion
 _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
-_STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job itself moves
 _BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
 _SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a rank standing
 
@@ -79,6 +78,10 @@ class HangDetector:
             evidence=tuple(evidence_of(verdict, job, now)),
         )
 
+    def gpu_states(self, now: float, job: JobState) -> dict[int, str]:
+        """How each rank's GPU stood lately, for who judges the whole job."""
+        return {rank: reading.state for rank, reading in self._joined.gpus.read(now, job, job.last_progress()).items()}
+
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         if self._snapshot is not None:
             yield from _unproven(self._snapshot, job)
@@ -95,11 +98,17 @@ class HangDetector:
 
 def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | None:
     """None while the job moves, might still move, or is not a job yet."""
+    if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
+        return None  # as all ranks asked one by one would come to
     alive = job.alive_ranks()
+    lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
+    if job.cluster.nodes:
+        gone = set(lost)
+        alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
     if job.returncode is not None or job.interrupted_at is not None or not alive:
         return None
     dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
-    since = max([rank.last_moved(_STRONG) for rank in alive] + [job.log_moved_at or 0.0])
+    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
     folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     quiet = now - weak_since
@@ -113,7 +122,7 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
     if not _well_seen(alive, now, quiet):
         return None
     standing = {rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive}
-    verdict: Verdict | None = blame(job, alive, dead, standing, since)
+    verdict: Verdict | None = blame(job, alive, dead, standing, since, lost)
     if joined is not None and verdict is not None:
         verdict = joined.join(verdict, now, job, standing)
     if verdict is not None:
@@ -192,31 +201,32 @@ def _explains_itself(verdict: Verdict) -> bool:
 
 def wants_closer_look(now: float, job: JobState) -> bool:
     """Whether samples should come faster and include children: progress is overdue, though nothing is proven."""
-    if job.returncode is not None or not job.alive_ranks():
+    if job.returncode is not None or not any(rank.alive for rank in job.ranks.values()):
         return False
     overdue = max(5.0, 2.0 * (job.step_p95() or 0.0))
     # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is late.
     reporting = job.phase == "steady" and job.line_seconds and job.log_moved_at is not None
     if reporting and now - (job.log_moved_at or now) > max(5.0, 3.0 * max(job.line_seconds)):
         return True
-    return now - job.last_progress() > overdue or any(rank.stopped for rank in job.alive_ranks())
+    return now - job.last_progress() > overdue or any(rank.stopped for rank in job.ranks.values())
 
 
 def _blind(rank: RankState, now: float) -> bool:
     """Its stack was never read, or cannot be read any more: what it was is no evidence of what it is."""
-    return rank.stack is None or now - rank.stack_at > _STALE_SECONDS
+    return rank.stack is None or now - rank.stack_at > _STALE_SECONDS + rank.told_every
 
 
 def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
     """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
     for rank in alive:
-        if rank.tree is None or now - rank.tree_at > 15.0:
+        late = rank.told_every  # of another node the last digest is known
+        if rank.tree is None or now - rank.tree_at > 15.0 + late:
             return False  # /proc itself was not read lately: diag is starved, not the job
         if rank.stopped:
             continue
         if _blind(rank, now):
             if quiet < _BLIND_SECONDS:
                 return False
-        elif rank.stack_samples < _SAMPLES or now - rank.stack_at > 30.0:
+        elif rank.stack_samples < _SAMPLES or now - rank.stack_at > 30.0 + late:
             return False
     return True

@@ -11,7 +11,7 @@ from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
 from diag.xids import HARDWARE_XIDS
 
-__all__ = ["GpuReading", "Gpus"]
+__all__ = ["GpuReading", "Gpus", "told_readings"]
 
 # Seen on 2 x H200 (NCCL 2.28.9), several hangs: a rank in a collective 100 % at 122-130 W of 700 W, within 1 W for as long as
 # it waits; the rank that they wait for 0 %. A training step moves between 0.2 and 0.9 of the limit.
@@ -22,6 +22,9 @@ _FLAT_POWER_WATTS = 8.0
 _SAMPLES = 3
 _WINDOW_SECONDS = 20.0
 _KEPT = 128
+
+
+_TOLD = {"idle": "runs nothing", "spins": "is busy at low power", "works": "works"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class GpuReading:
     seconds: float
 
     def __str__(self) -> str:
+        if self.index < 0:
+            return f"its GPU {_TOLD.get(self.state, self.state)}, as its own node says"
         power = "" if self.watts is None else f" at {self.watts:.0f} W"
         limit = f" of {self.limit_watts:.0f} W" if power and self.limit_watts else ""
         return f"GPU {self.index} {100 * self.utilization_ratio:.0f} %{power}{limit} for {self.seconds:.0f} s"
@@ -53,7 +58,9 @@ class Gpus:
 
     def read(self, now: float, job: JobState, since: float) -> dict[int, GpuReading]:
         """Per living rank how its GPU stood from `since` on (at most the last 20 s); of ranks whose GPU is known."""
-        found = {}
+        found: dict[int, GpuReading] = {}
+        if not self._samples:
+            return found  # of other nodes' ranks: their hubs tell it
         for rank in job.alive_ranks():
             gpu = gpu_of_rank(rank, job)
             index = gpu.index if gpu is not None else None
@@ -77,6 +84,14 @@ class Gpus:
                 if event.last_at >= rank.found_at and (rank.placement.pid in event.pids or rank.rank in users):
                     found[rank.rank] = event.fact
         return found
+
+
+def told_readings(job: JobState) -> dict[int, GpuReading]:
+    """Of ranks on other nodes, as their hubs read them."""
+    return {
+        rank.rank: GpuReading(-1, rank.gpu_told, 0.0 if rank.gpu_told == "idle" else 1.0, None, None, 0.0)
+        for rank in job.alive_ranks() if rank.gpu_told
+    }
 
 
 def _reading(index: int, samples: Iterable[GpuSample], seconds: float) -> GpuReading | None:

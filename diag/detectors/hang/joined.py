@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives
-from diag.detectors.hang.gpus import GpuReading, Gpus
+from diag.detectors.hang.gpus import GpuReading, Gpus, told_readings
 from diag.detectors.hang.network import Network
 from diag.detectors.hang.pipeline import is_between_stages
 from diag.detectors.hang.ras import Ras, RasExplanation
@@ -26,6 +26,8 @@ __all__ = ["Joined", "lowered", "undecided"]
 
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 # Classes in which the culprit might compute: its GPU decides whether it does.
+# What one node alone may decide, whoever waits on the others.
+_OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
 _MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
 
 
@@ -69,12 +71,12 @@ class Joined:
             return None  # ranks launch collectives: whatever stands, the job does not
         verdict = _with_ras(verdict, says, standing)
         verdict = _with_watchdog(verdict, self.watchdog.explain(job), standing)
-        readings = self.gpus.read(now, job, 0.0 if once else verdict.since)
+        readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or told_readings(job)
         if _computes(verdict, readings):
             return None
         verdict = self._with_driver(verdict, job, standing)
         verdict = _with_gpus(verdict, readings)
-        return self._with_network(verdict, job)
+        return _with_nodes(self._with_network(verdict, job), job, now)
 
     def _with_driver(self, verdict: Verdict, job: JobState, standing: dict[int, str]) -> Verdict:
         may = (*WAITS, "blind", "outside")
@@ -98,6 +100,21 @@ class Joined:
         notes = tuple(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3])
         return replace(verdict, klass="network_transport", culprits=ranks, waiting=others(verdict.waiting, ranks),
                        cause="transport_error", confidence=Confidence.MEDIUM, notes=(*verdict.notes, *notes))
+
+
+def _with_nodes(verdict: Verdict, job: JobState, now: float) -> Verdict:
+    """Of the whole job: what a node alone found out by its GPUs, its kernel's log or its network, which digests do not carry."""
+    if not undecided(verdict) or not job.cluster.nodes:
+        return verdict
+    said = [hang for node in job.cluster.current() if now - node.heard_at <= node.silent_after() for hang in node.digest.hangs
+            if hang.ranks and hang.klass in _OF_A_NODE]
+    ranks = tuple(sorted({rank for hang in said for rank in hang.ranks}))
+    if not said or len(ranks) >= len(verdict.waiting):
+        return verdict
+    first = said[0]
+    notes = tuple(Note(item.kind, item.excerpt, item.rank) for hang in said[:2] for item in hang.evidence[:2])
+    return replace(verdict, klass=first.klass, culprits=ranks, waiting=others(verdict.waiting, ranks), cause=first.cause,
+                   confidence=first.confidence, notes=(*verdict.notes, *notes))
 
 
 def _with_collectives(
@@ -229,8 +246,8 @@ def _with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
             return replace(verdict, klass="gpu_side", culprits=idle, waiting=others(everyone, idle),
                            cause="gpu_idle_among_waiting", confidence=Confidence.MEDIUM)
         return verdict
-    culprits = [rank for rank in verdict.culprits if rank in idle]
-    waiting = [rank for rank in verdict.waiting if rank in spins]
+    culprits = sorted(set(idle).intersection(verdict.culprits))
+    waiting = sorted(set(spins).intersection(verdict.waiting))
     if culprits and waiting and len(culprits) == len(verdict.culprits) and len(waiting) == len(verdict.waiting):
         notes = (Note("nvml", str(readings[culprits[0]]), culprits[0]), Note("nvml", str(readings[waiting[0]]), waiting[0]))
         return replace(verdict, confidence=_raised(verdict.confidence), notes=(*verdict.notes, *notes))

@@ -29,6 +29,8 @@ def standing_of(rank: RankState) -> str:
     """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked in."""
     if rank.stopped:
         return "stopped"
+    if rank.told is not None:
+        return rank.told[0]
     if rank.reading is None:
         return "blind"
     activity, context = rank.reading.activity, rank.reading.context
@@ -59,6 +61,8 @@ def standing_of(rank: RankState) -> str:
 
 def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
     """The closed word for why, and the child process that is to blame, when one is."""
+    if rank.told is not None and rank.told[0] == standing and rank.told[1]:
+        return rank.told[1], rank.told[2]
     if standing == "data_loading":
         stopped = _stopped_child(rank)
         if stopped is not None:

@@ -70,6 +70,10 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         return f"{name} not appeared"
     if verdict.cause == "ras_dead":
         return f"{name} been out of reach of NCCL's RAS network"
+    if verdict.cause == "this_node_cut_off":
+        return f"{name} heard nothing of any other node"
+    if verdict.cause == "node_silent":
+        return f"{name} not been heard of, nor has {_hosts(verdict, job)},"
     if verdict.klass == "peer_lost":
         return f"{name} been gone ({_how_exited(rank)})"
     if verdict.klass == "gpu_side" and verdict.cause.startswith("xid_"):
@@ -110,6 +114,11 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     if verdict.klass == "teardown":
         return f"{name} been stuck in shutdown{_in(rank)}"
     return f"{name} not moved{_in(rank)}"
+
+
+def _hosts(verdict: Verdict, job: JobState) -> str:
+    hosts = sorted({job.ranks[rank].placement.host for rank in verdict.culprits if rank in job.ranks} - {""})
+    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
 
 
 def _joined_call(verdict: Verdict, job: JobState) -> str:

@@ -33,13 +33,19 @@ class TransportMismatchDetector:
 
     name = "transport-mismatch"
 
+    def __init__(self) -> None:
+        self._asked: tuple[object, ...] = ()
+        self._mixed: Mixed | None = None
+
     def observe(self, at: float, fact: Observation) -> None:
         """Everything it needs is kept by the job's network state."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        mixed = differing(job)
-        if mixed is not None:
-            yield _finding(job, mixed, now)
+        asked = (*job.nccl_processes.told, job.world_size)
+        if asked != self._asked:  # of a large job that is looked at only when something was told
+            self._asked, self._mixed = asked, differing(job)
+        if self._mixed is not None:
+            yield _finding(job, self._mixed, now)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
-from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankFound, StackSample
+from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankDigest, RankFound, StackSample
 from diag.stacks import Activity, read_stack
 from diag.state.gpustate import device_of
 from diag.state.job import JobState
@@ -107,6 +107,10 @@ class StragglerDetector:
                 self._judge(at)
         elif isinstance(fact, RankFound):
             self._see_rank(fact)
+        elif isinstance(fact, RankDigest):
+            for look in fact.looks:
+                told = Look.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
+                self._looks.see_stack(fact.placement.rank, told)
         elif isinstance(fact, EnvironmentSeen) and fact.rank is not None:
             self._visible[fact.rank] = dict(fact.variables).get("CUDA_VISIBLE_DEVICES", "")
         else:

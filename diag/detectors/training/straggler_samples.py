@@ -41,6 +41,13 @@ class Look:
         return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
 
 
+    @classmethod
+    def told(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> Look:
+        """As another node's hub tells it: only where it stood, not by which way."""
+        known = activity in Activity._value2member_map_
+        return cls(at, waits, Activity(activity) if known else Activity.OTHER, (where,), where, saves)
+
+
 @dataclass(frozen=True, slots=True)
 class GpuLook:
     """One sample of a rank's GPU. `waits`: busy at low power, as in a collective whose peers have not come."""
@@ -189,12 +196,17 @@ def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float,
     if gap < share:
         return None
     slow, others = order[:count], order[count:]
-    chance = max(
-        fisher(sum(waits[one]), len(waits[one]), sum(waits[other]), len(waits[other]))
-        for one in slow for other in others
-    )  # fmt: skip
+    # Many ranks have the same counts, and the most waiting of the slow ones and the least waiting of the others mostly decide.
+    few = list(dict.fromkeys((sum(waits[rank]), len(waits[rank])) for rank in reversed(slow)))
+    many = list(dict.fromkeys((sum(waits[rank]), len(waits[rank])) for rank in others))
+    chance = 0.0
+    for one in few:
+        for other in many:
+            chance = max(chance, fisher(*one, *other))
+            if chance * len(waits) > false_alarm:
+                return None
     slow_ratio = sum(ratios[rank] for rank in slow) / len(slow)
     waiting_ratio = sum(ratios[rank] for rank in others) / len(others)
-    if chance * len(waits) > false_alarm or slow_ratio > most_own * waiting_ratio:
+    if slow_ratio > most_own * waiting_ratio:
         return None
     return Split(tuple(sorted(slow)), tuple(sorted(others)), slow_ratio, waiting_ratio, chance)

@@ -1,4 +1,4 @@
-"""Another process's memory by /proc/PID/mem: no ptrace stop, no system call but pread(2).
+"""Another process's memory by /proc/PID/mem, where that is another user's by process_vm_readv(2): no ptrace stop.
 
 Everything read is doubtful: the process runs on while we look, and it may be broken. A reading is bounded in bytes,
 calls and time.
@@ -6,10 +6,13 @@ calls and time.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
 from pathlib import Path
+
+from diag.sources.vm import read_memory
 
 __all__ = ["Gone", "Memory", "Torn"]
 
@@ -28,12 +31,27 @@ class Gone(Exception):
 
 
 class Memory:
-    """Keeps the file open: it stays tied to this address space, so a reused pid is never read as the old process."""
+    """Keeps the file open: it stays tied to this address space, so a reused pid is never read as the old process.
+    (Without the file its heads of objects are what tells: they are compared at each reading.)"""
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         """Raises OSError: PermissionError where ptrace is denied."""
-        self._fd = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._pid = pid
+        try:
+            self._fd = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            self._fd = -1
+            if not self._may_read_without_file():
+                raise
         self.begin(1.0)
+
+    def _may_read_without_file(self) -> bool:
+        """With CAP_SYS_PTRACE alone the memory of another user is open, and its file is not."""
+        try:
+            read_memory(self._pid, 4096, 1)
+        except OSError as error:
+            return error.errno == errno.EFAULT  # asked after the permission, and nothing lies there
+        return True
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -55,7 +73,9 @@ class Memory:
         if not 4096 <= address < 1 << 62:
             raise Torn(f"no address: {address:#x}")
         try:
-            data = os.pread(self._fd, size, address)
+            data = os.pread(self._fd, size, address) if self._fd >= 0 else read_memory(self._pid, address, size)
+        except ProcessLookupError:
+            raise Gone("the process is gone") from None
         except OSError as error:
             raise Torn(f"{address:#x}: {error.strerror}") from None
         if not data:

@@ -24,7 +24,7 @@ class Scenario:
     and the launcher live where the ranks do, all in one cgroup, as in a container; else outside of all of these.
     `address_space`: limit of rank 1 in bytes. `shm`: size of rank 1's own /dev/shm in bytes. `goes_on`: the job outlives it, and
     is ended by us. `host`: what is done outside of the job meanwhile (guest/host.py). `peak`:
-    the cgroup, below the pod's, whose memory.peak the finding must tell.
+    the cgroup, below the pod's, whose memory.peak the finding must tell. `warned`: causes that may be told before the wanted one.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Scenario:
     goes_on: bool = False
     host: str = ""
     peak: str | None = None
+    warned: tuple[str, ...] = ()
 
 
 _SAVE = "while saving a checkpoint"
@@ -67,7 +68,7 @@ SCENARIOS = (
     Scenario("address_space", "grow", _oom("rlimit_as"), _KILLED, address_space=400 * MIB),
     Scenario("too_much_at_once", "ask_for_too_much", _oom("allocation_refused"), _KILLED),
     Scenario("pids_limit", "fork_writers", (Wanted("pids-limit", "cgroup_pids", (1,), _SAVE),), _KILLED,
-             (("rank1", "pids.max", "24"),)),
+             (("rank1", "pids.max", "24"),), warned=("nearly_full",)),
     Scenario("shm_full", "fill_shm", (Wanted("shm-too-small", "exhausted", (1,), "SIGBUS"),), _KILLED, shm=16 * MIB),
     Scenario("held_up", "grow_slowly",
              (Wanted("host-oom", "reclaim_stall", (1,), _SAVE), Wanted("hang", "memory_high", (1,))),

@@ -37,8 +37,9 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
 
     for wanted in scenario.wanted:
         assert any(wanted.is_met_by(finding) for finding in found), f"{wanted} was not found; {told}"
-        causes = {finding["cause"] for finding in found if finding["id"] == wanted.id}
-        assert wanted.cause is None or causes == {wanted.cause}, told
+        causes = [finding["cause"] for finding in found if finding["id"] == wanted.id]
+        # A slow machine is read between the last process that fits and the one that is refused: that warning is right.
+        assert wanted.cause is None or (set(causes) - set(scenario.warned) == {wanted.cause} == {causes[-1]}), told
     ids = {wanted.id for wanted in scenario.wanted} | set(scenario.also)
     assert {finding["id"] for finding in found} <= ids, told
     assert not run["problem"], told

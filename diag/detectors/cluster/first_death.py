@@ -1,0 +1,106 @@
+"""Of the first deaths that the nodes name, each its own: which was the job's first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from diag.detectors.quoted import CASCADE
+from diag.model import Confidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import Observation
+from diag.state.cluster import NodeState
+from diag.state.job import JobState
+
+__all__ = ["FirstDeathDetector"]
+
+# Ours: other nodes' ranks fail at once when a connection closes; their nodes wait 2 s for who was first among them, and report.
+_SETTLE_SECONDS = 5.0
+# And so long where all that died say that a peer of theirs was gone before: its node's word is on its way.
+_VICTIMS_SECONDS = 15.0
+# Moments of two nodes are as exact as the exchange of digests.
+_NEAR_SECONDS = 1.0
+# gloo of torch 2.13, four nodes, 2026-11-22:
+#   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.1]:43440. This is typically ...
+#   RuntimeError: [.../gloo/transport/tcp/pair.cc:537] Read error [10.77.0.1]:32168: Connection reset by peer. This is ...
+_PEER = re.compile(r"(?:by peer|Read error|Write error) \[([0-9a-fA-F.:]{2,45})\]:\d")
+
+
+class FirstDeathDetector:
+    """As `rank-died` of one node, over all of them: a rank that reports a lost connection is a victim of another node's."""
+
+    name = "first-death"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """The job state keeps the last digest of each node."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        told = [(node, death) for node in job.cluster.nodes.values() for death in node.digest.deaths]
+        if not told:
+            return
+        first = min(death.since for _, death in told)
+        current = job.cluster.current()
+        waited_for = [node for node in current if not node.gone and not node.digest.deaths]
+        node, root = min(told, key=lambda pair: _order(pair[1], first))
+        settle = _VICTIMS_SECONDS if _is_victim(root) else _SETTLE_SECONDS
+        lost = _lost_peer(job, [death for _, death in told], first) if _is_victim(root) else None
+        if lost is not None and now - first >= _SETTLE_SECONDS:
+            yield _gone(lost, job, [death for _, death in told], first)
+            return
+        if (waited_for or len(current) < job.cluster.expected()) and now - first < settle:
+            return
+        dead = {rank.rank for rank in job.ranks.values() if rank.failed} | {rank for _, death in told for rank in death.ranks}
+        waiting = {rank.rank for rank in job.ranks.values() if rank.alive} | dead | set(root.waiting_ranks)
+        summary = root.summary
+        if len(current) > 1 and summary.startswith(f"{root.subject} "):
+            summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
+        if job.iteration is not None and " in phase " in summary:  # that node's own log does not tell the steps
+            head, _, rest = summary.partition(" in phase ")
+            summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
+        yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState | None:
+    """The node at whose address the connections of those that died ended, and of which nothing was heard since."""
+    named = {address for death in deaths for item in death.evidence for address in _PEER.findall(item.excerpt)}
+    named |= {address for death in deaths for address in _PEER.findall(death.summary)}
+    for node in job.cluster.current():
+        host = urlsplit(node.digest.url).hostname
+        # Of `seq` 0: known from the job hub before, and never heard by this one.
+        unheard = node.digest.seq == 0 or node.heard_at <= first + _NEAR_SECONDS
+        if host in named and unheard and not node.gone and not node.digest.deaths:
+            return node
+    return None
+
+
+def _gone(node: NodeState, job: JobState, deaths: list[Finding], first: float) -> Finding:
+    ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
+    victims = tuple(sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks)))
+    address = urlsplit(node.digest.url).hostname
+    one = len(ranks) == 1
+    who = f"{rank_words(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
+    after = f" after iteration {job.iteration}" if job.iteration is not None else ""
+    return Finding(
+        id="rank-died", subject=f"rank {ranks[0]}" if one else node.digest.host, severity=Severity.CRITICAL,
+        confidence=Confidence.MEDIUM, cause="node_silent", ranks=ranks, waiting_ranks=victims, since=first,
+        summary=f"{who} {'is' if one else 'are'} gone{after}, and diag there with {'it' if one else 'them'}: "
+                f"{rank_words(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
+        advice=f"Look on {node.digest.host} for what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
+               "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
+        evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6], final=True,
+    )
+
+
+def _order(death: Finding, first: float) -> tuple[bool, bool, float]:
+    """Its own failure before one that reports another's; then who was first. Within a second that means nothing."""
+    return (_is_victim(death), death.since - first >= _NEAR_SECONDS, death.since)
+
+
+def _is_victim(death: Finding) -> bool:
+    words = [item.excerpt for item in death.evidence if item.kind == "output"]
+    said = death.summary.partition("it said: ")[2]
+    return bool(CASCADE.search(said)) if said else any(CASCADE.search(text) for text in words)

@@ -1,0 +1,83 @@
+"""The nodes do not come together: who is there, and who is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, format_ranks
+from diag.observations import Observation
+from diag.state.cluster import NodeState
+from diag.state.job import JobState
+
+__all__ = ["RendezvousDetector"]
+
+# Ours: images are pulled and pods scheduled one after the other; torchrun itself waits for minutes.
+_PATIENCE_SECONDS = 90.0
+_EARLY = ("launch", "rendezvous")
+
+
+class RendezvousDetector:
+    """Meaning: nodes of the job have waited for each other for 90 s, and some never came.
+
+    Evidence: each node's launcher says how many nodes there are; the hubs that report to the job hub say which of them run.
+
+    What to do: start the node named, or see why its pod or task does not run.
+
+    False alarms: a node on which the job runs without diag is told here only while the job waits; later it is `not checked`.
+    """
+
+    name = "rendezvous-failure"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """The job state keeps who was heard."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        nodes = [node for node in job.cluster.current() if not node.gone]
+        expected = job.cluster.expected()
+        if not nodes or len(nodes) >= expected or any(node.digest.phase not in _EARLY for node in nodes):
+            return
+        if any(rank.alive and rank.placement.launcher == "torchrun" for rank in job.ranks.values()):
+            return  # it starts ranks when all nodes have met: one that is not heard has no diag
+        since = max(node.first_at for node in nodes)
+        if now - since < _PATIENCE_SECONDS:
+            return
+        missing = _missing(nodes, expected)
+        named = f": {missing}" if missing else ""
+        where = next((node.digest.rendezvous for node in nodes if node.digest.rendezvous), "")
+        yield Finding(
+            id="rendezvous-failure", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, since=since,
+            cause="nodes_missing",
+            summary=f"{len(nodes)} of {expected} nodes have waited for each other for {now - since:.0f} s"
+                    f"{f' at {where}' if where else ''}; {expected - len(nodes)} never came{named}",
+            advice="Start the missing node's command, or see why it does not run (`kubectl get pods`, `squeue`, its own log). If "
+                   f"it runs, it does not reach this node: on it, `diag doctor --wait 60 -- CMD ...` tests {where or 'the way'}.",
+            evidence=tuple(_waits(node) for node in nodes[:6]),
+        )
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        nodes = job.cluster.current()
+        expected = job.cluster.expected()
+        if nodes and len(nodes) < expected and any(node.digest.phase not in _EARLY for node in nodes):
+            missing = _missing(nodes, expected)
+            yield NotChecked(
+                f"{expected - len(nodes)} of {expected} nodes" + (f" ({missing})" if missing else ""),
+                "no diag reports from there",
+                "start the job under `diag run` there too, with the same DIAG_TOKEN and a DIAG_PORT that the nodes can reach",
+            )
+
+
+def _waits(node: NodeState) -> Evidence:
+    return Evidence("digest", f"{node.name} waits in phase {node.digest.phase}", node.first_at)
+
+
+def _missing(nodes: list[NodeState], expected: int) -> str:
+    """ "node 2 (gpu-3)": by their numbers, where all that came have one."""
+    numbers = [node.digest.node_rank for node in nodes]
+    if None in numbers:
+        return ""
+    absent = [number for number in range(expected) if number not in numbers]
+    names = next((node.digest.host_names for node in nodes if node.digest.host_names), ())
+    if len(absent) > 6 or not names:
+        return f"node{'' if len(absent) == 1 else 's'} {format_ranks(absent)}"
+    named = {number: f" ({name})" for number, name in enumerate(names) if name}
+    return ", ".join(f"node {number}{named.get(number, '')}" for number in absent)

@@ -1,0 +1,141 @@
+"""A node whose hub fell silent while the job does not go on: the node is gone, or cut off, or this one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import Observation
+from diag.state.cluster import NodeState
+from diag.state.job import JobState
+
+__all__ = ["NodeFailureDetector"]
+
+# So long nothing of the ranks that are seen may have moved: a job that goes on has lost no node, only a hub of ours.
+_STANDS_SECONDS = 12.0
+# Where no node that is heard tells the steps: ranks that mostly wait look as if they stood for several samples in a row.
+_UNTOLD_SECONDS = 35.0
+_GONE = ("timeout", "unreachable", "unresolved")
+_ANSWERS = {
+    "connected": "its port accepts connections, and nothing answers",
+    "refused": "its host answers, and no diag listens there any more",
+    "timeout": "no answer from its address",
+    "unreachable": "there is no way to its address",
+    "unresolved": "its name is not known any more",
+}
+
+
+class NodeFailureDetector:
+    """Meaning: a node of the job does not answer any more, and the job does not go on without it.
+
+    Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host refuses, or gives no
+    answer at all. Nothing is said while ranks of other nodes go on: then only diag's hub there is gone.
+
+    What to do: look after the node named, take it out, start again from the last checkpoint.
+
+    False alarms: a hub that was killed by itself while the job hangs for another reason is told as hub_unreachable, a warning.
+    Where all other nodes fall silent at once, this node is the one that is cut off.
+    """
+
+    name = "node-failure"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """The job state keeps who was heard when."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        silent = job.cluster.silent(now)
+        if not silent or job.returncode is not None or job.interrupted_at is not None:
+            return
+        speaking = [node for node in job.cluster.current() if node not in silent and not node.gone]
+        if not speaking or _moves(job, speaking, now) or _ends_well(job, speaking):
+            return
+        tried = [node for node in silent if node.probe is not None and node.probe_at > node.heard_at]
+        gone = [node for node in tried if node.probe is not None and node.probe.answer in _GONE]
+        here = [node for node in tried if node not in gone]
+        if len(gone) > 1 and len(speaking) <= 1 and len(gone) == len(silent):
+            yield _cut_off(gone, speaking, job)
+        elif gone:
+            yield _finding(gone, job, "node_unreachable", Severity.CRITICAL)
+        if here:
+            yield _finding(here, job, "hub_unreachable", Severity.WARNING)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        # `now` is not told here: the newest thing heard stands for it.
+        now = max((node.heard_at for node in job.cluster.nodes.values()), default=0.0)
+        for node in job.cluster.silent(now):
+            said = _ANSWERS.get(node.probe.answer, "") if node.probe is not None else ""
+            yield NotChecked(
+                f"{node.name} ({rank_words(_ranks([node], job)) if _ranks([node], job) else 'no ranks yet'})",
+                f"its hub has not been heard for {now - node.heard_at:.0f} s" + (f": {said}" if said else ""),
+                "see whether diag lives there (`ps`), and that its port can be reached from this node",
+            )
+
+
+def _moves(job: JobState, speaking: Sequence[NodeState], now: float) -> bool:
+    """Something of the job went on lately, as far as it is seen."""
+    seen = {node.digest.run_id for node in speaking}
+    moved = [rank.last_moved() for rank in job.alive_ranks() if rank.node in seen]
+    moved.append(job.log_moved_at or 0.0)
+    tells_steps = any(node.digest.iteration is not None for node in speaking)
+    return now - max(moved) <= (_STANDS_SECONDS if tells_steps else _UNTOLD_SECONDS)
+
+
+def _ends_well(job: JobState, speaking: Sequence[NodeState]) -> bool:
+    """A rank that is seen came through to its end: the job does not stand still, it is over."""
+    seen = {node.digest.run_id for node in speaking}
+    return any(not rank.alive and not rank.failed for rank in job.ranks.values() if rank.node in seen)  # its code may be unread
+
+
+def _ranks(nodes: Sequence[NodeState], job: JobState) -> tuple[int, ...]:
+    ids = {node.digest.run_id for node in nodes}
+    return tuple(sorted(rank.rank for rank in job.ranks.values() if rank.node in ids))
+
+
+def _finding(nodes: list[NodeState], job: JobState, cause: str, severity: Severity) -> Finding:
+    ranks = _ranks(nodes, job)
+    names = ", ".join(node.name for node in nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    one = len(nodes) == 1
+    heard = max(node.heard_at for node in nodes)
+    whose = f" with {rank_words(ranks)}" if ranks else ""
+    if cause == "node_unreachable":
+        said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
+        what = f"{'does' if one else 'do'} not answer any more ({said}), and the job stands still"
+        advice = (
+            f"See whether {names} {'lives' if one else 'live'}: console, `ping`, `kubectl get node`, `scontrol show node`; "
+            "link and switch port. End the job, take the node out (--exclude, `kubectl cordon`), and start again from the last "
+            "checkpoint."
+        )
+    else:
+        said = _ANSWERS[nodes[0].probe.answer] if nodes[0].probe is not None else ""
+        what = f"{'has' if one else 'have'} no diag that answers ({said}): of {'its' if one else 'their'} ranks nothing is known"
+        advice = f"See on {names} whether the job's processes live (`ps`), and attach again there: diag watch --pid PID."
+    return Finding(
+        id="node-failure", subject=nodes[0].digest.host if one else JOB, severity=severity,
+        confidence=Confidence.HIGH if cause == "node_unreachable" else Confidence.MEDIUM, cause=cause, since=heard,
+        summary=f"{names}{whose} {what}", advice=advice,
+        ranks=ranks, waiting_ranks=tuple(sorted({rank.rank for rank in job.alive_ranks()} - set(ranks))),
+        evidence=tuple(_evidence(node) for node in nodes[:4]), holds_seconds=5.0,
+    )
+
+
+def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobState) -> Finding:
+    own = speaking[0] if speaking else None
+    name = own.name if own is not None else "this node"
+    ranks = _ranks(speaking, job)
+    return Finding(
+        id="node-failure", subject=own.digest.host if own is not None else JOB, severity=Severity.CRITICAL,
+        confidence=Confidence.MEDIUM, cause="this_node_cut_off", since=min(node.heard_at for node in gone), ranks=ranks,
+        waiting_ranks=_ranks(gone, job),
+        summary=f"none of the other {len(gone)} nodes answers {name} any more: this node is cut off from the network, or all of "
+                "them are",
+        advice=f"Look at the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag says "
+               "is more likely to be right than what stands here.",
+        evidence=tuple(_evidence(node) for node in gone[:4]), holds_seconds=5.0,
+    )
+
+
+def _evidence(node: NodeState) -> Evidence:
+    probe = node.probe
+    said = f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({probe.seconds:.1f} s)" if probe is not None else ""
+    text = f"{node.name} at {node.digest.url or '?'}: last heard in phase {node.digest.phase}{said}"
+    return Evidence("digest", text, node.heard_at)

@@ -1,0 +1,35 @@
+"""On every node: what the job hub says of the whole job, so that any terminal, page and dump tells the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from diag.model import Finding, NotChecked
+from diag.observations import Observation
+from diag.state.job import JobState
+
+__all__ = ["VerdictDetector"]
+
+
+class VerdictDetector:
+    """Passes on what the job hub said last, while it is heard of. Says nothing of its own."""
+
+    name = "verdict"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """The job state keeps it."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        cluster = job.cluster
+        if cluster.verdict is None or not cluster.joined(now):
+            return
+        for finding in cluster.verdict.findings:
+            yield replace(finding, told_by=cluster.verdict.hub)
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        cluster = job.cluster
+        if cluster.verdict is not None:
+            yield from cluster.verdict.not_checked
+        elif cluster.why_lost:
+            yield NotChecked("the other nodes", cluster.why_lost, "each node judges its own ranks until a hub answers again")

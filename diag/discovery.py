@@ -1,0 +1,165 @@
+"""Where Prometheus finds the hubs of a job: the list that `GET /sd` gives (http_sd), and a file of it (file_sd).
+
+Both name this hub and those of the job that it knows of (`Hub.other_targets`). The file is written by a thread of its own: it
+often is on a network file system, which may stand still, and the checks must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["SdFile", "Target", "TargetSource", "reachable_host", "sd_document", "sd_path"]
+
+_LOOK_SECONDS = 5.0  # Prometheus itself looks at its files every 5 min, or at once where it is told of the change
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A hub to scrape. `address` is host:port as Prometheus reaches it; `run_id` is of that hub."""
+
+    address: str
+    job_id: str
+    node: str
+    run_id: str = ""
+    scheme: str = "http"
+
+    def group(self) -> dict[str, Any]:
+        """As http_sd and file_sd have it. The run's id changes with each restart, and would begin every series anew: it is
+        offered to relabelling only."""
+        labels = {"job_id": self.job_id, "node": self.node, "__meta_diag_run_id": self.run_id}
+        if self.scheme != "http":
+            labels["__scheme__"] = self.scheme
+        return {"targets": [self.address], "labels": labels}
+
+
+class TargetSource(Protocol):
+    """Whoever knows the hubs of the job: this one first. Called from other threads than the hub's; never waits."""
+
+    def targets(self) -> Sequence[Target]: ...
+
+
+def sd_document(targets: Sequence[Target]) -> list[dict[str, Any]]:
+    """The JSON of http_sd and file_sd; each address once, as the first that names it says.
+
+    >>> sd_document([Target("10.0.0.7:9095", "812", "gpu-17"), Target("10.0.0.7:9095", "812", "?")])[0]["targets"]
+    ['10.0.0.7:9095']
+    """
+    first: dict[str, Target] = {}
+    for target in targets:
+        first.setdefault(target.address, target)
+    return [target.group() for target in first.values()]
+
+
+def sd_path(place: Path, job_id: str, node: str) -> Path:
+    """The file itself, or in a directory one a hub.
+
+    >>> sd_path(Path("/tmp"), "dpo/7", "gpu-17").name
+    'dpo_7-gpu-17.json'
+    """
+    if not place.is_dir():
+        return place
+    return place / (re.sub(r"[^A-Za-z0-9._-]", "_", f"{job_id}-{node}")[:_LONGEST_NAME].lstrip(".") + ".json")
+
+
+def reachable_host(bound: str) -> str:
+    """By what others reach a server bound to this address: of all interfaces, the one towards the default route.
+
+    >>> reachable_host("10.1.2.3")
+    '10.1.2.3'
+    """
+    if bound not in ("", "0.0.0.0", "::"):
+        return f"[{bound}]" if ":" in bound else bound
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # documentation's network (RFC 5737): nothing is sent by connecting
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
+
+
+class SdFile:
+    """The list as a file, from `start` to `close`: written whole or not at all, anew when it changes."""
+
+    def __init__(self, place: Path, source: TargetSource, talk: Callable[[str], None] = lambda text: None) -> None:
+        self._place = place
+        self._source = source
+        self._talk = talk
+        self._stop = threading.Event()
+        self._written: tuple[Path, tuple[int, int]] | None = None  # the file and its inode
+        self._last: tuple[Target, ...] = ()
+        self._told = ""
+        self._thread = threading.Thread(target=self._keep, name="diag-sd-file", daemon=True)
+
+    def start(self) -> SdFile:
+        self._thread.start()
+        return self
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """Take the file away. False when the file system did not answer in time."""
+        self._stop.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _keep(self) -> None:
+        while True:
+            try:
+                self._renew()
+                self._told = ""
+            except OSError as error:
+                reason = f"diag: {self._place} cannot be written for Prometheus: {error.strerror or error}"
+                if reason != self._told:  # once; it is tried again
+                    self._talk(reason)
+                self._told = reason
+            if self._stop.wait(_LOOK_SECONDS):
+                break
+        self._remove()
+
+    def _renew(self) -> None:
+        targets = tuple(self._source.targets())
+        if not targets:
+            return
+        path = sd_path(self._place, targets[0].job_id, targets[0].node)
+        if path != self._place:
+            targets = targets[:1]  # in a directory each hub has a file of its own, which tells of it alone
+        # Hubs that share one file do not take it from each other again and again; one that was taken away is made anew.
+        if targets == self._last and path.exists():
+            return
+        body = json.dumps(sd_document(targets), indent=1, ensure_ascii=False) + "\n"
+        # A name that no *.json of file_sd matches, in the same directory: a rename there is atomic.
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+        try:
+            with open(handle, "w", encoding="utf-8", errors="replace") as file:
+                os.fchmod(handle, 0o644)  # Prometheus is another user
+                file.write(body)
+                file.flush()
+                made = os.fstat(handle)
+            Path(temporary).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+        self._written, self._last = (path, (made.st_dev, made.st_ino)), targets
+
+    def _is_ours(self) -> bool:
+        """The file is there, and no other hub has put its own in its place."""
+        if self._written is None:
+            return False
+        try:
+            found = self._written[0].stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._written[1]
+
+    def _remove(self) -> None:
+        if self._written is not None and self._is_ours():
+            with contextlib.suppress(OSError):
+                self._written[0].unlink()

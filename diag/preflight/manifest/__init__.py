@@ -1,0 +1,91 @@
+"""`diag doctor --manifest`: what is wrong with a training's manifests, by what they say themselves. No cluster is asked.
+
+What a template fills in later, and kinds that nobody here knows, are not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from diag.preflight.line import Line
+from diag.preflight.manifest.counts import count_lines
+from diag.preflight.manifest.environment import environment_lines
+from diag.preflight.manifest.job import Job, Manifests
+from diag.preflight.manifest.memory import memory_lines, network_lines
+from diag.preflight.manifest.names import name_lines
+from diag.preflight.manifest.pods import WORKLOADS
+from diag.preflight.manifest.reading import Document, read_manifests
+from diag.preflight.manifest.restarts import restart_lines
+from diag.preflight.manifest.sidecar import monitor_lines, sidecar_lines
+
+__all__ = ["check_manifests", "manifest_lines"]
+
+CHECKS: tuple[Callable[[Manifests], Iterator[Line]], ...] = (
+    restart_lines,
+    name_lines,
+    count_lines,
+    memory_lines,
+    network_lines,
+    environment_lines,
+    sidecar_lines,
+    monitor_lines,
+)
+
+
+def check_manifests(places: Sequence[str]) -> Iterator[Line]:
+    """Of files, folders and - for stdin. Raises DiagError for a path that is not there."""
+    documents, unread = read_manifests(places)
+    yield from unread
+    if documents or not unread:
+        yield from manifest_lines(documents)
+
+
+def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
+    """Pure. A job of which nothing is wrong has a line that says what was compared."""
+    manifests = Manifests.of(documents)
+    bad: set[str] = set()
+    for check in CHECKS:
+        for line in check(manifests):
+            if line.status in ("problem", "not checked"):
+                bad.add(line.what)
+            yield line
+    for job in manifests.jobs:
+        titles = list(dict.fromkeys(trainer.group.document.title for trainer in job.trainers))
+        if job.pods is None:
+            yield Line(
+                ", ".join(titles),
+                "not checked",
+                "how many pods it has is filled in later, by a template or the cluster",
+                "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -",
+            )
+        elif not bad.intersection(titles):
+            yield Line(", ".join(titles), "ok", _said(job))
+    if not manifests.jobs:
+        yield Line(
+            "manifests",
+            "not checked",
+            _nothing(manifests),
+            f"kinds are {', '.join(WORKLOADS)} and Volcano's Job; a "
+            "trainer is known by its launcher (torchrun, deepspeed, accelerate, megatron, swift) or by NPROC_PER_NODE, NNODES "
+            "or NODE_RANK",
+        )
+
+
+def _said(job: Job) -> str:
+    first = job.trainers[0]
+    pods = job.pods
+    parts = [f"{pods if pods is not None else 'some'} pod{'' if pods == 1 else 's'}"]
+    if first.gpus:
+        parts.append(f"{first.gpus} GPU{'s' if first.gpus > 1 else ''} each")
+    address = first.meeting.address
+    if pods != 1 and address and "\x01" not in address and "$" not in address:
+        parts.append(f"they meet at {address}")
+    return ", ".join(parts)
+
+
+def _nothing(manifests: Manifests) -> str:
+    if manifests.groups:
+        titles = list(dict.fromkeys(group.document.title for group in manifests.groups))
+        return f"nothing tells that {', '.join(titles[:5])}{' ...' if len(titles) > 5 else ''} trains"
+    kinds = sorted({document.kind for document in manifests.documents if document.kind})
+    return f"no training among {', '.join(kinds)}" if kinds else "no manifest was found"

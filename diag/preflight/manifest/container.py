@@ -1,0 +1,287 @@
+"""The container that trains: its variables as Kubernetes fills them in, its command, its devices. Judges nothing.
+
+What only the running pod knows is kept as a mark in place of a value: the pod's own number, or not known at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diag.estimate.shell_script import training_command
+from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+from diag.preflight.launch_facts import LaunchFacts, launched
+from diag.preflight.manifest.pods import PodGroup
+from diag.preflight.manifest.quantity import quantity
+from diag.preflight.manifest.reading import Document, Field
+
+__all__ = ["INDEX", "POD_NAME", "UNKNOWN", "Trainer", "is_sidecar", "trainer_of"]
+
+INDEX, POD_NAME, UNKNOWN = "\x01index\x01", "\x01name\x01", "\x01unknown\x01"  # no variable can hold them
+_TRAINS = re.compile(
+    r"\b(torchrun|torch\.distributed\.(run|launch)|deepspeed|accelerate +launch|(megatron|swift) +(sft|rlhf|pt)|mpirun|"
+    r"horovodrun|"
+    r"pretrain_\w+|llamafactory-cli +train|(pre)?train\w*\.(py|sh)|finetune\w*\.(py|sh)|dpo\w*\.(py|sh)|sft\w*\.(py|sh))(?![\w-])"
+)
+_SERVES = re.compile(
+    r"\b(vllm +serve|vllm\.entrypoints|sglang|tritonserver|api_server|swift +(deploy|infer|app)|jupyter|uvicorn|"
+    r"ray +start)\b"
+)
+_WAITS = re.compile(r"\b(sleep +(infinity|inf|\d{5,})|tail +-[fF] +/dev/null)\b")
+_DISTRIBUTED = ("NPROC_PER_NODE", "NNODES", "NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE")
+_ACCELERATOR = re.compile(
+    r"^(nvidia\.com/(gpu|mig-.*)(\.shared)?|amd\.com/gpu|huawei\.com/Ascend.*|.*/(gpu|npu|mlu|dcu|hpu|gaudi))$"
+)
+_RDMA = re.compile(
+    r"^rdma/|/.*(hca|rdma|roce|infiniband|hostdev|sriov|mlnx|mlx5|ib\d*$|^efa)|/efa$|^networking\.gke\.io", re.IGNORECASE
+)
+_SHELL_NAME = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_REFERENCE = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$\$\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """`environment` has marks where a value is not known; `fields` say where each variable stands. `unfilled` are variables whose
+    value holds a $(NAME) that Kubernetes leaves as it is. `gpus` is None where no device is asked for."""
+
+    group: PodGroup
+    container: Field
+    command: str
+    environment: Mapping[str, str]
+    fields: Mapping[str, Field]
+    unfilled: Mapping[str, str]
+    facts: LaunchFacts
+    meeting: Rendezvous
+    gpus: int | None
+    gpus_field: Field
+    rdma: Field | None
+    all_known: bool  # no envFrom of what is not here
+    documents: Sequence[Document] = field(default=(), repr=False)
+
+    @property
+    def waits(self) -> bool:
+        return _WAITS.search(self.command) is not None
+
+    @property
+    def nodes(self) -> int:
+        """As CMD will be told; 1 where nothing says otherwise."""
+        return self.meeting.nodes
+
+    @property
+    def ranks_are_known(self) -> bool:
+        """Whether the number of ranks of a pod is one that was written, or the launcher's default because nothing says it."""
+        launch = self.facts.launch
+        if launch is None or not self.all_known:
+            return False
+        by_operator = "PET_NPROC_PER_NODE" in self.group.tells and launch.launcher == "torchrun"
+        told = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
+        return bool(launch.processes_from) or not (by_operator or any("\x01" in text or "$" in text for text in told))
+
+    @property
+    def user(self) -> int | None:
+        return user_of(self.group, self.container)
+
+    @property
+    def is_privileged(self) -> bool:
+        return self.container.at("securityContext", "privileged").text == "true"
+
+    @property
+    def capabilities(self) -> set[str]:
+        return {item.text.removeprefix("CAP_") for item in self.container.at("securityContext", "capabilities", "add").items}
+
+    def place(self, *names: str) -> Field:
+        """Where one of these variables stands, or the container."""
+        return next((self.fields[name] for name in names if name in self.fields), self.container)
+
+
+def user_of(group: PodGroup, container: Field) -> int | None:
+    own = container.at("securityContext", "runAsUser")
+    return (own if own.there else group.spec.at("securityContext", "runAsUser")).number
+
+
+def is_sidecar(container: Field) -> bool:
+    """Whether it is diag's."""
+    words = [item.text for part in ("command", "args") for item in container.at(part).items]
+    image = re.sub(r"[:@].*", "", container.at("image").text.rpartition("/")[2])
+    runs = [word.rpartition("/")[2] for word in words]
+    return ("watch" in words and ("diag" in runs or image == "diag" or container.at("name").text == "diag")) or any(
+        re.search(r"\bdiag watch\b", word) for word in words
+    )
+
+
+def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None:
+    """None where nothing tells that it trains: a server, a data base, a job of another sort."""
+    candidates = [container for container in group.spec.at("containers").items if not is_sidecar(container)]
+    best: Trainer | None = None
+    for container in candidates:
+        trainer = _read(group, container, documents)
+        text = trainer.command
+        tells = any(name in trainer.fields for name in _DISTRIBUTED) or (
+            "MASTER_ADDR" in trainer.fields and "WORLD_SIZE" in trainer.fields
+        )
+        if _SERVES.search(text) or not (tells or _TRAINS.search(text) or (group.trains and len(candidates) == 1)):
+            continue
+        if best is None or (trainer.gpus or 0) > (best.gpus or 0):
+            best = trainer
+    return best
+
+
+def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
+    environment, fields, unfilled, all_known = _environment(group, container, documents)
+    words = [_filled(item.text or UNKNOWN, environment)[0] for part in ("command", "args") for item in container.at(part).items]
+    for name in group.tells:
+        environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
+    if "PET_NNODES" in group.tells and group.nodes is not None:
+        environment["PET_NNODES"] = environment["PET_NNODES"].replace(UNKNOWN, str(group.nodes))
+    environment.setdefault("HOSTNAME", POD_NAME)
+    words, readable = _with_script(words, group, container, documents)
+    inner, env = split_environment(words, environment)
+    shell = _shell_text(inner)
+    if shell is not None:
+        # What neither the manifest nor the script says (the image does, or a command that the script runs) is not empty.
+        unsaid = {name: UNKNOWN for match in _SHELL_NAME.finditer(shell[0]) if (name := match[1] or match[2]) not in env}
+        found, variables = training_command(shell[0], shell[1], {**env, **unsaid})
+        inner, env = found or [], {**env, **variables}
+    known = {name: value for name, value in env.items() if "\x01" not in value}
+    launch, unread = launched(inner, known) if readable and inner else (None, "its script is not here")
+    meeting = rendezvous(inner, env)
+    if launch is not None:
+        env = {**env, **launch.environment}
+    facts = LaunchFacts(launch, unread, rendezvous(inner, known), known, known if launch is None else launch.environment)
+    gpus, gpus_field = _devices(container)
+    rdma = next((item for item in _resources(container) if _RDMA.search(str(item.path[-1])) and item.text not in ("0", "")), None)
+    return Trainer(
+        group,
+        container,
+        " ".join((*words, *((shell[0],) if shell else ()))),
+        env,
+        fields,
+        unfilled,
+        facts,
+        meeting,
+        gpus,
+        gpus_field,
+        rdma,
+        all_known,
+        documents,
+    )
+
+
+def _environment(
+    group: PodGroup, container: Field, documents: Sequence[Document]
+) -> tuple[dict[str, str], dict[str, Field], dict[str, str], bool]:
+    """As the kubelet does it: in order, each $(NAME) of a variable that stands before it."""
+    environment: dict[str, str] = {}
+    fields: dict[str, Field] = {}
+    unfilled: dict[str, str] = {}
+    all_known = True
+    for source in container.at("envFrom").items:
+        data = _data(documents, "ConfigMap", source.at("configMapRef", "name").text, group)
+        all_known = all_known and data is not None
+        if data is not None:
+            for name, written in data.mapping.items():
+                environment[source.at("prefix").text + name] = written
+                fields[source.at("prefix").text + name] = data.at(name)
+    listed = {item.at("name").text for item in container.at("env").items}
+    for item in container.at("env").items:
+        name, value = item.at("name").text, item.at("value")
+        if not name:
+            continue
+        fields[name] = item
+        if value.there:
+            text, left = _filled(value.text, environment) if not value.is_template else (UNKNOWN, [])
+            environment[name] = text
+            late = [word for word in left if word in listed or word in group.tells]
+            if late:
+                unfilled[name] = late[0]
+            elif left:  # of a ConfigMap, the image or a webhook
+                environment[name] = UNKNOWN
+        elif item.at("valueFrom").there:
+            environment[name] = _from(item.at("valueFrom"), group, documents)
+        else:
+            environment[name] = ""
+    return environment, fields, unfilled, all_known
+
+
+def _from(source: Field, group: PodGroup, documents: Sequence[Document]) -> str:
+    path = source.at("fieldRef", "fieldPath").text
+    if any(word in path for word in ("completion-index", "pod-index", "replica-index", "job-index", "job-global-index")):
+        return INDEX
+    if path == "metadata.name":
+        return POD_NAME
+    reference = source.at("configMapKeyRef")
+    data = _data(documents, "ConfigMap", reference.at("name").text, group)
+    return data.mapping.get(reference.at("key").text, UNKNOWN) if data is not None else UNKNOWN
+
+
+def _data(documents: Sequence[Document], kind: str, name: str, group: PodGroup) -> Field | None:
+    found = next(
+        (
+            item
+            for item in documents
+            if item.kind == kind and item.name == name and name and item.namespace in ("", group.document.namespace)
+        ),
+        None,
+    )
+    return found.root.at("data") if found is not None else None
+
+
+def _filled(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    left: list[str] = []
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return "$("
+        if match[1] not in environment:
+            left.append(match[1])
+        return environment.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text), left
+
+
+def _with_script(words: list[str], group: PodGroup, container: Field, documents: Sequence[Document]) -> tuple[list[str], bool]:
+    """A script that a ConfigMap of these manifests holds, in place of its path; and whether all is here that can be read."""
+    for index, word in enumerate(words[:3]):
+        if not word.endswith(".sh"):
+            continue
+        for mount in container.at("volumeMounts").items:
+            folder = mount.at("mountPath").text.rstrip("/")
+            volume = next(
+                (item for item in group.spec.at("volumes").items if item.at("name").text == mount.at("name").text), None
+            )
+            if volume is None or not folder or not word.startswith(folder + "/"):
+                continue
+            data = _data(documents, "ConfigMap", volume.at("configMap", "name").text, group)
+            text = data.mapping.get(word.removeprefix(folder + "/")) if data is not None else None
+            if text:
+                return ["bash", "-c", text, *words[index + 1 :]], True
+        return words, False
+    return words, True
+
+
+def _shell_text(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    if not words or words[0].rpartition("/")[2] not in ("bash", "sh", "zsh", "dash"):
+        return None
+    for index, word in enumerate(words[1:], 1):
+        if not word.startswith("-"):
+            return None
+        if word.endswith("c") and not word.startswith("--"):
+            return " ".join(words[index + 1 : index + 2]), list(words[index + 2 :])
+    return None
+
+
+def _resources(container: Field) -> list[Field]:
+    found: dict[str, Field] = {}
+    for part in ("requests", "limits"):
+        values = container.at("resources", part)
+        for name in values.value if isinstance(values.value, dict) else ():
+            found[name] = values.at(name)
+    return list(found.values())
+
+
+def _devices(container: Field) -> tuple[int | None, Field]:
+    for item in _resources(container):
+        if _ACCELERATOR.match(str(item.path[-1])):
+            return quantity(item.text) if item.text else None, item
+    return None, container.at("resources", "limits")

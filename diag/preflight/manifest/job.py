@@ -1,0 +1,89 @@
+"""What the checks of manifests share: the trainers that belong to one job, and how a line of doctor is told of a field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from diag.preflight.line import Line
+from diag.preflight.manifest.container import INDEX, UNKNOWN, Trainer, trainer_of
+from diag.preflight.manifest.pods import PodGroup, pod_groups
+from diag.preflight.manifest.reading import Document, Field
+
+__all__ = ["Job", "Manifests", "told"]
+
+_NODES = ("NNODES ", "PET_NNODES ", "--nnodes ", "--num_machines ", "--num_nodes ")
+_RANKS = ("NODE_RANK ", "PET_NODE_RANK ", "--node_rank ", "--node-rank ", "--machine_rank ")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Trainers of one document, or of several that name the same address."""
+
+    trainers: tuple[Trainer, ...]
+
+    @property
+    def pods(self) -> int | None:
+        """How many run at the same time; None where that is filled in later."""
+        counts = [trainer.group.count for trainer in self.trainers if trainer.group.is_worker]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def nodes_of(self, trainer: Trainer) -> int | None:
+        """As CMD is told; None where only the pod will know."""
+        return None if any(bad.startswith(_NODES) for bad in trainer.meeting.bad) else trainer.nodes
+
+    def is_one_node(self, trainer: Trainer) -> bool:
+        return self.pods == 1 and (self.nodes_of(trainer) or 2) == 1
+
+    def rank_of(self, trainer: Trainer) -> str:
+        """The digits, INDEX, another mark, or "" where nothing tells it."""
+        for bad in trainer.meeting.bad:
+            if bad.startswith(_RANKS):
+                return bad.partition(" ")[2]
+        if trainer.meeting.rank_from in ("", "the default"):
+            return ""
+        return str(trainer.meeting.node_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    documents: tuple[Document, ...]
+    groups: tuple[PodGroup, ...]
+    jobs: tuple[Job, ...]
+
+    @classmethod
+    def of(cls, documents: Sequence[Document]) -> Manifests:
+        groups = pod_groups(documents)
+        trainers = [trainer for group in groups if (trainer := trainer_of(group, documents)) is not None]
+        sets: dict[object, list[Trainer]] = {}
+        for trainer in trainers:
+            address = trainer.meeting.address
+            shared = address if address and "\x01" not in address and address not in ("localhost", "127.0.0.1") else None
+            single = trainer.group.kind in ("Pod", "Job") and trainer.group.count == 1
+            sets.setdefault(shared if single and shared else id(trainer.group.document), []).append(trainer)
+        return cls(tuple(documents), tuple(groups), tuple(Job(tuple(each)) for each in sets.values()))
+
+    def service(self, name: str, group: PodGroup) -> Document | None:
+        return next(
+            (
+                item
+                for item in self.documents
+                if item.kind == "Service" and item.name == name and item.namespace == group.document.namespace
+            ),
+            None,
+        )
+
+    def selected(self, service: Document, group: PodGroup) -> bool:
+        wanted: Mapping[str, str] = service.root.at("spec", "selector").mapping
+        return bool(wanted) and all(group.labels.get(name) == value for name, value in wanted.items())
+
+
+def told(  # noqa: PLR0917 - the order of a Line
+    field: Field, status: str, said: str, remedy: str = "", id: str = "", severity: str = "warning"
+) -> Line:
+    return Line(field.document.title, status, f"{field.spot}: {said}", remedy, id, severity)
+
+
+def known(text: str | None) -> bool:
+    """Whether it is text that was written, and not filled in by the pod or computed by a shell."""
+    return bool(text) and not any(word in (text or "") for word in (INDEX, UNKNOWN, "\x01", "$", "`"))

@@ -1,0 +1,231 @@
+"""The nodes of the job as their hubs tell them, and what the job hub says to this one. Told digests; judges nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.observations import (
+    Frame,
+    FramesSeen,
+    JobVerdict,
+    NodeDigest,
+    NodeProbed,
+    ProcessSample,
+    ProcessTree,
+    RankDigest,
+    StackSample,
+    ThreadSeen,
+    ThreadStack,
+)
+from diag.stacks import Activity, read_stack, steps
+from diag.state.rank import STRONG, RankState
+
+__all__ = ["MOST_FRAMES", "Cluster", "NodeState", "adopt"]
+
+# Ours: three digests and their way; a busy node's hub may be a little late, a dead one stays silent.
+_SILENT_DIGESTS, _SILENT_SECONDS = 3.0, 15.0
+# No digest at all for so long: another hub judged the job, and what is known of the nodes is old.
+_BLIND_SECONDS = 60.0
+MOST_FRAMES = 1 << 17
+_MOST_NODES = 1 << 15
+# Behind this nothing says that the verdict still holds: the node judges by itself again.
+_VERDICT_SECONDS = 45.0
+
+_ORDER = ("launch", "rendezvous", "model_load", "data_prep", "comm_init", "compile", "training", "first_step", "steady", "eval",
+          "ckpt_save", "teardown", "ended")
+
+
+@dataclass(slots=True, eq=False)
+class NodeState:
+    """A node's hub as last heard."""
+
+    digest: NodeDigest
+    first_at: float
+    heard_at: float
+    probe: NodeProbed | None = None
+    probe_at: float = 0.0
+
+    @property
+    def gone(self) -> bool:
+        """It said itself that it ends, or that its command has ended."""
+        return self.digest.leaving or self.digest.returncode is not None
+
+    @property
+    def name(self) -> str:
+        """How a person knows it: host and number."""
+        number = self.digest.node_rank
+        return self.digest.host if number is None else f"{self.digest.host} (node {number})"
+
+    def silent_after(self) -> float:
+        return max(_SILENT_SECONDS, _SILENT_DIGESTS * self.digest.every_seconds)
+
+
+class Cluster:
+    """Of the job hub: all nodes. Of any other: the last verdict."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeState] = {}  # by run id
+        self._seen_at = 0.0
+        self.frames: dict[str, tuple[Frame, ...]] = {}
+        self.verdict: JobVerdict | None = None
+        self.verdict_at = 0.0
+        self.why_lost = ""  # why there is no verdict any more, where there was one
+        self.strong_moved: float | None = 0.0  # when a living rank of any node last moved for sure; None: to be looked up
+        self.moved: float | None = 0.0  # and in any way
+        self._current: list[NodeState] | None = None
+        self._doubled = False  # some number has two hubs
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def see(self, at: float, fact: NodeDigest) -> None:
+        if at - self._seen_at > _BLIND_SECONDS:
+            self.nodes.clear()
+        self._seen_at = at
+        known = self.nodes.get(fact.run_id)
+        if known is not None:
+            if fact.seq >= known.digest.seq:
+                same = (known.digest.node_rank, known.digest.host) == (fact.node_rank, fact.host)
+                known.digest, known.heard_at = fact, at
+                if self._doubled or not same:  # of two of one number it matters who spoke last, and whether one has left
+                    self._current = None
+            return
+        if len(self.nodes) < _MOST_NODES:
+            self.nodes[fact.run_id] = NodeState(fact, at, at)
+            self._current = None
+
+    def see_frames(self, at: float, fact: FramesSeen) -> None:
+        if len(self.frames) < MOST_FRAMES:
+            self.frames[fact.key] = fact.frames
+
+    def see_probe(self, at: float, fact: NodeProbed) -> None:
+        if fact.run_id in self.nodes:
+            self.nodes[fact.run_id].probe, self.nodes[fact.run_id].probe_at = fact, at
+
+    def see_verdict(self, at: float, fact: JobVerdict) -> None:
+        self.verdict, self.verdict_at, self.why_lost = fact, at, ""
+
+    def lose_verdict(self, reason: str) -> None:
+        self.verdict, self.why_lost = None, reason
+
+    def see_moves(self, rank: RankState) -> None:
+        """What the digest of a living rank tells: asking all ranks at each check costs more than all digests of a large job."""
+        if self.strong_moved is not None and self.moved is not None:
+            self.strong_moved = max(self.strong_moved, rank.last_moved(STRONG))
+            self.moved = max(self.moved, rank.last_moved())
+
+    def forget_moves(self) -> None:
+        """A rank has ended, or another process has it: what it did counts no more."""
+        self.strong_moved = self.moved = None
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def joined(self, now: float) -> bool:
+        """Another judges the whole job, and was heard of lately."""
+        return self.verdict is not None and now - self.verdict_at <= _VERDICT_SECONDS
+
+    def current(self) -> list[NodeState]:
+        """One of each node: a hub that took the place of one that is silent or gone replaces it. Two that speak under one number
+        are both there."""
+        if self._current is None:
+            self._current = self._find_current()
+        return self._current
+
+    def _find_current(self) -> list[NodeState]:
+        found: list[NodeState] = []
+        by_rank: dict[int, list[NodeState]] = {}
+        for node in self.nodes.values():
+            if node.digest.node_rank is None:
+                found.append(node)
+            else:
+                by_rank.setdefault(node.digest.node_rank, []).append(node)
+        self._doubled = any(len(same) > 1 for same in by_rank.values())
+        for same in by_rank.values():
+            newest = max(same, key=lambda node: node.heard_at)
+            found += [node for node in same if node is newest or (not node.gone and node.heard_at > newest.first_at)]
+        return sorted(found, key=lambda node: (node.digest.node_rank is None, node.digest.node_rank or 0, node.digest.host))
+
+    def silent(self, now: float) -> list[NodeState]:
+        """Those that should have spoken."""
+        return [node for node in self.current() if not node.gone and now - node.heard_at > node.silent_after()]
+
+    def expected(self) -> int:
+        """Nodes that the job has, as its launchers say."""
+        return max((node.digest.nodes for node in self.nodes.values()), default=0)
+
+    def ranks_on(self, run_id: str, ranks: dict[int, RankState]) -> set[int]:
+        return {rank.rank for rank in ranks.values() if rank.node == run_id}
+
+    def node_of(self, rank: RankState) -> NodeState | None:
+        return self.nodes.get(rank.node) if rank.node else None
+
+    def has_left(self, rank: RankState) -> bool:
+        """Its node's hub ended while the rank went on: nobody tells of it any more, and that is no failure."""
+        node = self.node_of(rank)
+        return node is not None and node.digest.leaving and node.digest.returncode is None
+
+    def is_lost(self, rank: RankState, now: float) -> bool:
+        """Its node is silent: what is known of it is old."""
+        node = self.node_of(rank)
+        return node is not None and not node.gone and now - node.heard_at > node.silent_after()
+
+
+def furthest(nodes: list[NodeState]) -> NodeDigest | None:
+    """The node whose word on the job's phase counts: one that saves, one that knows the step, the one that is furthest."""
+    def key(node: NodeState) -> tuple[bool, int, int]:
+        digest = node.digest
+        place = _ORDER.index(digest.phase) if digest.phase in _ORDER else 0
+        return (digest.phase == "ckpt_save", -1 if digest.iteration is None else digest.iteration, place)
+
+    return max(nodes, key=key).digest if nodes else None
+
+
+# --- one rank ----------------------------------------------------------------------------------------------------
+
+
+def adopt(rank: RankState, fact: RankDigest, frames: dict[str, tuple[Frame, ...]], every: float) -> None:
+    """Make the state of a rank what its own node's hub says it is."""
+    place = fact.placement
+    rank.node, rank.told_every, rank.placement = fact.run_id, every, place
+    rank.told = (fact.standing, fact.cause, fact.child) if fact.standing else None
+    rank.gpu_told = fact.gpu
+    rank.moved = dict(fact.moved)
+    rank.cpu_ratio, rank.main_cpu_ratio = fact.cpu_ratio, fact.main_cpu_ratio
+    children = tuple(_process(pid, place.pid, "", state) for pid, state, _, _ in fact.children)
+    main_process = _process(place.pid, 0, fact.comm, fact.state, rss=fact.rss_bytes, ticks=place.start_ticks)
+    rank.tree = ProcessTree(rank=rank.rank, main=main_process, children=children, emitted=fact.tree_at)
+    rank.tree_at, rank.stopped_since = fact.tree_at, fact.stopped_at
+    if fact.tail:
+        rank.tail.clear()
+        rank.tail.extend(fact.tail)
+    rank.child_stacks = {
+        pid: (fact.stack_at, StackSample(rank.rank, pid, _threads(threads, frames), how, fact.stack_at, place.pid))
+        for pid, _, how, threads in fact.children if threads
+    }
+    if not fact.threads:
+        return  # its stack was not asked for: an older one stays, with its time
+    threads = _threads(fact.threads, frames)
+    if not threads:
+        return
+    sample = StackSample(rank.rank, place.pid, threads, fact.stack_how, fact.stack_at)
+    main = sample.main
+    path = steps(main) if main else ()
+    rank.stack, rank.stack_at, rank.stack_since, rank.stack_samples = sample, fact.stack_at, fact.stack_since, fact.stack_samples
+    rank.stack_signature = "|".join(path)
+    rank.series.clear()
+    rank.series.extend([path] * min(fact.stack_samples, rank.series.maxlen or 1))
+    rank.reading = read_stack(main) if main else None
+    if rank.reading is not None and fact.standing == "teardown" and rank.reading.context is None:
+        rank.reading = type(rank.reading)(rank.reading.activity, rank.reading.where, rank.reading.caller, Activity.TEARDOWN)
+
+
+def _threads(seen: tuple[ThreadSeen, ...], frames: dict[str, tuple[Frame, ...]]) -> tuple[ThreadStack, ...]:
+    return tuple(
+        ThreadStack(thread.thread_id, thread.name, frames[thread.key], thread.active, thread.owns_gil)
+        for thread in seen if thread.key in frames
+    )
+
+
+def _process(pid: int, parent: int, comm: str, state: str, *, rss: int = 0, ticks: int = 0) -> ProcessSample:
+    return ProcessSample(
+        pid=pid, ppid=parent, comm=comm, state=state or "S", cpu_seconds=0.0, threads=0, rss_bytes=rss, start_ticks=ticks,
+    )
