@@ -9,6 +9,8 @@ import pytest
 HERE = Path(__file__).parent
 
 
+# First: xdist reads the marks in the same hook, and comes before the conftest of a folder named on the command line.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:

@@ -15,7 +15,7 @@ from diag.job.faults.runtime import release
 from tests.cluster.slurm.conftest import Submit
 from tests.cluster.slurm.machine import Cluster, Job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 JOB = ("python", "-m", "diag.job")
 HUNG = "data-hang:rank=1,step=3"
 
