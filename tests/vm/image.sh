@@ -2,6 +2,7 @@
 # Builds the virtual machine of the tests in tests/vm: DIR/vmlinuz and DIR/rootfs.cpio. As root, on Debian. Nothing is installed on the
 # host: the kernel comes out of its package, and the rest lives in a Debian of its own. Changing this file makes a new image.
 set -eu
+. "$(dirname "$0")/../debian.sh"
 dir=$1
 suite=bookworm
 packages=python3,iproute2,kmod,procps,ibverbs-providers,ibverbs-utils,perftest,rdma-core
@@ -10,12 +11,9 @@ modules="rdma_rxe crc32_generic veth overlay virtio_pci virtio_blk ext4 crc32c_g
 
 root=$dir/rootfs
 mkdir -p "$dir"
-rm -rf --one-file-system "$root" "$dir/kernel"
+rm -rf --one-file-system "$dir/kernel"
 # The kernel's package is only read: its scripts would make an initramfs that nobody boots.
-debootstrap --variant=minbase --include="$packages" "$suite" "$root" >"$dir/debootstrap.log" 2>&1 || {
-  tail -20 "$dir/debootstrap.log" >&2
-  exit 1
-}
+debian "$suite" "$root" "$packages" "$dir/debootstrap.log"
 kernel=$(chroot "$root" apt-cache depends --important linux-image-amd64 | sed -n 's/^ *Depends: *//p' | head -1)
 chroot "$root" sh -c "cd /tmp && apt-get download -q -o APT::Sandbox::User=root $kernel" >>"$dir/debootstrap.log" 2>&1
 dpkg -x "$root"/tmp/linux-image-*.deb "$dir/kernel"

@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300, func_only=True)]  # the images may take minutes
 
 DOCKER = image.REPOSITORY / "deploy" / "docker"
 GIVEN = {"TRAINER_IMAGE": "my/train:1", "DIAG_TOKEN": "secret", "TRAIN": "train.py --lr 1e-6", "TRAINER_USER": "1234"}

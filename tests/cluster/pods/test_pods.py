@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.pods.podman import Box, Pod, Podman, container, make_out, pod
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240, func_only=True)]  # the image may take minutes
 
 RANKS = str(Path(__file__).with_name("ranks.py"))
 JOB = ("-m", "diag.job", "--iters", "6", "--workers", "1")
