@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diag.job import faults
-from diag.job.faults.truth import TRUTHS, culprits
+from diag.job.faults.truth import TRUTHS, Truth, culprits
 
 __all__ = ["CASES", "LAYOUTS", "Case", "Trial", "trial_of"]
 
@@ -120,6 +120,7 @@ class Trial:
     ranks: int
     fault: faults.Fault | None
     words: tuple[str, ...]  # of `python -m diag.job`
+    truth: Truth | None = None  # where the fault's own does not hold
 
     @property
     def name(self) -> str:
@@ -131,7 +132,7 @@ class Trial:
         return self.ranks
 
     def right(self, peer: int | None = None) -> tuple[frozenset[int], ...]:
-        return culprits(self.fault, self.ranks, peer) if self.fault else (frozenset(),)
+        return culprits(self.fault, self.ranks, peer, self.truth) if self.fault else (frozenset(),)
 
 
 def trial_of(case: Case, seed: int) -> Trial:

@@ -22,7 +22,7 @@ from tests.liverun import DIAG, JOB, LiveRun, live_run
 from . import rivals
 from .cases import Trial
 
-__all__ = ["run_trial"]
+__all__ = ["end_all", "judge_benign", "judge_fault", "run_trial"]
 
 _HOOK = Path(__file__).parent / "in_ranks"
 _START_SECONDS = 300.0  # eight ranks that import torch on two shared cores
@@ -51,14 +51,14 @@ def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, A
     }
     try:
         with live_run(folder, [*JOB, *trial.words, "--output-dir", str(folder / "out")], env=env) as run:
-            row |= _benign(trial, run) if trial.case.benign else _hang(trial, truth, run, raw)
+            row |= judge_benign(trial, run) if trial.case.benign else judge_fault(trial, truth, run, raw)
         if not trial.case.benign:
             right = [frozenset(ranks) for ranks in row["right"]]
             row["rivals"] = _ask_rivals(trial, raw, folder / "filled", right, nvrx) if row.get("recorders") is not None else {}
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-1500:]}
     finally:
-        _end_all(mark)
+        end_all(mark)
     row["seconds"] = round(time.monotonic() - began, 1)
     if keep is not None and (not row["ok"] or row.get("resolved")):
         kept = keep / re.sub(r"[^\w.-]+", "-", trial.name)
@@ -74,7 +74,7 @@ def _loud(run: LiveRun) -> list[dict[str, Any]]:
     return [change for change in run.changes() if change["finding"]["severity"] != "info"]
 
 
-def _benign(trial: Trial, run: LiveRun) -> dict[str, Any]:
+def judge_benign(trial: Trial, run: LiveRun) -> dict[str, Any]:
     code = run.wait(_BENIGN_SECONDS)
     said = [_short(change["finding"]) for change in _loud(run)]
     struck = trial.fault is None or run.struck_at() is not None
@@ -88,7 +88,8 @@ def _short(finding: dict[str, Any]) -> dict[str, Any]:
     return {key: finding[key] for key in ("id", "class", "cause", "ranks", "confidence", "since", "summary")}
 
 
-def _hang(trial: Trial, truth: Truth, run: LiveRun, raw: Path) -> dict[str, Any]:
+def judge_fault(trial: Trial, truth: Truth, run: LiveRun, raw: Path | None) -> dict[str, Any]:
+    """`raw`: where the ranks put their Flight Recorders for the other tools; None: nobody asks them."""
     run.until(run.struck_at, _START_SECONDS)
     struck = run.struck_at()
     assert struck is not None
@@ -114,7 +115,7 @@ def _hang(trial: Trial, truth: Truth, run: LiveRun, raw: Path) -> dict[str, Any]
     if not row["over"]:
         _settle(run)
         row |= _dump(run)
-        row["recorders"] = _collect(raw, trial.ranks) if "hang" in truth.findings else None
+        row["recorders"] = _collect(raw, trial.ranks) if raw and "hang" in truth.findings else None
     final = row.get("dumped") or [_short(change["finding"]) for change in _standing(run)]
     top = _top(final, truth)
     row["top"] = top
@@ -197,7 +198,7 @@ def _ask_rivals(trial: Trial, raw: Path, filled: Path, right: list[frozenset[int
     return {tool: {**answer, "verdict": rivals.judge(answer, right)} for tool, answer in answers.items()}
 
 
-def _end_all(mark: str) -> None:
+def end_all(mark: str) -> None:
     """Processes of this trial that no longer descend from its `diag run`, by the mark in their environment."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

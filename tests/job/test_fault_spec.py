@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from diag.job import faults
-from diag.job.faults import FaultError, parse
+from diag.job.faults import FaultError, in_gpu, parse
 
 
 def test_a_bare_name_strikes_rank_1_at_the_first_step() -> None:
@@ -55,6 +55,13 @@ def test_an_unknown_fault_lists_the_names() -> None:
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
     with pytest.raises(FaultError, match="there is no rank 2"):
         faults.check(parse("sigstop:rank=2"), ranks=2)
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("name", in_gpu.NAMES)
+def test_a_fault_of_the_gpu_says_that_there_is_none(name: str) -> None:
+    with pytest.raises(FaultError, match="no NVIDIA GPU"):
+        faults.check(parse(name), ranks=2)
 
 
 def test_long_compile_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

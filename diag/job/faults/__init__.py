@@ -30,6 +30,11 @@ def check(fault: Fault, ranks: int | None = None) -> None:
         from .at_step import find_compiler
 
         find_compiler()
+    else:
+        from . import in_gpu
+
+        if fault.name in in_gpu.NAMES:
+            in_gpu.check_gpu(fault.name)
 
 
 def arm() -> None:
@@ -54,7 +59,7 @@ def arm() -> None:
 
 
 def _set_hooks(runtime: Runtime) -> None:
-    from . import at_save, at_start, at_step, growing_save, in_collectives, in_phases, in_worker
+    from . import at_save, at_start, at_step, growing_save, in_collectives, in_gpu, in_phases, in_worker
 
     name = runtime.fault.name
     if name in ("host-oom", "worker-oom", "parent-oom", "growing-save"):
@@ -63,6 +68,9 @@ def _set_hooks(runtime: Runtime) -> None:
         at_start.join_pids_cgroup(runtime)
     elif name == "rlimit-as" and runtime.is_culprit:
         at_start.limit_addresses(runtime)
+    elif name == "nccl-hosts":
+        in_gpu.name_hosts(runtime)
+        return
     everywhere = name in ("preprocess-on-rank-0", *in_collectives.ON_EVERY_RANK, *in_phases.ON_EVERY_RANK)
     if name == "growing-save":
         growing = growing_save.GrowingSave(runtime)

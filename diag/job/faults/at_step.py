@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from ..after_import import after_import
-from . import in_collectives, in_locks, in_phases
+from . import in_collectives, in_gpu, in_locks, in_phases
 from .runtime import Runtime
 from .spec import FaultError
 
@@ -47,7 +47,7 @@ def _wrap_schedules(module: ModuleType, runtime: Runtime, each: BeforeStep | Non
 
 
 def _wrapped(genuine: Callable[..., Any], runtime: Runtime, each: BeforeStep | None) -> Callable[..., Any]:
-    strikes = {**STRIKES, **in_collectives.STRIKES, **in_locks.STRIKES, **in_phases.STRIKES}
+    strikes = {**STRIKES, **in_collectives.STRIKES, **in_gpu.STRIKES, **in_locks.STRIKES, **in_phases.STRIKES}
     strike = strikes.get(runtime.fault.name)  # None: only the steps are counted, for a fault that strikes elsewhere
     each = _SlowRank(runtime) if runtime.fault.name == "slow-rank" else each
 

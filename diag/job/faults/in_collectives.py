@@ -35,7 +35,8 @@ def _extra_collective(runtime: Runtime) -> None:
 def _ones(elements: int, dtype: Any = None) -> Any:
     import torch
 
-    return torch.ones(elements, dtype=dtype)
+    # As Megatron says where its tensors go; without a GPU that is the CPU.
+    return torch.ones(elements, dtype=dtype, device=torch.cuda.current_device())
 
 
 def _whole_segments() -> int:

@@ -77,6 +77,10 @@ KINDS: tuple[Kind, ...] = (
     _kind("slow-step", "one step does the work of `factor` steps on every rank: benign", factor=5),
     _kind("long-eval", "an evaluation of `factor` batches on every rank: benign", factor=100),
     _kind("nan-loss", "the rank writes nan into a weight: loss and gradients are nan from then on", rank=1),
+    _kind("cuda-oom", "the rank fills its GPU (needs a GPU)"),
+    _kind("device-assert", "the rank looks up a token that its embedding does not have (needs a GPU)"),
+    _kind("stuck-kernel", "a kernel that never ends runs on the rank's GPU (needs a GPU)"),
+    Kind("nccl-hosts", "each rank says that it is a node of its own: NCCL goes over the network (needs GPUs)", {"rank": 0}),
     _kind("cpu-optimizer", "the optimizer works on the CPU of every rank for `seconds`: benign", seconds=20),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}

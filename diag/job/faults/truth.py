@@ -17,6 +17,7 @@ _RANK = "rank"  # the fault's own rank, nobody else
 _MINORITY = "minority"  # the same; both, in a job of two ranks
 _PAIR = "pair"  # the rank, or the rank and the peer that it waits for
 _NOBODY = "nobody"
+_EVERYBODY = "everybody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,21 @@ TRUTHS: Mapping[str, Truth] = {
     "nan-loss": Truth(("loss-nan", "grad-nan"), (), _NOBODY),
     "slow-step": _BENIGN,
     "long-eval": _BENIGN,
+    "cuda-oom": Truth(("cuda-oom",)),
+    "device-assert": Truth(("gpu-fault",)),
+    "stuck-kernel": _hang("gpu_side"),
+    "nccl-hosts": Truth(("ib-fallback",), (), _EVERYBODY),
     "cpu-optimizer": _BENIGN,
 }
 
 
-def culprits(fault: Fault, ranks: int, peer: int | None = None) -> tuple[frozenset[int], ...]:
+def culprits(fault: Fault, ranks: int, peer: int | None = None, truth: Truth | None = None) -> tuple[frozenset[int], ...]:
     """Every answer to "who?" that is right, the best first. `peer` is the other side of a point-to-point call."""
-    blame, own = TRUTHS[fault.name].blame, frozenset({fault.rank})
+    blame, own = (truth or TRUTHS[fault.name]).blame, frozenset({fault.rank})
     if blame == _NOBODY:
         return (frozenset(),)
+    if blame == _EVERYBODY:
+        return (frozenset(range(ranks)),)
     if blame == _MINORITY and ranks == 2:
         return (own, frozenset({0, 1}))
     if blame == _PAIR and peer is not None:

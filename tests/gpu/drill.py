@@ -1,0 +1,65 @@
+"""One drill: deploy/jobs/tiny/run.sh under `diag run` on some of the GPUs; what was said, when, and how long a dump took."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.gauntlet.run import end_all, judge_benign, judge_fault
+from tests.liverun import live_run
+
+from .drills import Drill
+
+__all__ = ["RUN", "environment", "run_drill"]
+
+RUN = Path(__file__).resolve().parents[2] / "deploy" / "jobs" / "tiny" / "run.sh"
+_KEPT = ("journal-*", "findings.jsonl", "run.json", "job.log*", "verdict*")
+
+
+def environment(gpus: Sequence[int], port: int, folder: Path) -> dict[str, str]:
+    """Jobs side by side on one machine: each its GPUs, its ports and its folders."""
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "GPUS": str(len(gpus)), "MASTER_PORT": str(port),
+        "NCCL_RAS_ADDR": f"localhost:{port + 1000}", "OUTPUT": str(folder / "out"), "OMP_NUM_THREADS": "4",
+    }
+
+
+def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[str, Any]:
+    """The row of the results. Evidence goes to `keep`; nothing that the drill started lives on."""
+    began, mark = time.monotonic(), uuid.uuid4().hex
+    folder = Path("/tmp") / f"gd-{mark[:6]}"  # short: UNIX sockets in the run directory have 107 characters for their path
+    folder.mkdir()
+    trial = drill.trial()
+    env = {**environment(gpus, port, folder), **drill.variables, "GAUNTLET_TRIAL": mark}
+    if drill.fault:
+        env["FAULT"] = drill.fault
+    row: dict[str, Any] = {"drill": drill.name, "gpus": list(gpus), "fault": drill.fault, "variables": dict(drill.variables)}
+    try:
+        with live_run(folder, ["bash", str(RUN)], *drill.options, env=env) as run:
+            row |= judge_fault(trial, drill.truths(), run, None) if drill.fault else judge_benign(trial, run)
+            row["struck_at"] = run.struck_at()
+    except Exception as error:
+        row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-3000:]}
+    finally:
+        end_all(mark)
+    row["seconds"] = round(time.monotonic() - began, 1)
+    _keep(folder, keep / drill.name.replace(" ", "-"), row)
+    return row
+
+
+def _keep(folder: Path, kept: Path, row: dict[str, Any]) -> None:
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "row.json").write_text(json.dumps(row, indent=1))
+    if (folder / "terminal.txt").exists():
+        shutil.copy(folder / "terminal.txt", kept)
+    for run in folder.glob("runs/*"):
+        for pattern in _KEPT:
+            for path in run.glob(pattern):
+                if path.is_file():
+                    shutil.copy(path, kept)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,63 @@
+"""The drills without GPUs: each is a fault that exists, with a truth, and fits its GPUs; the tables tell what was measured."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from diag.job import faults
+from tests.gpu.__main__ import _Gpus, main
+from tests.gpu.drills import DRILLS, Drill
+from tests.gpu.table import drills_table, overhead_table
+
+
+@pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.name)
+def test_a_drill_is_a_fault_with_a_truth_of_a_rank_that_it_has(drill: Drill) -> None:
+    trial = drill.trial()
+
+    if drill.fault:
+        assert trial.fault is not None and trial.fault.rank < drill.gpus
+        assert drill.truths().findings and all(ranks <= set(range(drill.gpus)) for ranks in trial.right())
+        assert str(faults.parse(str(trial.fault))) == str(trial.fault)
+
+
+def test_names_are_unique_for_they_name_folders() -> None:
+    assert len({drill.name for drill in DRILLS}) == len(DRILLS)
+
+
+def test_gpus_are_never_given_twice() -> None:
+    machine, held = _Gpus(4), []
+    first = machine.take(2)
+    second = machine.take(2)
+    waiting = threading.Thread(target=lambda: held.extend(machine.take(4)))
+    waiting.start()
+
+    assert not set(first) & set(second) and not held
+
+    machine.give(first)
+    machine.give(second)
+    waiting.join(5)
+    assert sorted(held) == [0, 1, 2, 3]
+
+
+def test_an_unknown_drill_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--gpus", "2", "--drills", "sigstpo"]) == 2
+    assert "no drill sigstpo" in capsys.readouterr().err
+
+
+def test_tables_tell_what_was_said_and_what_it_cost() -> None:
+    rows = [
+        {"drill": "sigstop", "gpus": [0, 1], "top": {"id": "hang", "class": "stopped", "cause": "", "ranks": [1]}, "delay": 16.24,
+         "dump_seconds": 1.31, "ok": True},
+        {"drill": "healthy", "gpus": [0, 1], "said": [], "ok": True},
+        {"drill": "healthy 4", "gpus": [0, 1, 2, 3], "error": "AssertionError: not within 300 s", "ok": False},
+    ]
+    pair = {"gpus": [0, 1], "round": 1, "steps": 200, "alone": 0.25, "diag": 0.2505, "ratio": 1.002}
+
+    table = drills_table(rows)
+    cost = overhead_table({"pairs": [pair], "ratio": {"low": 1.0, "mid": 1.002, "high": 1.004}, "switched": []})
+
+    assert "| sigstop | 2 | `hang` stopped | 1 | 16.2 | 1.3 | yes |" in table
+    assert "| healthy | 2 | nothing |  |  |  | yes |" in table and "| healthy 4 | 4 | error |" in table
+    assert "| GPUs [0, 1], round 1 | 200 | 0.2500 | 0.2505 | 1.0020 |" in cost and "1.0020 [1.0000, 1.0040]" in cost
