@@ -1,6 +1,7 @@
 """What the bundled job trains on, made locally: a tiny random Qwen3-MoE, a BPE tokenizer, 512 preference pairs.
 
 `python -m diag.job.assets DIR` needs no network, no torch and no transformers; a second call finds its stamp and returns.
+There are two sizes: `tiny` steps quickly on a CPU, `small` has the widths that GPU kernels are used to (22 MB).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,27 @@ STAMP = "diag job assets 1\n"
 MODEL_NAME = "qwen3-moe-tiny"
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, VOCABULARY = 64, 4, 4, 2, 16, 4, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model's widths; its tokenizer and the pairs are the same in all."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    expert_width: int
+    vocabulary: int
+
+
+SIZES: Mapping[str, Size] = {
+    "tiny": Size(HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, HIDDEN, VOCABULARY),
+    # Heads of 64 and rows of whole 128s: TransformerEngine and grouped GEMMs ran with them on an H200.
+    "small": Size(256, 4, 8, 4, 64, 8, 128, 2048),
+}
 
 _ADJECTIVES = ["red", "blue", "green", "small", "large", "quick", "slow", "warm", "cold", "bright"]
 _NOUNS = ["river", "stone", "bird", "tree", "cloud", "lamp", "road", "field", "ship", "window"]
@@ -58,16 +81,21 @@ def pairs(count: int = 512) -> Iterator[tuple[str, str, str]]:
         yield f"Repeat exactly: {chosen}", chosen, rejected
 
 
-def make(folder: Path) -> Path:
+def model_name(size: str = "tiny") -> str:
+    """The model's folder below that of the assets."""
+    return f"qwen3-moe-{size}"
+
+
+def make(folder: Path, size: str = "tiny") -> Path:
     """Write everything below `folder` unless it is there already; safe with several makers at a time."""
-    stamp = folder / "stamp"
+    model = folder / model_name(size)
+    stamp = folder / ("stamp" if size == "tiny" else f"stamp-{size}")
     if stamp.is_file() and stamp.read_text() == STAMP:
         return folder
-    model = folder / MODEL_NAME
     model.mkdir(parents=True, exist_ok=True)
     _write(folder / "pairs.jsonl", "".join(json.dumps(row) + "\n" for row in _rows()))
     _write_tokenizer(model)
-    _write_model(model)
+    _write_model(model, SIZES[size])
     _write(stamp, STAMP)
     return folder
 
@@ -113,7 +141,7 @@ def _write_tokenizer(folder: Path) -> None:
     _write(folder / "tokenizer_config.json", json.dumps(config, indent=2))
 
 
-def _write_model(folder: Path) -> None:
+def _write_model(folder: Path, size: Size) -> None:
     import numpy
     from safetensors.numpy import save_file
 
@@ -126,23 +154,24 @@ def _write_model(folder: Path) -> None:
     def ones(name: str, size: int) -> None:
         weights[f"{name}.weight"] = numpy.ones(size, numpy.float32)
 
-    normal("model.embed_tokens", VOCABULARY, HIDDEN)
-    for i in range(LAYERS):
+    normal("model.embed_tokens", size.vocabulary, size.hidden)
+    for i in range(size.layers):
         layer = f"model.layers.{i}"
-        normal(f"{layer}.self_attn.q_proj", HEADS * HEAD_DIM, HIDDEN)
-        normal(f"{layer}.self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN)
-        normal(f"{layer}.self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN)
-        normal(f"{layer}.self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM)
-        ones(f"{layer}.self_attn.q_norm", HEAD_DIM)
-        ones(f"{layer}.self_attn.k_norm", HEAD_DIM)
-        ones(f"{layer}.input_layernorm", HIDDEN)
-        ones(f"{layer}.post_attention_layernorm", HIDDEN)
-        normal(f"{layer}.mlp.gate", EXPERTS, HIDDEN)
-        for expert in range(EXPERTS):
-            for name in ("gate_proj", "up_proj", "down_proj"):  # experts are HIDDEN wide as well
-                normal(f"{layer}.mlp.experts.{expert}.{name}", HIDDEN, HIDDEN)
-    ones("model.norm", HIDDEN)
-    normal("lm_head", VOCABULARY, HIDDEN)
+        normal(f"{layer}.self_attn.q_proj", size.heads * size.head_dim, size.hidden)
+        normal(f"{layer}.self_attn.k_proj", size.kv_heads * size.head_dim, size.hidden)
+        normal(f"{layer}.self_attn.v_proj", size.kv_heads * size.head_dim, size.hidden)
+        normal(f"{layer}.self_attn.o_proj", size.hidden, size.heads * size.head_dim)
+        ones(f"{layer}.self_attn.q_norm", size.head_dim)
+        ones(f"{layer}.self_attn.k_norm", size.head_dim)
+        ones(f"{layer}.input_layernorm", size.hidden)
+        ones(f"{layer}.post_attention_layernorm", size.hidden)
+        normal(f"{layer}.mlp.gate", size.experts, size.hidden)
+        for expert in range(size.experts):
+            normal(f"{layer}.mlp.experts.{expert}.gate_proj", size.expert_width, size.hidden)
+            normal(f"{layer}.mlp.experts.{expert}.up_proj", size.expert_width, size.hidden)
+            normal(f"{layer}.mlp.experts.{expert}.down_proj", size.hidden, size.expert_width)
+    ones("model.norm", size.hidden)
+    normal("lm_head", size.vocabulary, size.hidden)
     scratch = folder / f"model.safetensors.{os.getpid()}"
     save_file(weights, scratch, metadata={"format": "pt"})
     scratch.chmod(0o644)  # safetensors writes 0600; a job under another user reads it as well
@@ -152,15 +181,15 @@ def _write_model(folder: Path) -> None:
         "model_type": "qwen3_moe",
         # float32 here makes ms-swift train in fp16, which overflows to NaN on a CPU.
         "torch_dtype": "bfloat16",
-        "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-        "moe_intermediate_size": HIDDEN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "num_experts": EXPERTS,
+        "vocab_size": size.vocabulary,
+        "hidden_size": size.hidden,
+        "intermediate_size": 2 * size.hidden,
+        "moe_intermediate_size": size.expert_width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.kv_heads,
+        "head_dim": size.head_dim,
+        "num_experts": size.experts,
         "num_experts_per_tok": 2,
         "norm_topk_prob": True,
         "router_aux_loss_coef": 1e-3,
@@ -182,8 +211,10 @@ def _write_model(folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m diag.job.assets", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=default_folder(), metavar="DIR")
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    options = parser.parse_args()
     try:
-        print(make(parser.parse_args().folder))
+        print(make(options.folder, options.size))
     except ImportError as error:
         print(f"error: {error}\n\nhint: pip install tokenizers safetensors numpy", file=sys.stderr)
         return 1

@@ -15,9 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import assets, faults
-
-_HOOKS = Path(__file__).parent / "cpu"
+from . import assets, faults, hooks
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +60,7 @@ def environment(options: argparse.Namespace, gpu: bool) -> dict[str, str]:
         added["DIAG_FAULT"] = options.fault
     if not gpu or options.fault is not None or os.environ.get("DIAG_FAULT"):
         # Behind what is there: diag's own hook comes first and hands on to the one in this folder.
-        added["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_HOOKS)]))
+        added["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(hooks.FOLDER)]))
     return added
 
 
