@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: no drill {', '.join(sorted(unknown))}\n\nhint: {known}", file=sys.stderr)
         return 2
     chosen = [drill for drill in DRILLS if drill.gpus <= options.gpus and (names is None or drill.name in names)]
+    chosen.sort(key=lambda drill: names.index(drill.name) if names else 0)
     options.keep.mkdir(parents=True, exist_ok=True)
     machine = _Gpus(options.gpus)
     rows = _drills(chosen, machine, options)
