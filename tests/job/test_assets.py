@@ -21,7 +21,7 @@ def test_assets_are_made_once_and_are_the_same_in_another_folder(tmp_path: Path)
             assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
 
 
-def test_both_sizes_of_the_model_lie_in_one_folder_with_one_tokenizer_and_the_weights_of_their_configuration(tmp_path: Path) -> None:
+def test_both_sizes_of_the_model_have_one_tokenizer_and_the_weights_of_their_configuration(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     numpy = pytest.importorskip("safetensors.numpy")
 

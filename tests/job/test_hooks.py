@@ -144,7 +144,9 @@ def test_optimizer_hang_strikes_in_the_fused_optimizers_of_a_gpu_too(
 
 
 @pytest.mark.parametrize("of", ["multiproc", "multithread"])  # megatron-core up to 0.16, and 0.18
-def test_growing_save_holds_its_memory_until_megatron_has_written(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_save_holds_its_memory_until_megatron_has_written(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held: list[int] = []
 
     class FileSystemWriterAsync:

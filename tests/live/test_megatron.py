@@ -1,4 +1,4 @@
-"""The mission's own job: the real `megatron rlhf --rlhf_type dpo` under `diag run`, once healthy (by deploy/jobs/tiny) and once hung."""
+"""The mission's own job: the real `megatron rlhf --rlhf_type dpo` under `diag run`: healthy, by deploy/jobs/tiny, and hung."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = Path(__file__).parents[2] / "deploy" / "jobs" / "tiny" / "run.sh"
 
 
 def test_healthy_run_ends_with_its_checkpoint_and_nothing_found(tmp_path: Path) -> None:
-    env = {"CPU": "1", "GPUS": "2", "ITERS": "8", "SAVE_STEPS": "4", "GLOBAL_BATCH": "4", "OUTPUT": str(tmp_path / "out"),
+    env = {"CPU": "1", "GPUS": "2", "ITERS": "6", "SAVE_STEPS": "3", "GLOBAL_BATCH": "4", "OUTPUT": str(tmp_path / "out"),
            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with live_run(tmp_path, ["bash", str(TINY)], env=env) as run:
         code = run.wait(400)
@@ -29,10 +29,10 @@ def test_healthy_run_ends_with_its_checkpoint_and_nothing_found(tmp_path: Path) 
         assert "TP: 2, PP: 1, VPP: None, CP: 1, EP: 2, ETP: 1" in run.text
         assert [change["finding"]["id"] for change in run.changes()] == []
         assert "nothing found" in run.text
-        assert list((tmp_path / "out").rglob("checkpoint-8"))
+        assert list((tmp_path / "out").rglob("checkpoint-6"))
         replayed = json.loads(diag("replay", str(run.run_dir), "--json").stdout)
         assert replayed["job"]["state"] == "finished"
-        assert (replayed["job"]["ranks_seen"], replayed["job"]["iteration"], replayed["job"]["total_iterations"]) == (2, 8, 8)
+        assert (replayed["job"]["ranks_seen"], replayed["job"]["iteration"], replayed["job"]["total_iterations"]) == (2, 6, 6)
 
 
 def test_hang_at_epoch_0_is_named_dumped_and_when_released_the_job_finishes(tmp_path: Path) -> None:
