@@ -4,12 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from diag.job import megatron
+from diag.job import hooks, megatron
+from diag.job.faults import in_phases, parse
+from diag.job.faults.growing_save import GrowingSave
+from diag.job.faults.runtime import Runtime
 
-HOOKS = Path(megatron.__file__).parent / "cpu"
+HOOKS = hooks.FOLDER
 
 
 def python(code: str, *path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -97,3 +101,69 @@ def test_without_ms_swift_the_command_says_what_to_install(tmp_path: Path) -> No
 
     assert said.returncode == 127
     assert "hint: pip install -r requirements/job.txt" in said.stderr
+
+
+def test_hooks_prints_the_folder_for_scripts_and_refuses_a_fault_that_the_job_cannot_have() -> None:
+    ask = [sys.executable, "-m", "diag.job.hooks"]
+
+    plain = subprocess.run(ask, capture_output=True, text=True, check=True)
+    good = subprocess.run([*ask, "--fault", "data-hang:rank=1", "--ranks", "2"], capture_output=True, text=True, check=True)
+    far = subprocess.run([*ask, "--fault", "data-hang:rank=2", "--ranks", "2"], capture_output=True, text=True, check=False)
+    misspelt = subprocess.run([*ask, "--fault", "data-hag"], capture_output=True, text=True, check=False)
+
+    assert plain.stdout == good.stdout == f"{HOOKS}\n" and (HOOKS / "sitecustomize.py").is_file()
+    assert far.returncode == 2 and "there is no rank 2" in far.stderr and not far.stdout
+    assert misspelt.returncode == 2 and "there is no fault 'data-hag'" in misspelt.stderr
+
+
+def a_module(name: str, **names: object) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(names)
+    return module
+
+
+@pytest.mark.parametrize("name", ["transformer_engine.pytorch.optimizers.fused_adam", "apex.optimizers.fused_adam"])
+def test_optimizer_hang_strikes_in_the_fused_optimizers_of_a_gpu_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class FusedAdam:
+        def step(self) -> str:
+            return "stepped"
+
+    monkeypatch.setitem(sys.modules, name, a_module(name, FusedAdam=FusedAdam))
+    runtime = Runtime(parse("optimizer-hang:rank=0,step=1,seconds=0.01"), tmp_path, rank=0)
+    runtime.step = 1
+
+    in_phases.hook_optimizer(runtime)
+    before = (FusedAdam().step(), capfd.readouterr().err)
+    runtime.step = 2
+
+    assert before == ("stepped", "")
+    assert FusedAdam().step() == "stepped"
+    assert "optimizer-hang at step 2" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("of", ["multiproc", "multithread"])  # megatron-core up to 0.16, and 0.18
+def test_growing_save_holds_its_memory_until_megatron_has_written(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+
+    class FileSystemWriterAsync:
+        @staticmethod
+        def preload_tensors() -> None:
+            held.append(len(growing._staged))
+
+    setattr(FileSystemWriterAsync, f"write_preloaded_data_{of}", staticmethod(lambda: held.append(len(growing._staged))))
+    name = "megatron.core.dist_checkpointing.strategies.filesystem_async"
+    monkeypatch.setitem(sys.modules, name, a_module(name, FileSystemWriterAsync=FileSystemWriterAsync))
+    runtime = Runtime(parse("growing-save:rank=1,megabytes=1"), tmp_path, rank=0, memory_cgroup=tmp_path)
+    growing = GrowingSave(runtime)
+    runtime.rank = 1  # what rank 0 writes down is not asked here
+    monkeypatch.setattr("diag.job.faults.growing_save.time.sleep", lambda seconds: None)
+
+    growing.hook()
+    FileSystemWriterAsync.preload_tensors()
+    getattr(FileSystemWriterAsync, f"write_preloaded_data_{of}")()
+
+    assert held == [40, 40] and growing._staged == []

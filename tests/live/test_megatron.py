@@ -1,8 +1,9 @@
-"""The mission's own job: the real `megatron rlhf --rlhf_type dpo` under `diag run`, once healthy and once hung."""
+"""The mission's own job: the real `megatron rlhf --rlhf_type dpo` under `diag run`: healthy, by deploy/jobs/tiny, and hung."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,19 +16,23 @@ from tests.liverun import live_run
 pytest.importorskip("swift.megatron", reason="the real job needs requirements/job.txt (make test installs it)")
 pytestmark = [pytest.mark.live, pytest.mark.real_job, pytest.mark.timeout(600), pytest.mark.xdist_group("megatron")]
 MEGATRON = [sys.executable, "-m", "diag.job.megatron", "--nproc", "2"]
+TINY = Path(__file__).parents[2] / "deploy" / "jobs" / "tiny" / "run.sh"
 
 
 def test_healthy_run_ends_with_its_checkpoint_and_nothing_found(tmp_path: Path) -> None:
-    with live_run(tmp_path, [*MEGATRON, "--iters", "8", "--save-steps", "4", "--output-dir", str(tmp_path / "out")]) as run:
+    env = {"CPU": "1", "GPUS": "2", "ITERS": "6", "SAVE_STEPS": "3", "GLOBAL_BATCH": "4", "OUTPUT": str(tmp_path / "out"),
+           "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with live_run(tmp_path, ["bash", str(TINY)], env=env) as run:
         code = run.wait(400)
 
         assert code == 0, run.text[-3000:]
+        assert "TP: 2, PP: 1, VPP: None, CP: 1, EP: 2, ETP: 1" in run.text
         assert [change["finding"]["id"] for change in run.changes()] == []
         assert "nothing found" in run.text
-        assert list((tmp_path / "out").rglob("checkpoint-8"))
+        assert list((tmp_path / "out").rglob("checkpoint-6"))
         replayed = json.loads(diag("replay", str(run.run_dir), "--json").stdout)
         assert replayed["job"]["state"] == "finished"
-        assert (replayed["job"]["ranks_seen"], replayed["job"]["iteration"], replayed["job"]["total_iterations"]) == (2, 8, 8)
+        assert (replayed["job"]["ranks_seen"], replayed["job"]["iteration"], replayed["job"]["total_iterations"]) == (2, 6, 6)
 
 
 def test_hang_at_epoch_0_is_named_dumped_and_when_released_the_job_finishes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Smoke test of this machine: the real `megatron rlhf --rlhf_type dpo` on a tiny random Qwen3-MoE made here, without network:
 #
-#   diag run -- bash run.sh                                     # healthy: two minutes, checkpoints, nothing found
+#   diag run -- bash run.sh                                     # healthy: a minute or two, checkpoints, nothing found
 #   FAULT=data-hang:rank=1 diag run -- bash run.sh              # a fire drill: does diag see it on this machine?
 #
 # Words after run.sh are more flags for `megatron rlhf`; of two the last wins. README.md has the rest.
@@ -34,7 +34,7 @@ TP=${TP:-${layout[0]}} PP=${PP:-${layout[1]}} EP=${EP:-${layout[2]}}
 ITERS=${ITERS:-30} SAVE_STEPS=${SAVE_STEPS:-10} SAVE_OPTIM=${SAVE_OPTIM:-false}
 WORKERS=${WORKERS:-2} ATTENTION=${ATTENTION:-unfused}
 ASSETS=${ASSETS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/diag/job-assets}  # model and data are made here once
-OUTPUT=${OUTPUT:-}                  # checkpoints; default: a new folder
+OUTPUT=${OUTPUT:-$(mktemp -u "${TMPDIR:-/tmp}/diag-tiny-XXXXXX")}  # checkpoints; default: a new folder
 FAULT=${FAULT:-${DIAG_FAULT:-}}     # NAME[:key=value,...]; `python -m diag.job.faults` lists them
 SWIFT=${SWIFT:-}                    # 4 or 3, of ms-swift's version; default: the installed one's
 PYTHON=${PYTHON:-}                  # one that has diag and ms-swift; default: the one beside `megatron`, or on PATH
@@ -73,8 +73,6 @@ model=${MODEL:-$ASSETS/qwen3-moe-$size} dataset=${DATASET:-$ASSETS/pairs.jsonl}
 mcore=${MCORE_MODEL:-$ASSETS/qwen3-moe-$size-mcore}
 if [ "$TP" -gt 1 ]; then sequence_parallel=true; else sequence_parallel=false; fi
 if [ "$SAVE_OPTIM" = true ]; then no_save_optim=false; else no_save_optim=true; fi
-if [ -z "$OUTPUT" ] && [ -n "$PRINT" ]; then OUTPUT=${TMPDIR:-/tmp}/diag-tiny; fi
-if [ -z "$OUTPUT" ]; then OUTPUT=$(mktemp -d "${TMPDIR:-/tmp}/diag-tiny-XXXXXX"); fi
 
 command=(
   megatron rlhf --rlhf_type dpo
@@ -139,5 +137,6 @@ if [ -n "$FAULT" ] || [ "$CPU" = 1 ]; then
   export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$hooks  # behind diag's own hook, which hands on to this one
   if [ -n "$FAULT" ]; then export DIAG_FAULT=$FAULT; fi
 fi
+mkdir -p "$OUTPUT"
 echo "run.sh: $GPUS ranks, TP $TP PP $PP EP $EP; checkpoints below $OUTPUT" >&2
 exec "${command[@]}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..after_import import after_import
 from .at_start import limit_memory, mount_private
-from .runtime import Runtime
+from .runtime import Runtime, give_up
 
 NAMES = ("save-stall", "slow-save", "host-oom", "parent-oom", "rlimit-as", "disk-full", "save-killed")
 _IN_MEMORY = ("host-oom", "parent-oom", "rlimit-as")
@@ -62,7 +62,10 @@ def _write_slowly(runtime: Runtime, path: str) -> None:
 
 def _fill_disk(runtime: Runtime, path: str) -> None:
     """A disk of `megabytes` in the checkpoint's place, seen by this writer alone: the kernel itself says ENOSPC."""
-    mount_private(str(Path(path).parent), runtime.fault.option("megabytes"))
+    try:
+        mount_private(str(Path(path).parent), runtime.fault.option("megabytes"))
+    except OSError as error:  # megatron-core 0.18 writes in the rank itself, and no user namespace is given to threads
+        give_up(f"fault disk-full: no disk of its own for {path} ({error})\n\nhint: run it as root, or with megatron-core 0.16")
     runtime.announce(f"file={path}")
 
 

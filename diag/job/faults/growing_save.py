@@ -79,7 +79,9 @@ class GrowingSave:
 
     def _wrap(self, module: ModuleType) -> None:
         writer: Any = module.FileSystemWriterAsync
-        preload, write = writer.preload_tensors, writer.write_preloaded_data_multiproc
+        # Of processes up to megatron-core 0.16, of threads in 0.18.
+        name = "write_preloaded_data_" + ("multiproc" if hasattr(writer, "write_preloaded_data_multiproc") else "multithread")
+        preload, write = writer.preload_tensors, getattr(writer, name)
 
         @functools.wraps(preload)
         def preload_tensors(*args: Any, **kwargs: Any) -> Any:
@@ -87,14 +89,14 @@ class GrowingSave:
             return preload(*args, **kwargs)
 
         @functools.wraps(write)
-        def write_preloaded_data_multiproc(*args: Any, **kwargs: Any) -> Any:
+        def write_preloaded_data(*args: Any, **kwargs: Any) -> Any:
             try:
                 return write(*args, **kwargs)
             finally:
                 self._release()
 
         writer.preload_tensors = staticmethod(preload_tensors)
-        writer.write_preloaded_data_multiproc = staticmethod(write_preloaded_data_multiproc)
+        setattr(writer, name, staticmethod(write_preloaded_data))
 
     def _stage(self) -> None:
         if self._staged:

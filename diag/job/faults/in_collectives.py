@@ -35,8 +35,13 @@ def _extra_collective(runtime: Runtime) -> None:
 def _ones(elements: int, dtype: Any = None) -> Any:
     import torch
 
-    # As Megatron says where its tensors go; without a GPU that is the CPU.
-    return torch.ones(elements, dtype=dtype, device=torch.cuda.current_device())
+    return torch.ones(elements, dtype=dtype, device="cpu" if _on_gloo() else "cuda")  # NCCL takes nothing in host memory
+
+
+def _on_gloo() -> bool:
+    import torch.distributed as dist
+
+    return str(dist.get_backend()) == "gloo"
 
 
 def _whole_segments() -> int:
@@ -74,6 +79,10 @@ def _opposite_groups(runtime: Runtime) -> None:
     import torch.distributed as dist
 
     groups = [dist.new_group(group_desc=name) for name in ("METRICS", "GRADIENTS")]
+    if not _on_gloo():
+        # NCCL makes a communicator in a group's first call: without these the ranks would wait there, not in what is meant.
+        for group in groups:
+            dist.all_reduce(_ones(8), group=group)
     _announce(runtime)
     for group in reversed(groups) if runtime.is_culprit else groups:
         dist.all_reduce(_ones(8), group=group)

@@ -34,17 +34,19 @@ def hook_groups(runtime: Runtime) -> None:
 
 
 def hook_optimizer(runtime: Runtime) -> None:
-    """Inside of `step` of the torch optimizer that Megatron falls back to without Apex."""
+    """Inside of `step` of the optimizer that Megatron takes: TransformerEngine's, else Apex's, else torch's."""
     strike = _offloaded if runtime.fault.name == "cpu-optimizer" else _blocked
 
     def wrap(module: ModuleType) -> None:
-        for name in ("Adam", "AdamW"):
+        for name in ("Adam", "AdamW", "FusedAdam"):
             optimizer: Any = getattr(module, name, None)
             if optimizer is not None and "step" in vars(optimizer):
                 optimizer.step = _wrapped(optimizer.step, runtime, strike)
 
-    after_import("torch.optim.adam", wrap)
-    after_import("torch.optim.adamw", wrap)
+    # megatron-core 0.16.1 to 0.18.2, optimizer/__init__.py; TransformerEngine 2.16.1
+    for module in ("transformer_engine.pytorch.optimizers.fused_adam", "apex.optimizers.fused_adam", "torch.optim.adam",
+                   "torch.optim.adamw"):
+        after_import(module, wrap)
 
 
 def _wrapped(genuine: Callable[..., Any], runtime: Runtime, strike: Callable[[Runtime], None]) -> Callable[..., Any]:
