@@ -192,7 +192,8 @@ class JobState(Machine):
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
         moved = self.log_moved_at == at or (rank is not None and rank.alive and rank.last_moved() == at)
         stopped = rank is not None and rank.stopped
-        self.silences.told(at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration)
+        stirred = self.log_moved_at != at and rank is not None and rank.last_moved(STRONG) != at
+        self.silences.told(at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration, stirred=stirred)
 
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid

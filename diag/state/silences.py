@@ -22,6 +22,7 @@ _BLIND_SECONDS = 15.0
 class _Silence:
     seconds: float
     iteration: int | None
+    stirred: bool  # ended by no more than a child or a file that moved
 
 
 class Silences:
@@ -36,27 +37,30 @@ class Silences:
         self._told_at: float | None = None
         self._disturbed = False
 
-    def told(self, at: float, *, moved: bool, stopped: bool, phase: str, iteration: int | None) -> None:
-        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked all the while."""
+    def told(
+        self, at: float, *, moved: bool, stopped: bool, phase: str, iteration: int | None, stirred: bool = False
+    ) -> None:
+        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked all the while.
+        `stirred`: what moved is a child or a file, which move in a hang too."""
         if stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
             self._disturbed = True
         self._told_at = at
         if not moved:
             return
         if self._moved_at is not None and not self._disturbed:
-            self.ended(phase, at - self._moved_at, iteration)
+            self.ended(phase, at - self._moved_at, iteration, stirred)
         self._moved_at, self._disturbed = at, False
 
     def start_over(self) -> None:
         """Another attempt of the job begins: the time between the two is nobody's rhythm."""
         self._disturbed = True
 
-    def ended(self, phase: str, seconds: float, iteration: int | None) -> None:
+    def ended(self, phase: str, seconds: float, iteration: int | None, stirred: bool = False) -> None:
         """The job moves again after so long."""
         if self._first_iteration is None:
             self._first_iteration = iteration
         if seconds >= _SHORTEST_SECONDS:
-            self._kept.setdefault(phase, deque(maxlen=_MOST_KEPT)).append(_Silence(seconds, iteration))
+            self._kept.setdefault(phase, deque(maxlen=_MOST_KEPT)).append(_Silence(seconds, iteration, stirred))
 
     def phase_ended(self, phase: str, seconds: float) -> None:
         self._phase_seconds[phase] = max(self._phase_seconds.get(phase, 0.0), seconds)
@@ -71,9 +75,12 @@ class Silences:
         return self._phase_seconds.get(phase, 0.0)
 
     def longest(self, phase: str, iteration: int | None) -> float:
-        """The longest silence of that phase that is no freak: one with its like, or one whose return is still to be seen."""
+        """The longest silence of that phase that is no freak: one with its like, or one whose return is still to be seen. What
+        only a stir ended was come through when the step after it was made."""
         told = self._told.get(phase, 0.0)
-        seconds = sorted(self._kept.get(phase, ()), key=lambda silence: -silence.seconds)
+        kept = self._kept.get(phase, ())
+        over = [one for one in kept if not one.stirred or iteration is None or one.iteration != iteration]
+        seconds = sorted(over, key=lambda silence: -silence.seconds)
         for place, silence in enumerate(seconds):
             if place + 1 < len(seconds) and seconds[place + 1].seconds >= silence.seconds / 2:
                 return max(told, silence.seconds)

@@ -88,9 +88,11 @@ def _short(finding: dict[str, Any]) -> dict[str, Any]:
     return {key: finding[key] for key in ("id", "class", "cause", "ranks", "confidence", "since", "summary")}
 
 
-def judge_fault(trial: Trial, truth: Truth, run: LiveRun, raw: Path | None) -> dict[str, Any]:
+def judge_fault(
+    trial: Trial, truth: Truth, run: LiveRun, raw: Path | None, start_seconds: float = _START_SECONDS
+) -> dict[str, Any]:
     """`raw`: where the ranks put their Flight Recorders for the other tools; None: nobody asks them."""
-    run.until(run.struck_at, _START_SECONDS)
+    run.until(run.struck_at, start_seconds)
     struck = run.struck_at()
     assert struck is not None
     peer = _PEER.search(run.text)

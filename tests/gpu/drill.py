@@ -18,6 +18,7 @@ from .drills import Drill
 __all__ = ["RUN", "environment", "run_drill"]
 
 RUN = Path(__file__).resolve().parents[2] / "deploy" / "jobs" / "tiny" / "run.sh"
+_START_SECONDS = 120.0  # to the fault; half a minute where nothing is wrong with the drill
 _KEPT = ("journal-*", "findings.jsonl", "run.json", "job.log*", "verdict*")
 
 
@@ -41,7 +42,7 @@ def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[
     row: dict[str, Any] = {"drill": drill.name, "gpus": list(gpus), "fault": drill.fault, "variables": dict(drill.variables)}
     try:
         with live_run(folder, ["bash", str(RUN)], *drill.options, env=env) as run:
-            row |= judge_fault(trial, drill.truths(), run, None) if drill.fault else judge_benign(trial, run)
+            row |= judge_fault(trial, drill.truths(), run, None, _START_SECONDS) if drill.fault else judge_benign(trial, run)
             row["struck_at"] = run.struck_at()
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-3000:]}

@@ -32,7 +32,8 @@ class Drill:
 
 
 _ENDLESS = {"ITERS": "1000000", "SAVE_STEPS": "1000000"}
-_SAVING = {"ITERS": "1000000", "SAVE_STEPS": "8"}
+# Without the optimizer ms-swift writes no sharded checkpoint: the weights are in the safetensors.
+_SAVING = {"ITERS": "1000000", "SAVE_STEPS": "8", "SAVE_OPTIM": "true"}
 
 
 def _endless(name: str, gpus: int, fault: str, *options: str, **variables: str) -> Drill:

@@ -25,7 +25,7 @@ __all__ = ["paired"]
 _IN_RANKS = Path(__file__).parent / "in_ranks"
 _WARM_UP_STEPS = 20
 _START_SECONDS = 180.0
-_SWITCHED_PAIRS, _BLOCK_SECONDS = 15, 2.0
+_SWITCHED_PAIRS, _BLOCK_SECONDS = 10, 2.0
 
 
 def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str], None]) -> dict[str, Any]:

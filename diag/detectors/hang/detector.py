@@ -28,6 +28,10 @@ _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 _BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
 _SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a rank standing
+# A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile workers give up their
+# pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so long is work.
+_STIRRED_SECONDS = 45.0
+
 
 class HangDetector:
     """Meaning: no rank of the job has made progress for longer than its phase allows.
@@ -47,6 +51,7 @@ class HangDetector:
 
     def __init__(self) -> None:
         self._joined = Joined()
+        self._said = _Said()
         self._snapshot: SnapshotTaken | None = None
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -59,7 +64,8 @@ class HangDetector:
         if self._snapshot is not None:
             verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
         else:
-            verdict = judge(now, job, self._joined)
+            verdict = judge(now, job, self._joined, self._said.since(now, job))
+            self._said.keep(verdict)
         if verdict is None:
             return
         proven = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
@@ -96,8 +102,30 @@ class HangDetector:
             )
 
 
-def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | None:
-    """None while the job moves, might still move, or is not a job yet."""
+class _Said:
+    """The hang that was said last, as long as nothing but children and files stirred since, and those only for a moment."""
+
+    def __init__(self) -> None:
+        self._verdict: Verdict | None = None
+        self._stirs_from: float | None = None
+
+    def keep(self, verdict: Verdict | None) -> None:
+        self._verdict = verdict
+
+    def since(self, now: float, job: JobState) -> float | None:
+        """When that hang began; None where there was none, or what stirs is work."""
+        stirred = max((rank.last_moved(CHANNELS) for rank in job.alive_ranks()), default=0.0)
+        if self._verdict is None or now - max(stirred, job.save_moved_at or 0.0) >= STEADY_SECONDS:
+            self._stirs_from = None
+        elif self._stirs_from is None:
+            self._stirs_from = now
+        if self._verdict is None or (self._stirs_from is not None and now - self._stirs_from >= _STIRRED_SECONDS):
+            return None
+        return self._verdict.since
+
+
+def judge(now: float, job: JobState, joined: Joined | None = None, said: float | None = None) -> Verdict | None:
+    """None while the job moves, might still move, or is not a job yet. `said`: since when it was told to hang."""
     if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
         return None  # as all ranks asked one by one would come to
     alive = job.alive_ranks()
@@ -112,7 +140,9 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
     folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     quiet = now - weak_since
-    if quiet < STEADY_SECONDS:
+    if said is not None and since <= said:
+        quiet, since = now - said, said
+    elif quiet < STEADY_SECONDS:
         ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
         if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
             return None
@@ -127,9 +157,9 @@ def judge(now: float, job: JobState, joined: Joined | None = None) -> Verdict | 
         verdict = joined.join(verdict, now, job, standing)
     if verdict is not None:
         verdict = _held_up_by_memory(verdict, alive)
-    if verdict is None or now - verdict.since < patience(job, verdict) or may_be_idle(job, alive, verdict):
+    if verdict is None or may_be_idle(job, alive, verdict):
         return None
-    return verdict
+    return verdict if since == said or now - verdict.since >= patience(job, verdict) else None
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:

@@ -42,15 +42,15 @@ class Podman:
         self.image = f"localhost/diag-pods:{image.name()}"
 
     def __call__(self, *words: str, check: bool = True, seconds: float = 60.0) -> str:
-        """Its stdout and stderr together. Raises AssertionError with them. (conmon leaves a file `oom` in the working directory.)"""
-        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,
+        """Its stdout and stderr together. Raises AssertionError with them."""
+        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,  # conmon leaves a file `oom` there
                               stderr=subprocess.STDOUT, errors="replace", timeout=seconds, check=False)
         assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.returncode}\n{done.stdout[-3000:]}"
         return done.stdout
 
     def output(self, *words: str, seconds: float = 60.0) -> tuple[int, str]:
         """Exit code and stdout alone."""
-        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,
+        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,  # conmon leaves a file `oom` there
                               stderr=subprocess.DEVNULL, timeout=seconds, check=False)
         return done.returncode, done.stdout
 
