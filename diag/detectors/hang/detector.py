@@ -64,7 +64,7 @@ class HangDetector:
         if self._snapshot is not None:
             verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
         else:
-            verdict = judge(now, job, self._joined, self._said.since(now, job))
+            verdict = judge(now, job, self._joined, self._said.standing(now, job))
             self._said.keep(verdict)
         if verdict is None:
             return
@@ -112,8 +112,8 @@ class _Said:
     def keep(self, verdict: Verdict | None) -> None:
         self._verdict = verdict
 
-    def since(self, now: float, job: JobState) -> float | None:
-        """When that hang began; None where there was none, or what stirs is work."""
+    def standing(self, now: float, job: JobState) -> Verdict | None:
+        """That hang; None where there was none, or what stirs is work."""
         stirred = max((rank.last_moved(CHANNELS) for rank in job.alive_ranks()), default=0.0)
         if self._verdict is None or now - max(stirred, job.save_moved_at or 0.0) >= STEADY_SECONDS:
             self._stirs_from = None
@@ -121,11 +121,11 @@ class _Said:
             self._stirs_from = now
         if self._verdict is None or (self._stirs_from is not None and now - self._stirs_from >= _STIRRED_SECONDS):
             return None
-        return self._verdict.since
+        return self._verdict
 
 
-def judge(now: float, job: JobState, joined: Joined | None = None, said: float | None = None) -> Verdict | None:
-    """None while the job moves, might still move, or is not a job yet. `said`: since when it was told to hang."""
+def judge(now: float, job: JobState, joined: Joined | None = None, said: Verdict | None = None) -> Verdict | None:
+    """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it."""
     if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
         return None  # as all ranks asked one by one would come to
     alive = job.alive_ranks()
@@ -140,8 +140,8 @@ def judge(now: float, job: JobState, joined: Joined | None = None, said: float |
     folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
     weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
     quiet = now - weak_since
-    if said is not None and since <= said:
-        quiet, since = now - said, said
+    if said is not None and since <= said.since:
+        quiet, since = now - said.since, said.since
     elif quiet < STEADY_SECONDS:
         ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
         if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
@@ -159,7 +159,8 @@ def judge(now: float, job: JobState, joined: Joined | None = None, said: float |
         verdict = _held_up_by_memory(verdict, alive)
     if verdict is None or may_be_idle(job, alive, verdict):
         return None
-    return verdict if since == said or now - verdict.since >= patience(job, verdict) else None
+    again = said is not None and (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
+    return verdict if again or now - verdict.since >= patience(job, verdict) else None
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:

@@ -37,20 +37,21 @@ class Podman:
         (image.BUILD / "containers.conf").write_text(_CONF)
         self._env = {**os.environ, "CONTAINERS_CONF": str(image.BUILD / "containers.conf"),
                      "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+        # The calls run in build/pods: podman's monitor leaves a file `oom` in its working directory.
         places = ("--root", str(image.BUILD / "storage"), "--runroot", str(image.BUILD / "run"))
         self._words = ["podman", "--runtime", "runc", *places]
         self.image = f"localhost/diag-pods:{image.name()}"
 
     def __call__(self, *words: str, check: bool = True, seconds: float = 60.0) -> str:
         """Its stdout and stderr together. Raises AssertionError with them."""
-        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,  # conmon leaves a file `oom` there
+        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, errors="replace", timeout=seconds, check=False)
         assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.returncode}\n{done.stdout[-3000:]}"
         return done.stdout
 
     def output(self, *words: str, seconds: float = 60.0) -> tuple[int, str]:
         """Exit code and stdout alone."""
-        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,  # conmon leaves a file `oom` there
+        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, timeout=seconds, check=False)
         return done.returncode, done.stdout
 
