@@ -18,6 +18,7 @@ from diag.observations import (
     Observation,
     PhaseMarked,
     SaveFinished,
+    SavesBehind,
     SaveStarted,
     StepsPlanned,
 )
@@ -51,9 +52,7 @@ class Progress:
         self.told_step_seconds: float | None = None  # as a node says whose log tells the steps
         self.steps = StepTimes()
         self.silences = Silences()
-        self.saves = 0
         self.save_log = SaveLog()
-        self._saved_path = ""
         self._bar: tuple[int, int] | None = None
         self._planned_steps = 0
         self.log_moved_at: float | None = None
@@ -110,6 +109,8 @@ class Progress:
         numbers = dict(fact.metrics)
         self.metrics.update(numbers)
         self.log_moved_at = at
+        if any(name.startswith("eval_") for name in numbers):
+            self.steps.disturbed()  # its bar may not have been seen
         if "train_runtime" in numbers:
             self._mark(at, "teardown", fact.text)
         elif "loss" in numbers:
@@ -150,10 +151,10 @@ class Progress:
         self.save_log.began(at, self.iteration, at, "log", fact.path)  # only the path is new: the phase has begun it
         self.save_log.asynchronous |= fact.asynchronous
 
+    def _saves_behind(self, at: float, fact: SavesBehind) -> None:
+        self.save_log.asynchronous = True
+
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
-        if not fact.path or fact.path != self._saved_path:  # weights and state of one checkpoint, or one line a rank
-            self.saves += 1
-        self._saved_path = fact.path
         self.steps.disturbed()  # ms-swift 4 says only this of a save
         part = self.save_log.asynchronous and "`safetensors`" in fact.text  # they are written at once, the rest later
         self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part)
@@ -200,4 +201,5 @@ PROGRESS_HANDLERS: dict[type[Observation], Callable[[Any, float, Any], None]] = 
     StepsPlanned: Progress._steps_planned,
     SaveStarted: Progress._save_started,
     SaveFinished: Progress._save_finished,
+    SavesBehind: Progress._saves_behind,
 }
