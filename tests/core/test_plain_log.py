@@ -83,7 +83,7 @@ def test_process_whose_log_ends_with_a_traceback_died_of_it(tmp_path: Path) -> N
 
 
 def test_death_long_after_a_save_is_in_no_save_in_a_log_without_times(tmp_path: Path) -> None:
-    # ms-swift 4.6.0, two gloo ranks, 2026-11-21: a data worker was killed at step 155, the checkpoint of step 100 was long written
+    # ms-swift 4.6.0, two gloo ranks, 2026-11-21: a data worker was killed at step 155, the save of step 100 long over
     saved = "[INFO:swift] Successfully saved Megatron model weights in `/out/checkpoint-4`.\n"
     killed = "RuntimeError: DataLoader worker (pid 20521) is killed by signal: Killed. \n"
     traceback = TRACEBACK.replace(TRACEBACK.splitlines()[-1] + "\n", killed)
