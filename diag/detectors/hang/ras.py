@@ -303,8 +303,8 @@ def not_made(says: RasExplanation, ranks: Iterable[int], job: JobState) -> str:
         return ""
     who = ", ".join(f"{rank_words(tuple(found))} in {call}" for call, found in sorted(calls.items()))
     return (f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
-            "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot tell "
-            "who is missing in it")
+            "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
+            "tell who is missing in it")
 
 
 def _words(reading: RasReading) -> Iterator[str]:
