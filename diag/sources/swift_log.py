@@ -117,10 +117,12 @@ _PHASES: tuple[tuple[str, str], ...] = (
 _BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
 
 _OTHER_BARS = {
-    # ms-swift 3.8-4.6, swift/megatron (desc='Evaluate: '), drawn below the training's bar: it ends in `ESC[A` and a line feed
+    # ms-swift 3.12-4.6, swift/megatron (desc='Evaluate: '; 3.8 prints lines only), drawn below the training's bar: it ends in
+    # `ESC[A` and a line feed
     #   Evaluate:  33%|###3      | 1/3 [00:00<00:00,  2.54it/s]
     "Evaluate": "eval",
-    # ms-swift 3.8-4.6, transformers path, swift/trainers/patcher.py:   Val:  33%|###3      | 2/6 [00:00<00:00, 10.76it/s]
+    # ms-swift 3.8-4.6, transformers path, swift/trainers/{callback,patcher}.py:
+    #   Val:  33%|###3      | 2/6 [00:00<00:00, 10.76it/s]
     "Val": "eval",
     # ms-swift 3.10-4.6, the safetensors export: Saving:   0%|          | 0/4 [00:00<?, ?it/s]
     "Saving": "ckpt_save",
