@@ -63,7 +63,7 @@ RUNS = {
 }
 
 
-# 4.0 to 4.3 do not save with torch 2.13 (their own check of the plan gives a bool): these two logs end there.
+# 4.0 to 4.4 do not save with torch 2.12 and later (rule swift-torch-plan-check): these two logs end before it.
 UNTIL_SAVE = {"megatron_4.0.4_until_save": ("4.0.4", 4), "megatron_4.3.2_until_save": ("4.3.2", 2)}
 
 
