@@ -41,6 +41,7 @@ class Progress:
         self.marked_phase = "launch"
         self.own_phase = "launch"  # without what another node's log told
         self.borrowed = False  # this node's log tells no steps: phase and iteration are the job hub's word
+        self.epoch: int | None = None  # the one that the log said began before the first step; None where it says no such thing
         self.phase_line = ""  # the line that marked it; "" when stacks or processes told
         self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
         self.iteration: int | None = None
@@ -80,7 +81,7 @@ class Progress:
         if self.iteration is not None and phase in _STARTING_PHASES:
             return  # a worker that imports DeepSpeed, a model that is loaded for an evaluation: the job has long begun
         if phase == "first_step" and self.phase == "teardown":
-            self.iteration = self.iteration_at = None  # one training is over and another begins in the same processes
+            self.iteration = self.iteration_at = self.epoch = None  # one training is over, another begins in these processes
             self.steps.start_over()
         if phase == "steady" and self.iteration is None:
             phase = "first_step"  # an evaluation before the first step
@@ -124,6 +125,7 @@ class Progress:
     def _epoch(self, at: float, fact: EpochStarted) -> None:
         self.log_moved_at = at
         if self.iteration is None:
+            self.epoch = fact.epoch
             self._mark(at, "first_step", fact.text)
 
     def _iteration(self, at: float, fact: Iteration) -> None:
