@@ -295,7 +295,7 @@ class StragglerDetector:
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
             yield NotChecked(
                 "straggler", "the ranks are stages of a pipeline, and none has a peer here that does the same work",
-                "with more than one rank a stage, and --pipeline_model_parallel_size on the command line or `PP: N` in ms-swift's "
+                "with more than one rank a stage, and --pipeline_model_parallel_size on the command line or `PP: N` in its "
                 "log, they are compared",
             )
 
