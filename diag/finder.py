@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers import Identity, identify, launches, redacted, relevant
+from diag.launchers import Identity, helps, identify, launches, redacted, relevant
 from diag.model import Placement
 from diag.sources.tree import Processes, Tree, is_python, read_environ, read_raw, split_stat
 
@@ -85,14 +85,14 @@ class RankFinder:
         return self._describe(pid, known[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
     def _leave_out(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> dict[int, Identity]:
-        """Without what has a rank's variables and is none: launchers, and what was seen below a rank."""
+        """Without what has a rank's variables and is none: launchers, helpers, and what was seen below a rank."""
         return {
             pid: identity
             for pid, identity in identities.items()
             if (key := (pid, stats[pid][0])) not in self._inner
             and (
                 self._told.get(identity.rank, (None, ""))[0] == key
-                or not (launches(self._argv(pid)) or self._is_task_of_launcher(pid, identities, stats))
+                or not (launches(argv := self._argv(pid)) or helps(argv) or self._is_task_of_launcher(pid, identities, stats))
             )
         }
 
@@ -166,7 +166,10 @@ class RankFinder:
         self._known[key] = identity
         return identity
 
-    def _forget(self, alive: set[tuple[int, int]]) -> None:
+    def _forget(self, seen: set[tuple[int, int]]) -> None:
+        """What was not seen may live on: a rank that ends loses its children some moments before another has them."""
+        known = self._known.keys() | self._inner
+        alive = seen | {key for key in known - seen if (stat := self._stat(key[0])) is not None and stat[0] == key[1]}
         for key in [key for key in self._known if key not in alive]:
             del self._known[key]
         self._inner &= alive

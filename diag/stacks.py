@@ -275,7 +275,9 @@ def is_idle_worker(sample: StackSample) -> bool:
         return True
     return not _any(thread.frames, "torch/utils/data/_utils/fetch.py") and (
         _any(thread.frames, "multiprocessing/queues.py")
+        or _any(thread.frames, "multiprocess/queues.py")  # Hugging Face's datasets bring their own multiprocessing
         or _any(thread.frames, "multiprocessing/managers.py")
+        or _any(thread.frames, "multiprocess/managers.py")
         or _any(thread.frames, "multiprocessing/resource_tracker.py")
         or _any(thread.frames, "torch/_inductor/compile_worker/")
         or _any(thread.frames, "concurrent/futures/process.py")
@@ -296,7 +298,8 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("torch/distributed/checkpoint/_async_process_executor.py", "checkpoint writer"),
     ("megatron/core/dist_checkpointing/", "checkpoint writer"),
     ("multiprocessing/managers.py", "manager"),
-    ("multiprocess/pool.py", "pool worker"),  # of Hugging Face's datasets, which brings its own multiprocessing
+    ("multiprocess/managers.py", "manager"),  # of Hugging Face's datasets
+    ("multiprocess/pool.py", "pool worker"),
     ("multiprocessing/pool.py", "pool worker"),
     ("concurrent/futures/process.py", "pool worker"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "identify", "is_diag", "launches", "redacted", "relevant"]
+__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "helps", "identify", "is_diag", "launches", "redacted", "relevant"]
 
 Environment = Mapping[str, str]
 
@@ -121,6 +121,28 @@ def launches(argv: Sequence[str]) -> bool:
     """
     program, module = _started(argv)
     return module in _MODULES if module else program in _PROGRAMS
+
+
+# Python's own helpers and inductor's, which inherit a rank's variables and outlive it by some moments. `spawn_main` is none of
+# them: a rank may be started so. Python 3.11, ms-swift 4.6.0 with --async_save; torch 2.11:
+#   python -B -c from multiprocessing.resource_tracker import main;main(117)
+#   python .../torch/_inductor/compile_worker/__main__.py --pickler=torch._inductor.compile_worker.subproc_pool.SubprocPickler ...
+_HELPERS = ("resource_tracker import ", "forkserver import ")
+_COMPILE_WORKER = "torch/_inductor/compile_worker/__main__.py"
+
+
+def helps(argv: Sequence[str]) -> bool:
+    """Whether this command line is that of a helper which can be no rank, whatever its environment says.
+
+    >>> helps(["python3", "-B", "-c", "from multiprocessing.resource_tracker import main;main(117)"])
+    True
+    >>> helps(["python3", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=118, pipe_handle=123)"])
+    False
+    """
+    if "-c" in argv[:6]:
+        code = argv[list(argv).index("-c") + 1 :][:1]
+        return bool(code) and code[0].startswith("from multiprocess") and any(word in code[0] for word in _HELPERS)
+    return any(word.endswith(_COMPILE_WORKER) for word in argv[1:4])
 
 
 def is_diag(argv: Sequence[str]) -> bool:

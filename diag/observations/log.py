@@ -11,6 +11,7 @@ __all__ = [
     "EpochStarted",
     "Iteration",
     "KernelLine",
+    "LayoutTold",
     "LogLine",
     "LossScaleReduced",
     "MetricsLogged",
@@ -19,6 +20,7 @@ __all__ = [
     "PlainLines",
     "SaveFinished",
     "SaveStarted",
+    "SavesBehind",
     "StepsPlanned",
     "VersionSeen",
 ]
@@ -112,6 +114,21 @@ class SaveStarted(Observation):
 class SaveFinished(Observation):
     text: str
     path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavesBehind(Observation):
+    """The arguments that the program printed say that its saves are asynchronous: they go on behind the training."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutTold(Observation):
+    """The program says into how many pipeline stages its ranks are laid out; 1 is none."""
+
+    stages: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diag.observations import EpochStarted, Iteration, Observation, PhaseMarked, SaveFinished, SaveStarted
+from diag.observations import (
+    EpochStarted,
+    Iteration,
+    LayoutTold,
+    MetricsLogged,
+    Observation,
+    PhaseMarked,
+    SaveFinished,
+    SavesBehind,
+    SaveStarted,
+)
 from diag.sources.printed import numbers_of
 
 __all__ = ["WORDS", "read_bar", "read_line"]
@@ -19,6 +29,11 @@ _EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
 # ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
 _METRICS = "{'loss': "
 _METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(\d{1,9})'")
+# The same callback after an evaluation (4.6.0, two gloo ranks, 2026-11-22); the transformers path's has an 'epoch' and is
+# trainer_log's:
+#   {'eval_loss': 0.68899089, 'eval_logps/chosen': -62.65713501, ..., 'iteration': '2/8', 'elapsed_time': '2s', ...}
+_EVALUATED = "{'eval_"
+_EVALUATED_STEP = "'iteration': '"
 
 # ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
 #    [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 | elapsed time per ...
@@ -44,6 +59,20 @@ _SAVE_FINISHED = re.compile(
     r"|Successfully saved (?:Megatron|`safetensors`) model weights in `([^`]*)`"
     r"|\[INFO:swift\] Saving model checkpoint to (\S+)"
 )
+
+# ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr of rank 0:
+#   [INFO:swift] TP: 2, PP: 2, VPP: None, CP: 1, EP: 2, ETP: 1
+_LAYOUT = re.compile(r"\[INFO:swift\] TP: (\d{1,6}), PP: (\d{1,6}), VPP: ")
+# Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0; here below ms-swift 3.8.3 and 3.12.6:
+#   > initialized pipeline model parallel with size 1
+_STAGES = re.compile(r"^> initialized pipeline model parallel with size (\d{1,6})\s*$")
+
+# The arguments as the program printed them, a config file's too.
+# ms-swift 3.7-4.6, one line of 15 kB:   [INFO:swift] args: MegatronRLHFArguments(..., async_save=True, ...)
+_ARGUMENTS, _ASYNC = "[INFO:swift] args: Megatron", " async_save=True,"
+# Megatron-LM core_r0.8-0.15 (3.12.6 prints None where it is not set):
+#     async_save ...................................... True
+_ASYNC_LISTED = re.compile(r"^  async_save \.{2,80} True\s*$")
 
 _PHASES: tuple[tuple[str, str], ...] = (
     # ms-swift 4.6.0 on two gloo ranks, 2026-11-20:
@@ -88,8 +117,13 @@ _PHASES: tuple[tuple[str, str], ...] = (
 _BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
 
 _OTHER_BARS = {
-    # ms-swift 3.8-4.6, swift/megatron (desc='Evaluate: '): Evaluate:  10%|#    | 1/10 [00:01<00:09,  1.00s/it]
+    # ms-swift 3.12-4.6, swift/megatron (desc='Evaluate: '; 3.8 prints lines only), drawn below the training's bar: it ends in
+    # `ESC[A` and a line feed
+    #   Evaluate:  33%|###3      | 1/3 [00:00<00:00,  2.54it/s]
     "Evaluate": "eval",
+    # ms-swift 3.8-4.6, transformers path, swift/trainers/{callback,patcher}.py:
+    #   Val:  33%|###3      | 2/6 [00:00<00:00, 10.76it/s]
+    "Val": "eval",
     # ms-swift 3.10-4.6, the safetensors export: Saving:   0%|          | 0/4 [00:00<?, ?it/s]
     "Saving": "ckpt_save",
     # transformers 4.57, modeling_utils.py: Loading checkpoint shards:  50%|#####     | 2/4 [00:10<00:10,  5.2s/it]
@@ -99,8 +133,9 @@ _OTHER_BARS = {
 
 # One of these stands in each line that tells something here: what a large log is searched for.
 WORDS: tuple[str, ...] = (
-    "The training of Epoch", "{'loss'", "Train:", "iteration ", "aving checkpoint", "aved checkpoint", "async checkpoint save",
-    "Successfully saved", "Saving model checkpoint", *(literal for literal, _ in _PHASES),
+    "The training of Epoch", "{'loss'", "{'eval_", "%|", "TP: ", "initialized pipeline", "async_save", "iteration ",
+    "aving checkpoint", "aved checkpoint", "async checkpoint save", "Successfully saved", "Saving model checkpoint",
+    *(literal for literal, _ in _PHASES),
 )  # fmt: skip
 
 
@@ -114,7 +149,10 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     if "{'loss'" in text:
         yield from _metrics(text, rank)
         return
-    if text.startswith("Train:"):  # a bar that another line was printed behind
+    if _EVALUATED in text and _EVALUATED_STEP in text:
+        yield from _evaluated(text, rank)
+        return
+    if "%|" in text[:100]:  # a bar that another line was printed behind, or one drawn below another
         yield from read_bar(text, rank)
     if " iteration " in text or text.startswith("iteration"):
         match = _MEGATRON_STEP.search(text)
@@ -131,10 +169,25 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
         if match:
             yield SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
             return
+    if "TP: " in text or "initialized pipeline" in text:
+        match = _LAYOUT.search(text) or _STAGES.match(text)
+        if match:
+            yield LayoutTold(rank, int(match[match.lastindex or 1]), text.strip()[:300])
+            return
+    if "async_save" in text:
+        if (text.startswith(_ARGUMENTS) and _ASYNC in text) or _ASYNC_LISTED.match(text):
+            yield SavesBehind(rank, text.strip()[:300])
+        return
     for literal, phase in _PHASES:
         if literal in text:
             yield PhaseMarked(rank, phase, text.strip())
             return
+
+
+def _evaluated(text: str, rank: int | None) -> Iterator[Observation]:
+    begin, end = text.find(_EVALUATED), text.rfind("}") + 1
+    if end > begin:
+        yield MetricsLogged(rank, numbers_of(text[begin:end]), text[begin:end])
 
 
 def _metrics(text: str, rank: int | None) -> Iterator[Observation]:

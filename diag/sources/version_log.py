@@ -14,6 +14,8 @@ _FORMS = (
     ("ms-swift", re.compile(r"^\[INFO:swift\] swift\.__version__: ([\w.+-]{1,40})")),
     #   [INFO:swift] megatron.core.__version__: 0.16.1
     ("megatron-core", re.compile(r"^\[INFO:swift\] megatron\.core\.__version__: ([\w.+-]{1,40})")),
+    # ms-swift 4.1-4.6:   [INFO:swift] mcore_bridge.__version__: 1.6.5
+    ("mcore-bridge", re.compile(r"^\[INFO:swift\] mcore_bridge\.__version__: ([\w.+-]{1,40})")),
     # DeepSpeed 0.9-0.19:   [2026-11-20 22:48:19,123] [INFO] [logging.py:107:log_dist] [Rank 0] DeepSpeed info: version=0.19.8
     ("deepspeed", re.compile(r"DeepSpeed info: version=([\w.]{1,40})")),
     # NCCL 2.28.9, two H200, 2026-11-20:   NCCL version 2.28.9+cuda13.0

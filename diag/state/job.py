@@ -232,7 +232,7 @@ class JobState(Machine):
         """A new attempt: its steps are counted from the checkpoint on, and its start is a start."""
         if self.iteration is not None:
             self.attempts.append((at, self.iteration))
-        self.iteration = self.iteration_at = None
+        self.iteration = self.iteration_at = self.epoch = None
         self._bar = None
         self.steps.start_over()
         self.residence.start_over()

@@ -18,6 +18,7 @@ from diag.observations import (
     Observation,
     PhaseMarked,
     SaveFinished,
+    SavesBehind,
     SaveStarted,
     StepsPlanned,
 )
@@ -40,6 +41,7 @@ class Progress:
         self.marked_phase = "launch"
         self.own_phase = "launch"  # without what another node's log told
         self.borrowed = False  # this node's log tells no steps: phase and iteration are the job hub's word
+        self.epoch: int | None = None  # the one that the log said began before the first step; None where it says no such thing
         self.phase_line = ""  # the line that marked it; "" when stacks or processes told
         self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
         self.iteration: int | None = None
@@ -51,9 +53,7 @@ class Progress:
         self.told_step_seconds: float | None = None  # as a node says whose log tells the steps
         self.steps = StepTimes()
         self.silences = Silences()
-        self.saves = 0
         self.save_log = SaveLog()
-        self._saved_path = ""
         self._bar: tuple[int, int] | None = None
         self._planned_steps = 0
         self.log_moved_at: float | None = None
@@ -81,7 +81,7 @@ class Progress:
         if self.iteration is not None and phase in _STARTING_PHASES:
             return  # a worker that imports DeepSpeed, a model that is loaded for an evaluation: the job has long begun
         if phase == "first_step" and self.phase == "teardown":
-            self.iteration = self.iteration_at = None  # one training is over and another begins in the same processes
+            self.iteration = self.iteration_at = self.epoch = None  # one training is over, another begins in these processes
             self.steps.start_over()
         if phase == "steady" and self.iteration is None:
             phase = "first_step"  # an evaluation before the first step
@@ -110,6 +110,8 @@ class Progress:
         numbers = dict(fact.metrics)
         self.metrics.update(numbers)
         self.log_moved_at = at
+        if any(name.startswith("eval_") for name in numbers):
+            self.steps.disturbed()  # its bar may not have been seen
         if "train_runtime" in numbers:
             self._mark(at, "teardown", fact.text)
         elif "loss" in numbers:
@@ -123,6 +125,7 @@ class Progress:
     def _epoch(self, at: float, fact: EpochStarted) -> None:
         self.log_moved_at = at
         if self.iteration is None:
+            self.epoch = fact.epoch
             self._mark(at, "first_step", fact.text)
 
     def _iteration(self, at: float, fact: Iteration) -> None:
@@ -150,10 +153,10 @@ class Progress:
         self.save_log.began(at, self.iteration, at, "log", fact.path)  # only the path is new: the phase has begun it
         self.save_log.asynchronous |= fact.asynchronous
 
+    def _saves_behind(self, at: float, fact: SavesBehind) -> None:
+        self.save_log.asynchronous = True
+
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
-        if not fact.path or fact.path != self._saved_path:  # weights and state of one checkpoint, or one line a rank
-            self.saves += 1
-        self._saved_path = fact.path
         self.steps.disturbed()  # ms-swift 4 says only this of a save
         part = self.save_log.asynchronous and "`safetensors`" in fact.text  # they are written at once, the rest later
         self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part)
@@ -200,4 +203,5 @@ PROGRESS_HANDLERS: dict[type[Observation], Callable[[Any, float, Any], None]] = 
     StepsPlanned: Progress._steps_planned,
     SaveStarted: Progress._save_started,
     SaveFinished: Progress._save_finished,
+    SavesBehind: Progress._saves_behind,
 }

@@ -64,6 +64,29 @@ def test_missions_hang_names_the_stuck_worker_and_the_call_that_the_other_waits_
     assert "2 of 2 ranks seen" in hang.summary
 
 
+def test_hang_in_the_first_step_says_that_the_groups_communicator_is_not_made_and_ras_knows_only_the_worlds() -> None:
+    """TP 2 on two GPUs: rank 0 stands in the first call of its tensor parallel group; RAS's "RUNNING OK" is no evidence."""
+    said = [item.excerpt for item in judged(LOOSE / "megatron_data_hang")["hang"].evidence if item.kind == "nccl_ras"]
+
+    assert len(said) == 1
+    assert "no communicator has counted the call of rank 0 in reduce_scatter_tensor" in said[0]
+    assert "of all 2 ranks, is at rest" in said[0] and "not made yet" in said[0]
+
+
+def test_hang_among_stages_tells_apart_who_waits_for_the_other_stage_and_who_in_the_dispatch_of_tokens() -> None:
+    """TP 2, PP 2, EP 2: rank 2 stands in the data; its peer 3 by one all-gather ahead; ranks 0 and 1 are the first stage."""
+    engine, _, _ = replay([LOOSE / "mega4_data_hang"])
+    hang = next(finding for finding in engine.active() if finding.id == "hang")
+
+    assert "rank 2 has waited for a batch from DataLoader worker pid 1938" in hang.summary
+    assert "ranks 0-1 wait in synchronize (from P2PCommunicator._communicate_shapes" in hang.summary
+    assert "rank 3 waits in Event.synchronize (from MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize" in hang.summary
+    said = [item.excerpt for item in hang.evidence if item.kind == "nccl_ras"]
+    assert said and all("launched up to operation" in text for text in said)
+    assert any("process 1230 on node" in text for text in said)  # rank 2's
+    assert "straggler" not in {item.what for item in engine.not_checked()}  # "TP: 2, PP: 2" in the log tells who its peers are
+
+
 def test_mismatch_shows_both_calls() -> None:
     hang = judged(LOOSE / "mismatch_op")["hang"]
 

@@ -82,6 +82,18 @@ def test_process_whose_log_ends_with_a_traceback_died_of_it(tmp_path: Path) -> N
     assert [item.get("where") for item in document["findings"][0]["evidence"]] == [None, "train.log:11"]
 
 
+def test_death_long_after_a_save_is_in_no_save_in_a_log_without_times(tmp_path: Path) -> None:
+    # ms-swift 4.6.0, two gloo ranks, 2026-11-21: a data worker was killed at step 155, the save of step 100 long over
+    saved = "[INFO:swift] Successfully saved Megatron model weights in `/out/checkpoint-4`.\n"
+    killed = "RuntimeError: DataLoader worker (pid 20521) is killed by signal: Killed. \n"
+    traceback = TRACEBACK.replace(TRACEBACK.splitlines()[-1] + "\n", killed)
+    document = replayed(tmp_path, steps(1, 4) + saved + steps(5, 6) + traceback)
+
+    assert [finding["id"] for finding in document["findings"]] == ["dataloader-worker-died", "rank-died"]
+    assert all("after iteration 6" in finding["summary"] for finding in document["findings"])
+    assert not any("saving" in finding["summary"] for finding in document["findings"])
+
+
 def test_traceback_that_training_goes_on_after_killed_nobody(tmp_path: Path) -> None:
     document = replayed(tmp_path, steps(1, 3) + TRACEBACK + steps(4, 8))
 

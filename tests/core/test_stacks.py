@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from diag.model import Record
 from diag.observations import Frame, StackSample, ThreadStack
 from diag.sources import pyspy
-from diag.stacks import Activity, is_idle_worker, read_stack, shorten, signature
+from diag.stacks import Activity, child_role, is_idle_worker, read_stack, shorten, signature
 
 STACKS = Path(__file__).parents[1] / "captures" / "stacks"
 
@@ -88,6 +89,18 @@ def test_who_waits_for_a_batch_is_named_by_the_loop_that_asked_for_it() -> None:
 )
 def test_worker_that_reads_is_not_idle_and_a_compiler_that_waits_is(name: str, idle: bool) -> None:
     assert is_idle_worker(sample(name)) is idle
+
+
+CHILDREN = json.loads((STACKS / "children_4.6.0.json").read_text())
+
+
+@pytest.mark.parametrize("child", CHILDREN, ids=[child["name"] for child in CHILDREN])
+def test_child_of_a_real_rank_is_told_by_what_it_is_for(child: dict[str, Any]) -> None:
+    """Of a fork the frames of the rank that forked it stand outside of its own."""
+    frames = tuple(Frame(function, file, line) for function, file, line in child["frames"])
+    found = StackSample(0, 12, (ThreadStack(12, "MainThread", frames),), "remote_stack", 1.0, 10)
+
+    assert (child_role(found), is_idle_worker(found)) == (child["role"], child["idle"])
 
 
 def test_module_of_the_checkpointing_that_is_being_imported_is_no_save() -> None:

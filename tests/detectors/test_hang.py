@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import EpochStarted, Iteration, RankExited, SourceFailed, ThreadStack
+from diag.observations import EpochStarted, Iteration, Observation, PhaseMarked, RankExited, SourceFailed, ThreadStack
 from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
 
 
@@ -24,6 +24,24 @@ def steady(world: int = 2, steps: int = 10) -> Story:
             )
         story.tell(Iteration(world - 1, number, 100, f"iteration {number}"))
     return story
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (EpochStarted(0, 2, "[INFO:swift] The training of Epoch 2 starts..."),
+         's after "The training of Epoch 2 starts..." and before the first step;'),  # resumed
+        # the transformers path, which has no such line
+        (PhaseMarked(0, "first_step", "Train:   0%|          | 0/8 [00:00<?, ?it/s]"), "s before the first step;"),
+    ],
+)
+def test_hang_before_the_first_step_quotes_what_the_log_said_and_nothing_else(told: Observation, words: str) -> None:
+    story = Story(world=2)
+    story.tell(told)
+
+    story.still(60.0, {0: ALL_REDUCE, 1: DATA})
+
+    assert words in story.the("hang").summary
 
 
 def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_it() -> None:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from diag.detectors.hang.ras import Ras, RasExplanation, ranks_of
+from diag.detectors.hang.ras import Ras, RasExplanation, not_made, ranks_of
 from diag.model import Placement, Record
-from diag.observations import Iteration, RankExited, RankFound, RasCommunicator, RasRank, RasReading, StackSample, ThreadStack
+from diag.observations import (
+    Frame,
+    Iteration,
+    RankExited,
+    RankFound,
+    RasCommunicator,
+    RasRank,
+    RasReading,
+    StackSample,
+    ThreadStack,
+)
 from diag.sources import nccl_ras
 from diag.state.job import JobState
-from tests.facts import ALL_REDUCE, SLEEP, frames
+from tests.facts import ALL_REDUCE, SLEEP, TRAIN, frames
 from tests.rasserver import CAPTURES, captured
 from tests.sources.test_nccl_ras import LARGE
 
@@ -331,3 +342,52 @@ def test_crowd_of_the_text_report_counts_as_those_who_are_ahead() -> None:
     assert accused(found) == {
         "dead": (15,), "unresponsive": (14,), "failed": (4, 5, 6), "lagging": (7,), "initialising_ranks": (13,)}
     assert found.waiting == (2, 3)  # two that it names are ahead of it, of ten it tells the number
+
+
+# --- communicators that are not made yet ------------------------------------------------------------------------------
+
+FIRST_CALL = frames(*TRAIN, "reduce_scatter_tensor torch/distributed/distributed_c10d.py:4652")
+
+
+def waiting_in(call: Sequence[Frame], *, name: str = "megatron_data_hang/hang_ras.json", step: int | None = None) -> str:
+    """What is said of rank 0, which stands there, by the answer of a hang in the first step (two H200)."""
+    pids = PIDS[name.partition("/")[0]]
+    job = job_of(*pids)
+    if step is not None:
+        job.observe(20.0, Iteration(None, step, 30, f"iteration {step}/30"))
+    main = ThreadStack(pids[0], "MainThread", tuple(call))
+    job.observe(30.0, StackSample(0, pids[0], (main,), "pyspy", 30.0))
+    says = told(job, read(captured(name)))
+    assert says is not None
+    return not_made(says, (0,), job)
+
+
+def test_first_call_of_a_group_is_said_to_have_no_communicator_yet() -> None:
+    assert "the call of rank 0 in reduce_scatter_tensor" in waiting_in(FIRST_CALL)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("steps were made: the groups that steps use have theirs", lambda: waiting_in(FIRST_CALL, step=1)),
+        ("it stands in no call of torch.distributed", lambda: waiting_in(frames(*SLEEP))),
+        ("there are others too: which of them is the group's is not told",
+         lambda: waiting_in(FIRST_CALL, name="mega4_data_hang/hang_ras.json")),
+        ("one member has launched more: its call is counted",
+         lambda: waiting_in(FIRST_CALL, name="data_hang/ras_json.txt")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_said_of_communicators_where(what: str, said: Callable[[], str]) -> None:
+    assert said() == "", what
+
+
+@pytest.mark.parametrize("first", ["hang_ras.json", "hang_ras.txt"])
+def test_text_beside_the_json_of_one_moment_takes_nothing_from_it(first: str) -> None:
+    """People take both; the text of a healthy answer names no process."""
+    second = "hang_ras.txt" if first == "hang_ras.json" else "hang_ras.json"
+    readings = [read(captured(f"megatron_data_hang/{name}")) for name in (first, second)]
+
+    found = told(job_of(*PIDS["megatron_data_hang"]), *readings, apart=0.01)
+
+    assert found is not None and found.sole_size == 2

@@ -58,7 +58,7 @@ def test_deepspeed_launcher_and_engine_tell_rendezvous_build_steps_and_save() ->
     ]  # fmt: skip
     assert [fact.iteration for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, Iteration)] == [2, 4, 6, 8]
     assert {fact.path for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, SaveFinished)} == {"global_step4"}
-    assert engine.job.saves == 1
+    assert engine.job.save_log.count == 1
     assert engine.active() == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.detectors.hang.pipeline import pipeline_fronts
 from diag.layout import pipeline_parallel_size
-from diag.observations import FlightRecorder, Observation, RankFound
+from diag.observations import FlightRecorder, LayoutTold, Observation, RankFound
 from diag.stacks import Activity
 from diag.state.job import JobState
 from diag.waitgraph import Explanation, Front, build
@@ -23,13 +23,15 @@ class Collectives:
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, FlightRecorder]] = {}
         self._before: dict[int, tuple[float, FlightRecorder]] = {}
-        self._stages: int | None = None  # of the pipeline, as the command line says
+        self._stages: int | None = None  # of the pipeline, as the command line or the log says
         self._explain_at = 0.0
         self._explained: tuple[tuple[object, ...], Explanation | None] = ((), None)
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, RankFound):
             self._stages = pipeline_parallel_size(fact.command) or self._stages
+        elif isinstance(fact, LayoutTold):
+            self._stages = fact.stages
         elif isinstance(fact, FlightRecorder) and fact.rank is not None:
             if fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted:  # not the same one told again
                 self._before[fact.rank] = self._last[fact.rank]

@@ -12,7 +12,7 @@ from diag.detectors.hang.collectives import Collectives
 from diag.detectors.hang.gpus import GpuReading, Gpus, told_readings
 from diag.detectors.hang.network import Network
 from diag.detectors.hang.pipeline import is_between_stages
-from diag.detectors.hang.ras import Ras, RasExplanation
+from diag.detectors.hang.ras import Ras, RasExplanation, not_made
 from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.detectors.hang.watchdog import Watchdog, WatchdogSays
@@ -69,7 +69,7 @@ class Joined:
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
-        verdict = _with_ras(verdict, says, standing)
+        verdict = _with_ras(verdict, says, standing, job)
         verdict = _with_watchdog(verdict, self.watchdog.explain(job), standing)
         readings = self.gpus.read(now, job, 0.0 if once else verdict.since) or told_readings(job)
         if _computes(verdict, readings):
@@ -174,12 +174,13 @@ def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confi
     )
 
 
-def _with_ras(verdict: Verdict, says: RasExplanation | None, standing: dict[int, str]) -> Verdict:
+def _with_ras(verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobState) -> Verdict:
     """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts the same calls as
     the recorder: where that has spoken, RAS only adds its words."""
     if says is None:
         return verdict
-    noted = replace(verdict, notes=(*verdict.notes, *(Note("nccl_ras", text) for text in says.words[:3])))
+    told = [*says.words[:3], not_made(says, verdict.waiting, job)]
+    noted = replace(verdict, notes=(*verdict.notes, *(Note("nccl_ras", text) for text in told if text)))
     suspects = tuple(sorted({*says.dead, *says.lagging}))
     if not undecided(verdict):
         agrees = bool(suspects) and set(verdict.culprits) == set(suspects) and verdict.collectives is None

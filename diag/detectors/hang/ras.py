@@ -3,19 +3,22 @@
 RAS counts calls that ranks launched, not those that ended, and of five collectives only: no send, no receive, no
 all-to-all, no replayed graph. So it names who is behind and never why, and "all joined" is no proof of health. One
 reading of a job that moves has counts that differ: only what stands in two readings counts. Its ranks are numbers within
-a communicator; the job's are found by host and pid.
+a communicator; the job's are found by host and pid. And it knows only communicators that are made: torch makes a group's at the
+group's first call, within it, so that a job that stands in its first step may have that of the world alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from diag.model import rank_words
 from diag.observations import Observation, RasCommunicator, RasRank, RasReading
+from diag.stacks import Activity
 from diag.state.job import JobState
 
-__all__ = ["Ras", "RasExplanation", "ranks_of"]
+__all__ = ["Ras", "RasExplanation", "not_made", "ranks_of"]
 
 _APART_SECONDS = 4.5  # they are asked 5 s apart
 _TOGETHER_SECONDS = 60.0  # further apart they are of two suspicions, and the job may have moved between
@@ -43,6 +46,7 @@ class RasExplanation:
     crossed: tuple[int, ...] = ()  # each behind in one communicator and ahead in another
     all_joined: bool = False  # every rank of every communicator launched the same
     elsewhere: tuple[str, ...] = ()  # culprits that are no known ranks: "process 77 on node 192.0.2.3"
+    sole_size: int = 0  # ranks of the only communicator that there is, in which all launched the same; 0 where there are others
     words: tuple[str, ...] = ()
 
 
@@ -58,6 +62,8 @@ class Ras:
         if isinstance(fact, RasReading):
             if self._last is not None and at - self._last[0] >= _APART_SECONDS:
                 self._before = self._last
+            elif self._last is not None:
+                fact = _both(self._last[1], fact)
             self._last = (at, fact)
 
     def explain(self, now: float, job: JobState) -> RasExplanation | None:
@@ -78,6 +84,14 @@ class Ras:
         if self._before is not None and _APART_SECONDS <= at - self._before[0] <= _TOGETHER_SECONDS:
             before = self._before[1]
         return _Judge(at, reading, before, ranks).explanation()
+
+
+def _both(first: RasReading, second: RasReading) -> RasReading:
+    """Of one moment: the text beside the JSON of a folder adds who is dead and its own words, and tells fewer members."""
+    if first.detailed == second.detailed or not (first.whole and second.whole):
+        return second
+    detailed, text = (first, second) if first.detailed else (second, first)
+    return replace(detailed, dead=text.dead, excerpts=text.excerpts)
 
 
 def _moved_since(at: float, job: JobState) -> bool:
@@ -168,6 +182,7 @@ class _Judge:
             crossed=self._known(crossed),
             all_joined=not moving and all(one is not None and _all_joined(one) for one in (reading, self.before)),
             elsewhere=tuple(f"process {pid} on node {host}" for host, pid in sorted(culprits) if (host, pid) not in self.ranks),
+            sole_size=_sole_size(reading),
             words=tuple(_words(reading)),
         )
 
@@ -252,6 +267,44 @@ def _all_joined(reading: RasReading) -> bool:
         and (not reading.detailed or len(communicator.ranks) == communicator.size)
         for communicator in reading.communicators
     )
+
+
+def _sole_size(reading: RasReading) -> int:
+    if not reading.whole or len(reading.communicators) != 1:
+        return 0
+    sole = reading.communicators[0]
+    same = len({rank.counts for rank in sole.ranks}) < 2
+    return sole.size if same and sole.status == "RUNNING" and not sole.errors and not sole.missing else 0
+
+
+# Of torch.distributed's calls those that NCCL counts, by Broadcast, Reduce, AllGather, ReduceScatter or AllReduce; without those
+# of objects and barriers, which people put on groups of gloo.
+_COUNTED = frozenset({
+    "all_reduce", "all_gather", "all_gather_into_tensor", "_all_gather_base", "reduce_scatter", "reduce_scatter_tensor",
+    "_reduce_scatter_base", "broadcast", "reduce",
+})  # fmt: skip
+
+
+def not_made(says: RasExplanation, ranks: Iterable[int], job: JobState) -> str:
+    """What to say of ranks that stand in a call of a group whose communicator does not exist yet; "" where it may.
+
+    A call is counted before it can be waited for. Where the world's communicator is the only one and all its members launched
+    the same, the call that a rank stands in is none of its: it is still making its group's.
+    """
+    if job.iteration is not None or says.sole_size < max(2, job.world_size):
+        return ""
+    calls: dict[str, list[int]] = {}
+    for number in sorted(set(ranks)):
+        reading = job.ranks[number].reading if number in job.ranks else None
+        where = reading.where if reading is not None and reading.activity is Activity.COLLECTIVE else None
+        if where is not None and where.function in _COUNTED and "torch/distributed/" in where.file:
+            calls.setdefault(where.function, []).append(number)
+    if not calls:
+        return ""
+    who = ", ".join(f"{rank_words(tuple(found))} in {call}" for call, found in sorted(calls.items()))
+    return (f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
+            "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
+            "tell who is missing in it")
 
 
 def _words(reading: RasReading) -> Iterator[str]:

@@ -26,7 +26,7 @@ _PHASES = {
     "comm_init": "while communicators were created",
     "compile": "while compiling",
     "training": "in training",
-    "first_step": 'after "The training of Epoch 0 starts..." and before the first step',
+    "first_step": "before the first step",
     "eval": "during evaluation",
     "ckpt_save": "while saving a checkpoint",
     "teardown": "while shutting down",
@@ -37,6 +37,8 @@ def describe(verdict: Verdict, job: JobState, now: float) -> str:
     where = _PHASES.get(job.phase)
     if job.phase == "steady" and job.iteration is not None:
         where = f"after iteration {job.iteration}" + (f"/{job.total_iterations}" if job.total_iterations else "")
+    if job.phase == "first_step" and job.epoch is not None:
+        where = f'after "The training of Epoch {job.epoch} starts..." and before the first step'
     parts = [_subject(verdict, job), _for_how_long(verdict, now)]
     if where:
         parts.append(f" {where}")

@@ -48,8 +48,8 @@ def flag(job: JobState, name: str) -> str | None:
 def phase_of(job: JobState, at: float) -> str:
     """The phase then; a save that began in that moment may not have been seen yet, and is inferred from its turn."""
     phase = job.phase_then(at)
-    if any(save.began <= at <= (save.ended or at) for save in job.save_log.saves):
-        return "ckpt_save"
+    if any(save.began <= at <= (save.ended or at) and save.began != save.ended for save in job.save_log.saves):
+        return "ckpt_save"  # one without a duration was told by its end alone, or stands in a log without times
     if phase in ("steady", "training", "first_step") and _save_due(job, job.iteration_then(at)):
         return "save_due"
     return phase

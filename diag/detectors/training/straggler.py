@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.layout import pipeline_parallel_size
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
-from diag.observations import EnvironmentSeen, GpuSample, Iteration, Observation, RankDigest, RankFound, StackSample
+from diag.observations import EnvironmentSeen, GpuSample, Iteration, LayoutTold, Observation, RankDigest, RankFound, StackSample
 from diag.stacks import Activity, read_stack
 from diag.state.gpustate import device_of
 from diag.state.job import JobState
@@ -79,7 +79,7 @@ class StragglerDetector:
     the time that the others spend waiting.
 
     False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the others a quarter of
-    the step or more is named too. Nothing is said of a pipeline whose layout is not on the command line, of stages of one
+    the step or more is named too. Nothing is said of a pipeline whose layout neither command line nor log tells, of stages of one
     rank, while steps are overdue (that is a hang's matter), or of a rank that is slow in a backward pass under DDP on gloo,
     where work and waiting look the same.
     """
@@ -89,7 +89,7 @@ class StragglerDetector:
     def __init__(self) -> None:
         self._looks = Looks()
         self._places: dict[int, Placement] = {}
-        self._pipeline: int | None = None  # stages, as the command line says
+        self._pipeline: int | None = None  # stages, as the command line or the log says
         self._has_stages = False  # calls between stages were seen
         self._visible: dict[int, str] = {}  # rank -> CUDA_VISIBLE_DEVICES
         self._verdict: _Verdict | None = None
@@ -107,6 +107,8 @@ class StragglerDetector:
                 self._judge(at)
         elif isinstance(fact, RankFound):
             self._see_rank(fact)
+        elif isinstance(fact, LayoutTold):
+            self._pipeline = fact.stages
         elif isinstance(fact, RankDigest):
             for look in fact.looks:
                 told = Look.told(look.at, look.activity, look.where, waits=look.waits, saves=look.saves)
@@ -293,7 +295,8 @@ class StragglerDetector:
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
             yield NotChecked(
                 "straggler", "the ranks are stages of a pipeline, and none has a peer here that does the same work",
-                "with more than one rank a stage and --pipeline_model_parallel_size on the command line they are compared",
+                "with more than one rank a stage, and --pipeline_model_parallel_size on the command line or `PP: N` in its "
+                "log, they are compared",
             )
 
 
