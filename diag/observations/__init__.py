@@ -34,6 +34,7 @@ from diag.observations.collectives import (
 from diag.observations.gpu import (
     CudaErrorRaised,
     CudaOutOfMemory,
+    GpuDumpStarted,
     GpuHealth,
     GpuKernel,
     GpuKernels,
@@ -156,6 +157,7 @@ __all__ = [
     "FlightRecorder",
     "Frame",
     "FramesSeen",
+    "GpuDumpStarted",
     "GpuHealth",
     "GpuKernel",
     "GpuKernels",

@@ -9,6 +9,7 @@ from diag.observations.base import Observation
 __all__ = [
     "CudaErrorRaised",
     "CudaOutOfMemory",
+    "GpuDumpStarted",
     "GpuHealth",
     "GpuKernel",
     "GpuKernels",
@@ -135,6 +136,13 @@ class CudaErrorRaised(Observation):
     error: str
     text: str
     host_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDumpStarted(Observation):
+    """The CUDA driver says in the rank's output that it writes a GPU core dump: after an exception, or because it was asked."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
