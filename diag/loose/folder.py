@@ -55,7 +55,8 @@ class _Folder:
         self._files = files
         self._notes = notes
         self._manifest = _manifest(self._of("manifest"))
-        self._logs = LooseLogs(self._of("log"))
+        looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
+        self._logs = LooseLogs(self._of("log"), to_dump=bool(looked and self._of("gpu_core")))
         self._moments = moments_of(files, notes)
         self._recorders = self._read_recorders()
         self._calls = [fact for record in self._recorders for fact in flight_recorder.parse(record)
@@ -248,7 +249,9 @@ class _Folder:
             if "failed" in payload:
                 self._notes.append(f"{item.path.name}: the GPU core dump cannot be read: {payload['failed']}")
             elif rank is None:
-                self._notes.append(f"{item.path.name}: of which rank is not known: put rank and its number in the name")
+                ran = ", ".join(dict.fromkeys(cuda_coredump.kernel_name(row["name"]) or "?" for row in payload["kernels"]))
+                self._notes.append(f"{item.path.name}: of which rank is not known: put rank and its number in the name; "
+                                   f"its GPU ran {ran or 'no kernel'}")
             else:
                 found.setdefault(rank, Record(cuda_coredump.SOURCE, payload, rank=rank))
         return [found[rank] for rank in sorted(found)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from diag.observations import CudaErrorRaised, CudaOutOfMemory, GpuDumpStarted, Observation
 
-__all__ = ["WORDS", "may_tell", "read_line"]
+__all__ = ["DUMP", "WORDS", "may_tell", "read_line"]
 
 _LONGEST = 4000  # the message of 16 processes on one GPU has 1700 characters
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -75,7 +75,7 @@ _HOST = re.compile(r"cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegiste
 # Driver 580.159.04, H200, 2026-11-22; the second with CUDA_COREDUMP_SHOW_PROGRESS=1:
 #   Starting GPU coredump generation, set the CUDA_COREDUMP_SHOW_PROGRESS environment variable to 1 to enable more detailed output
 #   [10:43:10.089509] coredump: Starting GPU coredump generation
-_DUMP = "Starting GPU coredump generation"
+DUMP = "Starting GPU coredump generation"
 
 WORDS = ("GPU coredump", "CUDA", "out of memory", "ALLOC_FAILED", "Cuda failure", "CudaError", "Assertion `")
 
@@ -106,7 +106,7 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     match = _LIBRARY.search(text)
     if match:
         yield CudaErrorRaised(rank, match[1], text[:500])
-    elif _DUMP in text:
+    elif DUMP in text:
         yield GpuDumpStarted(rank, text[:500])
     elif _ASSERTION.search(text):
         yield CudaErrorRaised(rank, "device-side assert triggered", text[:500])

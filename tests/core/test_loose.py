@@ -343,3 +343,28 @@ def test_gpu_core_dump_of_nobody_known_and_a_torn_one_are_told(tmp_path: Path) -
 
     assert any("core.gpu-3.99: of which rank is not known" in note for note in notes)
     assert any("core_rank0: the GPU core dump cannot be read: it is cut off" in note for note in notes)
+    assert any("core.gpu-3.99" in note and "its GPU ran user_endless_kernel" in note for note in notes)
+
+
+def test_what_the_dump_did_to_the_job_does_not_hide_why_it_hung(tmp_path: Path) -> None:
+    folder = stuck(tmp_path, {"core.gpu-3.1145": "nccl_wait", "core.gpu-3.1146": "own_kernel"})
+    log = (LOOSE.parent / "gpu" / "cuda_coredump.txt").read_text()
+    (folder / "job.log").write_text(f"[INFO:swift] The training of Epoch 0 starts...\n{log}")
+
+    found = judged(folder)
+
+    assert list(found) == ["hang"] and found["hang"].cause == "kernel_does_not_end"
+
+
+def test_log_without_core_dumps_beside_it_is_read_to_its_end(tmp_path: Path) -> None:
+    folder = stuck(tmp_path, {})
+    (folder / "job.log").write_text((LOOSE.parent / "gpu" / "cuda_coredump.txt").read_text())
+
+    assert {"gpu-fault", "rank-died"} <= judged(folder).keys()
+
+
+def test_core_dump_given_as_a_log_is_told_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "core.1145").write_bytes(captured("nccl_wait"))
+
+    with pytest.raises(DiagError, match="core dump of a GPU"):
+        replay([tmp_path / "core.1145"])

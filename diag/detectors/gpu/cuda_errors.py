@@ -95,7 +95,7 @@ CUDA_ERRORS: dict[str, CudaError] = {
 CORE_DUMP = CudaError(
     "core_dump", "the driver had just written a GPU core dump, which ends what runs on that GPU", False, (43, 45),
     "If somebody asked for the dump (wrote into CUDA_COREDUMP_PIPE), the failure is its doing, and not the program's: start the "
-    "job again. Put the core dumps of all ranks into one folder with the other evidence and run `diag replay` on it: it names the "
-    "kernels that ran. If nobody asked, the driver wrote it after a kernel failed: open it with cuda-gdb (`target cudacore "
+    "job again. Put the core dumps of all ranks into one folder with the other evidence and run `diag replay` on it: it names "
+    "the kernels that ran. If nobody asked, the driver wrote it after a kernel failed: open it with cuda-gdb (`target cudacore "
     "FILE`).",
 )
