@@ -26,6 +26,7 @@ from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
 from diag.progress import Progress
 from diag.rundir import read_run
+from diag.sources.cuda_core import is_core_dump
 from diag.sources.digest import SOURCE as DIGESTS
 from diag.sources.parsers import PARSERS
 
@@ -108,6 +109,11 @@ def _plain(path: Path, notes: list[str], progress: Progress | None, several: boo
         yield from _log(sys.stdin.buffer, "stdin", 0.0, rank, progress)
         return
     with open(path, "rb") as file:
+        if file.seekable():
+            if is_core_dump(file.read(64)):
+                raise DiagError(f"{path} is a core dump of a GPU, and no log", exit_code=2,
+                                hint="put it into a folder with the ranks' stacks, and give the folder")
+            file.seek(0)
         status = path.stat()
         at = status.st_mtime if stat.S_ISREG(status.st_mode) else 0.0
         if progress is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from diag.envlint.advice import Advice, Check, Job
@@ -114,6 +115,19 @@ def _everything_waits(job: Job) -> Iterator[Advice]:
         )
 
 
+def _hidden_errors(job: Job) -> Iterator[Advice]:
+    """Driver 580.159.04, H200, a failed assert and a bad store in a kernel, each tried once: of both cudaDeviceSynchronize said
+    "no error", and without these variables 710 and 700. Not tried without skip_abort, nor with other drivers."""
+    flags = re.split(r"[,\s]+", job.env.get("CUDA_COREDUMP_GENERATION_FLAGS", ""))
+    if job.env.get("CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "").strip() == "1" and "skip_abort" in flags:
+        yield job.harmful(
+            "CUDA_ENABLE_USER_TRIGGERED_COREDUMP",
+            "with skip_abort in CUDA_COREDUMP_GENERATION_FLAGS a kernel that fails (an assert, a bad address) was seen to be "
+            "reported as success (driver 580.159.04); nor does skip_abort keep a rank alive that is asked for a core dump",
+            "unset it, or take skip_abort out of the flags",
+        )
+
+
 def _tuned_by_hand(job: Job) -> Iterator[Advice]:
     for name, what in (("NCCL_ALGO", "algorithm"), ("NCCL_PROTO", "protocol")):
         if job.env.get(name):
@@ -171,5 +185,5 @@ def _noisy(job: Job) -> Iterator[Advice]:
 
 HARMFUL: tuple[Check, ...] = (
     _rdma_switched_off, _gpu_direct_switched_off, _paths_inside_a_node_switched_off, _loopback_between_nodes, _everything_waits,
-    _tuned_by_hand, _noisy,
+    _hidden_errors, _tuned_by_hand, _noisy,
 )  # fmt: skip

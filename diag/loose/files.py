@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.sources import nccl_ras
+from diag.sources import cuda_core, nccl_ras
 
 __all__ = ["LooseFile", "classify", "rank_of_log", "read_some"]
 
@@ -24,13 +24,15 @@ _MOMENT = re.compile(r"^(.*?)[_-]?(?:py-?spy|proc_|ras|ps\b|stacks?|cgroup|fr_|n
 
 @dataclass(frozen=True, slots=True)
 class LooseFile:
-    """`kind`: log, pyspy_json, pyspy_text, faulthandler, recorder, ras, nvml, dmesg, manifest, power_caps, or proc_WHAT."""
+    """`kind`: log, pyspy_json, pyspy_text, faulthandler, recorder, ras, nvml, dmesg, manifest, power_caps, gpu_core, or
+    proc_WHAT. Of a GPU core dump `pids` are the numbers in its name: one of them is a process, not a rank."""
 
     path: Path
     kind: str
     rank: int | None = None
     child: int | None = None
     moment: str = ""
+    pids: tuple[int, ...] = ()
 
 
 def rank_of_log(path: Path) -> int | None:
@@ -64,7 +66,8 @@ def classify(paths: Iterable[Path]) -> tuple[list[LooseFile], list[Path]]:
         child = _CHILD.search(path.name)
         number = int(rank[1]) if rank else _last_number(path) if kind == "recorder" else None
         moment = _MOMENT.match(path.name) if kind.startswith(("pyspy", "proc_", "ras", "faulthandler")) else None
-        used.append(LooseFile(path, kind, number, int(child[1]) if child else None, moment[1] if moment else ""))
+        pids = tuple(map(int, re.findall(r"(?<!\d)\d{1,9}(?!\d)", path.name))) if kind == "gpu_core" else ()
+        used.append(LooseFile(path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids))
     return used, unused
 
 
@@ -82,6 +85,8 @@ def _kind(path: Path) -> str | None:
     if name in ("meta.json", "manifest.json"):
         return "manifest"
     head = read_some(path, _HEAD)
+    if cuda_core.is_core_dump(head):
+        return "gpu_core"
     text = head.decode("utf-8", "replace")
     if head[:1] == b"\x80" or head.startswith(b"\xef\xbf\xbd\x02"):
         return "recorder" if b"pg_config" in head or b"entries" in head else None

@@ -20,7 +20,7 @@ from diag.loose.moments import Moment, moments_of
 from diag.loose.still import flat_seconds, recorder_seconds
 from diag.model import Placement, Record
 from diag.observations import FlightRecorder
-from diag.sources import exits, flight_recorder, kmsg, nvml
+from diag.sources import cuda_coredump, exits, flight_recorder, kmsg, nvml
 from diag.sources import run as run_source
 
 __all__ = ["folder_records", "holds_evidence"]
@@ -55,11 +55,13 @@ class _Folder:
         self._files = files
         self._notes = notes
         self._manifest = _manifest(self._of("manifest"))
-        self._logs = LooseLogs(self._of("log"))
+        looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
+        self._logs = LooseLogs(self._of("log"), to_dump=bool(looked and self._of("gpu_core")))
         self._moments = moments_of(files, notes)
         self._recorders = self._read_recorders()
         self._calls = [fact for record in self._recorders for fact in flight_recorder.parse(record)
                        if isinstance(fact, FlightRecorder)]
+        self._gpu_cores = self._read_gpu_cores()
         self._rows = self._read_rows()
 
     def _of(self, *kinds: str) -> list[LooseFile]:
@@ -116,7 +118,7 @@ class _Folder:
         for record in last.first:
             yield ticks.stamp(record)
         ticks.at = max(ticks.at, began)
-        for record in (*last.rest, *self._recorders):
+        for record in (*last.rest, *self._recorders, *self._gpu_cores):
             yield ticks.stamp(record)
         for item in self._of("dmesg"):
             lines = read_some(item.path).decode("utf-8", "replace").splitlines()
@@ -235,6 +237,23 @@ class _Folder:
                 self._notes.append(f"{item.path.name}: {' '.join(flight_recorder.explain(payload)).strip()}")
             elif item.rank is not None:
                 found.setdefault(item.rank, Record(flight_recorder.SOURCE, payload, rank=item.rank))
+        return [found[rank] for rank in sorted(found)]
+
+    def _read_gpu_cores(self) -> list[Record]:
+        """Each rank's, by a rank or a pid in its name (CUDA_COREDUMP_FILE has %p)."""
+        found: dict[int, Record] = {}
+        ranks = {pid: rank for rank, pid in self._pids().items()}
+        for item in self._of("gpu_core"):
+            rank = item.rank if item.rank is not None else next((ranks[pid] for pid in item.pids if pid in ranks), None)
+            payload = cuda_coredump.load_file(item.path)
+            if "failed" in payload:
+                self._notes.append(f"{item.path.name}: the GPU core dump cannot be read: {payload['failed']}")
+            elif rank is None:
+                ran = ", ".join(dict.fromkeys(cuda_coredump.kernel_name(row["name"]) or "?" for row in payload["kernels"]))
+                self._notes.append(f"{item.path.name}: of which rank is not known: put rank and its number in the name; "
+                                   f"its GPU ran {ran or 'no kernel'}")
+            else:
+                found.setdefault(rank, Record(cuda_coredump.SOURCE, payload, rank=rank))
         return [found[rank] for rank in sorted(found)]
 
     def _read_rows(self) -> list[tuple[float, dict[str, Any]]]:

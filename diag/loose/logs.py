@@ -9,6 +9,7 @@ from diag.loose.ends import LogEnds
 from diag.loose.files import LooseFile
 from diag.loose.still import LogClock, epoch_of
 from diag.model import Record
+from diag.sources.cuda_log import DUMP
 from diag.sources.output import PLAIN_RUN, LineAssembler, read_text
 from diag.sources.output import SOURCE as OUTPUT
 
@@ -18,10 +19,12 @@ _CHUNK = 1 << 20
 
 
 class LooseLogs:
-    """Reads every log once at its making, and once more for `records`."""
+    """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where the driver began to
+    write GPU core dumps, which end the ranks: what was looked at before is to be explained, not that."""
 
-    def __init__(self, files: list[LooseFile]) -> None:
+    def __init__(self, files: list[LooseFile], *, to_dump: bool = False) -> None:
         self._files = files
+        self._to_dump = to_dump
         self.clock = LogClock()
         self._ends = LogEnds()
         for item in files:
@@ -61,7 +64,7 @@ class LooseLogs:
         """With the time that the lines of a record tell: None before the first that does. Others stand with those before."""
         for item in self._files:
             at: float | None = None
-            for payload in _payloads(item):
+            for payload in self._payloads(item):
                 lines: list[list[object]] = []
                 for line in payload["lines"]:
                     told = epoch_of(line[0]) if line[1] != PLAIN_RUN else None
@@ -73,7 +76,7 @@ class LooseLogs:
                 yield at, Record(OUTPUT, {**payload, "lines": lines}, rank=item.rank)
 
     def _learn(self, item: LooseFile) -> None:
-        for payload in _payloads(item):
+        for payload in self._payloads(item):
             for held, kind in payload["lines"]:
                 text = held.rpartition("\n")[2] if kind == PLAIN_RUN else held  # the last of a run stands for all
                 bar = bool(kind) and kind != PLAIN_RUN
@@ -83,7 +86,16 @@ class LooseLogs:
                     self._ends.observe(0.0, fact)
 
 
-def _payloads(item: LooseFile) -> Iterator[dict[str, Any]]:
+    def _payloads(self, item: LooseFile) -> Iterator[dict[str, Any]]:
+        for payload in _read(item):
+            dumps = [number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]]
+            if dumps:
+                yield {**payload, "lines": payload["lines"][: dumps[0]]}
+                return
+            yield payload
+
+
+def _read(item: LooseFile) -> Iterator[dict[str, Any]]:
     lines = LineAssembler(item.path.name)
     with item.path.open("rb") as file:
         while True:

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from diag.observations.base import Observation
 
-__all__ = ["CudaErrorRaised", "CudaOutOfMemory", "GpuHealth", "GpuSample", "NvlinkSeen", "SxidReported", "XidReported"]
+__all__ = [
+    "CudaErrorRaised",
+    "CudaOutOfMemory",
+    "GpuDumpStarted",
+    "GpuHealth",
+    "GpuKernel",
+    "GpuKernels",
+    "GpuSample",
+    "NvlinkSeen",
+    "SxidReported",
+    "XidReported",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +136,29 @@ class CudaErrorRaised(Observation):
     error: str
     text: str
     host_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDumpStarted(Observation):
+    """The CUDA driver says in the rank's output that it writes a GPU core dump: after an exception, or because it was asked."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernel:
+    """One grid that was on the GPU. `name` without its types, empty where it is not known; `blocks` of it were on the GPU then,
+    of those that `grid` counts."""
+
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    blocks: int = 0
+    device: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernels(Observation):
+    """What ran on a rank's GPU when a core dump of it was taken. Without kernels: it ran nothing of this rank."""
+
+    kernels: tuple[GpuKernel, ...]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diag.observations import CudaErrorRaised, CudaOutOfMemory, Observation
+from diag.observations import CudaErrorRaised, CudaOutOfMemory, GpuDumpStarted, Observation
 
-__all__ = ["WORDS", "may_tell", "read_line"]
+__all__ = ["DUMP", "WORDS", "may_tell", "read_line"]
 
 _LONGEST = 4000  # the message of 16 processes on one GPU has 1700 characters
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -72,14 +72,19 @@ _ASYNC = re.compile(r"Allocation on device (\d{1,4}) would exceed allowed memory
 _ASSERTION = re.compile(r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `.{1,300}` failed\.")
 _HOST = re.compile(r"cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegister|pin[ _]memory|pinned", re.IGNORECASE)
 
-WORDS = ("CUDA", "out of memory", "ALLOC_FAILED", "Cuda failure", "CudaError", "Assertion `")
+# Driver 580.159.04, H200, 2026-11-22; the second with CUDA_COREDUMP_SHOW_PROGRESS=1:
+#   Starting GPU coredump generation, set the CUDA_COREDUMP_SHOW_PROGRESS environment variable to 1 to enable more detailed output
+#   [10:43:10.089509] coredump: Starting GPU coredump generation
+DUMP = "Starting GPU coredump generation"
+
+WORDS = ("GPU coredump", "CUDA", "out of memory", "ALLOC_FAILED", "Cuda failure", "CudaError", "Assertion `")
 
 
 def may_tell(text: str) -> bool:
     """Whether a line has a word of ours: cheap, for each line of a log."""
     return (
         "CUDA" in text or "out of memory" in text or "ALLOC_FAILED" in text or "Cuda failure" in text or "CudaError" in text
-        or "Assertion `" in text
+        or "Assertion `" in text or "GPU coredump" in text
     )
 
 
@@ -101,6 +106,8 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     match = _LIBRARY.search(text)
     if match:
         yield CudaErrorRaised(rank, match[1], text[:500])
+    elif DUMP in text:
+        yield GpuDumpStarted(rank, text[:500])
     elif _ASSERTION.search(text):
         yield CudaErrorRaised(rank, "device-side assert triggered", text[:500])
 

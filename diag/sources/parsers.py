@@ -6,6 +6,7 @@ from diag.engine import Parser
 from diag.sources import (
     cgroup,
     checkpoint,
+    cuda_coredump,
     digest,
     disk,
     estimate,
@@ -36,6 +37,7 @@ PARSERS: dict[str, Parser] = {
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
     checkpoint.SOURCE: checkpoint.parse,
+    cuda_coredump.SOURCE: cuda_coredump.parse,
     digest.SOURCE: digest.parse,
     digest.VERDICT_SOURCE: digest.parse_verdict,
     disk.SOURCE: disk.parse,

@@ -38,6 +38,8 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
         ({"NCCL_BLOCKING_WAIT": "1"}, {}, "NCCL_BLOCKING_WAIT", HARMFUL, "no longer overlap"),
         ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, {}, "TORCH_NCCL_ASYNC_ERROR_HANDLING", HARMFUL, "hangs for ever"),
         ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {}, "TORCH_DISTRIBUTED_DEBUG", HARMFUL, "over gloo"),
+        ({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_abort"}, {},
+         "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", HARMFUL, "reported as success"),
         ({"NCCL_ALGO": "Ring"}, {}, "NCCL_ALGO", HARMFUL, "pins"),
         ({"NCCL_PROTO": "LL128"}, {}, "NCCL_PROTO", HARMFUL, "pins"),
         ({"NCCL_BUFFSIZE": "8"}, {}, "NCCL_BUFFSIZE", HARMFUL, "8 bytes"),
@@ -77,6 +79,9 @@ def test_what_harms_or_does_nothing_is_told(env: dict[str, str], known: Known, v
     ("env", "known"),
     [
         ({}, {}),
+        ({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory"}, {}),
+        ({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0", "CUDA_COREDUMP_GENERATION_FLAGS": "skip_abort"}, {}),
+        ({"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_FILE": "/data/core.%p"}, {}),
         ({"NCCL_IB_DISABLE": "1"}, {"rdma": False}),  # on machines without RDMA it only saves a search
         ({"NCCL_IB_DISABLE": "1"}, {"nodes": 1}),
         ({"NCCL_IB_DISABLE": "0"}, {}),

@@ -81,6 +81,28 @@ def test_program_is_blamed_without_the_kernel_log_too() -> None:
     assert story.the("gpu-fault").cause == "illegal_address" and "Xid" not in story.the("gpu-fault").summary
 
 
+def test_launch_failure_after_a_core_dump_that_was_asked_for_is_not_the_programs() -> None:
+    story = training()
+
+    fails(story, 0, (CAPTURES / "cuda_coredump.txt").read_text().splitlines())
+
+    fault = story.the("gpu-fault")
+    assert (fault.cause, fault.ranks) == ("core_dump", (0,))
+    assert "neither the program nor the GPU is to blame" in fault.summary and "CUDA_COREDUMP_PIPE" in fault.advice
+
+
+def test_launch_failure_long_after_a_dump_or_an_illegal_access_beside_one_is_the_programs() -> None:
+    for words, seconds, cause in (("unspecified launch failure", 300, "launch_failure"),
+                                  ("an illegal memory access was encountered", 1, "illegal_address")):
+        story = training()
+        story.tell(*said("[10:43:10.089509] coredump: Starting GPU coredump generation"))
+        story.wait(seconds)
+        story.tell(*said(f"[rank0]: torch.AcceleratorError: CUDA error: {words}"))
+        story.wait(2)
+
+        assert story.the("gpu-fault").cause == cause
+
+
 def test_same_input_on_all_ranks_makes_all_of_them_culprits() -> None:
     story = training(4)
     for rank in (0, 2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CUDA_ERRORS", "CudaError"]
+__all__ = ["CORE_DUMP", "CUDA_ERRORS", "CudaError"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +90,12 @@ CUDA_ERRORS: dict[str, CudaError] = {
         "See `dmesg` for Xids of this GPU, and `nvidia-smi` whether it answers.",
     ),
 }
+# What a launch failure is after the driver wrote a core dump of that GPU. Seen with each of three dumps that were asked for of
+# ranks with skip_abort (driver 580.159.04, H200, 2026-11-22): one in its own kernel, one in NCCL, one that trained.
+CORE_DUMP = CudaError(
+    "core_dump", "the driver had just written a GPU core dump, which ends what runs on that GPU", False, (43, 45),
+    "If somebody asked for the dump (wrote into CUDA_COREDUMP_PIPE), the failure is its doing, and not the program's: start the "
+    "job again. Put the core dumps of all ranks into one folder with the other evidence and run `diag replay` on it: it names "
+    "the kernels that ran. If nobody asked, the driver wrote it after a kernel failed: open it with cuda-gdb (`target cudacore "
+    "FILE`).",
+)

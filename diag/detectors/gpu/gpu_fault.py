@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diag.detectors.gpu.cuda_errors import CUDA_ERRORS, CudaError
+from diag.detectors.gpu.cuda_errors import CORE_DUMP, CUDA_ERRORS, CudaError
 from diag.detectors.gpu.said import mattered, victim_of_line, when
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import CudaErrorRaised, Observation
+from diag.observations import CudaErrorRaised, GpuDumpStarted, Observation
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
@@ -18,6 +18,8 @@ from diag.xids import ACTIONS, NVLINK_XIDS, Xid, xid_of
 __all__ = ["GpuFaultDetector"]
 
 _TOGETHER_SECONDS = 5.0  # ranks that fail alike within it failed of the same input
+_AFTER_DUMP_SECONDS = 120.0  # one with the memory of a whole GPU is written for that long
+_MOST_DUMPS = 4096
 _ORDER = ("hardware", "application", "consequence", "notice")
 
 
@@ -50,8 +52,13 @@ class GpuFaultDetector:
 
     name = "gpu-fault"
 
+    def __init__(self) -> None:
+        self._dumps: list[tuple[float, GpuDumpStarted]] = []
+
     def observe(self, at: float, fact: Observation) -> None:
-        """The job's state keeps what is needed."""
+        """The job's state keeps what else is needed."""
+        if isinstance(fact, GpuDumpStarted) and len(self._dumps) < _MOST_DUMPS:
+            self._dumps.append((at, fact))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         events = _relevant(job)
@@ -72,7 +79,7 @@ class GpuFaultDetector:
     def _by_program(
         self, events: list[tuple[XidEvent, tuple[int, ...]]], broken: set[int], now: float, job: JobState
     ) -> Iterator[Finding]:
-        errors = [error for error in _errors(now, job) if error.rank is None or error.rank.rank not in broken]
+        errors = [error for error in _errors(now, job, self._dumps) if error.rank is None or error.rank.rank not in broken]
         if errors:
             yield _by_error(errors, events, job)
             return
@@ -136,19 +143,26 @@ def _by_switch(job: JobState) -> Iterator[Finding]:
         )
 
 
-def _errors(now: float, job: JobState) -> list[_Error]:
+def _errors(now: float, job: JobState, dumps: list[tuple[float, GpuDumpStarted]]) -> list[_Error]:
     """The first error of each rank that mattered, earliest first."""
     found = []
     for told in job.gpu_faults.errors.values():
         for at, fact in told:
             means = CUDA_ERRORS.get(fact.error)
             rank = victim_of_line(fact.rank, None, job)
+            if means is not None and means.cause == "launch_failure" and _after_a_dump(at, fact, dumps):
+                means = CORE_DUMP
             if means is None or job.gpu_faults.finding_of(fact.rank, job.iteration_at) == "cuda-oom":
                 continue
             if any(mattered(since, one.text, rank, now, job) for since, one in told) and not _is_aftermath(at, means, rank, job):
                 found.append(_Error(at, fact, rank, means))
                 break
     return sorted(found, key=lambda error: error.at)
+
+
+def _after_a_dump(at: float, fact: CudaErrorRaised, dumps: list[tuple[float, GpuDumpStarted]]) -> bool:
+    """The driver's line has no rank of its own: in the log of several ranks it may be any of them."""
+    return any(0.0 <= at - since <= _AFTER_DUMP_SECONDS and dump.rank in (None, fact.rank) for since, dump in dumps)
 
 
 def _is_aftermath(at: float, means: CudaError, rank: RankState | None, job: JobState) -> bool:
@@ -168,6 +182,8 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
     follows = sorted({event.xid for event in mine if event.xid in means.follows or event.kind == "consequence"})
     xids = f"; Xid {', '.join(map(str, follows))} of the driver follows from it" if follows else ""
     whose = "the GPU or its links are to blame" if means.hardware else "the program is to blame, not the GPU"
+    if means is CORE_DUMP:
+        whose = "where somebody asked for it, neither the program nor the GPU is to blame"
     who = rank_words(ranks) if ranks else "a rank"
     check = _assertion(first, job)
     after = f"; {rank_words(later)} failed after it" if later else ""

@@ -79,6 +79,9 @@ _ADVICE = {
     "gpu_idle_among_waiting": "The GPU of rank {ranks} runs nothing while those of all others wait in a collective: look for "
     "Xid lines in `dmesg`, `nvidia-smi -q` on that GPU (ECC, remapped rows, NVLink), and run `diag dump --native` to see in "
     "which CUDA call the rank stands.",
+    "kernel_does_not_end": "A kernel of the program itself runs on the GPU of rank {ranks} and does not end (the evidence has "
+    "its name): look for a loop or a spin in it that waits for what never comes, and for the line that launches it in the rank's "
+    "stack. NCCL is not at fault: the others wait for this rank.",
     "transport_error": "NCCL reported an error of the network on rank {ranks} (the evidence shows the line): check that port and "
     "its cable (`ibstat`, `ibv_devinfo`, switch counters), and the peer it names; start again without that node if it comes "
     "back.",

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives
 from diag.detectors.hang.gpus import GpuReading, Gpus, told_readings
+from diag.detectors.hang.kernels import Kernels, RunningKernels
 from diag.detectors.hang.network import Network
 from diag.detectors.hang.pipeline import is_between_stages
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
@@ -28,6 +29,9 @@ _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 # Classes in which the culprit might compute: its GPU decides whether it does.
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
+# Classes that a kernel which does not end may hide behind, and how its rank then stands.
+_MAY_BE_A_KERNEL = ("unknown", "peer_not_joined", "gpu_side")
+_AT_THE_GPU = (*WAITS, "blind")
 _MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
 
 
@@ -52,10 +56,11 @@ class Joined:
         self.ras = Ras()
         self.watchdog = Watchdog()
         self.gpus = Gpus()
+        self.kernels = Kernels()
         self.network = Network()
 
     def observe(self, at: float, fact: Observation) -> None:
-        for kind in (self.collectives, self.ras, self.watchdog, self.gpus, self.network):
+        for kind in (self.collectives, self.ras, self.watchdog, self.gpus, self.kernels, self.network):
             kind.observe(at, fact)
 
     def join(
@@ -76,6 +81,7 @@ class Joined:
             return None
         verdict = self._with_driver(verdict, job, standing)
         verdict = _with_gpus(verdict, readings)
+        verdict = _with_kernels(verdict, self.kernels.read(job, verdict.since), standing)
         return _with_nodes(self._with_network(verdict, job), job, now)
 
     def _with_driver(self, verdict: Verdict, job: JobState, standing: dict[int, str]) -> Verdict:
@@ -255,3 +261,21 @@ def _with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
     return verdict
 
 
+def _with_kernels(verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]) -> Verdict:
+    """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and the rest wait for
+    it. Where all have one it is a way of their own to talk to each other, and blames nobody."""
+    if not running or verdict.klass not in _MAY_BE_A_KERNEL or verdict.cause.startswith("xid_"):
+        return verdict
+    everyone = tuple(sorted({*verdict.culprits, *verdict.waiting}))
+    seen = [rank for rank in everyone if rank in running]
+    busy = tuple(rank for rank in seen if running[rank].other)
+    shown = (*busy[:3], *[rank for rank in seen if rank not in busy][:2])
+    noted = replace(verdict, notes=(*verdict.notes, *(Note("cuda_coredump", str(running[rank]), rank) for rank in shown)))
+    lone = len(everyone) == 1 and len(busy) == 1
+    if not busy or (len(busy) == len(seen) and not lone) or any(standing.get(rank, "blind") not in _AT_THE_GPU for rank in busy):
+        return noted
+    if verdict.culprits and not set(verdict.culprits) & set(busy):
+        return noted  # two channels that do not agree
+    sure = Confidence.HIGH if len(seen) == len(everyone) else Confidence.MEDIUM
+    return replace(noted, klass="gpu_side", culprits=busy, waiting=others(everyone, busy), cause="kernel_does_not_end",
+                   confidence=sure, blamed_child=None)
