@@ -92,9 +92,9 @@ def judge_fault(
     trial: Trial, truth: Truth, run: LiveRun, raw: Path | None, start_seconds: float = _START_SECONDS
 ) -> dict[str, Any]:
     """`raw`: where the ranks put their Flight Recorders for the other tools; None: nobody asks them."""
-    run.until(run.struck_at, start_seconds)
-    struck = run.struck_at()
-    assert struck is not None
+    # What was prepared at the start may hit the job before the fault's own moment: a /dev/shm too small for NCCL itself.
+    run.until(lambda: run.struck_at() or run.process.poll() is not None, start_seconds)
+    struck = run.struck_at() or float(run.run_json()["started_at"])
     peer = _PEER.search(run.text)
     right = trial.right(int(peer[1]) if peer else None)
     end = time.monotonic() + _FOUND_SECONDS[trial.case.slow]

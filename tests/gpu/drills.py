@@ -52,7 +52,7 @@ DRILLS: tuple[Drill, ...] = (
     _endless("cuda-oom", 2, "cuda-oom:rank=1,step=6"),
     _endless("device-assert", 2, "device-assert:rank=1,step=6"),
     _endless("shm-full", 2, "shm-full:rank=1,step=6"),
-    _endless("nccl-hosts", 2, "nccl-hosts"),
+    _endless("nccl-hosts", 2, "nccl-hosts", NCCL_DEBUG="INFO"),  # one host: only NCCL's log tells
     Drill("host-oom", 2, "host-oom:rank=1,step=5", _SAVING),
     Drill("save-stall", 2, "save-stall:rank=1,step=5", _SAVING),
     Drill("save-killed", 2, "save-killed:rank=1,step=5", _SAVING),

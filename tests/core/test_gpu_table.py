@@ -1,0 +1,69 @@
+"""README's table of what was seen on GPUs, held to the journals that it names: replayed, each gives what its row says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from diag.capture import JournalReader, segments
+from diag.model import ChangeKind
+from diag.replay import replay_records
+
+_ROOT = Path(__file__).parents[2]
+_CAPTURES = _ROOT / "tests" / "captures"
+
+
+@dataclass(frozen=True)
+class Row:
+    gpus: int
+    said: str
+    ranks: tuple[int, ...]
+    seconds: str
+    journal: str
+
+
+def _rows() -> list[Row]:
+    section = (_ROOT / "README.md").read_text().partition("## Does it work on GPUs?")[2].partition("\n## ")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| ")]
+    return [
+        Row(int(re.findall(r", (\d)", row[0])[0]), row[2], tuple(map(int, re.findall(r"\d+", row[3]))), row[4], row[6])
+        for row in cells[2:]
+    ]
+
+
+ROWS = _rows()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.journal)
+def test_a_row_says_what_its_journal_gives(row: Row) -> None:
+    engine, changes = replay_records(JournalReader(segments(_CAPTURES / row.journal)))
+    opened = [change for change in changes if change.kind is ChangeKind.OPENED]
+
+    assert (engine.job.ranks_seen, row.gpus <= len(engine.job.gpus)) == (row.gpus, True)
+    if row.said == "nothing found":
+        assert not changes and engine.job_word() == "finished"
+        return
+    name, klass = re.findall(r"`([\w-]+)` (\w+)", row.said)[0]
+    first = next(change for change in opened if change.finding.id == name)
+    last = next(finding for finding in [*engine.active(), *engine.resolved()] if finding.id == name)
+    assert (last.klass or last.cause, last.ranks) == (klass, row.ranks)
+    if first.finding.severity.value != "info":
+        assert round(first.at - first.finding.since) in (int(row.seconds), int(row.seconds) - 1)
+    assert not any(change.finding.id == "hang" for change in opened) or name == "hang"
+
+
+def test_every_journal_of_the_drills_is_in_the_table() -> None:
+    drills = {path.parent.name for path in (_CAPTURES / "gpu-drills").glob("*/journal-*")}
+    assert drills and drills <= {Path(row.journal).name for row in ROWS}
+
+
+def test_a_hang_stays_told_while_only_idle_helpers_stir() -> None:
+    """Of stuck-kernel: bytes moved in /proc 79 s after the fault, nothing else."""
+    engine, changes = replay_records(JournalReader(segments(_CAPTURES / "gpu-drills" / "stuck-kernel")))
+
+    hang = next(finding for finding in engine.active() if finding.id == "hang")
+    assert not [change for change in changes if change.kind is ChangeKind.RESOLVED]
+    assert engine.now - hang.since > 120
