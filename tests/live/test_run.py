@@ -138,7 +138,7 @@ def test_command_without_ranks_is_watched_as_rank_0_and_told_so(tmp_path: Path) 
 
 
 def test_watch_attaches_to_a_running_process_and_reports_at_the_end(tmp_path: Path) -> None:
-    process = subprocess.Popen([*RANKS, "work", "work"], stdout=subprocess.DEVNULL, env={**os.environ, "STEPS": "400"})  # 20 s: diag starts in far less
+    process = subprocess.Popen([*RANKS, "work", "work"], stdout=subprocess.DEVNULL, env={**os.environ, "STEPS": "400"})
     try:
         answer = diag("watch", "--pid", str(process.pid), "--port", "0", "--run-root", str(tmp_path), "--json", timeout=90)
     finally:

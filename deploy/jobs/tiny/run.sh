@@ -31,7 +31,7 @@ whole GPUS 1
 layout=(1 1 1)                      # tensor, pipeline and expert parallel sizes
 if (( GPUS % 4 == 0 )); then layout=(2 2 2); elif (( GPUS % 2 == 0 )); then layout=(2 1 2); fi
 TP=${TP:-${layout[0]}} PP=${PP:-${layout[1]}} EP=${EP:-${layout[2]}}
-ITERS=${ITERS:-30} SAVE_STEPS=${SAVE_STEPS:-10} SAVE_OPTIM=${SAVE_OPTIM:-false}
+ITERS=${ITERS:-30} SAVE_STEPS=${SAVE_STEPS:-10} SAVE_OPTIM=${SAVE_OPTIM:-true}
 WORKERS=${WORKERS:-2} ATTENTION=${ATTENTION:-unfused}
 ASSETS=${ASSETS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/diag/job-assets}  # model and data are made here once
 OUTPUT=${OUTPUT:-$(mktemp -u "${TMPDIR:-/tmp}/diag-tiny-XXXXXX")}  # checkpoints; default: a new folder
