@@ -6,10 +6,12 @@ died, stopped, or whose own stack explains why it is not there.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives
 from diag.detectors.hang.gpus import GpuReading, Gpus, told_readings
+from diag.detectors.hang.kernels import beside, endless
 from diag.detectors.hang.network import Network
 from diag.detectors.hang.pipeline import is_between_stages
 from diag.detectors.hang.ras import Ras, RasExplanation
@@ -65,7 +67,8 @@ class Joined:
 
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
-        verdict = _with_collectives(verdict, self.collectives.explain(now, job, once=once), standing, job)
+        found = self.collectives.explain(now, job, once=once)
+        verdict = _with_collectives(verdict, found, standing, job)
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
@@ -75,7 +78,7 @@ class Joined:
         if _computes(verdict, readings):
             return None
         verdict = self._with_driver(verdict, job, standing)
-        verdict = _with_gpus(verdict, readings)
+        verdict = _with_kernels(_with_gpus(verdict, readings), readings, found, job)
         return _with_nodes(self._with_network(verdict, job), job, now)
 
     def _with_driver(self, verdict: Verdict, job: JobState, standing: dict[int, str]) -> Verdict:
@@ -254,3 +257,38 @@ def _with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
     return verdict
 
 
+# Of these all members have the same kernel; in all-to-alls, gathers and point-to-point calls it follows what each of them sends.
+_ONE_KERNEL = re.compile(r"_?(all_?reduce|all_?gather_base|all_?gather_into_tensor|reduce_?scatter_base|reduce_?scatter_tensor)$")
+
+
+def _with_kernels(
+    verdict: Verdict, readings: dict[int, GpuReading], found: Explanation | None, job: JobState
+) -> Verdict:
+    """All GPUs spin: a kernel that does not end, put before the collective, from those that wait in NCCL's."""
+    if not undecided(verdict) or set(verdict.waiting) != set(readings) or not _wait_alike(verdict, found, job):
+        return verdict
+    front = found.front if found is not None and found.certain and found.sole else None
+    one_call = front is not None and not front.is_p2p and _ONE_KERNEL.fullmatch(front.op) is not None
+    ranks = endless({rank: reading.kernel for rank, reading in readings.items()}, one_call=one_call)
+    kernels = [readings[rank].kernel for rank in verdict.waiting if rank not in ranks]
+    others_kernels = [kernel for kernel in kernels if kernel is not None]
+    notes = tuple(
+        Note("nvml", f"GPU {readings[rank].index} runs {beside(kernel, others_kernels)}", rank)
+        for rank in ranks[:2] if (kernel := readings[rank].kernel) is not None
+    )
+    if not notes:
+        return verdict
+    whole = len(readings) >= job.world_size or (found is not None and found.certain)
+    return replace(verdict, klass="gpu_side", culprits=ranks, waiting=others(verdict.waiting, ranks), cause="kernel_does_not_end",
+                   confidence=Confidence.MEDIUM if whole else Confidence.LOW, notes=(*notes, *verdict.notes))
+
+
+def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobState) -> bool:
+    """In one call: as the recorder says; where it does not say surely, their stacks are the same."""
+    if found is not None:
+        if found.kind != "all_joined" or found.front is None or not set(verdict.waiting) <= set(found.front.waiting):
+            return False
+        if found.certain:
+            return True
+    stacks = {job.ranks[rank].stack_signature for rank in verdict.waiting if rank in job.ranks}
+    return len(stacks) == 1 and "" not in stacks
