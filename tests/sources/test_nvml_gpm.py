@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,11 @@ from typing import Any
 import pytest
 
 from diag.engine import Engine
-from diag.model import Record
+from diag.hub import Hub
+from diag.model import Placement, Record
 from diag.observations import GpuSample
+from diag.settings import load
+from diag.sources import run as run_source
 from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
 from diag.sources.nvml_gpm import Gpm
 from diag.watches.together import NodeWatches
@@ -131,6 +135,25 @@ def test_watch_of_the_node_asks_while_told_to(library: Path, tmp_path: Path, mon
         await_gpu(told, lambda payload: "sm_util" not in payload)
     finally:
         watches.close()
+
+
+def test_hub_asks_once_progress_is_overdue_and_no_longer_when_it_goes_on(tmp_path: Path) -> None:
+    now = 1000.0
+    hub = Hub(load(run_root=tmp_path), None, talk=lambda line: None, clock=lambda: now)
+    place = Placement(0, 0, 1, "node-0", 1000, 777, 0, 1, "torchrun")
+    hub.engine.feed(replace(run_source.rank_found(place, "python train.py", {}), at=now))
+    asked = []
+    for now in (1001.0, 1006.0):  # noqa: B007 - the hub's clock
+        hub._choose_mode()
+        asked.append(hub._watches._gpus._closer)
+    hub.engine.feed(Record("output", {"stream": "stdout", "lines": [[STEP, 0]]}, rank=0, at=now))
+    hub._choose_mode()
+
+    assert [*asked, hub._watches._gpus._closer] == [False, True, False]
+
+
+# Megatron of ms-swift 3.12.6: tests/captures/logs/megatron_dpo_3.12.6.log
+STEP = " [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 |"
 
 
 def await_gpu(told: queue.SimpleQueue[Record], wanted: Callable[[dict[str, Any]], bool]) -> None:
