@@ -368,6 +368,7 @@ class Hub(HubAmongNodes):
             self.member.nudge()
         self._mode = mode
         self._pool.set_mode(mode)
+        self._watches.look_closer(closer)
         self._pool.set_memory_watchers(watching)
 
     def _measure_self(self) -> None:

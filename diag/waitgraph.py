@@ -72,7 +72,8 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """`kind` is absent_rank, order_cycle, mismatch, all_joined or no_pending. `certain` is False where a rank without a
-    dump, or a group of unknown members, could change the answer: then culprits may be all those without a dump."""
+    dump, or a group of unknown members, could change the answer: then culprits may be all those without a dump. `sole`: no
+    other call is pending anywhere."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -80,6 +81,7 @@ class Explanation:
     signatures: tuple[Signature, ...] = ()
     front: Front | None = None  # the one that tells it
     certain: bool = True
+    sole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ class WaitGraph:
         guessed = self._as_if_members_were_missing()
         if guessed is not None:
             return replace(guessed, certain=False)
-        return Explanation("all_joined", (), waiting, (), max(self.fronts, key=lambda front: len(front.waiting)), certain)
+        most = max(self.fronts, key=lambda front: len(front.waiting))
+        return Explanation("all_joined", (), waiting, (), most, certain, len(self.fronts) == 1)
 
     def _as_if_members_were_missing(self) -> Explanation | None:
         """gloo's recorder names no members of a group, so a group looks complete with those who have called in it. A call that

@@ -22,7 +22,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GpuSample(Observation):
-    """One GPU now; None for what the driver did not say."""
+    """One GPU now; None for what the driver did not say.
+
+    The last three are read while the job is suspected only, and by GPUs that can: which share of the SMs held a warp, and which
+    share of the warps that all SMs can hold was there, both on average since the sample before; how many SMs it has.
+    """
 
     index: int
     uuid: str
@@ -38,6 +42,9 @@ class GpuSample(Observation):
     throttle_reasons: int | None = None  # bits of nvml.h, nvmlClocksEventReason*
     pids: tuple[int, ...] = ()
     process_memory: tuple[tuple[int, int], ...] = ()  # (pid, bytes) as NVML tells; other containers' pids may be 0
+    sm_utilization_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    sm_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

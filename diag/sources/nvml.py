@@ -1,7 +1,7 @@
 """GPUs through NVML (the official `pynvml` module), asked by a helper process that can be killed.
 
 A sick GPU makes NVML calls block for ever in the kernel, or crash; the helper is then abandoned and the agent goes on.
-Run as a module it is that helper: each line on stdin asks for a sample, one JSON line a GPU is the answer.
+Run as a module it is that helper: each byte on stdin asks for a sample, one JSON line a GPU is the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import json
 import os
+import queue
 import resource
 import select
 import signal
@@ -24,6 +25,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.observations import GpuSample, Observation, Unparsed
+from diag.sources.nvml_gpm import Gpm
 from diag.sources.nvml_health import HealthWatch, parse_events, parse_health
 
 __all__ = ["SOURCE", "NvmlReader", "NvmlUnavailable", "parse"]
@@ -32,6 +34,9 @@ SOURCE = "nvml"
 
 BACKOFF_SECONDS = 10.0  # doubled at each failure in a row, up to the next; ours
 LONGEST_BACKOFF_SECONDS = 300.0
+_SAMPLE, _CLOSER = b"\n", b"+"  # what is asked of the helper
+# SMs of compute capability 9.0 to 12.x have 128 FP32 lanes each (CUDA C++ Programming Guide); GPM is of Hopper and newer.
+_CORES_PER_SM = 128
 START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
 
 
@@ -74,10 +79,15 @@ class NvmlReader:
         self._failures = 0
         self._retry_at = 0.0
         self._hopeless = False
+        self._asked = _SAMPLE
+        self._may_look_closer = True
         self._failure = ("NVML was not asked yet", "")
 
-    def latest(self, deadline: float = 5.0) -> Payload:
-        """A sample of all GPUs, at most `deadline` seconds from now. Raises NvmlUnavailable."""
+    def latest(self, deadline: float = 5.0, *, closer: bool = False) -> Payload:
+        """A sample of all GPUs, at most `deadline` seconds from now. Raises NvmlUnavailable.
+
+        `closer`: with what runs on the SMs since the last closer one, of GPUs that can tell it.
+        """
         now = self._clock()
         if self._hopeless:
             raise NvmlUnavailable(*self._failure)
@@ -91,8 +101,9 @@ class NvmlReader:
         gpus: list[Payload] = []
         beside: dict[str, Payload] = {}  # health and events, when there are any
         assert self._helper is not None and self._helper.stdin is not None
+        self._asked = _CLOSER if closer and self._may_look_closer else _SAMPLE
         with contextlib.suppress(OSError):  # it died since; reading says how
-            self._helper.stdin.write(b"\n")
+            self._helper.stdin.write(self._asked)
         while True:
             message = self._message(until)
             if message is None:
@@ -180,6 +191,8 @@ class NvmlReader:
 
     def _give_up(self, reason: str, remedy: str) -> NvmlUnavailable:
         self._drop_helper()
+        if self._asked == _CLOSER:
+            self._may_look_closer = False  # samples matter more than these calls, which may have done it
         backoff = min(BACKOFF_SECONDS * 2**self._failures, LONGEST_BACKOFF_SECONDS)
         self._failures = min(self._failures + 1, 10)
         self._retry_at = self._clock() + backoff
@@ -218,7 +231,7 @@ def main() -> int:
 
 def _talk(health_seconds: float) -> Iterator[Payload]:
     """The helper's side: ready or failed, then on each question a message for each GPU, and an end."""
-    asked = threading.Semaphore(0)
+    asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # A thread of its own, so that the helper ends with its parent also while an NVML call hangs.
     threading.Thread(target=_listen, args=(asked,), daemon=True).start()
     try:
@@ -242,16 +255,20 @@ def _talk(health_seconds: float) -> Iterator[Payload]:
     if health_seconds:
         watch.start()
     fixed: dict[int, dict[str, Any]] = {}
-    while asked.acquire():
+    gpm = Gpm(nvml)
+    while True:
+        closer = asked.get() == _CLOSER
+        if not closer:
+            gpm.forget()
         for index in range(count):
-            yield {"gpu": _sample(nvml, index, fixed)}
+            yield {"gpu": _sample(nvml, index, fixed, gpm if closer else None)}
         health, events = watch.take()
         yield {"end": count, "health": health, "events": events}
 
 
-def _listen(asked: threading.Semaphore) -> None:
-    while os.read(0, 1):
-        asked.release()
+def _listen(asked: queue.SimpleQueue[bytes]) -> None:
+    while question := os.read(0, 1):
+        asked.put(question)
     os._exit(0)
 
 
@@ -267,8 +284,8 @@ def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer  # old pynvml: bytes
 
 
-def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]]) -> Payload:
-    """One GPU in NVML's own units; None for each field that the driver or the GPU does not have."""
+def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | None) -> Payload:
+    """One GPU in NVML's own units; None for each field that the driver or the GPU does not have, GPM's are then left out."""
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
@@ -297,6 +314,7 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]]) -> Payload:
         "throttle": _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
         "pids": [process.pid for process in processes],
         "pid_mem": [[process.pid, process.usedGpuMemory] for process in processes],
+        **(gpm.figures(index, gpu) if gpm is not None else {}),
     }
 
 
@@ -330,7 +348,13 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
         value = whole(name)
         return None if value is None else value * unit
 
-    clock = whole("sm_clock_mhz")
+    def share(name: str) -> float | None:
+        value = gpu.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:  # NaN is not either
+            return None
+        return value * 0.01
+
+    clock, cores = whole("sm_clock_mhz"), whole("cores")
     pids = gpu.get("pids")
     return GpuSample(
         rank=record.rank,
@@ -348,6 +372,9 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
         throttle_reasons=whole("throttle"),
         pids=tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else (),
         process_memory=tuple(_process_memory(gpu.get("pid_mem"))),
+        sm_utilization_ratio=share("sm_util"),
+        sm_occupancy_ratio=share("sm_occupancy"),
+        sm_count=cores // _CORES_PER_SM if cores and cores % _CORES_PER_SM == 0 else None,
     )
 
 

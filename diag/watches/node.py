@@ -30,10 +30,15 @@ class GpuWatch:
         self._put = put
         self._seconds = seconds
         self._reader: NvmlReader | None = None
+        self._closer = False
         self._stopped = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="gpus", daemon=True).start()
+
+    def look_closer(self, closer: bool) -> None:
+        """From the next sample on: with what runs on the SMs, or without again."""
+        self._closer = closer
 
     def stop(self) -> None:
         self._stopped.set()
@@ -49,7 +54,7 @@ class GpuWatch:
         told = ""
         while not self._stopped.is_set():
             try:
-                sample = self._reader.latest()
+                sample = self._reader.latest(closer=self._closer)
                 self._put(Record(NVML_SOURCE, sample, host=self._host, emitted=time.time()))
                 if told:
                     told = ""

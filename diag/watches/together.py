@@ -56,6 +56,10 @@ class NodeWatches:
         self._networks.read_soon()
         self._checkpoints.read_soon()
 
+    def look_closer(self, closer: bool) -> None:
+        """The job is suspected, or no longer."""
+        self._gpus.look_closer(closer)
+
     def stop(self) -> None:
         self._gpus.stop()
         self._networks.stop()

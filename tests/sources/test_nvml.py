@@ -288,7 +288,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-NAMES = ("uuid", "pci", "name", "util", "mem_used", "power_mw", "sm_clock_mhz", "temp", "throttle", "pids", "error", "pid_mem")
+NAMES = ("uuid", "pci", "name", "util", "mem_used", "power_mw", "sm_clock_mhz", "temp", "throttle", "pids", "error", "pid_mem",
+         "sm_util", "sm_occupancy", "cores")
 HEALTH_NAMES = (
     "uuid", "pci", "ecc_mode", "ecc", "remapped", "violation_ns", "slowdown_temp", "pcie", "nvlinks", "recovery", "error",
 )

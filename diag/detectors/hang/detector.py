@@ -37,14 +37,15 @@ class HangDetector:
     """Meaning: no rank of the job has made progress for longer than its phase allows.
 
     Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank and its
-    children, the job's log, process states, the Flight Recorder, GPU utilisation and power, NCCL's and the watchdog's
-    lines. Two independent channels must stand still. A folder of evidence captured by hand is one moment: what it shows of
-    the time before decides, and the confidence is lower.
+    children, the job's log, process states, the Flight Recorder, GPU utilisation and power, what stands on their SMs,
+    NCCL's and the watchdog's lines. Two independent channels must stand still. A folder of evidence captured by hand is one
+    moment: what it shows of the time before decides, and the confidence is lower.
 
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
     False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given five minutes)
-    looks like peer_not_joined.
+    looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by itself (symmetric memory, NVSHMEM)
+    looks like kernel_does_not_end.
     """
 
     name = "hang"

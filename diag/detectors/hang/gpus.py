@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from diag.detectors.hang.kernels import Kernel
 from diag.observations import GpuSample, Observation, XidReported
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
 from diag.state.job import JobState
@@ -29,7 +30,8 @@ _TOLD = {"idle": "runs nothing", "spins": "is busy at low power", "works": "work
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One rank's GPU during the silence. `state`: spins, idle, works (power moves or is high), mixed."""
+    """One rank's GPU during the silence. `state`: spins, idle, works (power moves or is high), mixed. `kernel`: what stands on
+    one that spins, where the GPU tells."""
 
     index: int
     state: str
@@ -37,13 +39,15 @@ class GpuReading:
     watts: float | None
     limit_watts: float | None
     seconds: float
+    kernel: Kernel | None = None
 
     def __str__(self) -> str:
         if self.index < 0:
             return f"its GPU {_TOLD.get(self.state, self.state)}, as its own node says"
         power = "" if self.watts is None else f" at {self.watts:.0f} W"
         limit = f" of {self.limit_watts:.0f} W" if power and self.limit_watts else ""
-        return f"GPU {self.index} {100 * self.utilization_ratio:.0f} %{power}{limit} for {self.seconds:.0f} s"
+        kernel = "" if self.kernel is None else f", {self.kernel}"
+        return f"GPU {self.index} {100 * self.utilization_ratio:.0f} %{power}{limit} for {self.seconds:.0f} s{kernel}"
 
 
 class Gpus:
@@ -112,5 +116,6 @@ def _reading(index: int, samples: Iterable[GpuSample], seconds: float) -> GpuRea
         state = "works"
     else:
         state = "mixed"
-    return GpuReading(index, state, sum(used) / len(used), mean, limit, seconds)
+    kernel = Kernel.of(samples) if state == "spins" else None
+    return GpuReading(index, state, sum(used) / len(used), mean, limit, seconds, kernel)
 

@@ -6,11 +6,13 @@ died, stopped, or whose own stack explains why it is not there.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from diag.detectors.hang.collectives import Collectives
+from diag.detectors.hang.core_dumps import Kernels, RunningKernels
 from diag.detectors.hang.gpus import GpuReading, Gpus, told_readings
-from diag.detectors.hang.kernels import Kernels, RunningKernels
+from diag.detectors.hang.kernels import beside, endless
 from diag.detectors.hang.network import Network
 from diag.detectors.hang.pipeline import is_between_stages
 from diag.detectors.hang.ras import Ras, RasExplanation, not_made
@@ -26,12 +28,12 @@ from diag.waitgraph import Explanation
 __all__ = ["Joined", "lowered", "undecided"]
 
 _LEVELS = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
-# Classes in which the culprit might compute: its GPU decides whether it does.
 # What one node alone may decide, whoever waits on the others.
 _OF_A_NODE = ("gpu_side", "network_transport", "resource_wait")
 # Classes that a kernel which does not end may hide behind, and how its rank then stands.
 _MAY_BE_A_KERNEL = ("unknown", "peer_not_joined", "gpu_side")
 _AT_THE_GPU = (*WAITS, "blind")
+# Classes in which the culprit might compute: its GPU decides whether it does.
 _MAY_COMPUTE = ("peer_not_joined", "gpu_side", "unknown", "compile_wait")
 
 
@@ -70,7 +72,8 @@ class Joined:
 
         `once`: the evidence is one moment; a single reading of the Flight Recorder has to do.
         """
-        verdict = _with_collectives(verdict, self.collectives.explain(now, job, once=once), standing, job)
+        found = self.collectives.explain(now, job, once=once)
+        verdict = _with_collectives(verdict, found, standing, job)
         says = self.ras.explain(now, job)
         if says is not None and says.moving and undecided(verdict):
             return None  # ranks launch collectives: whatever stands, the job does not
@@ -80,8 +83,8 @@ class Joined:
         if _computes(verdict, readings):
             return None
         verdict = self._with_driver(verdict, job, standing)
-        verdict = _with_gpus(verdict, readings)
-        verdict = _with_kernels(verdict, self.kernels.read(job, verdict.since), standing)
+        verdict = _with_kernels(_with_gpus(verdict, readings), readings, found, job)
+        verdict = _with_core_dumps(verdict, self.kernels.read(job, verdict.since), standing)
         return _with_nodes(self._with_network(verdict, job), job, now)
 
     def _with_driver(self, verdict: Verdict, job: JobState, standing: dict[int, str]) -> Verdict:
@@ -261,7 +264,7 @@ def _with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
     return verdict
 
 
-def _with_kernels(verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]) -> Verdict:
+def _with_core_dumps(verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]) -> Verdict:
     """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and the rest wait for
     it. Where all have one it is a way of their own to talk to each other, and blames nobody."""
     if not running or verdict.klass not in _MAY_BE_A_KERNEL or verdict.cause.startswith("xid_"):
@@ -279,3 +282,40 @@ def _with_kernels(verdict: Verdict, running: dict[int, RunningKernels], standing
     sure = Confidence.HIGH if len(seen) == len(everyone) else Confidence.MEDIUM
     return replace(noted, klass="gpu_side", culprits=busy, waiting=others(everyone, busy), cause="kernel_does_not_end",
                    confidence=sure, blamed_child=None)
+
+
+# Of these all members have the same kernel; in all-to-alls, gathers and point-to-point calls it follows what each of them sends.
+_ONE_KERNEL = re.compile(r"_?(all_?reduce|all_?gather_base|all_?gather_into_tensor|reduce_?scatter_base|reduce_?scatter_tensor)$")
+
+
+def _with_kernels(
+    verdict: Verdict, readings: dict[int, GpuReading], found: Explanation | None, job: JobState
+) -> Verdict:
+    """All GPUs spin: a kernel that does not end, put before the collective, from those that wait in NCCL's."""
+    if not undecided(verdict) or set(verdict.waiting) != set(readings) or not _wait_alike(verdict, found, job):
+        return verdict
+    front = found.front if found is not None and found.certain and found.sole else None
+    one_call = front is not None and not front.is_p2p and _ONE_KERNEL.fullmatch(front.op) is not None
+    ranks = endless({rank: reading.kernel for rank, reading in readings.items()}, one_call=one_call)
+    kernels = [readings[rank].kernel for rank in verdict.waiting if rank not in ranks]
+    others_kernels = [kernel for kernel in kernels if kernel is not None]
+    notes = tuple(
+        Note("nvml", f"GPU {readings[rank].index} runs {beside(kernel, others_kernels)}", rank)
+        for rank in ranks[:2] if (kernel := readings[rank].kernel) is not None
+    )
+    if not notes:
+        return verdict
+    whole = len(readings) >= job.world_size or (found is not None and found.certain)
+    return replace(verdict, klass="gpu_side", culprits=ranks, waiting=others(verdict.waiting, ranks), cause="kernel_does_not_end",
+                   confidence=Confidence.MEDIUM if whole else Confidence.LOW, notes=(*notes, *verdict.notes))
+
+
+def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobState) -> bool:
+    """In one call: as the recorder says; where it does not say surely, their stacks are the same."""
+    if found is not None:
+        if found.kind != "all_joined" or found.front is None or not set(verdict.waiting) <= set(found.front.waiting):
+            return False
+        if found.certain:
+            return True
+    stacks = {job.ranks[rank].stack_signature for rank in verdict.waiting if rank in job.ranks}
+    return len(stacks) == 1 and "" not in stacks

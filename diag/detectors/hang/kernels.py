@@ -1,50 +1,127 @@
-"""What runs on the GPUs in a hang, where core dumps of them were taken: NCCL's own kernels wait for peers, others compute."""
+"""What stands on the GPUs of ranks that all wait: NCCL's kernel on each, or on some a kernel that does not end.
+
+Utilisation and power are the same for both (100 %, 124 W on H200). A kernel that stands has constant figures in NVML's GPM:
+which share of the SMs holds a block, and how many warps there are on each of those.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diag.observations import GpuKernels, Observation
-from diag.state.job import JobState
+from diag.observations import GpuSample
 
-__all__ = ["Kernels", "RunningKernels"]
+__all__ = ["Kernel", "beside", "endless"]
 
-# NCCL 2.28.9 in a core dump of an H200, driver 580.159.04: ncclDevKernel_AllReduce_Sum_f32_RING_LL. By their sources others are
-# ncclSymkDevKernel_..., and ncclKernel_... before 2.19.
-_OF_NCCL = re.compile(r"(?:\w+::)*nccl\w*Kernel")
+_WARPS_OF_AN_SM = 64  # compute capability 9.0 and 10.0; where it is 48, warps come out a third too many, which blames nobody
+_SAMPLES = 3
+# Seen on 4 x H200: within 0.0006 of the mean for as long as a kernel stands; occupancy has four decimals of a percent.
+_STEADY_RATIO = 0.02
+_LEAST_SM_RATIO = 0.003  # half an SM of 160
+# NCCL 2.18 to 2.28, enqueue.cc and device.h: a block has at least 96 threads and at most 640, a kernel at most 64 blocks.
+# Seen: 17 warps on 24 SMs, 9 on 16 and on 1, 3 on 1, and 16 on 3 (LL has no warp more than its threads need).
+_LEAST_WARPS, _MOST_WARPS = 2.75, 20.5
+_MOST_BLOCKS = 64
+_MOST_SM_RATIO = 0.9  # where the number of SMs is not known: 64 of the 78 that the smallest Hopper has are 0.82
+_WHOLE_WARPS = 0.12
+_LESS = 0.8  # of the others' warps: their kernel cannot be among what runs there
 
 
 @dataclass(frozen=True, slots=True)
-class RunningKernels:
-    """One rank's GPU at one moment. `other` are kernels that are not NCCL's."""
+class Kernel:
+    """What has stood on a GPU: the share of SMs that hold a block, warps on each of them, SMs of the GPU (None: not known)."""
 
-    nccl: tuple[str, ...]
-    other: tuple[str, ...]
+    sm_ratio: float
+    warps: float
+    sm_count: int | None = None
+
+    @classmethod
+    def of(cls, samples: Iterable[GpuSample]) -> Kernel | None:
+        """None where the figures are missing, few or move, or more than one process is on the GPU."""
+        known = [
+            (sample.sm_utilization_ratio, sample.sm_occupancy_ratio, sample) for sample in samples
+            if sample.sm_utilization_ratio is not None and sample.sm_occupancy_ratio is not None
+        ]
+        if len(known) < _SAMPLES or any(len(set(sample.pids)) > 1 for _, _, sample in known):
+            return None
+        busy, held = [used for used, _, _ in known], [share for _, share, _ in known]
+        if min(busy) < _LEAST_SM_RATIO or min(held) <= 0 or not (_steady(busy) and _steady(held)):
+            return None
+        ratio = sum(busy) / len(busy)
+        return cls(ratio, _WARPS_OF_AN_SM * sum(held) / len(held) / ratio, known[-1][2].sm_count)
+
+    @property
+    def sms(self) -> int | None:
+        """How many SMs; None where their number is not known or does not fit."""
+        count = self.sm_ratio * self.sm_count if self.sm_count else 0.0
+        return round(count) if count and abs(count - round(count)) < 0.1 else None
+
+    @property
+    def is_not_nccl(self) -> bool:
+        too_many = self.sms > _MOST_BLOCKS if self.sms is not None else self.sm_ratio > _MOST_SM_RATIO
+        return self.warps < _LEAST_WARPS or too_many
+
+    @property
+    def may_be_nccl(self) -> bool:
+        return not self.is_not_nccl and self.warps <= _MOST_WARPS
+
+    @property
+    def is_like_nccl(self) -> bool:
+        """A warp beside an even number: so NCCL waits in most of its kernels, and hardly anybody else writes one."""
+        whole = round(self.warps)
+        return self.may_be_nccl and whole % 2 == 1 and abs(self.warps - whole) <= _WHOLE_WARPS
+
+    def equals(self, other: Kernel) -> bool:
+        return _steady((self.sm_ratio, other.sm_ratio)) and _steady((self.warps, other.warps))
 
     def __str__(self) -> str:
-        names = (*self.other, *self.nccl)
-        return "its GPU runs " + (", ".join(dict.fromkeys(names[:4])) if names else "no kernel of this process")
+        return f"{_warps(self.warps)} on {self.place}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.sms} of {self.sm_count} SMs" if self.sms is not None else f"{100 * self.sm_ratio:.1f} % of the SMs"
 
 
-class Kernels:
-    """Keeps the last dump of each rank."""
+def endless(kernels: Mapping[int, Kernel | None], *, one_call: bool) -> tuple[int, ...]:
+    """Ranks with a kernel that is none of NCCL's while all the others may be in one; fewer than half, or one of two.
 
-    def __init__(self) -> None:
-        self._last: dict[int, tuple[float, GpuKernels]] = {}
+    `one_call`: all are in one collective and in nothing else, as the recorder says. Its kernel is the same on all ranks, so one
+    that differs from the others' is not it.
+    """
+    known = {rank: kernel for rank, kernel in kernels.items() if kernel is not None}
+    if len(known) < len(kernels) or len(known) < 2:
+        return ()
+    found = tuple(sorted(rank for rank, kernel in known.items() if kernel.is_not_nccl))
+    if found and not all(kernel.may_be_nccl for rank, kernel in known.items() if rank not in found):
+        return ()
+    if not found and one_call:
+        found = _not_in_it(known)
+    return found if 2 * len(found) < len(known) or len(known) == 2 == 2 * len(found) else ()
 
-    def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, GpuKernels) and fact.rank is not None:
-            self._last[fact.rank] = (at, fact)
 
-    def read(self, job: JobState, since: float) -> dict[int, RunningKernels]:
-        """Of living ranks, from dumps that were taken since nothing moves."""
-        found: dict[int, RunningKernels] = {}
-        for rank in job.alive_ranks():
-            at, fact = self._last.get(rank.rank, (0.0, None))
-            if fact is None or at < since:
-                continue
-            nccl = tuple(kernel.name for kernel in fact.kernels if _OF_NCCL.match(kernel.name))
-            other = tuple(kernel.name or "a kernel without a name" for kernel in fact.kernels if not _OF_NCCL.match(kernel.name))
-            found[rank.rank] = RunningKernels(nccl, other)
-        return found
+def _not_in_it(kernels: Mapping[int, Kernel]) -> tuple[int, ...]:
+    """Whose kernel is not the one that most stand in, and too small to hold that one beside another."""
+    common = max(kernels.values(), key=lambda kernel: (
+        sum(kernel.equals(other) for other in kernels.values()), kernel.is_like_nccl))
+    if not common.is_like_nccl:
+        return ()
+    apart = {rank: kernel for rank, kernel in kernels.items() if not kernel.equals(common)}
+    held = common.sm_ratio * common.warps
+    if any(kernel.is_like_nccl or kernel.sm_ratio * kernel.warps > _LESS * held for kernel in apart.values()):
+        return ()
+    return tuple(sorted(apart))
+
+
+def beside(culprit: Kernel, others: Iterable[Kernel]) -> str:
+    """"a kernel of 1 warp on 1 of 132 SMs, the others wait in NCCL's of 17 warps on 24 of 132 SMs"."""
+    said = sorted({str(kernel) for kernel in others})
+    return f"a kernel of {culprit}, the others wait in NCCL's of {', '.join(said[:3])}"
+
+
+def _warps(count: float) -> str:
+    return f"{count:.0f} warp{'' if round(count) == 1 else 's'}"
+
+
+def _steady(values: Iterable[float]) -> bool:
+    values = tuple(values)
+    return max(values) - min(values) <= _STEADY_RATIO * max(values)

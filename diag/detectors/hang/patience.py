@@ -58,7 +58,7 @@ def _default(job: JobState, verdict: Verdict) -> float:
         return _SERVICE_SECONDS
     if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
         return _DISK_SECONDS
-    if not verdict.culprits:
+    if not verdict.culprits or verdict.cause == "kernel_does_not_end":  # until it ends, a slow one looks the same
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)
         return _SYMMETRIC_SECONDS

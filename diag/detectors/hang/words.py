@@ -81,7 +81,8 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     if verdict.klass == "gpu_side" and verdict.cause.startswith("xid_"):
         return f"{name} waited for a GPU that the driver reported broken (Xid {verdict.cause.removeprefix('xid_')})"
     if verdict.cause == "kernel_does_not_end":
-        return f"{name} waited{_in(rank)} for a kernel of its own that does not end"
+        its = "its GPU, which runs" if one else "their GPUs, which run"
+        return f"{name} waited{_in(rank)} for {its} a kernel that does not end"
     if verdict.klass == "gpu_side":
         return f"{name} waited{_in(rank)} with an idle GPU while the others' GPUs spin in a collective"
     if verdict.klass == "network_transport":

@@ -1,0 +1,50 @@
+"""What runs on the GPUs in a hang, where core dumps of them were taken: NCCL's own kernels wait for peers, others compute."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from diag.observations import GpuKernels, Observation
+from diag.state.job import JobState
+
+__all__ = ["Kernels", "RunningKernels"]
+
+# NCCL 2.28.9 in a core dump of an H200, driver 580.159.04: ncclDevKernel_AllReduce_Sum_f32_RING_LL. By their sources others are
+# ncclSymkDevKernel_..., and ncclKernel_... before 2.19.
+_OF_NCCL = re.compile(r"(?:\w+::)*nccl\w*Kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningKernels:
+    """One rank's GPU at one moment. `other` are kernels that are not NCCL's."""
+
+    nccl: tuple[str, ...]
+    other: tuple[str, ...]
+
+    def __str__(self) -> str:
+        names = (*self.other, *self.nccl)
+        return "its GPU runs " + (", ".join(dict.fromkeys(names[:4])) if names else "no kernel of this process")
+
+
+class Kernels:
+    """Keeps the last dump of each rank."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[float, GpuKernels]] = {}
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, GpuKernels) and fact.rank is not None:
+            self._last[fact.rank] = (at, fact)
+
+    def read(self, job: JobState, since: float) -> dict[int, RunningKernels]:
+        """Of living ranks, from dumps that were taken since nothing moves."""
+        found: dict[int, RunningKernels] = {}
+        for rank in job.alive_ranks():
+            at, fact = self._last.get(rank.rank, (0.0, None))
+            if fact is None or at < since:
+                continue
+            nccl = tuple(kernel.name for kernel in fact.kernels if _OF_NCCL.match(kernel.name))
+            other = tuple(kernel.name or "a kernel without a name" for kernel in fact.kernels if not _OF_NCCL.match(kernel.name))
+            found[rank.rank] = RunningKernels(nccl, other)
+        return found
