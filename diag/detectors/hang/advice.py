@@ -80,11 +80,11 @@ _ADVICE = {
     "Xid lines in `dmesg`, `nvidia-smi -q` on that GPU (ECC, remapped rows, NVLink), and run `diag dump --native` to see in "
     "which CUDA call the rank stands.",
     "kernel_does_not_end": "The GPU of rank {ranks} runs a kernel that is none of NCCL's and does not end; the others wait for "
-    "it, NCCL is not at fault. Where the evidence does not name it: `cuda-gdb --pid PID` (pid {pids}; it stops the process), then "
-    "`info cuda kernels`, and `py-spy dump --native --pid PID` for what was called last. Suspect your own kernels before that call (Triton, a CUDA "
-    "extension) and those that wait for other GPUs themselves (symmetric memory, NVSHMEM, DeepEP). With CUDA_LAUNCH_BLOCKING=1 a "
-    "run stops at the line that launches it, `compute-sanitizer` finds races and stray accesses in it; where it is a library's, "
-    "update that and the driver.",
+    "it, NCCL is not at fault. Where the evidence does not name it: `cuda-gdb --pid PID` (pid {pids}; it stops the process), "
+    "then `info cuda kernels`, and `py-spy dump --native --pid PID` for what was called last. Suspect your own kernels before "
+    "that call (Triton, a CUDA extension) and those that wait for other GPUs themselves (symmetric memory, NVSHMEM, DeepEP). "
+    "With CUDA_LAUNCH_BLOCKING=1 a run stops at the line that launches it, `compute-sanitizer` finds races and stray accesses "
+    "in it; where it is a library's, update that and the driver.",
     "transport_error": "NCCL reported an error of the network on rank {ranks} (the evidence shows the line): check that port and "
     "its cable (`ibstat`, `ibv_devinfo`, switch counters), and the peer it names; start again without that node if it comes "
     "back.",
