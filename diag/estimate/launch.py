@@ -375,8 +375,9 @@ def _shell(words: list[str], launch: Launch, folder: Path) -> list[str]:
     try:
         with path.open(errors="replace") as file:
             text = file.read(500_000)
-    except OSError as error:
-        raise EstimateError(f"cannot read {path}: {error.strerror}", hint="pass the training command itself") from error
+    except (OSError, ValueError) as error:  # a null byte, which no file's name has, is a ValueError
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise EstimateError(f"cannot read {path}: {why}", hint="pass the training command itself") from error
     return _from_script(text, words[index + 1 :], launch, str(words[index]))
 
 

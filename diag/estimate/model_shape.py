@@ -121,6 +121,8 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
         model_type=kind,
         **moe,
     )
+    if min(shape.kv_heads, shape.head_dim) < 1:
+        raise EstimateError(f"{where}: num_key_value_heads {shape.kv_heads}, head_dim {shape.head_dim}: neither may be 0")
     if shape.kv_heads > shape.heads:
         raise EstimateError(f"{where}: num_key_value_heads {shape.kv_heads} is more than num_attention_heads {heads}")
     return shape, tuple(notes)
@@ -169,17 +171,21 @@ def _experts(config: Mapping[str, Any], kind: str, layers: int, where: str) -> d
         return {}
     experts = _size(config, where, name, most=_MOST_EXPERTS // max(1, layers))
     width = _size(config, where, "moe_intermediate_size", default=config.get("intermediate_size"))
-    shared = config.get("shared_expert_intermediate_size") or (config.get("n_shared_experts") or 0) * width
+    shared = _size(config, where, "shared_expert_intermediate_size", default=0) or (
+        _size(config, where, "n_shared_experts", default=0, most=_MOST_EXPERTS) * width
+    )
     step = config.get("decoder_sparse_step") or config.get("moe_layer_freq") or 1
     if not isinstance(step, int) or step < 1:
         step = 1
     plain = config.get("mlp_only_layers") or ()
-    first = config.get("first_k_dense_replace") or 0
+    if not isinstance(plain, (list, tuple)):
+        raise EstimateError(f"{where}: mlp_only_layers is {plain!r}, which is no list of layers")
+    first = _size(config, where, "first_k_dense_replace", default=0)
     return {
         "experts": experts,
         "top_k": _size(config, where, "num_experts_per_tok", default=config.get("moe_topk", 1)),
         "moe_ffn": width,
-        "shared_ffn": int(shared),
+        "shared_ffn": shared,
         "shared_gate": bool(shared) and kind == "qwen2_moe",
         "expert_bias": config.get("topk_method") == "noaux_tc" or kind in ("deepseek_v3", "kimi_k2"),
         "moe_layers": tuple(
@@ -193,7 +199,7 @@ def _latent(config: Mapping[str, Any], where: str) -> Latent | None:
     if not config.get("kv_lora_rank"):
         return None
     return Latent(
-        query_rank=config.get("q_lora_rank") or 0,
+        query_rank=_size(config, where, "q_lora_rank", default=0),
         kv_rank=_size(config, where, "kv_lora_rank"),
         nope_dim=_size(config, where, "qk_nope_head_dim"),
         rope_dim=_size(config, where, "qk_rope_head_dim"),

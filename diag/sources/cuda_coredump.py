@@ -51,7 +51,7 @@ _LENGTH = re.compile(r"(\d{1,4})")
 def kernel_name(mangled: str) -> str:
     """The function's name without its types (Itanium C++ ABI); what is not mangled stays.
 
-    >>> kernel_name("_Z17user_endless_kernelPViPy"), kernel_name("triton_poi_fused_add_0")
+    >>> kernel_name("_Z19user_endless_kernelPViPy"), kernel_name("triton_poi_fused_add_0")
     ('user_endless_kernel', 'triton_poi_fused_add_0')
     >>> kernel_name("_ZN2at6native29vectorized_elementwise_kernelILi4EEEvi")
     'at::native::vectorized_elementwise_kernel'

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.estimate import EstimateError, estimate
@@ -26,6 +26,7 @@ WORDS = [*TEXT.split(), *(f"--{name}" for name in _OLD_NAMES)]  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)
+@example(["bash", "\0"])
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=12))
 def test_any_words_end_in_an_estimate_or_in_an_error_in_words(words: list[str]) -> None:
     with contextlib.suppress(EstimateError):
@@ -50,6 +51,10 @@ KEYS = NAMES.split()
 
 
 @settings(max_examples=100, deadline=None)
+@example("qwen3-235b-a22b", {"n_shared_experts": ":"})
+@example("llama-3-70b", {"num_key_value_heads": 0})
+@example("qwen3-235b-a22b", {"mlp_only_layers": "0"})
+@example("qwen3-235b-a22b", {"first_k_dense_replace": "0"})
 @given(st.sampled_from(sorted(KNOWN_MODELS)), st.dictionaries(st.sampled_from(KEYS), values, max_size=3))
 def test_any_config_ends_in_a_count_or_in_an_error_in_words(model: str, change: dict[str, Any]) -> None:
     with contextlib.suppress(EstimateError):
