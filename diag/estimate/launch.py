@@ -291,14 +291,14 @@ def _accelerate_default(environment: Mapping[str, str]) -> Path | None:
     path = Path(environment.get("HF_HOME") or f"{cache}/huggingface", "accelerate/default_config.yaml").expanduser()
     try:
         return path if path.is_file() else None
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text(errors="replace")[:200_000])
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise EstimateError(f"cannot read {path}: {error}") from error
     return data if isinstance(data, dict) else {}
 
