@@ -180,6 +180,18 @@ def test_the_command_gets_ranks_fault_and_assets_by_its_environment(programs: st
     assert Path(value(words, "output_dir")).is_dir() and value(words, "output_dir") in done.stderr
 
 
+def test_a_job_of_many_nodes_around_it_is_none_of_its_business(programs: str, tmp_path: Path) -> None:
+    """With PET_NNODES=2, as Kubeflow's PyTorchJob sets it, torchrun would wait for a second node."""
+    outer = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "other", "RANK": "1", "WORLD_SIZE": "16",
+             "LOCAL_RANK": "1", "NODE_RANK": "1", "MASTER_ADDR": "other", "MASTER_PORT": "29511"}
+    (tmp_path / "bin" / "megatron").write_text("#!/bin/sh\nenv\n")
+
+    done = run(tmp_path, path=programs, PYTHON=sys.executable, GPUS="2", CPU="0", SWIFT="4", **outer)
+
+    assert done.returncode == 0, done.stderr
+    assert {name for name in outer if f"\n{name}=" in f"\n{done.stdout}"} == {"MASTER_PORT"}
+
+
 def test_a_fault_that_the_job_cannot_have_is_told_before_it_starts(programs: str, tmp_path: Path) -> None:
     done = run(tmp_path, path=programs, PYTHON=sys.executable, GPUS="1", CPU="0", SWIFT="4", FAULT="data-hang:rank=1")
 

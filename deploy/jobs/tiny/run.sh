@@ -120,7 +120,8 @@ if [ -z "$PYTHON_OF_DIAG" ] && { [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ] ||
 fi
 
 export NPROC_PER_NODE=$GPUS  # also for one: without it ms-swift starts no torchrun
-unset NNODES NODE_RANK MASTER_ADDR  # of a job of many nodes around us: this one is of one machine
+# Of a job of many nodes around us: this one is of one machine. torchrun takes PET_NNODES for --nnodes, which Kubeflow sets.
+unset NNODES NODE_RANK MASTER_ADDR RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!PET_@}"
 export TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false} CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 if [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ]; then
   "$PYTHON_OF_DIAG" -m diag.job.assets "$ASSETS" --size "$size" >/dev/null
