@@ -151,7 +151,7 @@ echo "$(basename "$0") $*"
 for name in NPROC_PER_NODE NNODES MASTER_PORT DIAG_FAULT DIAG_JOB_DEVICE PYTHONPATH HF_HUB_OFFLINE; do
   eval "echo $name=\\${$name-unset}"
 done
-[ "$(basename "$0")" = megatron ] || mkdir -p "$ASSETS/qwen3-moe-small-mcore"
+[ "$(basename "$0")" = megatron ] || { for word; do :; done; mkdir -p "$word"; echo half > "$word/weights"; exit "${FAILS:-0}"; }
 """
 
 
@@ -211,3 +211,23 @@ def test_ms_swift_3_gets_its_weights_converted_once_without_the_fault(programs: 
     assert [line for line in first.stdout.splitlines() if line.startswith(("NPROC", "DIAG_FAULT"))] == [
         "NPROC_PER_NODE=unset", "DIAG_FAULT=unset", "NPROC_PER_NODE=2", "DIAG_FAULT=rank-crash"]
     assert "swift export" not in second.stdout
+
+
+def test_a_conversion_that_is_broken_off_is_not_trained_from(programs: str, tmp_path: Path) -> None:
+    assets = tmp_path / "as sets"
+    variables = {"PYTHON": sys.executable, "GPUS": "2", "CPU": "0", "SWIFT": "3", "ASSETS": str(assets)}
+
+    first = run(tmp_path, path=programs, FAILS="1", **variables)
+    left = sorted(path.name for path in assets.iterdir() if "mcore" in path.name)
+    second = run(tmp_path, path=programs, **variables)
+
+    assert (first.returncode, left) == (1, [])
+    assert second.returncode == 0 and "swift export" in second.stdout
+    assert [path.name for path in assets.iterdir() if "mcore" in path.name] == ["qwen3-moe-small-mcore"]
+
+
+def test_models_of_ones_own_are_converted_each_to_its_place(tmp_path: Path) -> None:
+    places = {value(command(tmp_path, SWIFT="3", **own), "load") for own in
+              ({}, {"MODEL": "/models/a b"}, {"MODEL": "/other/a b"}, {"MODEL": "/models/a b", "MCORE_MODEL": "/m"})}
+
+    assert len(places) == 4 and "/m" in places

@@ -70,7 +70,9 @@ if [ -z "$SWIFT" ]; then
 fi
 if [ "$CPU" = 1 ]; then size=tiny; else size=small; fi
 model=${MODEL:-$ASSETS/qwen3-moe-$size} dataset=${DATASET:-$ASSETS/pairs.jsonl}
-mcore=${MCORE_MODEL:-$ASSETS/qwen3-moe-$size-mcore}
+mcore=$ASSETS/qwen3-moe-$size-mcore
+if [ -n "${MODEL:-}" ]; then mcore=$ASSETS/$(basename "$MODEL")-$(printf %s "$MODEL" | cksum | cut -d' ' -f1)-mcore; fi
+mcore=${MCORE_MODEL:-$mcore}
 if [ "$TP" -gt 1 ]; then sequence_parallel=true; else sequence_parallel=false; fi
 if [ "$SAVE_OPTIM" = true ]; then no_save_optim=false; else no_save_optim=true; fi
 
@@ -131,7 +133,14 @@ if [ -d "$model" ] && [ -e "$dataset" ]; then  # nothing to be fetched
 fi
 if [ "$CPU" = 1 ]; then export DIAG_JOB_DEVICE=cpu OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}; fi
 if [ "$SWIFT" = 3 ] && [ ! -d "$mcore" ]; then  # by one process, before a fault is armed
-  (unset NPROC_PER_NODE DIAG_FAULT; "${convert[@]}")
+  (  # whole or not at all: one that is broken off must not be trained from the next time
+    part=$mcore.part.$$
+    trap 'rm -rf "$part"' EXIT
+    unset NPROC_PER_NODE DIAG_FAULT
+    mkdir -p "$(dirname "$mcore")"
+    "${convert[@]}" --output_dir "$part"
+    [ -d "$mcore" ] || mv "$part" "$mcore"
+  )
 fi
 if [ -n "$FAULT" ] || [ "$CPU" = 1 ]; then
   hooks=$("$PYTHON_OF_DIAG" -m diag.job.hooks ${FAULT:+--fault "$FAULT"} --ranks "$GPUS") || exit 2
