@@ -231,3 +231,19 @@ def test_models_of_ones_own_are_converted_each_to_its_place(tmp_path: Path) -> N
               ({}, {"MODEL": "/models/a b"}, {"MODEL": "/other/a b"}, {"MODEL": "/models/a b", "MCORE_MODEL": "/m"})}
 
     assert len(places) == 4 and "/m" in places
+
+
+def test_a_cache_that_cannot_be_written_is_told_or_gone_without(programs: str, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "megatron").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "pairs.jsonl").touch()
+    # below a file nobody can make a folder, root neither: as in a home that is read-only, or another user's
+    assets = str(tmp_path / "pairs.jsonl" / "assets")
+    variables = {"PYTHON": sys.executable, "GPUS": "1", "CPU": "0", "SWIFT": "4", "ASSETS": assets}
+
+    made = run(tmp_path, path=programs, **variables)
+    own = run(tmp_path, path=programs, MODEL=str(tmp_path), DATASET=str(tmp_path / "pairs.jsonl"), **variables)
+
+    assert made.returncode == 1 and "cannot be written" in made.stderr and "hint: " in made.stderr
+    assert "Traceback" not in made.stderr
+    assert own.returncode == 0 and "HF_HUB_OFFLINE=1" in own.stdout
+    assert "HF_HOME" not in own.stdout and "MODELSCOPE_CACHE" not in own.stdout

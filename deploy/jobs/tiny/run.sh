@@ -129,7 +129,10 @@ if [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ]; then
   "$PYTHON_OF_DIAG" -m diag.job.assets "$ASSETS" --size "$size" >/dev/null
 fi
 if [ -d "$model" ] && [ -e "$dataset" ]; then  # nothing to be fetched
-  export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} HF_HOME=${HF_HOME:-$ASSETS/cache/hf} MODELSCOPE_CACHE=${MODELSCOPE_CACHE:-$ASSETS/cache/modelscope}
+  export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
+  if mkdir -p "$ASSETS/cache" 2>/dev/null && [ -w "$ASSETS/cache" ]; then  # not another user's
+    export HF_HOME=${HF_HOME:-$ASSETS/cache/hf} MODELSCOPE_CACHE=${MODELSCOPE_CACHE:-$ASSETS/cache/modelscope}
+  fi
 fi
 if [ "$CPU" = 1 ]; then export DIAG_JOB_DEVICE=cpu OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}; fi
 if [ "$SWIFT" = 3 ] && [ ! -d "$mcore" ]; then  # by one process, before a fault is armed
