@@ -64,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = ", ".join(drill.name for drill in DRILLS)
         print(f"error: no drill {', '.join(sorted(unknown))}\n\nhint: {known}", file=sys.stderr)
         return 2
+    too_large = [drill for drill in DRILLS if drill.name in (names or ()) and drill.gpus > options.gpus]
+    if too_large:
+        needs = ", ".join(f"{drill.name} needs {drill.gpus} GPUs" for drill in too_large)
+        print(f"error: {needs}\n\nhint: --gpus {max(drill.gpus for drill in too_large)}", file=sys.stderr)
+        return 2
     chosen = [drill for drill in DRILLS if drill.gpus <= options.gpus and (names is None or drill.name in names)]
     chosen.sort(key=lambda drill: names.index(drill.name) if names else 0)
     options.keep.mkdir(parents=True, exist_ok=True)
