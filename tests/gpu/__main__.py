@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -58,6 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from .overhead import paired
     from .table import drills_table, overhead_table
 
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if visible and options.gpus > len(visible):
+        most = len(visible)
+        print(f"error: CUDA_VISIBLE_DEVICES has {most} of {options.gpus} GPUs\n\nhint: --gpus {most}", file=sys.stderr)
+        return 2
     names = None if options.drills is None else [name for name in options.drills.split(",") if name]
     unknown = set(names or ()) - {drill.name for drill in DRILLS}
     if unknown:

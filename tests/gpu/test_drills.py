@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from diag.job import faults
 from tests.gauntlet.run import judge_fault
 from tests.gpu.__main__ import _Gpus, main
+from tests.gpu.drill import environment
 from tests.gpu.drills import DRILLS, Drill
 from tests.gpu.table import drills_table, overhead_table
 
@@ -89,6 +91,16 @@ def test_what_ended_before_its_fault_is_no_drill_that_was_passed(
 def test_a_drill_that_was_asked_for_is_not_left_out_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--gpus", "2", "--drills", "healthy TP2 PP2 EP2"]) == 2
     assert "healthy TP2 PP2 EP2 needs 4 GPUs" in capsys.readouterr().err
+
+
+def test_gpus_that_are_not_ours_are_left_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5d1a,6")
+
+    assert environment([1, 2], 29600, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == "GPU-5d1a,6"
+    assert main(["--gpus", "4", "--drills", ""]) == 2
+    assert "has 3 of 4 GPUs" in capsys.readouterr().err
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert environment([1, 2], 29600, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == "1,2"
 
 
 def test_an_unknown_drill_is_named(capsys: pytest.CaptureFixture[str]) -> None:
