@@ -126,6 +126,8 @@ def test_gpus_are_counted_by_nvidia_smi_unless_some_are_chosen(tmp_path: Path) -
         ({"GPUS": "4", "EP": "3"}, 2, "4 ranks are no multiple of EP x PP = 3 x 2"),
         ({"GPUS": "8", "TP": "1", "PP": "1", "GLOBAL_BATCH": "4"}, 2, "GLOBAL_BATCH=4 is no multiple of the 8 data"),
         ({"ITERS": "many"}, 2, "ITERS=many is no whole number above 0"),
+        ({"CPU": "true"}, 2, "CPU=true is neither 0 nor 1"),  # it would have trained on the GPUs
+        ({"SAVE_OPTIM": "1"}, 2, "SAVE_OPTIM=1 is neither true nor false"),  # and saved none
         ({"SWIFT": "2"}, 2, "SWIFT=4 for ms-swift 4.x"),
         ({"SWIFT": "3", "CPU": "1"}, 2, "ms-swift 3.x does not run without a GPU"),
     ],

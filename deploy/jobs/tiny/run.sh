@@ -42,6 +42,8 @@ PRINT=${PRINT:-}                    # 1: print the command instead of running it
 # -------------------------------------------------------------------------------------------------------------------
 # MODEL and DATASET: your own, then none is made.
 for name in GPUS TP PP EP ITERS SAVE_STEPS; do whole "$name" 2; done
+case $CPU in 0 | 1) ;; *) fail 2 "CPU=$CPU is neither 0 nor 1" "CPU=1" ;; esac
+case $SAVE_OPTIM in true | false) ;; *) fail 2 "SAVE_OPTIM=$SAVE_OPTIM is neither true nor false" "SAVE_OPTIM=true" ;; esac
 (( GPUS % (TP * PP) == 0 )) || fail 2 "$GPUS ranks are no multiple of TP x PP = $TP x $PP" "GPUS=$((TP * PP)), or TP=1 PP=1"
 (( GPUS % (EP * PP) == 0 )) || fail 2 "$GPUS ranks are no multiple of EP x PP = $EP x $PP" "EP=1"
 data_parallel=$((GPUS / TP / PP))
