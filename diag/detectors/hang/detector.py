@@ -31,6 +31,7 @@ _SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a ran
 # A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile workers give up their
 # pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so long is work.
 _STIRRED_SECONDS = 45.0
+_PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be told
 _NEVER = -1e9
 
 
@@ -123,7 +124,7 @@ class _Said:
         first, last = self._stirs
         stirred = max([rank.last_moved(CHANNELS) for rank in job.alive_ranks()] + [job.save_moved_at or 0.0])
         if stirred > max(last, self._verdict.since):
-            apart = stirred - last > max(_STIRRED_SECONDS, patience(job, self._verdict))
+            apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self._verdict))
             self._stirs = first, last = stirred if apart else first, stirred
         return None if last - first >= _STIRRED_SECONDS else self._verdict
 
