@@ -218,6 +218,10 @@ def main() -> int:
     except ImportError as error:
         print(f"error: {error}\n\nhint: pip install tokenizers safetensors numpy", file=sys.stderr)
         return 1
+    except OSError as error:
+        hint = "name a folder that can (run.sh: ASSETS=DIR)"
+        print(f"error: {options.folder} cannot be written: {error}\n\nhint: {hint}", file=sys.stderr)
+        return 1
     return 0
 
 

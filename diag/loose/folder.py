@@ -240,11 +240,13 @@ class _Folder:
         return [found[rank] for rank in sorted(found)]
 
     def _read_gpu_cores(self) -> list[Record]:
-        """Each rank's, by a rank or a pid in its name (CUDA_COREDUMP_FILE has %p)."""
+        """Each rank's, by a rank or a pid in its name (CUDA_COREDUMP_FILE has %p). Containers count their own pids, so that two
+        ranks may have the same; and a host's name has numbers too."""
         found: dict[int, Record] = {}
-        ranks = {pid: rank for rank, pid in self._pids().items()}
+        pids = self._pids()
         for item in self._of("gpu_core"):
-            rank = item.rank if item.rank is not None else next((ranks[pid] for pid in item.pids if pid in ranks), None)
+            may_be = [rank for rank, pid in pids.items() if pid in item.pids] if item.rank is None else [item.rank]
+            rank = may_be[0] if len(may_be) == 1 else None
             payload = cuda_coredump.load_file(item.path)
             if "failed" in payload:
                 self._notes.append(f"{item.path.name}: the GPU core dump cannot be read: {payload['failed']}")

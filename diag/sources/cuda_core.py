@@ -74,6 +74,8 @@ def _rows(data: _Data) -> list[dict[str, Any]]:
     for section in _sections(data, 0, len(data)):
         if section.kind in (_RELOCATED_IMAGE, _GRIDS, _BLOCKS, _MODULES):
             by_kind.setdefault(section.kind, []).append(section)
+    if any(sum(section.size for section in sections) > len(data) for sections in by_kind.values()):
+        raise NoCoreDump("it is damaged: its sections are larger than itself")
     handles = {(table.number, row): struct.unpack_from("<Q", data, at)[0]
                for table in by_kind.get(_MODULES, ()) for row, at in _entries(table, 8)}
     images: dict[int, list[_Section]] = {}
@@ -82,12 +84,15 @@ def _rows(data: _Data) -> list[dict[str, Any]]:
     resident = Counter(struct.unpack_from("<Q", data, at)[0]
                        for table in by_kind.get(_BLOCKS, ()) for _, at in _entries(table, 24))
     rows: list[dict[str, Any]] = []
+    names: dict[tuple[int, int], str] = {}
     for table in by_kind.get(_GRIDS, ()):
         for _, at in _entries(table, _GRID.size):
             grid, _, _, entry, module, _, _, _, _, status, _, *sizes = _GRID.unpack_from(data, at)
             if status == _TERMINATED or len(rows) >= _MOST_GRIDS:
                 continue
-            rows.append({"name": _function_at(data, entry, images.get(module, [])), "device": table.info,
+            if (module, entry) not in names:
+                names[module, entry] = _function_at(data, entry, images.get(module, []))
+            rows.append({"name": names[module, entry], "device": table.info,
                          "grid": sizes[:3], "block": sizes[3:], "blocks": resident[grid], "status": status})
     return rows
 
@@ -124,8 +129,11 @@ def _function_at(data: _Data, entry: int, images: list[_Section]) -> str:
             inner = list(_sections(data, image.offset, image.size))
         except NoCoreDump:
             continue
-        for table in inner:
-            if table.kind != _SYMBOLS or table.link >= len(inner):
+        symbols = [table for table in inner if table.kind == _SYMBOLS]
+        if sum(table.size for table in symbols) > image.size:
+            continue
+        for table in symbols:
+            if table.link >= len(inner):
                 continue
             for _, at in _entries(table, _SYMBOL.size):
                 name, what, _, where, value, _ = _SYMBOL.unpack_from(data, at)

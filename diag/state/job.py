@@ -192,7 +192,8 @@ class JobState(Machine):
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
         moved = self.log_moved_at == at or (rank is not None and rank.alive and rank.last_moved() == at)
         stopped = rank is not None and rank.stopped
-        stirred = self.log_moved_at != at and rank is not None and rank.last_moved(STRONG) != at
+        # In a save bytes are the work: the stack of who writes them stands in one call all the while.
+        stirred = self.log_moved_at != at and rank is not None and rank.last_moved(STRONG) != at and phase != "ckpt_save"
         self.silences.told(at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration, stirred=stirred)
 
     def _run_started(self, at: float, fact: RunStarted) -> None:

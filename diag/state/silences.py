@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Silences"]
 
@@ -36,6 +36,7 @@ class Silences:
         self._moved_at: float | None = None
         self._told_at: float | None = None
         self._disturbed = False
+        self._any_stirred = False
 
     def told(
         self, at: float, *, moved: bool, stopped: bool, phase: str, iteration: int | None, stirred: bool = False
@@ -49,6 +50,8 @@ class Silences:
             return
         if self._moved_at is not None and not self._disturbed:
             self.ended(phase, at - self._moved_at, iteration, stirred)
+        if not stirred:
+            self._come_through()
         self._moved_at, self._disturbed = at, False
 
     def start_over(self) -> None:
@@ -61,6 +64,16 @@ class Silences:
             self._first_iteration = iteration
         if seconds >= _SHORTEST_SECONDS:
             self._kept.setdefault(phase, deque(maxlen=_MOST_KEPT)).append(_Silence(seconds, iteration, stirred))
+            self._any_stirred |= stirred
+
+    def _come_through(self) -> None:
+        """The job itself moves: what a stir ended was no hang, as where data workers read before their rank's next stack."""
+        if not self._any_stirred:
+            return
+        self._any_stirred = False
+        for kept in self._kept.values():
+            for place, silence in enumerate(kept):
+                kept[place] = replace(silence, stirred=False)
 
     def phase_ended(self, phase: str, seconds: float) -> None:
         self._phase_seconds[phase] = max(self._phase_seconds.get(phase, 0.0), seconds)
@@ -76,7 +89,7 @@ class Silences:
 
     def longest(self, phase: str, iteration: int | None) -> float:
         """The longest silence of that phase that is no freak: one with its like, or one whose return is still to be seen. What
-        only a stir ended was come through when the step after it was made."""
+        only a stir ended was come through when the job itself moved after it, or the step after it was made."""
         told = self._told.get(phase, 0.0)
         kept = self._kept.get(phase, ())
         over = [one for one in kept if not one.stirred or iteration is None or one.iteration != iteration]

@@ -337,9 +337,9 @@ Thread {pid} (active): "MainThread"
 """
 
 
-def stuck(into: Path, cores: dict[str, str]) -> Path:
-    """Two ranks that stand in synchronize, pids 1145 and 1146, looked at twice, and core dumps of H200s by these names."""
-    for rank, pid in enumerate((1145, 1146)):
+def stuck(into: Path, cores: dict[str, str], pids: tuple[int, int] = (1145, 1146)) -> Path:
+    """Two ranks that stand in synchronize, looked at twice, and core dumps of H200s by these names."""
+    for rank, pid in enumerate(pids):
         for number in (1, 2):
             (into / f"pyspy_rank{rank}_{number}.txt").write_text(_STUCK.format(pid=pid))
     for name, capture in cores.items():
@@ -367,6 +367,24 @@ def test_gpu_core_dump_of_nobody_known_and_a_torn_one_are_told(tmp_path: Path) -
     assert any("core.gpu-3.99: of which rank is not known" in note for note in notes)
     assert any("core_rank0: the GPU core dump cannot be read: it is cut off" in note for note in notes)
     assert any("core.gpu-3.99" in note and "its GPU ran user_endless_kernel" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("pids", "names"),
+    [
+        ((34, 34), ("core.pod-0.34", "core.pod-1.34")),  # each pod counts its own pids
+        ((27, 34), ("core.pod-27.34", "core.pod-8.27")),  # the first is of either, by its numbers
+    ],
+)
+def test_gpu_core_dump_that_may_be_of_two_ranks_is_of_nobody_known(
+    pids: tuple[int, int], names: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = stuck(tmp_path, {names[0]: "own_kernel", names[1]: "nccl_wait"}, pids)
+
+    _, _, notes = replay([folder])
+
+    assert any(f"{names[0]}: of which rank is not known" in note for note in notes)
+    assert judged(folder) == {}
 
 
 def test_what_the_dump_did_to_the_job_does_not_hide_why_it_hung(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def test_gpus_are_counted_by_nvidia_smi_unless_some_are_chosen(tmp_path: Path) -
         ({"GPUS": "4", "EP": "3"}, 2, "4 ranks are no multiple of EP x PP = 3 x 2"),
         ({"GPUS": "8", "TP": "1", "PP": "1", "GLOBAL_BATCH": "4"}, 2, "GLOBAL_BATCH=4 is no multiple of the 8 data"),
         ({"ITERS": "many"}, 2, "ITERS=many is no whole number above 0"),
+        ({"CPU": "true"}, 2, "CPU=true is neither 0 nor 1"),  # it would have trained on the GPUs
+        ({"SAVE_OPTIM": "1"}, 2, "SAVE_OPTIM=1 is neither true nor false"),  # and saved none
         ({"SWIFT": "2"}, 2, "SWIFT=4 for ms-swift 4.x"),
         ({"SWIFT": "3", "CPU": "1"}, 2, "ms-swift 3.x does not run without a GPU"),
     ],
@@ -151,7 +153,7 @@ echo "$(basename "$0") $*"
 for name in NPROC_PER_NODE NNODES MASTER_PORT DIAG_FAULT DIAG_JOB_DEVICE PYTHONPATH HF_HUB_OFFLINE; do
   eval "echo $name=\\${$name-unset}"
 done
-[ "$(basename "$0")" = megatron ] || mkdir -p "$ASSETS/qwen3-moe-small-mcore"
+[ "$(basename "$0")" = megatron ] || { for word; do :; done; mkdir -p "$word"; echo half > "$word/weights"; exit "${FAILS:-0}"; }
 """
 
 
@@ -180,6 +182,18 @@ def test_the_command_gets_ranks_fault_and_assets_by_its_environment(programs: st
     assert Path(value(words, "output_dir")).is_dir() and value(words, "output_dir") in done.stderr
 
 
+def test_a_job_of_many_nodes_around_it_is_none_of_its_business(programs: str, tmp_path: Path) -> None:
+    """With PET_NNODES=2, as Kubeflow's PyTorchJob sets it, torchrun would wait for a second node."""
+    outer = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "other", "RANK": "1", "WORLD_SIZE": "16",
+             "LOCAL_RANK": "1", "NODE_RANK": "1", "MASTER_ADDR": "other", "MASTER_PORT": "29511"}
+    (tmp_path / "bin" / "megatron").write_text("#!/bin/sh\nenv\n")
+
+    done = run(tmp_path, path=programs, PYTHON=sys.executable, GPUS="2", CPU="0", SWIFT="4", **outer)
+
+    assert done.returncode == 0, done.stderr
+    assert {name for name in outer if f"\n{name}=" in f"\n{done.stdout}"} == {"MASTER_PORT"}
+
+
 def test_a_fault_that_the_job_cannot_have_is_told_before_it_starts(programs: str, tmp_path: Path) -> None:
     done = run(tmp_path, path=programs, PYTHON=sys.executable, GPUS="1", CPU="0", SWIFT="4", FAULT="data-hang:rank=1")
 
@@ -199,3 +213,39 @@ def test_ms_swift_3_gets_its_weights_converted_once_without_the_fault(programs: 
     assert [line for line in first.stdout.splitlines() if line.startswith(("NPROC", "DIAG_FAULT"))] == [
         "NPROC_PER_NODE=unset", "DIAG_FAULT=unset", "NPROC_PER_NODE=2", "DIAG_FAULT=rank-crash"]
     assert "swift export" not in second.stdout
+
+
+def test_a_conversion_that_is_broken_off_is_not_trained_from(programs: str, tmp_path: Path) -> None:
+    assets = tmp_path / "as sets"
+    variables = {"PYTHON": sys.executable, "GPUS": "2", "CPU": "0", "SWIFT": "3", "ASSETS": str(assets)}
+
+    first = run(tmp_path, path=programs, FAILS="1", **variables)
+    left = sorted(path.name for path in assets.iterdir() if "mcore" in path.name)
+    second = run(tmp_path, path=programs, **variables)
+
+    assert (first.returncode, left) == (1, [])
+    assert second.returncode == 0 and "swift export" in second.stdout
+    assert [path.name for path in assets.iterdir() if "mcore" in path.name] == ["qwen3-moe-small-mcore"]
+
+
+def test_models_of_ones_own_are_converted_each_to_its_place(tmp_path: Path) -> None:
+    places = {value(command(tmp_path, SWIFT="3", **own), "load") for own in
+              ({}, {"MODEL": "/models/a b"}, {"MODEL": "/other/a b"}, {"MODEL": "/models/a b", "MCORE_MODEL": "/m"})}
+
+    assert len(places) == 4 and "/m" in places
+
+
+def test_a_cache_that_cannot_be_written_is_told_or_gone_without(programs: str, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "megatron").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "pairs.jsonl").touch()
+    # below a file nobody can make a folder, root neither: as in a home that is read-only, or another user's
+    assets = str(tmp_path / "pairs.jsonl" / "assets")
+    variables = {"PYTHON": sys.executable, "GPUS": "1", "CPU": "0", "SWIFT": "4", "ASSETS": assets}
+
+    made = run(tmp_path, path=programs, **variables)
+    own = run(tmp_path, path=programs, MODEL=str(tmp_path), DATASET=str(tmp_path / "pairs.jsonl"), **variables)
+
+    assert made.returncode == 1 and "cannot be written" in made.stderr and "hint: " in made.stderr
+    assert "Traceback" not in made.stderr
+    assert own.returncode == 0 and "HF_HUB_OFFLINE=1" in own.stdout
+    assert "HF_HOME" not in own.stdout and "MODELSCOPE_CACHE" not in own.stdout

@@ -133,6 +133,35 @@ def test_checkpoint_writer_that_stands_still_is_checkpoint_io() -> None:
     assert (story.the("hang").klass, story.the("hang").ranks) == ("checkpoint_io", (1,))
 
 
+@pytest.mark.parametrize("every", [4, 20, 35])
+def test_hang_of_a_save_ends_when_its_writer_writes_again_be_it_in_bursts(every: int) -> None:
+    story = steady()
+    write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774", "write /app/nfs.py:3")
+    story.still(60.0, {0: ALL_REDUCE, 1: write})
+    assert story.the("hang").klass == "checkpoint_io"
+
+    hung = []
+    for second in range(300):
+        chars = (second // every + 1) << 30
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now, chars=chars), stack(1, story.now, write))
+        story.wait(1.0)
+        hung.append(bool(story.findings()))
+
+    assert hung[20] and not any(hung[100:])
+
+
+def test_hang_of_a_training_stays_told_while_a_helper_stirs_now_and_then() -> None:
+    """Its pauses would be called a hang again: it would be resolved and opened in turns."""
+    story = steady()
+    story.still(60.0, {0: ALL_REDUCE, 1: SLEEP})
+    for second in range(300):
+        helper = process(5001, ppid=pid_of(1), chars=(second // 25) << 30)
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now, helper), stack(1, story.now, SLEEP))
+        story.wait(1.0)
+        assert story.the("hang").klass == "peer_not_joined"
+
+
 def test_slow_save_that_keeps_writing_raises_nothing() -> None:
     story = steady()
     write = (*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774")

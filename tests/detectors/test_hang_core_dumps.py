@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from diag.observations import GpuKernel, GpuKernels
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_evidence import GPU_WAIT, quiet
@@ -58,6 +60,30 @@ def test_all_waiting_in_nccl_blames_nobody_and_says_what_runs() -> None:
 
 def test_kernels_of_their_own_on_all_ranks_blame_nobody() -> None:  # a custom all-reduce
     assert story_of({0: ["cross_device_reduce_1stage"], 1: ["cross_device_reduce_1stage"]}) == ("unknown", (), "all_ranks_wait")
+
+
+@pytest.mark.parametrize("name", [
+    "deep_ep::intranode::dispatch", "deep_ep::internode_ll::combine", "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop",
+    "kuserbuffers_pushrecv", "two_shot_all_reduce_kernel_inplace", "vllm::cross_device_reduce_1stage",
+    "multimem_all_reduce_kernel",
+])  # fmt: skip
+def test_kernel_that_waits_for_its_peers_by_other_means_than_nccl_is_not_blamed(name: str) -> None:
+    assert story_of({0: [name], 1: [NCCL]}) == story_of({0: [name], 1: []}) == ("unknown", (), "all_ranks_wait")
+    assert story_of({0: [name], 1: [OWN]}) == ("gpu_side", (1,), "kernel_does_not_end")
+
+
+def test_kernel_without_a_name_may_be_anyones() -> None:
+    assert story_of({0: [""], 1: [NCCL]}) == story_of({0: [""], 1: [OWN]}) == ("unknown", (), "all_ranks_wait")
+
+
+def test_kernel_that_is_queued_does_not_run() -> None:
+    story = steady(2)
+    quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [], 90.0)
+    waits = GpuKernel(NCCL, (4, 1, 1), (128, 1, 1), 4)
+    story.tell(GpuKernels(0, (waits,)), GpuKernels(1, (waits, GpuKernel(OWN, (4, 1, 1), (128, 1, 1), 0))))
+    quiet(story, dict.fromkeys(range(2), GPU_WAIT), lambda _: [], 10.0)
+
+    assert story.the("hang").cause == "all_ranks_wait"
 
 
 def test_lone_process_whose_kernel_does_not_end_is_named() -> None:

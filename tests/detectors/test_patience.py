@@ -276,3 +276,32 @@ def test_lone_one_is_kept_for_as_long_as_its_return_may_be_due() -> None:
 
     assert history.longest("steady", 301) == 60.0
     assert history.longest("steady", 400) == 0.0
+
+
+def with_pauses(story: Story, stacks: Sequence[Sequence[str]], worker: bool) -> None:
+    """Rank 1 is silent for 35 s three times, then for a minute; what ends each silence first is bytes, its own or a worker's."""
+    for number, pause in enumerate((35, 35, 35, 60), 1):
+        for second in range(pause):
+            chars = (number if second else number - 1) << 30  # the bytes are seen a second before the stack
+            child = (process(5001, comm="pt_data_worker", ppid=pid_of(1), chars=chars),) if worker else ()
+            story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+            story.tell(tree(1, story.now, *child, chars=0 if worker else chars))
+            if second:
+                story.tell(stack(1, story.now, stacks[number - 1]))
+            story.wait(1.0)
+            assert story.findings() == []
+
+
+def test_pauses_of_a_save_count_for_the_next_one_of_the_same_save() -> None:
+    story = Story(world=2)
+    steady(story, 1, 10)
+
+    with_pauses(story, [(*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774", "write /app/nfs.py:3")] * 4, worker=False)
+
+
+def test_pauses_of_an_evaluation_count_for_the_next_one_though_its_workers_stir_before_its_stack_moves() -> None:
+    story = Story(world=2)
+    steady(story, 1, 10)
+    story.tell(PhaseMarked(1, "eval", "Evaluate:  10%|#    | 1/10 [00:01<00:09,  1.00s/it]"))
+
+    with_pauses(story, [(*TRAIN, f"evaluate /app/eval.py:{number}", *DATA[3:]) for number in range(4)], worker=True)

@@ -25,6 +25,8 @@ from .cases import Trial
 __all__ = ["end_all", "judge_benign", "judge_fault", "run_trial"]
 
 _HOOK = Path(__file__).parent / "in_ranks"
+# What they prepare at the start may end the job before their own moment: a /dev/shm too small for NCCL itself.
+_BEFORE_THEIR_MOMENT = ("shm-full",)
 _START_SECONDS = 300.0  # eight ranks that import torch on two shared cores
 _FOUND_SECONDS = {False: 120.0, True: 420.0}  # after the fault; slow cases have five minutes of patience by design
 _SETTLED_SECONDS = 6.0  # no change for so long: the finding has said what it has to say
@@ -92,8 +94,8 @@ def judge_fault(
     trial: Trial, truth: Truth, run: LiveRun, raw: Path | None, start_seconds: float = _START_SECONDS
 ) -> dict[str, Any]:
     """`raw`: where the ranks put their Flight Recorders for the other tools; None: nobody asks them."""
-    # What was prepared at the start may hit the job before the fault's own moment: a /dev/shm too small for NCCL itself.
     run.until(lambda: run.struck_at() or run.process.poll() is not None, start_seconds)
+    announced = run.struck_at() is not None
     struck = run.struck_at() or float(run.run_json()["started_at"])
     peer = _PEER.search(run.text)
     right = trial.right(int(peer[1]) if peer else None)
@@ -110,7 +112,7 @@ def judge_fault(
     said = [change for change in _loud(run) if change["at"] >= struck]
     first = next((change for change in said if change["finding"]["id"] in (*truth.findings, "hang")), None)
     row: dict[str, Any] = {
-        "right": [sorted(ranks) for ranks in right], "struck": True, "over": run.process.poll() is not None,
+        "right": [sorted(ranks) for ranks in right], "struck": announced, "over": run.process.poll() is not None,
         "first": _short(first["finding"]) | {"delay": _delay(first, struck)} if first else None,
         "delay": _delay(hit, struck) if hit else None,
     }
@@ -127,7 +129,9 @@ def judge_fault(
     row["false_hang"] = "hang" not in truth.findings and any(c["finding"]["id"] == "hang" for c in _loud(run))
     # None of these hangs ends before its trial.
     row["resolved"] = any(c["finding"]["id"] == "hang" and c["change"] == "resolved" for c in _loud(run))
-    row["ok"] = row["culprit_ok"] and row["class_ok"] and not row["false_hang"]
+    # A job that ended by itself before its fault proves nothing, whatever was said of it.
+    came = announced or (trial.fault is not None and trial.fault.name in _BEFORE_THEIR_MOMENT)
+    row["ok"] = came and row["culprit_ok"] and row["class_ok"] and not row["false_hang"]
     return row
 
 

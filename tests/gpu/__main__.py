@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -58,11 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     from .overhead import paired
     from .table import drills_table, overhead_table
 
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if visible and options.gpus > len(visible):
+        most = len(visible)
+        print(f"error: CUDA_VISIBLE_DEVICES has {most} of {options.gpus} GPUs\n\nhint: --gpus {most}", file=sys.stderr)
+        return 2
     names = None if options.drills is None else [name for name in options.drills.split(",") if name]
     unknown = set(names or ()) - {drill.name for drill in DRILLS}
     if unknown:
         known = ", ".join(drill.name for drill in DRILLS)
         print(f"error: no drill {', '.join(sorted(unknown))}\n\nhint: {known}", file=sys.stderr)
+        return 2
+    too_large = [drill for drill in DRILLS if drill.name in (names or ()) and drill.gpus > options.gpus]
+    if too_large:
+        needs = ", ".join(f"{drill.name} needs {drill.gpus} GPUs" for drill in too_large)
+        print(f"error: {needs}\n\nhint: --gpus {max(drill.gpus for drill in too_large)}", file=sys.stderr)
         return 2
     chosen = [drill for drill in DRILLS if drill.gpus <= options.gpus and (names is None or drill.name in names)]
     chosen.sort(key=lambda drill: names.index(drill.name) if names else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 import uuid
@@ -23,9 +24,11 @@ _KEPT = ("journal-*", "findings.jsonl", "run.json", "job.log*", "verdict*")
 
 
 def environment(gpus: Sequence[int], port: int, folder: Path) -> dict[str, str]:
-    """Jobs side by side on one machine: each its GPUs, its ports and its folders."""
+    """Jobs side by side on one machine: each its GPUs, of those that we may use, its ports and its folders."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = [visible[gpu].strip() for gpu in gpus] if visible != [""] else list(map(str, gpus))
     return {
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "GPUS": str(len(gpus)), "MASTER_PORT": str(port),
+        "CUDA_VISIBLE_DEVICES": ",".join(names), "GPUS": str(len(gpus)), "MASTER_PORT": str(port),
         "NCCL_RAS_ADDR": f"localhost:{port + 1000}", "OUTPUT": str(folder / "out"), "OMP_NUM_THREADS": "4",
     }
 

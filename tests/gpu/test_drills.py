@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from diag.job import faults
+from tests.gauntlet.run import judge_fault
 from tests.gpu.__main__ import _Gpus, main
+from tests.gpu.drill import environment
 from tests.gpu.drills import DRILLS, Drill
 from tests.gpu.table import drills_table, overhead_table
 
@@ -39,6 +45,62 @@ def test_gpus_are_never_given_twice() -> None:
     machine.give(second)
     waiting.join(5)
     assert sorted(held) == [0, 1, 2, 3]
+
+
+class Ended:
+    """A run that is over, as judges see it: what diag said, and whether the fault announced itself."""
+
+    def __init__(self, finding: str, rank: int, struck: float | None) -> None:
+        told = {"id": finding, "class": "", "cause": "", "ranks": [rank], "confidence": "high", "severity": "critical",
+                "since": 1005.0, "summary": "", "subject": "job"}
+        self._said, self._struck = [{"change": "opened", "at": 1006.0, "finding": told}], struck
+        self.text, self.process = "", SimpleNamespace(poll=lambda: 1)
+
+    def until(self, condition: Callable[[], object], seconds: float) -> object:
+        return condition()
+
+    def run_json(self) -> dict[str, float]:
+        return {"started_at": 1000.0}
+
+    def struck_at(self) -> float | None:
+        return self._struck
+
+    def changes(self) -> list[dict[str, Any]]:
+        return self._said
+
+
+@pytest.mark.parametrize(
+    ("name", "finding", "struck", "right"),
+    [
+        ("cuda-oom", "cuda-oom", 1004.0, True),
+        ("cuda-oom", "cuda-oom", None, False),  # somebody else has filled the GPU: the job ended before its fault
+        ("shm-full", "shm-too-small", None, True),  # NCCL's own segments are too large for it
+    ],
+)
+def test_what_ended_before_its_fault_is_no_drill_that_was_passed(
+    name: str, finding: str, struck: float | None, right: bool
+) -> None:
+    drill = next(drill for drill in DRILLS if drill.name == name)
+    run: Any = Ended(finding, 1, struck)
+
+    row = judge_fault(drill.trial(), drill.truths(), run, None)
+
+    assert (row["ok"], row["struck"], row["culprit_ok"]) == (right, struck is not None, True)
+
+
+def test_a_drill_that_was_asked_for_is_not_left_out_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--gpus", "2", "--drills", "healthy TP2 PP2 EP2"]) == 2
+    assert "healthy TP2 PP2 EP2 needs 4 GPUs" in capsys.readouterr().err
+
+
+def test_gpus_that_are_not_ours_are_left_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5d1a,6")
+
+    assert environment([1, 2], 29600, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == "GPU-5d1a,6"
+    assert main(["--gpus", "4", "--drills", ""]) == 2
+    assert "has 3 of 4 GPUs" in capsys.readouterr().err
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert environment([1, 2], 29600, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == "1,2"
 
 
 def test_an_unknown_drill_is_named(capsys: pytest.CaptureFixture[str]) -> None:

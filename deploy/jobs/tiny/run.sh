@@ -42,6 +42,8 @@ PRINT=${PRINT:-}                    # 1: print the command instead of running it
 # -------------------------------------------------------------------------------------------------------------------
 # MODEL and DATASET: your own, then none is made.
 for name in GPUS TP PP EP ITERS SAVE_STEPS; do whole "$name" 2; done
+case $CPU in 0 | 1) ;; *) fail 2 "CPU=$CPU is neither 0 nor 1" "CPU=1" ;; esac
+case $SAVE_OPTIM in true | false) ;; *) fail 2 "SAVE_OPTIM=$SAVE_OPTIM is neither true nor false" "SAVE_OPTIM=true" ;; esac
 (( GPUS % (TP * PP) == 0 )) || fail 2 "$GPUS ranks are no multiple of TP x PP = $TP x $PP" "GPUS=$((TP * PP)), or TP=1 PP=1"
 (( GPUS % (EP * PP) == 0 )) || fail 2 "$GPUS ranks are no multiple of EP x PP = $EP x $PP" "EP=1"
 data_parallel=$((GPUS / TP / PP))
@@ -70,7 +72,9 @@ if [ -z "$SWIFT" ]; then
 fi
 if [ "$CPU" = 1 ]; then size=tiny; else size=small; fi
 model=${MODEL:-$ASSETS/qwen3-moe-$size} dataset=${DATASET:-$ASSETS/pairs.jsonl}
-mcore=${MCORE_MODEL:-$ASSETS/qwen3-moe-$size-mcore}
+mcore=$ASSETS/qwen3-moe-$size-mcore
+if [ -n "${MODEL:-}" ]; then mcore=$ASSETS/$(basename "$MODEL")-$(printf %s "$MODEL" | cksum | cut -d' ' -f1)-mcore; fi
+mcore=${MCORE_MODEL:-$mcore}
 if [ "$TP" -gt 1 ]; then sequence_parallel=true; else sequence_parallel=false; fi
 if [ "$SAVE_OPTIM" = true ]; then no_save_optim=false; else no_save_optim=true; fi
 
@@ -120,17 +124,28 @@ if [ -z "$PYTHON_OF_DIAG" ] && { [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ] ||
 fi
 
 export NPROC_PER_NODE=$GPUS  # also for one: without it ms-swift starts no torchrun
-unset NNODES NODE_RANK MASTER_ADDR  # of a job of many nodes around us: this one is of one machine
+# Of a job of many nodes around us: this one is of one machine. torchrun takes PET_NNODES for --nnodes, which Kubeflow sets.
+unset NNODES NODE_RANK MASTER_ADDR RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!PET_@}"
 export TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false} CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
 if [ -z "${MODEL:-}" ] || [ -z "${DATASET:-}" ]; then
   "$PYTHON_OF_DIAG" -m diag.job.assets "$ASSETS" --size "$size" >/dev/null
 fi
 if [ -d "$model" ] && [ -e "$dataset" ]; then  # nothing to be fetched
-  export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} HF_HOME=${HF_HOME:-$ASSETS/cache/hf} MODELSCOPE_CACHE=${MODELSCOPE_CACHE:-$ASSETS/cache/modelscope}
+  export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
+  if mkdir -p "$ASSETS/cache" 2>/dev/null && [ -w "$ASSETS/cache" ]; then  # not another user's
+    export HF_HOME=${HF_HOME:-$ASSETS/cache/hf} MODELSCOPE_CACHE=${MODELSCOPE_CACHE:-$ASSETS/cache/modelscope}
+  fi
 fi
 if [ "$CPU" = 1 ]; then export DIAG_JOB_DEVICE=cpu OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}; fi
 if [ "$SWIFT" = 3 ] && [ ! -d "$mcore" ]; then  # by one process, before a fault is armed
-  (unset NPROC_PER_NODE DIAG_FAULT; "${convert[@]}")
+  (  # whole or not at all: one that is broken off must not be trained from the next time
+    part=$mcore.part.$$
+    trap 'rm -rf "$part"' EXIT
+    unset NPROC_PER_NODE DIAG_FAULT
+    mkdir -p "$(dirname "$mcore")"
+    "${convert[@]}" --output_dir "$part"
+    [ -d "$mcore" ] || mv "$part" "$mcore"
+  )
 fi
 if [ -n "$FAULT" ] || [ "$CPU" = 1 ]; then
   hooks=$("$PYTHON_OF_DIAG" -m diag.job.hooks ${FAULT:+--fault "$FAULT"} --ranks "$GPUS") || exit 2

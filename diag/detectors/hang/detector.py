@@ -31,6 +31,8 @@ _SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a ran
 # A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile workers give up their
 # pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so long is work.
 _STIRRED_SECONDS = 45.0
+_PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be told
+_NEVER = -1e9
 
 
 class HangDetector:
@@ -108,21 +110,24 @@ class _Said:
 
     def __init__(self) -> None:
         self._verdict: Verdict | None = None
-        self._stirs_from: float | None = None
+        self._stirs = (_NEVER, _NEVER)  # the first and the last of those that followed each other
 
     def keep(self, verdict: Verdict | None) -> None:
         self._verdict = verdict
+        if verdict is None:
+            self._stirs = (_NEVER, _NEVER)
 
     def standing(self, now: float, job: JobState) -> Verdict | None:
-        """That hang; None where there was none, or what stirs is work."""
-        stirred = max((rank.last_moved(CHANNELS) for rank in job.alive_ranks()), default=0.0)
-        if self._verdict is None or now - max(stirred, job.save_moved_at or 0.0) >= STEADY_SECONDS:
-            self._stirs_from = None
-        elif self._stirs_from is None:
-            self._stirs_from = now
-        if self._verdict is None or (self._stirs_from is not None and now - self._stirs_from >= _STIRRED_SECONDS):
+        """That hang; None where there was none, or what stirs is work: also a save that writes in bursts, as long as none of
+        its pauses would be called a hang."""
+        if self._verdict is None:
             return None
-        return self._verdict
+        first, last = self._stirs
+        stirred = max([rank.last_moved(CHANNELS) for rank in job.alive_ranks()] + [job.save_moved_at or 0.0])
+        if stirred > max(last, self._verdict.since):
+            apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self._verdict))
+            self._stirs = first, last = stirred if apart else first, stirred
+        return None if last - first >= _STIRRED_SECONDS else self._verdict
 
 
 def judge(now: float, job: JobState, joined: Joined | None = None, said: Verdict | None = None) -> Verdict | None:

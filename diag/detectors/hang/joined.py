@@ -279,6 +279,8 @@ def _with_core_dumps(verdict: Verdict, running: dict[int, RunningKernels], stand
         return noted
     if verdict.culprits and not set(verdict.culprits) & set(busy):
         return noted  # two channels that do not agree
+    if any(running[rank].nameless for rank in seen if rank not in busy):
+        return noted  # what runs there may be the same
     sure = Confidence.HIGH if len(seen) == len(everyone) else Confidence.MEDIUM
     return replace(noted, klass="gpu_side", culprits=busy, waiting=others(everyone, busy), cause="kernel_does_not_end",
                    confidence=sure, blamed_child=None)
