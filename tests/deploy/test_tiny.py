@@ -116,7 +116,7 @@ def test_gpus_are_counted_by_nvidia_smi_unless_some_are_chosen(tmp_path: Path) -
 
     assert ranks() == ranks(CUDA_VISIBLE_DEVICES="0,1") == "8 False False"
     assert ranks(CUDA_VISIBLE_DEVICES="0,1,2") == "9 False False"
-    assert ranks(CUDA_VISIBLE_DEVICES="") == ranks(CUDA_VISIBLE_DEVICES="-1") == "8 True True"
+    assert ranks(CUDA_VISIBLE_DEVICES="") == ranks(CUDA_VISIBLE_DEVICES="-1") == ranks(CUDA_VISIBLE_DEVICES="none") == "8 True True"
 
 
 @pytest.mark.parametrize(

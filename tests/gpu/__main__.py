@@ -75,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         needs = ", ".join(f"{drill.name} needs {drill.gpus} GPUs" for drill in too_large)
         print(f"error: {needs}\n\nhint: --gpus {max(drill.gpus for drill in too_large)}", file=sys.stderr)
         return 2
+    if options.overhead and options.gpus < 2:
+        print("error: --overhead runs on pairs of GPUs\n\nhint: --gpus 2", file=sys.stderr)
+        return 2
     chosen = [drill for drill in DRILLS if drill.gpus <= options.gpus and (names is None or drill.name in names)]
     chosen.sort(key=lambda drill: names.index(drill.name) if names else 0)
     options.keep.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import statistics
 import tempfile
@@ -40,6 +41,8 @@ def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str],
             measured.append((slot, number // 2, with_diag, walls))
             if blocks:
                 found["switched"].append({"gpus": gpus, **blocks})
+            # Whatever ends this early: what was measured is kept.
+            (keep / "overhead-runs.json").write_text(json.dumps({"runs": measured, "switched": found["switched"]}))
             how = "under diag" if with_diag else "alone"
             say(f"GPUs {gpus} {how}: {len(walls)} steps, median {statistics.median(walls):.4f} s")
 

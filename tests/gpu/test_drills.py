@@ -108,6 +108,11 @@ def test_an_unknown_drill_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no drill sigstpo" in capsys.readouterr().err
 
 
+def test_paired_runs_want_two_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--gpus", "1", "--drills", "", "--overhead", "200"]) == 2
+    assert "pairs of GPUs" in capsys.readouterr().err
+
+
 def test_tables_tell_what_was_said_and_what_it_cost() -> None:
     rows = [
         {"drill": "sigstop", "gpus": [0, 1], "top": {"id": "hang", "class": "stopped", "cause": "", "ranks": [1]}, "delay": 16.24,

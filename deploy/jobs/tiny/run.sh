@@ -13,7 +13,8 @@ whole() { case ${!1} in '' | 0* | *[!0-9]*) fail 2 "$1=${!1} is no whole number 
 # --- set in front of the command -----------------------------------------------------------------------------------
 gpus() {
   if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
-    awk -F, '{print /^-/ ? 0 : NF}' <<<"$CUDA_VISIBLE_DEVICES"
+    # as CUDA reads it: up to the first word that is no device
+    awk -F, '{ n = 0; while (n < NF && $(n + 1) ~ /^([0-9]+$|GPU-|MIG-)/) n++; print n }' <<<"$CUDA_VISIBLE_DEVICES"
   elif command -v nvidia-smi >/dev/null; then
     { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true
   else
