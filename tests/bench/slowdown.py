@@ -98,7 +98,8 @@ def switched(pairs: int, say: Say) -> list[Row]:
 
 
 def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
-    """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the next on."""
+    """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the next on.
+    Raises NotReady."""
     found = []
     try:
         for _ in range(pairs):
@@ -110,9 +111,12 @@ def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
                 time.sleep(seconds)
                 block[is_on] = (began, began + seconds)
             found.append((block[True], block[False]))
+    except ProcessLookupError:
+        raise NotReady("a process of diag ended while its cost was measured") from None
     finally:
         for pid in (diag.hub, *diag.sidecars):
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the others must go on
+                os.kill(pid, signal.SIGCONT)
     return found
 
 

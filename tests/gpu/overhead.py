@@ -8,7 +8,6 @@ import os
 import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,7 +38,7 @@ def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str],
         walls, blocks = _run(gpus, 29800 + 10 * slot + number, steps, with_diag)
         with lock:
             measured.append((slot, number // 2, with_diag, walls))
-            if blocks:
+            if with_diag:
                 found["switched"].append({"gpus": gpus, **blocks})
             # Whatever ends this early: what was measured is kept.
             (keep / "overhead-runs.json").write_text(json.dumps({"runs": measured, "switched": found["switched"]}))
@@ -80,9 +79,10 @@ def _run(gpus: Sequence[int], port: int, steps: int, with_diag: bool) -> tuple[l
             return walls, {}
         try:
             blocks = switch(processes(run), _SWITCHED_PAIRS, _BLOCK_SECONDS)
-        except NotReady:
-            return walls, {}
-        time.sleep(0.5)
+        except NotReady as error:
+            return walls, {"error": str(error)}
+        over = max(end for pair in blocks for _, end in pair)
+        until(lambda: target.read_steps(folder)[-1].start >= over, _START_SECONDS, "the last block's steps are noted")
         recorded = target.read_steps(folder)
         on, off = ([within(recorded, block) for block in side] for side in zip(*blocks, strict=True))
         both = [(statistics.median(a), statistics.median(b)) for a, b in zip(on, off, strict=True) if a and b]

@@ -36,6 +36,9 @@ def overhead_table(found: Row) -> str:
     ratio = found["ratio"]
     lines.append(f"\nmedian of the ratios {ratio['mid']:.4f} [{ratio['low']:.4f}, {ratio['high']:.4f}]")
     for switched in found["switched"]:
+        if "error" in switched:
+            lines.append(f"diag on and off within one run, GPUs {switched['gpus']}: not measured, {switched['error']}")
+            continue
         lines.append(f"diag on and off within one run ({switched['pairs']} pairs of blocks, GPUs {switched['gpus']}): "
                      f"{switched['mid']:.4f} [{switched['low']:.4f}, {switched['high']:.4f}]")
     return "\n".join(lines)

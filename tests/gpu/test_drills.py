@@ -123,8 +123,10 @@ def test_tables_tell_what_was_said_and_what_it_cost() -> None:
     pair = {"gpus": [0, 1], "round": 1, "steps": 200, "alone": 0.25, "diag": 0.2505, "ratio": 1.002}
 
     table = drills_table(rows)
-    cost = overhead_table({"pairs": [pair], "ratio": {"low": 1.0, "mid": 1.002, "high": 1.004}, "switched": []})
+    found = {"pairs": [pair], "ratio": {"low": 1.0, "mid": 1.002, "high": 1.004}}
+    cost = overhead_table(found | {"switched": [{"gpus": [0, 1], "error": "no sidecar"}]})
 
     assert "| sigstop | 2 | `hang` stopped | 1 | 16.2 | 1.3 | yes |" in table
     assert "| healthy | 2 | nothing |  |  |  | yes |" in table and "| healthy 4 | 4 | error |" in table
     assert "| GPUs [0, 1], round 1 | 200 | 0.2500 | 0.2505 | 1.0020 |" in cost and "1.0020 [1.0000, 1.0040]" in cost
+    assert "GPUs [0, 1]: not measured, no sidecar" in cost
