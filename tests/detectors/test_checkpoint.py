@@ -216,13 +216,14 @@ def test_the_same_errors_outside_of_a_save_are_no_checkpoints() -> None:
 # --- checkpoint-corrupt and checkpoint-missing ---------------------------------------------------------------
 
 
-def killed_in_save(story: Story, *folders: CheckpointFolder, tracker: tuple[str, str] | None = None) -> None:
-    story.tell(Iteration(None, 4, 20, "it"), seen(folder(2)), Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"))
-    story.tell(seen(folder(2), *folders, tracker=tracker))
+def killed_in_save(story: Story, *folders: CheckpointFolder, tracker: tuple[str, str] | None = None, whole: bool = True) -> None:
+    before = (folder(2),) if whole else ()
+    story.tell(Iteration(None, 4, 20, "it"), seen(*before), Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"))
+    story.tell(seen(*before, *folders, tracker=tracker))
     story.wait(2)
     story.exit(1, signal=9)
     story.exit(0, signal=15)
-    story.tell(seen(folder(2), *folders, tracker=tracker), RunEnded(None, 1))
+    story.tell(seen(*before, *folders, tracker=tracker), RunEnded(None, 1))
     story.wait(2)
 
 
@@ -293,6 +294,19 @@ def test_asynchronous_save_whose_job_died_is_broken_and_so_is_the_tracker() -> N
     missing = story.the("checkpoint-missing")
     assert missing.cause == "tracker_broken"
     assert "last-checkpoint in /out/v0-20261121-194515 names checkpoint-6, which is not whole" in missing.summary
+
+
+def test_second_asynchronous_save_that_began_before_the_first_was_whole_leaves_none() -> None:
+    # ms-swift 4.6.0, --async_save true on a slow machine, 2026-11-22: checkpoint-4 had no .metadata when 8 was cut off
+    story = Story()
+    story.tell(RunStarted(None, ("megatron", "rlhf", "--async_save", "true"), 999, "node-0", 2))
+    killed_in_save(story, folder(3, "iter_0000003/.metadata"), folder(6, "iter_0000006/.metadata"), whole=False)
+
+    finding = story.the("checkpoint-corrupt")
+    assert "checkpoint-6 is not whole" in finding.summary and finding.summary.endswith(
+        "checkpoint-3 beside it is not whole either")
+    assert "There is no whole checkpoint beside it" in finding.advice
+    assert [item.excerpt.partition(":")[0] for item in finding.evidence] == [f"{ROOT}/checkpoint-6", f"{ROOT}/checkpoint-3"]
 
 
 def test_tracker_of_megatron_that_names_a_folder_which_is_not_there() -> None:

@@ -75,7 +75,7 @@ class CheckpointCorruptDetector:
         if loading is not None:
             yield loading
         elif broken:
-            yield self._left_behind(job, broken[-1])
+            yield self._left_behind(job, broken)
         else:
             yield from self._by_lines(job)
 
@@ -88,8 +88,11 @@ class CheckpointCorruptDetector:
                 "check it by hand before you go on from it",
             )
 
-    def _left_behind(self, job: JobState, broken: Broken) -> Finding:
+    def _left_behind(self, job: JobState, all_broken: list[Broken]) -> Finding:
+        broken = all_broken[-1]
         folder = broken.folder
+        beside = folder.path.rpartition("/")[0]
+        older = [one for one in all_broken[:-1] if one.folder.path.rpartition("/")[0] == beside]
         whole = self._folders.whole(folder)
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
         why = _why(folder, job)
@@ -97,8 +100,8 @@ class CheckpointCorruptDetector:
             f"Go on from {whole.path}, which is whole: {resume_advice(job.words, whole.path, whole.kind)}." if whole else
             "There is no whole checkpoint beside it: look for an older run's, or begin anew."
         )
-        tracker = self._folders.tracker(str(folder.path.rpartition("/")[0]))
-        names_it = tracker is not None and pointed_at(folder.path.rpartition("/")[0], tracker) == folder.path
+        tracker = self._folders.tracker(beside)
+        names_it = tracker is not None and pointed_at(beside, tracker) == folder.path
         put_away = f" Move {folder.path} away" + (f": {tracker[0]} names it." if names_it and tracker else ".")
         cause = "truncated" if folder.damaged and not folder.missing else "incomplete"
         return Finding(
@@ -106,8 +109,9 @@ class CheckpointCorruptDetector:
             severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
             summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {gib(folder.size_bytes)}){why}; "
-            + (f"the last whole one is {name_of(whole)}" if whole else "no other checkpoint is there"),
-            advice=go_on + put_away, evidence=(Evidence("checkpoint", f"{folder.path}: {broken.what}", broken.since),),
+            + (f"the last whole one is {name_of(whole)}" if whole else _none_is_whole(older)),
+            advice=go_on + put_away,
+            evidence=tuple(Evidence("checkpoint", f"{one.folder.path}: {one.what}", one.since) for one in (broken, *older[:2])),
             final=job.returncode is not None,
         )
 
@@ -185,6 +189,14 @@ def _why(folder: CheckpointFolder, job: JobState) -> str:
     end = dead[0].exit if dead else None
     how = f"was killed by signal {end.signal}" if end is not None and end.signal else "failed"
     return f": rank {dead[0].rank} {how} while it was written" if dead else ": the job ended while it was written"
+
+
+def _none_is_whole(older: list[Broken]) -> str:
+    """Asynchronous saves overlap: the one before may still have waited for its `.metadata` when the job died."""
+    if not older:
+        return "no other checkpoint is there"
+    names = ", ".join(name_of(one.folder) for one in older[-3:])
+    return f"{names} beside it {'is' if len(older) == 1 else 'are'} not whole either"
 
 
 def _ended_quietly(job: JobState) -> bool:
