@@ -17,6 +17,7 @@ from diag.model import Change, ChangeKind, Evidence, Finding, NotChecked, Record
 from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
+from diag.state.timeline import Timeline
 
 __all__ = ["CHECK_SECONDS", "WHOLE_JOB", "Detector", "Engine", "Parser", "report"]
 
@@ -77,6 +78,7 @@ class Engine:
         self._detectors = detectors
         self._plain_readers = [detector for detector in detectors if getattr(detector, "reads_plain_lines", False)]
         self.job = JobState()
+        self.timeline = Timeline()
         self.now = 0.0
         self.records = 0
         self.opened_total: Counter[tuple[str, str]] = Counter()
@@ -124,6 +126,7 @@ class Engine:
 
     def _tell(self, fact: Observation) -> None:
         self.job.observe(self.now, fact)
+        self.timeline.observe(self.now, fact, self.job)
         # No parser and no detector has a word for plain lines; a rule may.
         for detector in self._plain_readers if type(fact) is PlainLines else self._detectors:
             detector.observe(self.now, fact)
@@ -208,6 +211,14 @@ class Engine:
 
     def history(self) -> list[Change]:
         return list(self._past)
+
+    def told(self) -> list[tuple[Finding, float, float | None]]:
+        """All findings of the run as they are or were last, with when they opened and resolved (None: they are open), the open
+        ones first, gravest first, then the others, latest first."""
+        opened = {known.finding.key: known.opened_at for known in self._open.values()}
+        found: list[tuple[Finding, float, float | None]] = [(one, opened[one.key], None) for one in self.active()]
+        over = [change for change in reversed(self._past) if change.kind is ChangeKind.RESOLVED]
+        return [*found, *((change.finding, change.opened_at, change.at) for change in over)]
 
     def resolved(self) -> list[Finding]:
         """Findings that opened and resolved and are not open now, latest state of each."""

@@ -98,6 +98,7 @@ class Hub(HubAmongNodes):
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__
+        self.recorded = ""
         self.started_at = time.time()
         self.counters = Counters()
         self.environment: dict[int, dict[str, str]] = {}  # of each rank, the allow-listed part

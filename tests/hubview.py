@@ -13,6 +13,7 @@ class AloneHub:
     """Takes digests, as far as its face goes, and has nobody to tell of."""
 
     takes_digests = True
+    recorded = ""
 
     def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
         return None

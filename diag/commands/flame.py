@@ -16,7 +16,7 @@ from diag.errors import DiagError
 if TYPE_CHECKING:
     from diag.outputs.flame import Profile
 
-__all__ = ["add", "run"]
+__all__ = ["add", "recorded", "run"]
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
 _GRACE_SECONDS = 30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
@@ -54,7 +54,7 @@ def _between(low: int, high: int) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     rank = _rank(args.rank)
-    data = _recorded(args, rank) if args.source is not None else _live(args, rank)
+    data = recorded(args, rank) if args.source is not None else _live(args, rank)
     name = "all" if rank is None else f"rank{rank}"
     _write(data, args.output or f"flame-{name}.{_ENDINGS[args.format]}")
     return 0
@@ -142,7 +142,8 @@ def _refusal(url: str, code: int, body: bytes) -> DiagError:
 # --- recorded --------------------------------------------------------------------------------------------------
 
 
-def _recorded(args: argparse.Namespace, rank: int | None) -> bytes:
+def recorded(args: argparse.Namespace, rank: int | None) -> bytes:
+    """Drawn from `args.source`, as `args.format`, with `args.children`. Raises DiagError."""
     from diag.outputs.flame import write
 
     if args.native:

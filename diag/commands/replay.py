@@ -8,8 +8,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diag.engine import Engine
 
 __all__ = ["add", "run"]
+
+_PORT = 9095  # as the setting `port` has it
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +24,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
     parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag")
     parser.add_argument("--changes", action="store_true", help="print each change with its time instead of the report")
+    parser.add_argument("--serve", action="store_true", help="show it on the page that a running job has, until Ctrl-C")
+    parser.add_argument("--host", metavar="ADDRESS", help="with --serve: HTTP address (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="with --serve: HTTP port (default 9095, else any free one)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         progress.close()
     for note in notes:
         print(f"diag: {note}", file=sys.stderr)
+    if args.serve:
+        return _serve(engine, args)
     document = report(engine, resolved=True)
     if args.json:
         print(json.dumps(document, indent=1))
@@ -52,3 +63,31 @@ def run(args: argparse.Namespace) -> int:
             print()
             print(classes_text(classes, width))
     return 10 if found(document) else 0
+
+
+def _serve(engine: Engine, args: argparse.Namespace) -> int:
+    """The page over what was read, until a signal ends it."""
+    import signal
+
+    from diag.engine import report
+    from diag.outputs.http import is_loopback
+    from diag.outputs.recorded import RecordedView
+    from diag.outputs.server import PortTaken, serve
+    from diag.outputs.text import job_sentence
+
+    host = args.host or "127.0.0.1"
+    view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host))
+    try:
+        server = serve(view, host, _PORT if args.port is None else args.port)
+    except PortTaken:
+        if args.port is not None:
+            raise
+        server = serve(view, host, 0)
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    print(job_sentence(report(engine)))
+    word = f" (any user name, password {view.token})" if view.token else ""
+    print(f"diag: page {server.url}{word}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    signal.sigwait(signals)
+    server.stop()
+    return 0

@@ -22,8 +22,8 @@ from diag.discovery import sd_document
 from diag.engine import report
 from diag.errors import Busy, DiagError, OtherJob
 from diag.model import format_ranks
-from diag.outputs.text import classes_text, dump_text
-from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, stack_classes, stacks_json
+from diag.outputs.text import dump_text
+from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, stacks_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -64,7 +64,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     from starlette.exceptions import HTTPException as AnyHTTPException
     from starlette.responses import HTMLResponse, Response
 
-    from diag.outputs import flame, page, schema
+    from diag.outputs import api_page, flame, schema
+    from diag.outputs.face import add_face
     from diag.outputs.prometheus import exposition, families
 
     app = FastAPI(
@@ -101,15 +102,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         )
         return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def first_page() -> Response:
-        engine = view.engine
-        document, ranks, stacks = await reading(lambda: (report(engine), ranks_json(engine), stack_classes(engine)))
-        nonce = secrets.token_urlsafe(16)
-        text = classes_text(stacks, width=110)
-        return html(
-            page.first_page(document, ranks, text, run_id=view.run_id, version=view.version, nonce=nonce), nonce
-        )
+    app.state.events = add_face(app, view, reading)
 
     @app.get("/findings", responses={200: {"model": schema.Report}}, response_class=Response)
     async def findings() -> Response:
@@ -165,7 +158,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
             return answer({"detail": f"rank {rank} was not seen on this node", "hint": f"seen: ranks {seen or 'none'}"}, 404)
-        if not state.alive:
+        if not state.alive and not view.recorded:
             said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
             return answer(said, 409)
         try:
@@ -195,6 +188,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     ) -> Response:
         """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
         being made get that one."""
+        if view.recorded:
+            raise HTTPException(409, "this is recorded evidence: there is no process to look at")
         kind = f"{scope}-native" if native else scope
         task = dumps.get(kind)
         if task is None or task.done():
@@ -251,7 +246,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> Response:
         nonce = secrets.token_urlsafe(16)
-        return html(page.docs_page(app.openapi(), nonce=nonce), nonce)
+        return html(api_page.docs_page(app.openapi(), nonce=nonce), nonce)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-__all__ = ["Error", "Health", "Ranks", "Report", "Stacks"]
+__all__ = ["Error", "Health", "Ranks", "Report", "Stacks", "State", "Timeline"]
 
 
 class Evidence(BaseModel):
@@ -184,3 +184,45 @@ class Health(BaseModel):
 class Error(BaseModel):
     detail: str
     hint: str | None = Field(None, description="what to do, where there is something")
+
+
+class Series(BaseModel):
+    """One value a moment; null where nothing was read. Of many members (GPUs, ranks) the lowest, the mean and the highest."""
+
+    name: str
+    unit: str
+    values: list[float | None]
+    rank: int | None = Field(None, description="of this rank's process")
+    gpu: int | None = Field(None, description="of this GPU of the node")
+    ranks: list[int] = Field([], description="whose GPU it is")
+    low: list[float | None] = []
+    high: list[float | None] = []
+    members: int = Field(1, description="how many this is the mean of")
+
+
+class PhaseSeen(BaseModel):
+    phase: str
+    at: float = Field(description="when it began")
+
+
+class Timeline(BaseModel):
+    """diag.timeline/1: `count` moments of `width_seconds` from `began` on; a longer run has longer moments."""
+
+    began: float | None = Field(description="seconds since the epoch; null before the first reading")
+    width_seconds: float
+    count: int
+    phases: list[PhaseSeen]
+    series: list[Series]
+    limits: dict[str, float] = Field(description="by name of a series: what it may not exceed")
+
+
+class State(BaseModel):
+    """diag.state/1: all that the page and `diag top` show."""
+
+    now: dict[str, float] = Field(description="`at`: the told time of all that is said here")
+    head: dict[str, Any] = Field(description="run_id, version, recorded (where the evidence is on disk, or empty), command, host")
+    report: dict[str, Any] = Field(description="diag.report/1 with `sentence`, `opened_at` of findings, and `past`: what is over")
+    ranks: list[dict[str, Any]] = Field(description="rows as of /ranks, with the rank's GPU and without ages")
+    stacks: list[dict[str, Any]] = Field(description="merged stacks: classes of ranks that stand at the same place")
+    timeline: Timeline
+    nodes: list[dict[str, Any]] = Field(description="as of /nodes")

@@ -18,6 +18,8 @@ from diag.outputs.view import HubView
 if TYPE_CHECKING:
     import uvicorn
 
+    from diag.outputs.events import Events
+
 __all__ = ["CannotServe", "PortTaken", "Server", "serve"]
 
 _MOST_REQUESTS = 4096  # at once: all nodes may report in the same second
@@ -43,7 +45,10 @@ class PortTaken(CannotServe):
 class Server:
     """A running server. `url` is where a person of this machine reaches it."""
 
-    def __init__(self, server: uvicorn.Server, listener: socket.socket, host: str, scheme: str = "http") -> None:
+    def __init__(
+        self, server: uvicorn.Server, listener: socket.socket, host: str, events: Events, scheme: str = "http"
+    ) -> None:
+        self._events = events
         self._scheme = scheme
         self._server = server
         self._listener = listener
@@ -101,6 +106,7 @@ class Server:
         await server.on_tick(0)  # sets what it sends with every answer
         self._ready.set()
         await self._stop.wait()
+        self._events.close()  # streams have no end of their own, and the job's exit must not wait for a page
         server.should_exit = True
         await server.shutdown(sockets=[self._listener])
 
@@ -115,8 +121,9 @@ def serve(
     if certificate is not None:
         _check_certificate(certificate, key)
     listener = _listen(host, port)
+    app = create_app(view, host=host)
     config = uvicorn.Config(
-        create_app(view, host=host),
+        app,
         loop="asyncio",
         http="h11",
         ws="none",
@@ -135,7 +142,7 @@ def serve(
         ssl_keyfile=str(key) if key else None,
     )
     try:
-        return Server(uvicorn.Server(config), listener, host, "https" if certificate else "http").start()
+        return Server(uvicorn.Server(config), listener, host, app.state.events, "https" if certificate else "http").start()
     except CannotServe:
         listener.close()
         raise

@@ -136,6 +136,11 @@ class HubView(Protocol):
     def version(self) -> str: ...
 
     @property
+    def recorded(self) -> str:
+        """Where the evidence is on disk, of a view of recorded evidence; empty where the job is watched now."""
+        ...
+
+    @property
     def started_at(self) -> float: ...
 
     @property

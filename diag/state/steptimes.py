@@ -116,6 +116,11 @@ class StepTimes:
         recent = [seconds for at, _, _, seconds in self._seen if latest - at <= _RECENT_SECONDS]
         return statistics.median(recent if len(recent) >= 8 else [seconds for _, _, _, seconds in list(self._seen)[-8:]])
 
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """When the last step that was measured was reported, and how long it took."""
+        return (self._seen[-1][0], self._seen[-1][3]) if self._seen else None
+
     def median(self) -> float | None:
         return statistics.median(seconds for *_, seconds in self._seen) if self._seen else None
 

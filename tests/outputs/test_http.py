@@ -22,13 +22,10 @@ from hypothesis import strategies as st
 
 from diag.discovery import Target
 from diag.errors import DiagError
-from diag.model import Evidence
 from diag.observations import RankExited
 from diag.outputs.http import create_app, is_loopback
-from diag.outputs.page import first_page
 from diag.outputs.schema import Ranks, Report, Stacks
 from diag.outputs.server import CannotServe, PortTaken, serve
-from diag.outputs.view import ranks_json
 
 TOKEN = "s3cret"
 
@@ -182,15 +179,6 @@ def test_hub_that_holds_its_lock_is_reported_busy(hung: Any, monkeypatch: pytest
 # --- pages ---------------------------------------------------------------------------------------------------
 
 
-def test_first_page_tells_the_job_its_finding_and_its_ranks(hung: Any) -> None:
-    page = Page(ask(hung, "/").text)
-
-    assert "The job is hung; phase first_step" in page.text
-    assert "CRITICAL" in page.text and "hang / data_loading" in page.text
-    assert "__next__ (torch/utils/data/dataloader.py:741)" in page.text
-    assert "ranks 0-2: collective in all_reduce" in page.text
-
-
 @pytest.mark.parametrize("path", ["/", "/docs"])
 def test_pages_load_nothing_from_elsewhere(hung: Any, path: str) -> None:
     answer = ask(hung, path)
@@ -206,28 +194,6 @@ def test_docs_list_every_endpoint_of_the_contract(hung: Any) -> None:
     for path in ("/findings", "/ranks", "/ranks/{rank}/stacks", "/dump", "/metrics", "/healthz"):
         assert f"GET {path}" in text
     assert ask(hung, "/openapi.json").json()["info"]["version"] == hung.version
-
-
-def test_page_of_a_job_without_ranks_says_so(empty: Any) -> None:
-    assert "No rank was seen yet." in ask(empty, "/").text
-
-
-@given(text=st.text(st.characters(), max_size=60) | st.sampled_from(["<script>", "\"'><img src=x onerror=1>", "</pre>&"]))
-def test_no_text_of_the_job_becomes_markup(kit: Any, text: str) -> None:
-    plain, nasty = kit.FakeHub(), kit.FakeHub()
-    for hub, word in ((plain, "x"), (nasty, text)):
-        frames = (kit.Frame(word, word, 1),)
-        hub.tell(1000.0, kit.found(0, 1, host=word), kit.stack(0, frames))
-        evidence = (Evidence(word, word, 1.0, 0),)
-        hub.says.findings = [kit.finding(summary=word, advice=word, cause=word or "x", evidence=evidence)]
-        hub.says.lines = [kit.NotChecked(word, word, word or "x")]
-        hub.engine.advance(1040.0)
-
-    def tags(hub: Any, word: str) -> list[str]:
-        rows = ranks_json(hub.engine)
-        return Page(first_page(hub.report(), rows, word, run_id=word, version=word, nonce="n")).tags
-
-    assert tags(nasty, text) == tags(plain, "x")
 
 
 # --- who may ask ---------------------------------------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""A view of evidence on disk: the same page over what was recorded, with nobody to ask for more."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import diag
+from diag.discovery import Target
+from diag.engine import Engine
+from diag.errors import DiagError
+from diag.model import Placement
+from diag.outputs.view import ClusterFacts, Counters, FlameWanted
+
+__all__ = ["RecordedView"]
+
+
+class RecordedView:
+    """A HubView. `paths` is what the engine was told from: flame graphs are drawn from it again."""
+
+    takes_digests = False
+
+    def __init__(self, engine: Engine, paths: Sequence[Path], *, beyond_loopback: bool = False) -> None:
+        self.engine = engine
+        self.lock = threading.RLock()
+        self.run_id = paths[0].name
+        self.recorded = ", ".join(map(str, paths))
+        self.version = diag.__version__
+        self.started_at = engine.job.started_at or engine.now
+        self.counters = Counters(records_total=engine.records, log_lines_total=engine.job.log_lines)
+        self.token = secrets.token_urlsafe(24) if beyond_loopback else None
+        self.bound_beyond_loopback = beyond_loopback
+        self._paths = paths
+
+    def targets(self) -> Sequence[Target]:
+        return ()
+
+    async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
+        import asyncio
+
+        from diag.commands.flame import recorded
+
+        if wanted.native:
+            raise DiagError("recorded stacks have no native frames")
+        args = argparse.Namespace(source=self._paths[0], children=wanted.children, format=wanted.form, native=False)
+        return await asyncio.to_thread(recorded, args, place.rank)
+
+    async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
+        raise DiagError("this is recorded evidence: there is no process to look at",
+                        hint="its stacks are on the page, and in `diag replay`")
+
+    def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
+        return None
+
+    def refuse_digest(self, address: str) -> None:
+        pass
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
+    def cluster_facts(self) -> ClusterFacts | None:
+        return None
+
+    def other_ranks(self) -> list[dict[str, Any]]:
+        return []

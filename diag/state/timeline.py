@@ -1,0 +1,263 @@
+"""What the job did over its whole life, in few enough points to be drawn: phases, steps, GPUs, memory, networks. Judges nothing.
+
+All series share one grid of moments. When it is full, two neighbours become one and each is twice as long: an hour and a week
+take the same memory. Told observations and their told times alone fill it, so live and replay show the same.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from diag.observations import (
+    CgroupMemory,
+    GpuSample,
+    HostMemory,
+    InterfacesSeen,
+    Iteration,
+    MetricsLogged,
+    Observation,
+    ProcessTree,
+    RdmaPortsSeen,
+    SharedMemory,
+)
+from diag.state.gpustate import ranks_of_gpu
+from diag.state.job import JobState
+from diag.state.traffic import recent
+
+__all__ = ["BUCKETS", "UNITS", "Timeline"]
+
+BUCKETS: Final = 240
+_FIRST_SECONDS = 1.0
+_MOST_PHASES = 512
+_TRAFFIC_SECONDS = 15.0  # over which bytes a second are told: two or three readings
+_MOST_DRAWN = 16  # members of a series that are told one by one; of more their range, and each when asked for
+_LOSSES = ("loss", "lm loss")
+
+# Unit, and whether the highest of a moment counts (what a limit is held against) or the mean.
+UNITS: Final[Mapping[str, tuple[str, bool]]] = {
+    "step_seconds": ("seconds", False),
+    "loss": ("", False),
+    "gpu_utilization_ratio": ("ratio", False),
+    "gpu_memory_bytes": ("bytes", True),
+    "gpu_power_watts": ("watts", False),
+    "rank_rss_bytes": ("bytes", True),
+    "rank_cpu_ratio": ("ratio", False),
+    "memory_bytes": ("bytes", True),  # of the rank's memory cgroup, what cannot be taken back
+    "host_memory_bytes": ("bytes", True),
+    "shm_bytes": ("bytes", True),
+    "rdma_bytes_per_second": ("bytes/s", False),
+    "socket_bytes_per_second": ("bytes/s", False),
+}
+
+
+class _Series:
+    """One value a moment: NaN where nothing was read."""
+
+    __slots__ = ("counts", "highest", "sums")
+
+    def __init__(self, highest: bool) -> None:
+        self.highest = highest
+        self.sums = array("d", bytes(8 * BUCKETS))
+        self.counts = array("I", bytes(4 * BUCKETS))
+
+    def add(self, index: int, value: float) -> None:
+        if self.highest:
+            self.sums[index] = max(self.sums[index], value) if self.counts[index] else value
+            self.counts[index] = 1
+        else:
+            self.sums[index] += value
+            self.counts[index] += 1
+
+    def halve(self) -> None:
+        sums, counts = self.sums, self.counts
+        for index in range(BUCKETS // 2):
+            one, two = 2 * index, 2 * index + 1
+            if self.highest:
+                values = [sums[each] for each in (one, two) if counts[each]]
+                sums[index], counts[index] = max(values, default=0.0), min(1, len(values))
+            else:
+                sums[index], counts[index] = sums[one] + sums[two], counts[one] + counts[two]
+        for index in range(BUCKETS // 2, BUCKETS):
+            sums[index], counts[index] = 0.0, 0
+
+    def values(self, count: int) -> list[float | None]:
+        return [
+            _short(self.sums[index] / self.counts[index]) if self.counts[index] else None for index in range(count)
+        ]
+
+
+class Timeline:
+    """Told each observation after the job state has taken it."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._width = _FIRST_SECONDS
+        self._count = 0
+        self._series: dict[tuple[str, int | None], _Series] = {}
+        self._phases: deque[tuple[float, str]] = deque(maxlen=_MOST_PHASES)
+        self._phase = ""
+        self._step_at = 0.0
+        self._limits: dict[str, int] = {}
+
+    # -- being told ---------------------------------------------------------------------------------------
+
+    def observe(self, at: float, fact: Observation, job: JobState) -> None:
+        if job.phase != self._phase and at > 0:
+            self._phase = job.phase
+            self._phases.append((at, job.phase))
+            self._place(at)
+        take = _TAKES.get(type(fact))
+        if take is not None and at > 0:
+            take(self, at, fact, job)
+
+    def _place(self, at: float) -> int:
+        """The moment's number; makes room for it."""
+        if self._began is None:
+            self._began = at
+        index = int((at - self._began) / self._width)
+        while index >= BUCKETS:
+            for series in self._series.values():
+                series.halve()
+            self._width *= 2
+            self._count = (self._count + 1) // 2
+            index = int((at - self._began) / self._width)
+        self._count = max(self._count, index + 1)
+        return index
+
+    def _add(self, at: float, name: str, member: int | None, value: float | None) -> None:
+        if value is None or not math.isfinite(value):
+            return
+        index = self._place(at)
+        series = self._series.get((name, member))
+        if series is None:
+            series = self._series[(name, member)] = _Series(UNITS[name][1])
+        series.add(index, value)
+
+    def _tree(self, at: float, fact: ProcessTree, job: JobState) -> None:
+        rank = job.ranks.get(fact.rank) if fact.rank is not None else None
+        if rank is None or rank.tree is not fact:
+            return
+        self._add(at, "rank_rss_bytes", rank.rank, float(fact.main.rss_bytes))
+        self._add(at, "rank_cpu_ratio", rank.rank, rank.cpu_ratio)
+
+    def _gpu(self, at: float, fact: GpuSample, job: JobState) -> None:
+        self._add(at, "gpu_utilization_ratio", fact.index, fact.utilization_ratio)
+        self._add(at, "gpu_power_watts", fact.index, fact.power_watts)
+        if fact.memory_used_bytes is not None:
+            self._add(at, "gpu_memory_bytes", fact.index, float(fact.memory_used_bytes))
+        if fact.memory_total_bytes is not None:
+            self._limits["gpu_memory_bytes"] = fact.memory_total_bytes
+
+    def _cgroup(self, at: float, fact: CgroupMemory, job: JobState) -> None:
+        self._add(at, "memory_bytes", None, float(fact.needed_bytes))
+        if fact.limit_bytes is not None:
+            self._limits["memory_bytes"] = fact.limit_bytes
+
+    def _host(self, at: float, fact: HostMemory, job: JobState) -> None:
+        self._add(at, "host_memory_bytes", None, float(fact.total_bytes - fact.available_bytes))
+        self._limits["host_memory_bytes"] = fact.total_bytes
+
+    def _shm(self, at: float, fact: SharedMemory, job: JobState) -> None:
+        self._add(at, "shm_bytes", None, float(fact.size_bytes - fact.available_bytes))
+        self._limits["shm_bytes"] = fact.size_bytes
+
+    def _network(self, at: float, fact: RdmaPortsSeen | InterfacesSeen, job: JobState) -> None:
+        traffic = recent(job.network, at - _TRAFFIC_SECONDS)
+        if traffic is None:
+            return
+        self._add(at, "rdma_bytes_per_second", None, traffic.rdma)
+        self._add(at, "socket_bytes_per_second", None, traffic.sockets)
+
+    def _step(self, at: float, fact: Iteration | MetricsLogged, job: JobState) -> None:
+        step = job.steps.last
+        if step is not None and step[0] != self._step_at:
+            self._step_at = step[0]
+            self._add(at, "step_seconds", None, step[1])
+        told = dict(fact.metrics)
+        self._add(at, "loss", None, next((told[name] for name in _LOSSES if name in told), None))
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def to_json(self, job: JobState) -> dict[str, Any]:
+        """`diag.timeline/1`: values are those of `count` moments of `width_seconds` from `began` on (null: nothing was read).
+
+        A series with many members (GPUs, ranks) is told as its lowest, mean and highest.
+        """
+        names: dict[str, list[int | None]] = {}
+        for name, member in self._series:
+            names.setdefault(name, []).append(member)
+        series = []
+        for name in (name for name in UNITS if name in names):
+            members = sorted(names[name], key=lambda member: -1 if member is None else member)
+            if len(members) <= _MOST_DRAWN:
+                series += [self._member(name, member, job) for member in members]
+            else:
+                series.append(self._band(name, [member for member in members if member is not None]))
+        return {
+            "schema": "diag.timeline/1",
+            "began": self._began,
+            "width_seconds": self._width,
+            "count": self._count,
+            "phases": [{"phase": phase, "at": at} for at, phase in self._phases],
+            "series": series,
+            "limits": dict(self._limits),
+        }
+
+    def of_rank(self, rank: int, job: JobState) -> dict[str, Any]:
+        """The same of one rank alone: its process, and its GPU where that is known."""
+        members = [key for key in self._series if key[1] is not None and self._is_of(key, rank, job)]
+        order = list(UNITS)
+        found = [self._member(name, member, job) for name, member in sorted(members, key=lambda key: order.index(key[0]))]
+        return {**self.to_json(job), "series": found}
+
+    @staticmethod
+    def _is_of(key: tuple[str, int | None], rank: int, job: JobState) -> bool:
+        name, member = key
+        if name.startswith("gpu_"):
+            return member is not None and rank in ranks_of_gpu(member, job)
+        return member == rank
+
+    def _member(self, name: str, member: int | None, job: JobState) -> dict[str, Any]:
+        told: dict[str, Any] = {"name": name, "unit": UNITS[name][0], "values": self._series[(name, member)].values(self._count)}
+        if member is not None:
+            gpu = name.startswith("gpu_")
+            told["gpu" if gpu else "rank"] = member
+            if gpu:
+                told["ranks"] = list(ranks_of_gpu(member, job))
+        return told
+
+    def _band(self, name: str, members: Iterable[int]) -> dict[str, Any]:
+        columns = [self._series[(name, member)].values(self._count) for member in members]
+        rows = [[value for value in row if value is not None] for row in zip(*columns, strict=True)]
+        return {
+            "name": name, "unit": UNITS[name][0], "members": len(columns),
+            "low": [min(row) if row else None for row in rows],
+            "values": [_short(sum(row) / len(row)) if row else None for row in rows],
+            "high": [max(row) if row else None for row in rows],
+        }  # fmt: skip
+
+
+def _short(value: float) -> float:
+    """Four digits: a drawing shows no more.
+
+    >>> _short(123456.0), _short(0.123456)
+    (123500.0, 0.1235)
+    """
+    return float(f"{value:.4g}")
+
+
+_TAKES: Mapping[type[Observation], Callable[[Timeline, float, Any, JobState], None]] = {
+    ProcessTree: Timeline._tree,
+    GpuSample: Timeline._gpu,
+    CgroupMemory: Timeline._cgroup,
+    HostMemory: Timeline._host,
+    SharedMemory: Timeline._shm,
+    RdmaPortsSeen: Timeline._network,
+    InterfacesSeen: Timeline._network,
+    Iteration: Timeline._step,
+    MetricsLogged: Timeline._step,
+}

@@ -1,0 +1,223 @@
+"""What the page hears: /state, /events, /timeline, its files; live and of recorded evidence the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from diag.outputs import events as events_module
+from diag.outputs.events import MOST_LISTENERS, Events, TooMany
+from diag.outputs.http import create_app
+from diag.outputs.recorded import RecordedView
+from diag.replay import replay
+from tests.outputs.test_http import ask
+
+CAPTURES = Path(__file__).parent.parent / "captures"
+HANG = CAPTURES / "gpu-drills/data-hang-TP2-PP2-EP2"
+WEB = Path(events_module.__file__).parent.parent / "web"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> RecordedView:
+    return RecordedView(replay([HANG])[0], [HANG])
+
+
+def test_state_has_all_that_the_page_shows(hung: Any) -> None:
+    told = ask(hung, "/state").json()
+
+    assert told["schema"] == "diag.state/1"
+    assert told["report"]["sentence"].startswith("The job is hung; phase first_step")
+    [finding] = told["report"]["findings"]
+    assert (finding["id"], finding["opened_at"] > finding["since"] - 1) == ("hang", True)
+    assert [row["rank"] for row in told["ranks"]] == [0, 1, 2, 3]
+    assert told["stacks"] and told["timeline"]["schema"] == "diag.timeline/1"
+
+
+def test_nothing_changes_in_the_state_while_only_time_passes(hung: Any) -> None:
+    before = ask(hung, "/state").json()
+    hung.engine.advance(hung.engine.now + 7.0)
+    after = ask(hung, "/state").json()
+
+    assert before.pop("now") != after.pop("now")
+    assert before == after
+
+
+def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(recorded: RecordedView) -> None:
+    told = ask(recorded, "/state").json()
+
+    assert told["head"]["recorded"] == str(HANG)
+    [finding] = told["report"]["findings"]
+    assert (finding["id"], finding["class"], finding["ranks"]) == ("hang", "data_loading", [2])
+    assert {row["rank"]: row["state"] for row in told["ranks"]} == {0: "stalled", 1: "stalled", 2: "hung", 3: "stalled"}
+    assert ask(recorded, "/dump").status_code == 409
+    drawn = ask(recorded, "/ranks/2/flame")
+    assert drawn.status_code == 200 and "diag: rank 2" in drawn.text and "<script" not in drawn.text
+
+
+def test_timeline_of_a_rank_is_of_its_process_and_its_gpu(recorded: RecordedView) -> None:
+    told = ask(recorded, "/timeline?rank=2").json()
+    series = {one["name"]: one for one in told["series"]}
+
+    assert series["gpu_utilization_ratio"]["ranks"] == [2] and series["rank_rss_bytes"]["rank"] == 2
+    assert {len(one["values"]) for one in told["series"]} == {told["count"]}
+    assert [phase["phase"] for phase in told["phases"]][-2:] == ["first_step", "steady"]
+
+
+def test_manual_page_of_a_finding_in_both_languages(hung: Any) -> None:
+    assert "Meaning" in ask(hung, "/explain/hang").json()["sections"]
+    assert "含义" in ask(hung, "/explain/hang?lang=zh").json()["sections"]
+    assert ask(hung, "/explain/hnag").status_code == 404
+
+
+def test_page_and_its_files_come_from_here_alone(hung: Any) -> None:
+    named = re.findall(r'(?:src|href)="([^"]+)"', ask(hung, "/").text)
+    assert "assets/app.js" in named
+    for name in named:
+        assert name.startswith("assets/") or not ("//" in name or name.startswith("/")), name
+    for file in WEB.rglob("*.js"):
+        answer = ask(hung, f"/assets/{file.relative_to(WEB)}")
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/javascript")
+        for imported in re.findall(r'\b(?:from|import)\s*"([^"\s]+)"', answer.text):
+            assert (file.parent / imported).is_file(), f"{file.name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", ["../__init__.py", "..%2f__init__.py", "vendor/../../cli.py", "vendor", "", "README.md"])
+def test_no_other_file_is_served(hung: Any, name: str) -> None:
+    assert ask(hung, f"/assets/{name}").status_code == 404
+
+
+# --- events ----------------------------------------------------------------------------------------------------
+
+
+class Looks:
+    """What `Events` is told to show, look by look; the last again and again."""
+
+    def __init__(self, *told: dict[str, Any]) -> None:
+        self.told = list(told)
+        self.count = 0
+
+    async def __call__(self) -> dict[str, Any]:
+        self.count += 1
+        return dict(self.told.pop(0) if len(self.told) > 1 else self.told[0])
+
+
+def parts(report: str, *rows: tuple[int, str]) -> dict[str, Any]:
+    return {"report": report, "ranks": [{"rank": rank, "state": state} for rank, state in rows]}
+
+
+async def heard(stream: AsyncIterator[bytes], count: int) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    while len(found) < count:
+        chunk = (await asyncio.wait_for(stream.__anext__(), 10)).decode()
+        match = re.fullmatch(r"event: (\w+)\ndata: (.*)\n\n", chunk)
+        if match:
+            found.append((match[1], json.loads(match[2])))
+    return found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "LOOK_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_only_what_changed_is_told_again() -> None:
+    async def play() -> list[tuple[str, Any]]:
+        shown = Events(Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (1, "hung"))))
+        stream = await shown.listen()
+        found = await heard(stream, 3)
+        shown.close()
+        return found
+
+    assert asyncio.run(play()) == [
+        ("report", "a"),
+        ("ranks", {"whole": True, "rows": [{"rank": 0, "state": "running"}, {"rank": 1, "state": "running"}]}),
+        ("ranks", {"whole": False, "rows": [{"rank": 1, "state": "hung"}]}),
+    ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_listener_that_does_not_read_gets_the_latest_and_holds_no_more() -> None:
+    async def play() -> list[tuple[str, Any]]:
+        looks = Looks(*(parts(f"say {n}", (0, f"state {n}")) for n in range(200)))
+        shown = Events(looks)
+        stream = await shown.listen()
+        while len(looks.told) > 1:
+            await asyncio.sleep(0.01)
+        found = await heard(stream, 2)
+        shown.close()
+        return found
+
+    assert asyncio.run(play()) == [("report", "say 199"), ("ranks", {"whole": True, "rows": [{"rank": 0, "state": "state 199"}]})]
+
+
+@pytest.mark.usefixtures("quick")
+def test_nobody_looks_when_nobody_listens_any_more() -> None:
+    async def play() -> tuple[int, int]:
+        looks = Looks(parts("a", (0, "running")))
+        shown = Events(looks)
+        stream = await shown.listen()
+        await heard(stream, 2)
+        await stream.aclose()  # type: ignore[attr-defined]
+        task = shown._task
+        assert task is not None
+        await asyncio.wait_for(task, 10)
+        before = looks.count
+        await asyncio.sleep(0.05)
+        return before, looks.count
+
+    before, after = asyncio.run(play())
+    assert before == after
+
+
+def test_listeners_are_counted_and_the_end_of_the_server_ends_them() -> None:
+    async def play() -> bytes:
+        shown = Events(Looks(parts("a", (0, "running"))))
+        streams = [await shown.listen() for _ in range(MOST_LISTENERS)]
+        with pytest.raises(TooMany):
+            await shown.listen()
+        told = streams[0]
+        await heard(told, 1)
+        shown.close()
+        last = b""
+        async for chunk in told:
+            last = chunk
+        return last
+
+    assert asyncio.run(play()) == b"event: end\ndata: {}\n\n"
+
+
+def test_look_that_fails_is_told_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken() -> dict[str, Any]:
+        raise OSError("no luck")
+
+    async def play() -> list[tuple[str, Any]]:
+        shown = Events(broken)
+        found = await heard(await shown.listen(), 1)
+        shown.close()
+        return found
+
+    assert asyncio.run(play()) == [("trouble", {"detail": "OSError: no luck"})]
+
+
+def test_app_streams_what_the_engine_says(hung: Any) -> None:
+    async def play() -> str:
+        app = create_app(hung)
+        text = ""
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            closing = asyncio.get_running_loop().call_later(1.5, app.state.events.close)
+            answer = await client.get("/events")
+            text = answer.text
+            closing.cancel()
+        return text
+
+    text = asyncio.run(play())
+    assert "event: report\ndata: {" in text and '"sentence":"The job is hung' in text
+    assert text.endswith("event: end\ndata: {}\n\n")
