@@ -1,4 +1,4 @@
-"""Server-sent events of what page and `diag top` show: one look a second at the engine, while somebody listens.
+"""Server-sent events of what page and `diag top` show: a look a second at the engine, while somebody listens.
 
 A listener that reads slowly gets the latest of each part, not all that was in between: it holds a mailbox, not a queue.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = ["LOOK_SECONDS", "MOST_LISTENERS", "Events", "TooMany"]
 LOOK_SECONDS = 1.0  # ours: as often as the engine checks
 MOST_LISTENERS = 32
 _SLOW_PARTS: Mapping[str, int] = {"timeline": 5, "nodes": 5}  # looks from one to the next: what is large and changes slowly
+_COST_RATIO = 0.05  # of the server's time: thousands of ranks are looked at more seldom
+_LONGEST_PAUSE_SECONDS = 10.0
 _QUIET_SECONDS = 15.0  # a comment is sent then, by which proxies and clients know that we live
 
 
@@ -108,6 +111,7 @@ class Events:
     async def _run(self) -> None:
         looks = 0
         while self._mailboxes:
+            began = time.monotonic()
             try:
                 parts = await self._look()
             except Exception as error:  # the hub is busy, or a bug: the page says so, and the next look may do
@@ -116,7 +120,8 @@ class Events:
             else:
                 self._take(parts, looks)
             looks += 1
-            await asyncio.sleep(LOOK_SECONDS)
+            took = time.monotonic() - began
+            await asyncio.sleep(max(LOOK_SECONDS, min(took / _COST_RATIO, _LONGEST_PAUSE_SECONDS)))
         self._parts, self._rows = {}, {}  # who comes next gets what is true then
 
     def _take(self, parts: dict[str, Any], looks: int) -> None:

@@ -177,6 +177,32 @@ def test_nobody_looks_when_nobody_listens_any_more() -> None:
     assert before == after
 
 
+@pytest.mark.usefixtures("quick")
+def test_looks_that_cost_much_are_made_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+    sleep = asyncio.sleep
+
+    async def look() -> dict[str, Any]:
+        await sleep(0.05)
+        return parts("a", (0, "running"))
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+        await sleep(0)
+
+    async def play() -> None:
+        shown = Events(look)
+        stream = await shown.listen()
+        monkeypatch.setattr(events_module.asyncio, "sleep", pause)
+        await heard(stream, 2)
+        while not paused:
+            await sleep(0.01)
+        shown.close()
+
+    asyncio.run(play())
+    assert paused[0] >= 0.05 * 20
+
+
 def test_listeners_are_counted_and_the_end_of_the_server_ends_them() -> None:
     async def play() -> bytes:
         shown = Events(Looks(parts("a", (0, "running"))))
