@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -188,6 +189,12 @@ _NAMES = frozenset({
 })
 # fmt: on
 _SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
+# https://user:PASSWORD@host, and parameters such as ?token=, ?X-Amz-Signature= and ?sig= (Azure's).
+_SECRETS_OF_URLS = re.compile(
+    r"(://[^/@\s:]*:)[^/@\s]+(?=@)"
+    r"|([?&][^=&#\s]{0,64}?(?:token|secret|sig|key|passw|credential)[^=&#\s]{0,64}=)[^&#\s]+",
+    re.IGNORECASE,
+)
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
 
 
@@ -196,6 +203,8 @@ def redacted(words: Sequence[str]) -> list[str]:
 
     >>> redacted(["swift", "sft", "--hub_token", "hf_x", "--wandb_api_key=y", "--max_length", "128"])
     ['swift', 'sft', '--hub_token', '***', '--wandb_api_key=***', '--max_length', '128']
+    >>> redacted(["--dataset", "https://me:pw@host/a.jsonl?X-Amz-Signature=b1&part=2"])
+    ['--dataset', 'https://me:***@host/a.jsonl?X-Amz-Signature=***&part=2']
     """
     kept: list[str] = []
     hide = False
@@ -207,7 +216,7 @@ def redacted(words: Sequence[str]) -> list[str]:
         elif secret and equals and (word.startswith("-") or name.isidentifier()):
             kept.append(f"{name}=***")
         else:
-            kept.append(word)
+            kept.append(_SECRETS_OF_URLS.sub(r"\1\2***", word) if "://" in word else word)
         hide = secret and not equals and word.startswith("-")
     return kept
 
