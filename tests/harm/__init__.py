@@ -1,0 +1,1 @@
+"""What is done to diag itself while it watches a job, hundreds of times: `python -m tests.harm`. The job must not notice."""
