@@ -1,6 +1,6 @@
 """A job whose output and exit code are known beforehand: ranks that print numbered lines. Standard library only.
 
-`python job.py RESULTS RANKS SECONDS CODE [burst MB] [churn]`: each rank prints numbered lines and writes how it ended into RESULTS;
+`python job.py RESULTS RANKS SECONDS CODE [burst MB] [churn]`: each rank prints numbered lines and writes how it ended to RESULTS;
 the job ends with CODE. burst: rank 0 prints so many MB at once in the middle. churn: three attempts, one after the other.
 """
 

@@ -10,7 +10,8 @@ import pytest
 from tests.harm.faults import FAULTS
 from tests.harm.trial import run_trial
 
-SHORT = ("sidecar-killed", "hub-killed", "hub-no-files", "disk-full", "clock-jumps", "nvml-hangs", "pyspy-garbage", "half-requests")
+SHORT = ("sidecar-killed", "hub-killed", "hub-no-files", "disk-full",
+         "clock-jumps", "nvml-hangs", "pyspy-garbage", "half-requests")
 
 
 @pytest.mark.live
