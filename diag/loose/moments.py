@@ -33,8 +33,8 @@ def moments_of(files: list[LooseFile], notes: list[str]) -> list[Moment]:
     moments = [moment for moment in moments if moment.first or moment.rest]
     known = set.intersection(*(set(moment.cpu_seconds) for moment in moments)) if moments else set()
     if len(moments) > 1 and not known:
-        names = ", ".join(moment.name or "(the folder itself)" for moment in moments)
-        notes.append(f"nothing tells the order of the moments {names}: taken by name")
+        said = ", ".join(moment.name or "(the folder itself)" for moment in moments)
+        notes.append(f"nothing tells the order of the moments {said}: taken by name")
     return sorted(moments, key=lambda moment: (sum(moment.cpu_seconds[pid] for pid in known), moment.name))
 
 
