@@ -143,7 +143,9 @@ def _one(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
     if path.is_dir():
         yield from _directory(path, notes, unended)
     elif str(path) != "-" and not path.exists():
-        raise DiagError(f"{path} does not exist", exit_code=2)
+        from diag.suggest import file_beside
+
+        raise DiagError(f"{path} does not exist", hint=file_beside(path), exit_code=2)
     elif _is_log(path):  # beside evidence of other kinds; of a pipe as well, which can be read once only
         yield from _plain(path, notes, None, False)
     elif path.name.endswith((".tar", ".tar.gz", ".tgz")) or _is_archive(path):

@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise DiagError("there is no command to run", hint="diag run -- torchrun --nproc_per_node 8 train.py", exit_code=2)
+    if words[0].startswith("-"):
+        _refuse_option(words)
     from diag import command as commands
     from diag import signals
 
@@ -80,6 +82,16 @@ def run(args: argparse.Namespace) -> int:
         return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
     finally:
         prepared.witness.close()
+
+
+def _refuse_option(words: list[str]) -> None:
+    """Raises DiagError where diag's own option stands behind `--`, or two `--` in a row."""
+    parser = argparse.ArgumentParser()
+    add(parser)
+    name = words[0].partition("=")[0]
+    if name in parser._option_string_actions:
+        raise DiagError(f"{name} is an option of diag, but stands after `--`, where CMD begins", exit_code=2,
+                        hint=f"diag run {name} ... -- CMD")
 
 
 class _Runner:
@@ -109,7 +121,9 @@ class _Runner:
         from diag import command as commands
         from diag import signals
         from diag.relay import Relay
+        from diag.settings import unread_variables
 
+        self.notes += [f"diag: {line}" for line in unread_variables(os.environ)]
         run_dir = self._make_run_dir()
         outlets = self._open_outlets(run_dir)
         env = self._environment(run_dir)
