@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NO_TERMINAL, _NARROWEST, _WIDEST = 80, 40, 160  # columns of a panel
+
 __all__ = ["add", "run"]
 
 
@@ -366,7 +368,10 @@ def _own_certificate(hub: Hub) -> str | None:
     return str(path.absolute()) if path is not None else None
 
 
-def _width() -> int:
-    import shutil
-
-    return max(60, min(160, shutil.get_terminal_size().columns))
+def _width(fd: int = 2) -> int:
+    """Columns for lines on this descriptor; 80 where it is no terminal."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(fd).columns or _NO_TERMINAL
+    except (OSError, ValueError):
+        columns = _NO_TERMINAL
+    return max(_NARROWEST, min(_WIDEST, columns))

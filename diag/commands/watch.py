@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=1))
     else:
-        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width(),
+        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width(1),
                           lang=language_for(sys.stdout, settings.lang)))
     return 10 if found(document) and not args.exit_zero else 0
 
