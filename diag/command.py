@@ -277,12 +277,13 @@ def terminal_env(
     >>> terminal_env(False)
     {}
     >>> sorted(terminal_env(True, {"NO_COLOR": "1", "LINES": "24"}, os.terminal_size((100, 30))))
-    ['COLUMNS', 'PYTHONUNBUFFERED']
+    ['COLUMNS', 'PYTHONUNBUFFERED', 'TQDM_NCOLS']
     """
     if not stdout_is_tty:
         return {}
     columns, lines = size if size is not None else shutil.get_terminal_size()
-    wanted = {"COLUMNS": str(columns), "LINES": str(lines)}
+    # tqdm 4.66 and later; since 4.70 it asks the file it writes to, and COLUMNS no more, and alone leaves the last column free.
+    wanted = {"COLUMNS": str(columns), "LINES": str(lines), "TQDM_NCOLS": str(max(1, columns - 1))}
     if unbuffered:
         wanted["PYTHONUNBUFFERED"] = "1"
     if not environ.get("NO_COLOR") and environ.get("TERM") != "dumb":

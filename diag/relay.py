@@ -26,6 +26,8 @@ _NEWLINE_WAIT_S = 0.25  # ours: how long a message waits for the job to end its 
 _MAINTAIN_S = 1.0
 _REDRAW_BYTES = 1024  # ours: a longer partial line is no progress bar
 _UP = re.compile(rb"\x1b\[(\d*)[AF]")  # the cursor goes up
+_UNFINISHED = re.compile(rb"\x1b(?:\[\d*)?\Z")
+_LONGEST_UP = 8
 _MOST_LINES = 500  # of a terminal
 _BLOCK_BYTES = 1 << 16
 _GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET)  # reader closed, terminal hung up
@@ -304,6 +306,7 @@ class _Line:
     def __init__(self) -> None:
         self._tail = b""
         self._below = 0  # lines below the cursor's that the job has drawn
+        self._cut_off = b""  # of a sequence whose rest is still to come
         self._block: bytes | None = None  # since the cursor went up last; None while it stands below all lines
 
     @property
@@ -317,12 +320,16 @@ class _Line:
     def feed(self, data: bytes) -> None:
         cut = data.rfind(b"\n") + 1
         self._tail = data[max(cut, len(data) - 8192):] if cut else (self._tail + data[-8192:])[-8192:]
+        data, self._cut_off = self._cut_off + data, b""
+        unfinished = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_UP))
+        if unfinished is not None:
+            data, self._cut_off = data[: unfinished.start()], unfinished[0]
         if self._block is None and not _UP.search(data):
             return
         done = 0
         for match in _UP.finditer(data):
             self._go_down(data[done : match.start()])
-            self._below += min(int(match[1] or 1), _MOST_LINES) if len(match[1]) < 6 else 0
+            self._below += min(int(match[1] or 1), _MOST_LINES) if len(match[1]) < _LONGEST_UP else 0
             self._block = b""
             done = match.end()
         self._go_down(data[done:])
