@@ -53,6 +53,7 @@ tell() {{ : > {told}; zle complete-word; print -r -- DONE >> {told} }}
 zle -C complete-word complete-word _main_complete; zle -N tell; bindkey '^T' tell; unsetopt beep; PS1='> '; print READY
 """
     script.parent.joinpath("setup.zsh").write_text(setup)
+    told.unlink(missing_ok=True)
     pid, fd = pty.fork()
     if pid == 0:
         os.chdir(cwd)
