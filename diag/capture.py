@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -139,9 +139,11 @@ class JournalReader:
     # A line of a capture from a stranger cannot make us hold more than this in memory.
     MAX_LINE = 64 << 20
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Path], passed: Callable[[float], None] = lambda size: None) -> None:
+        """`passed` is told how many bytes were read, as they lie on disk."""
         self.paths = paths
         self.notes = JournalNotes()
+        self._passed = passed
 
     def __iter__(self) -> Iterator[Record]:
         for path in self.paths:
@@ -175,6 +177,7 @@ class JournalReader:
         self.notes.unended = False
         while True:
             chunk = file.read(1 << 16)
+            self._passed(len(chunk))
             if not chunk:
                 break
             self.notes.unended = True

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from diag import __version__
 from diag.errors import DiagError
@@ -25,21 +26,32 @@ VERBS: dict[str, tuple[str, str]] = {
     "estimate": ("diag.commands.estimate", "GPU and host memory that CMD will need, the save included"),
     "rules": ("diag.commands.rules", "test and list the rules for lines of logs"),
     "explain": ("diag.commands.explain", "the manual page of a finding"),
+    "completion": ("diag.commands.completion", "the script by which your shell completes diag's commands"),
 }
+
+_WITH_COMMAND = ("run", "doctor", "estimate")  # those that take `-- CMD ...`
 
 _EPILOG = """exit codes: 0 clear, 1 diag itself failed, 2 usage, 10 findings of level warning or above;
 `diag run` returns CMD's own code (128+n when CMD died of signal n)."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as diag does everywhere: `error:` and `hint:`."""
+
+    def error(self, message: str) -> NoReturn:
+        _say(DiagError(message, hint=_near_choice(message) or f"{self.prog} --help"))
+        self.exit(2)
+
+
 def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
     """The parser; with `verb` only that one's options are loaded, with None all of them (documentation, tests)."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="diag",
         description="Diagnostics for distributed training: which rank, why, on what evidence, and what to change.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"diag {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"diag {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     for name, (module, text) in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -58,25 +70,83 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help()
         return 2
-    args = parser.parse_args(words)
-    if args.verb is None:
-        parser.print_help()
-        return 2
     try:
+        if not words[0].startswith("-") and not verb:
+            raise _no_verb(words)
+        args, unknown = parser.parse_known_args(words)
+        if unknown:
+            raise _not_understood(parser, verb, words, unknown)
+        if args.verb is None:
+            parser.print_help()
+            return 2
         code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
         if sys.stdout is not None:  # closed by who called
             sys.stdout.flush()
         return code
     except DiagError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"\nhint: {error.hint}", file=sys.stderr)
+        _say(error)
         return error.exit_code
     except BrokenPipeError:  # `diag replay ... | head`: nobody reads on, nor may Python say so when it flushes at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _say(error: DiagError) -> None:
+    print(f"error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"\nhint: {error.hint}", file=sys.stderr)
+
+
+def _near_choice(message: str) -> str:
+    """For argparse's `invalid choice: 'svgg' (choose from 'svg', 'speedscope')`; its quotes differ by Python's version."""
+    wrong, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
+    if not choices:
+        return ""
+    from diag.suggest import did_you_mean
+
+    return did_you_mean(wrong.strip("'\""), [word.strip("'\"") for word in choices.rstrip(")").split(", ")])
+
+
+def _no_verb(words: Sequence[str]) -> DiagError:
+    import shlex
+    import shutil
+
+    from diag.suggest import did_you_mean
+
+    hint = did_you_mean(words[0], VERBS, "`diag {}`")
+    if not hint and shutil.which(words[0]):
+        hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
+    return DiagError(f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2)
+
+
+def _not_understood(parser: argparse.ArgumentParser, verb: str, words: Sequence[str], unknown: Sequence[str]) -> DiagError:
+    """Options and words of the line that the verb does not have."""
+    from diag.suggest import did_you_mean
+
+    wrong = next((word for word in unknown if word.startswith("-")), unknown[0])
+    name = wrong.partition("=")[0]
+    said = f"diag {verb}".rstrip()
+    if not wrong.startswith("-"):
+        return DiagError(f"{said} takes no further word {wrong!r}", hint=f"{said} --help", exit_code=2)
+    options = _options(parser, words)
+    hint = did_you_mean(name, options) if name.startswith("--") else ""
+    if not hint and verb in _WITH_COMMAND and "--" not in words:
+        hint = f"an option of the command stands after it, or after `--`: {said} [options] -- CMD ..."
+    return DiagError(f"{said} has no option {name}", hint=hint or f"{said} --help lists them", exit_code=2)
+
+
+def _options(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """Those that may stand in this line: of the verb, and of the verb below it (`diag rules list`)."""
+    options: list[str] = []
+    for action in parser._actions:
+        options += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for index, word in enumerate(words):
+                if word in action.choices:
+                    return _options(action.choices[word], words[index + 1 :]) or options
+    return options
 
 
 if __name__ == "__main__":

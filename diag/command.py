@@ -180,7 +180,7 @@ def _spawn(
             raise CommandNotFound(
                 f"error: cannot run {path}: the interpreter in its first line does not exist; hint: correct its #! line"
             ) from error
-        raise CommandNotFound(_not_found(argv[0])) from error
+        raise CommandNotFound(_not_found(argv[0], env)) from error
     except OSError as error:
         reason = "it is a directory" if Path(path).is_dir() else (error.strerror or str(error)).lower()
         raise CommandNotExecutable(_not_executable(path, reason)) from error
@@ -199,12 +199,21 @@ def _find(name: str, env: Mapping[str, str]) -> str:
             refused = refused or candidate
     if refused is not None:
         raise CommandNotExecutable(_not_executable(refused, "permission denied"))
-    raise CommandNotFound(_not_found(name))
+    raise CommandNotFound(_not_found(name, env))
 
 
-def _not_found(name: str) -> str:
-    where = "no such file" if "/" in name else "no such command in PATH"
-    return f"error: cannot run {name!r}: {where}; hint: check the word after `--`, and that its environment is active"
+def _not_found(name: str, env: Mapping[str, str]) -> str:
+    from diag.suggest import command_in_path, file_beside
+
+    if "/" in name:
+        hint = file_beside(Path(name))
+        return f"error: cannot run {name!r}: no such file; hint: {hint or 'check the word after `--`'}"
+    hint = "check the word after `--`, and that its environment is active"
+    if name.endswith(".py") and Path(name).is_file():
+        hint = f"name its interpreter (python {name})"
+    elif near := command_in_path(name, env.get("PATH", os.defpath)):
+        hint = f"did you mean {near}? Else {hint}"
+    return f"error: cannot run {name!r}: no such command in PATH; hint: {hint}"
 
 
 def _not_executable(path: str, reason: str) -> str:
@@ -268,12 +277,13 @@ def terminal_env(
     >>> terminal_env(False)
     {}
     >>> sorted(terminal_env(True, {"NO_COLOR": "1", "LINES": "24"}, os.terminal_size((100, 30))))
-    ['COLUMNS', 'PYTHONUNBUFFERED']
+    ['COLUMNS', 'PYTHONUNBUFFERED', 'TQDM_NCOLS']
     """
     if not stdout_is_tty:
         return {}
     columns, lines = size if size is not None else shutil.get_terminal_size()
-    wanted = {"COLUMNS": str(columns), "LINES": str(lines)}
+    # tqdm 4.66 and later; since 4.70 it asks the file it writes to, and COLUMNS no more, and alone leaves the last column free.
+    wanted = {"COLUMNS": str(columns), "LINES": str(lines), "TQDM_NCOLS": str(max(1, columns - 1))}
     if unbuffered:
         wanted["PYTHONUNBUFFERED"] = "1"
     if not environ.get("NO_COLOR") and environ.get("TERM") != "dumb":

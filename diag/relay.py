@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import threading
 import time
@@ -24,6 +25,11 @@ IDLE_S = 0.05  # ours: where inotify does not work; the first line after a silen
 _NEWLINE_WAIT_S = 0.25  # ours: how long a message waits for the job to end its line before it breaks the line
 _MAINTAIN_S = 1.0
 _REDRAW_BYTES = 1024  # ours: a longer partial line is no progress bar
+_UP = re.compile(rb"\x1b\[(\d*)[AF]")  # the cursor goes up
+_UNFINISHED = re.compile(rb"\x1b(?:\[\d*)?\Z")
+_LONGEST_UP = 8
+_MOST_LINES = 500  # of a terminal
+_BLOCK_BYTES = 1 << 16
 _GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET)  # reader closed, terminal hung up
 
 OnOutput = Callable[[str, bytes, int], object]
@@ -242,12 +248,14 @@ class _Writer:
 
     def _put(self, data: bytes) -> None:
         cut = 0
-        if self._messages:
+        if self._messages and not self._line.moves_up and not _UP.search(data):
             cut = data.rfind(b"\n") + 1
             if cut or self._line.at_start:
                 self._write(data[:cut])
                 self._speak()
         self._write(data[cut:])
+        if self._messages and data and self._line.moves_up:  # between two of its frames, not at one of its line breaks
+            self._speak()
         if self._messages and len(data) < CHUNK and time.monotonic() - self._said_at > _NEWLINE_WAIT_S:
             self._speak()
 
@@ -292,25 +300,60 @@ class _Writer:
 
 
 class _Line:
-    """The job's unfinished line, as far as it must be known to put a message below it."""
+    """The job's unfinished line, as far as it must be known to put a message below it; and of a job that draws several lines
+    again and again by moving the cursor up (nested bars of tqdm, rich's live display) all that is below the cursor."""
 
     def __init__(self) -> None:
         self._tail = b""
+        self._below = 0  # lines below the cursor's that the job has drawn
+        self._cut_off = b""  # of a sequence whose rest is still to come
+        self._block: bytes | None = None  # since the cursor went up last; None while it stands below all lines
 
     @property
     def at_start(self) -> bool:
-        return not self._tail
+        return not self._tail and self._block is None
+
+    @property
+    def moves_up(self) -> bool:
+        return self._block is not None
 
     def feed(self, data: bytes) -> None:
         cut = data.rfind(b"\n") + 1
         self._tail = data[max(cut, len(data) - 8192):] if cut else (self._tail + data[-8192:])[-8192:]
+        data, self._cut_off = self._cut_off + data, b""
+        unfinished = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_UP))
+        if unfinished is not None:
+            data, self._cut_off = data[: unfinished.start()], unfinished[0]
+        if self._block is None and not _UP.search(data):
+            return
+        done = 0
+        for match in _UP.finditer(data):
+            self._go_down(data[done : match.start()])
+            self._below += min(int(match[1] or 1), _MOST_LINES) if len(match[1]) < _LONGEST_UP else 0
+            self._block = b""
+            done = match.end()
+        self._go_down(data[done:])
+
+    def _go_down(self, data: bytes) -> None:
+        lines = data.count(b"\n")
+        if self._block is None:
+            return
+        self._block += data
+        self._below -= lines
+        if self._below < 0 or len(self._block) > _BLOCK_BYTES:  # it goes on below as any output does
+            self._below, self._block = 0, None
 
     def leave(self) -> bytes:
-        """End the line on the screen, and the colour that it may be in."""
-        return (b"\x1b[0m" if b"\x1b[" in self._tail else b"") + b"\n"
+        """End the line on the screen, and the colour that it may be in; with those that stand below it."""
+        coloured = b"\x1b[" in (self._tail if self._block is None else self._block)
+        return (b"\x1b[0m" if coloured else b"") + b"\n" * (self._below + 1)
 
     def redraw(self) -> bytes:
-        """What the screen shows of the line: the text after the last \\r, and that \\r again if it ended in one."""
+        """What the screen shows of the line: the text after the last \\r, and that \\r again if it ended in one. Where the job
+        moves up: all since it did, so that its next move ends where it means to. The rest of it the job draws again."""
+        if self._block is not None:
+            self._below = 0  # of those lines none is below any more
+            return self._block
         shown = self._tail.rstrip(b"\r")
         text = shown.rpartition(b"\r")[2]
         return text + self._tail[len(shown):] if len(text) <= _REDRAW_BYTES else b""

@@ -81,7 +81,7 @@ def replay(
     if paths and all(map(_is_log, paths)):
         engine, changes = replay_records(_logs(paths, notes, progress), LogEnds(), rules)
         return engine, changes, notes
-    engine, changes = replay_records(_records(paths, notes, unended), rules=rules)
+    engine, changes = replay_records(_records(paths, notes, unended, progress), rules=rules)
     engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
 
@@ -130,42 +130,49 @@ def _log(file: IO[bytes], name: str, at: float, rank: int | None, progress: Prog
     return log_records(file, name, at, rank, progress.read if progress is not None else lambda size: None)
 
 
-def _records(paths: list[Path], notes: list[str], unended: list[Path] | None = None) -> Iterator[Record]:
+def _records(
+    paths: list[Path], notes: list[str], unended: list[Path] | None = None, progress: Progress | None = None
+) -> Iterator[Record]:
     """`unended`: those are put here whose journal nobody closed. That of a dump never was."""
+    progress = progress or Progress(io.StringIO())  # no terminal
     for path in paths:
         try:
-            yield from _one(path, notes, [] if unended is None else unended)
+            yield from _one(path, notes, [] if unended is None else unended, progress)
         except OSError as error:
             raise DiagError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _one(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
+def _one(path: Path, notes: list[str], unended: list[Path], progress: Progress) -> Iterator[Record]:
     if path.is_dir():
-        yield from _directory(path, notes, unended)
+        yield from _directory(path, notes, unended, progress)
     elif str(path) != "-" and not path.exists():
-        raise DiagError(f"{path} does not exist", exit_code=2)
+        from diag.suggest import file_beside
+
+        raise DiagError(f"{path} does not exist", hint=file_beside(path), exit_code=2)
     elif _is_log(path):  # beside evidence of other kinds; of a pipe as well, which can be read once only
-        yield from _plain(path, notes, None, False)
+        yield from _plain(path, notes, progress, False)
     elif path.name.endswith((".tar", ".tar.gz", ".tgz")) or _is_archive(path):
-        yield from _bundle(path, notes)
+        yield from _bundle(path, notes, progress)
     elif path.name.endswith(".jsonl.gz"):
-        yield from _journal(JournalReader([path]), notes, unended)
+        yield from _journal([path], notes, unended, progress)
 
 
-def _directory(path: Path, notes: list[str], unended: list[Path]) -> Iterator[Record]:
+def _directory(path: Path, notes: list[str], unended: list[Path], progress: Progress) -> Iterator[Record]:
     found = segments(path)
     if (path / "run.json").exists():
         read_run(path)  # says so when another diag wrote it
     if found:
-        yield from _journal(JournalReader(found), notes, unended)
+        yield from _journal(found, notes, unended, progress)
         return
     if not holds_evidence(path):
         raise DiagError(f"{path} holds nothing that diag can replay: no journal, no logs, no stacks, no recorder files",
                         hint="give a run directory, a bundle of `diag dump`, log files, or a folder of evidence", exit_code=2)
-    yield from folder_records(path, notes)
+    yield from folder_records(path, notes, progress)
 
 
-def _journal(reader: JournalReader, notes: list[str], unended: list[Path]) -> Iterator[Record]:
+def _journal(paths: list[Path], notes: list[str], unended: list[Path], progress: Progress) -> Iterator[Record]:
+    reader = JournalReader(paths, progress.passed)
+    progress.expect(sum(path.stat().st_size for path in paths))
     yield from reader
     if reader.notes.unended:
         unended.append(reader.paths[-1])
@@ -179,9 +186,9 @@ def _note(reader: JournalReader, notes: list[str]) -> None:
         notes.append(f"{reader.notes.bad_lines} lines of the journal are no records and were left out")
 
 
-def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
+def _bundle(path: Path, notes: list[str], progress: Progress) -> Iterator[Record]:
     """Members are streamed by name pattern: no path of the archive ever touches the disk."""
-    reader = JournalReader([])
+    reader = JournalReader([], progress.passed)
     names: list[tarfile.TarInfo] = []
     try:
         with _open_archive(path) as tar:
@@ -192,6 +199,7 @@ def _bundle(path: Path, notes: list[str]) -> Iterator[Record]:
                     names.append(member)
             if not names:
                 raise DiagError(f"{path} is an archive without a journal: no bundle of diag", exit_code=2)
+            progress.expect(sum(member.size for member in names))
             for member in sorted(names, key=lambda member: member.name):
                 file = tar.extractfile(member)
                 if file is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,16 @@ from pydantic_settings import (
 
 from diag.errors import DiagError
 
-__all__ = ["Settings", "load"]
+__all__ = ["Settings", "load", "unread_variables"]
+
+# Variables of diag that are no settings: it sets them for CMD, or its fire drills read them.
+_OTHER_VARIABLES = frozenset({
+    "DIAG_FAULT", "DIAG_FAULT_DIR", "DIAG_FAULT_RELEASE", "DIAG_JOB_DEVICE", "DIAG_LINE_BUFFERED", "DIAG_PTRACER_PID",
+    "DIAG_RUN_DIR", "DIAG_STACK_SIGNAL",
+})
+
+
+_AS_TYPED = 0.88  # of likeness: DIAG_ alone makes any two names alike
 
 
 class Settings(BaseSettings):
@@ -74,7 +84,7 @@ def load(**flags: Any) -> Settings:
     try:
         settings = Settings(**given)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        lines = [_told(item) for item in error.errors()]
         raise DiagError(
             "settings cannot be used: " + "; ".join(lines),
             hint="settings come from flags, DIAG_* variables and diag.toml, in this order; the README lists them",
@@ -85,6 +95,38 @@ def load(**flags: Any) -> Settings:
     if settings.token is None and settings.token_file is not None:
         return settings.model_copy(update={"token": _read_token(settings.token_file)})
     return settings
+
+
+def _told(item: Mapping[str, Any]) -> str:
+    """One complaint of pydantic, beginning with the setting's name."""
+    name = ".".join(map(str, item["loc"]))
+    if item["type"] != "extra_forbidden":
+        return f"{name}: {item['msg']}"
+    from diag.suggest import did_you_mean
+
+    meant = did_you_mean(name.lower().replace("-", "_").removeprefix("diag_"), Settings.model_fields)
+    return f"{name}: there is no such setting" + (f", {meant}" if meant else "")
+
+
+def unread_variables(environment: Mapping[str, str]) -> list[str]:
+    """A line for each DIAG_* variable that nothing reads, but that is a setting but for a letter or two. Others may be anybody's.
+
+    >>> unread_variables({"DIAG_PROT": "9100", "DIAG_PORT": "9100", "DIAG_OF_OUR_TEAM": "1"})
+    ['DIAG_PROT is read by nothing: did you mean DIAG_PORT?']
+    """
+    known = {f"DIAG_{name.upper()}" for name in Settings.model_fields}
+    lower = {name.lower() for name in known}  # pydantic reads diag_port as well
+    wrong = [name for name in environment if name.upper().startswith("DIAG_") and name.lower() not in lower
+             and name not in _OTHER_VARIABLES]
+    if not wrong:
+        return []
+    from diag.suggest import near
+
+    told = []
+    for name in sorted(wrong):
+        found = near(name.upper(), known, 1, _AS_TYPED)
+        told += [f"{name} is read by nothing: did you mean {found[0]}?"] if found else []
+    return told
 
 
 def _read_token(path: Path) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "run"]
 
 _SECONDS, _NATIVE_SECONDS = 8.0, 30.0
+_COUNT_SECONDS = 1.0  # for the question how many ranks there are
 _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
 
 
@@ -115,6 +116,7 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
         raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
     from diag.httpget import get
     from diag.language import language_for
+    from diag.ticker import Ticker
 
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
     query = f"deadline={seconds:g}&columns={_columns()}&colour={int(_colour())}&lang={language_for(sys.stdout)}"
@@ -122,7 +124,8 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        status, reason, body = get(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
+        with Ticker(_Waiting(url, headers, ca, seconds)):
+            status, reason, body = get(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
         if status != 200:
             raise DiagError(f"{url} answers {status} {reason}", hint="give --token (run.json has it)" if status == 401 else "")
         document: dict[str, Any] = json.loads(body)
@@ -131,6 +134,34 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     if not isinstance(document, dict) or "report" not in document:
         raise DiagError(f"{url} is no hub of diag")
     return document
+
+
+class _Waiting:
+    """The line while the hub gathers: how many ranks are awaited, and how long at most."""
+
+    def __init__(self, url: str, headers: dict[str, str], ca: str | None, deadline: float) -> None:
+        self._asked = url, headers, ca
+        self._deadline = deadline
+        self._ranks: int | None = None
+
+    def __call__(self, seconds: float) -> str:
+        if self._ranks is None:
+            self._ranks = self._count()
+        whom = f"{self._ranks} rank{'s' if self._ranks > 1 else ''}" if self._ranks else "the ranks"
+        if seconds < self._deadline:
+            return f"diag: waiting for {whom}: {seconds:.1f} of at most {self._deadline:g} s"
+        return f"diag: {seconds:.1f} s: what came of {whom} is put together"
+
+    def _count(self) -> int:
+        """Of the hub's report; 0 where it does not say it at once."""
+        from diag.httpget import get
+
+        url, headers, ca = self._asked
+        try:
+            job = json.loads(get(f"{url}/findings", headers, _COUNT_SECONDS, ca)[2])["job"]
+            return max(int(job.get("world_size") or 0), int(job.get("ranks_seen") or 0))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return 0
 
 
 def _copy(document: dict[str, Any], target: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import shutil
@@ -16,7 +15,6 @@ __all__ = ["add", "pages", "rule_page", "run"]
 
 _WIDEST = 110  # columns: longer lines are hard to read
 _NAMES = 26  # columns of the list's first word
-_TYPED_WRONG = 3  # names that are near to a wrong one
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +102,6 @@ def _near(wrong: str) -> str:
     having = [finding for finding in manual.ids() if wrong in manual.causes(finding, "en")]
     if having:
         return f"it is a cause of {', '.join(having[:4])}: diag explain {having[0]}"
-    near = difflib.get_close_matches(wrong, manual.ids(), n=_TYPED_WRONG)
-    if not near:
-        return "diag explain lists them"
-    return f"did you mean {' or '.join(filter(None, [', '.join(near[:-1]), near[-1]]))}?"
+    from diag.suggest import did_you_mean
+
+    return did_you_mean(wrong, manual.ids()) or "diag explain lists them"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from diag.commands.dump import _endpoint
 from diag.errors import DiagError
+from diag.ticker import Ticker, bar
 
 if TYPE_CHECKING:
     from diag.outputs.flame import Profile
@@ -115,8 +116,12 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     context.check_hostname = ca is None  # hubs go by addresses
     # A proxy must not see this, nor be waited for.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    recorded = args.seconds if rank is not None else 0.0
     try:
-        with opener.open(request, timeout=args.seconds + _GRACE_SECONDS) as answer:
+        with (
+            Ticker(lambda passed: _recording(passed, recorded)),
+            opener.open(request, timeout=args.seconds + _GRACE_SECONDS) as answer,
+        ):
             data: bytes = answer.read()
             return data
     except urllib.error.HTTPError as error:
@@ -124,6 +129,16 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DiagError(f"the hub at {url} does not answer: {error}",
                         hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+
+
+def _recording(passed: float, seconds: float) -> str:
+    """
+    >>> _recording(4.2, 10.0)
+    'diag: [##########              ] 4 of 10 s'
+    """
+    if passed < seconds:
+        return f"diag: {bar(passed, seconds)} {passed:.0f} of {seconds:g} s"
+    return f"diag: {passed:.0f} s: the graph is made"
 
 
 def _refusal(url: str, code: int, body: bytes) -> DiagError:
@@ -187,13 +202,18 @@ def _merged(args: argparse.Namespace) -> Profile:
 
 def _facts(source: Path) -> Iterator[tuple[float, Any]]:
     """What was recorded, in order, with its told time."""
+    from diag.progress import Progress
     from diag.replay import _records
     from diag.sources.parsers import PARSERS
 
     notes: list[str] = []
-    for record in _records([source], notes):
-        parser = PARSERS.get(record.source)
-        for fact in parser(record) if parser is not None else ():
-            yield record.at, fact
+    progress = Progress()
+    try:
+        for record in _records([source], notes, progress=progress):
+            parser = PARSERS.get(record.source)
+            for fact in parser(record) if parser is not None else ():
+                yield record.at, fact
+    finally:
+        progress.close()
     for note in notes:
         print(f"diag: {note}", file=sys.stderr)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NO_TERMINAL, _NARROWEST, _WIDEST = 80, 40, 160  # columns of a panel
+
 __all__ = ["add", "run"]
 
 
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
         raise DiagError("there is no command to run", hint="diag run -- torchrun --nproc_per_node 8 train.py", exit_code=2)
+    if words[0].startswith("-"):
+        _refuse_option(words)
     from diag import command as commands
     from diag import signals
 
@@ -80,6 +84,16 @@ def run(args: argparse.Namespace) -> int:
         return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
     finally:
         prepared.witness.close()
+
+
+def _refuse_option(words: list[str]) -> None:
+    """Raises DiagError where diag's own option stands behind `--`, or two `--` in a row."""
+    parser = argparse.ArgumentParser()
+    add(parser)
+    name = words[0].partition("=")[0]
+    if name in parser._option_string_actions:
+        raise DiagError(f"{name} is an option of diag, but stands after `--`, where CMD begins", exit_code=2,
+                        hint=f"diag run {name} ... -- CMD")
 
 
 class _Runner:
@@ -109,7 +123,9 @@ class _Runner:
         from diag import command as commands
         from diag import signals
         from diag.relay import Relay
+        from diag.settings import unread_variables
 
+        self.notes += [f"diag: {line}" for line in unread_variables(os.environ)]
         run_dir = self._make_run_dir()
         outlets = self._open_outlets(run_dir)
         env = self._environment(run_dir)
@@ -352,7 +368,10 @@ def _own_certificate(hub: Hub) -> str | None:
     return str(path.absolute()) if path is not None else None
 
 
-def _width() -> int:
-    import shutil
-
-    return max(60, min(160, shutil.get_terminal_size().columns))
+def _width(fd: int = 2) -> int:
+    """Columns for lines on this descriptor; 80 where it is no terminal."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(fd).columns or _NO_TERMINAL
+    except (OSError, ValueError):
+        columns = _NO_TERMINAL
+    return max(_NARROWEST, min(_WIDEST, columns))

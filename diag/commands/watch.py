@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.outputs.serving import Serving
     from diag.outputs.text import panel, report_text
     from diag.rundir import RunDir
-    from diag.settings import load
+    from diag.settings import load, unread_variables
     from diag.sources.exits import ExitWatch
 
     stopped: list[int] = []
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, stack_seconds=args.stack_seconds,
                     ras=args.ras, expected_net=args.expect_net, rules=args.rules, nodes=args.nodes, job_id=args.job_id,
                     sd_file=args.sd_file)
+    for line in unread_variables(os.environ):
+        print(f"diag: {line}", file=sys.stderr)
     target = _target(args)
     pid, stack_signal, words_pid = target if target is not None else (None, 0, 0)
     words = _command_line(words_pid) if pid is not None else []
@@ -131,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=1))
     else:
-        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width(),
+        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width(1),
                           lang=language_for(sys.stdout, settings.lang)))
     return 10 if found(document) and not args.exit_zero else 0
 

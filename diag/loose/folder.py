@@ -6,6 +6,7 @@ moment is what the job is judged by; those before it tell what moved.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -20,6 +21,7 @@ from diag.loose.moments import Moment, moments_of
 from diag.loose.still import flat_seconds, recorder_seconds
 from diag.model import Placement, Record
 from diag.observations import FlightRecorder
+from diag.progress import Progress
 from diag.sources import cuda_coredump, exits, flight_recorder, kmsg, nvml
 from diag.sources import run as run_source
 
@@ -29,6 +31,7 @@ _BEFORE_SECONDS = 60.0  # between two moments, and between the logs and the firs
 _SETTLE_SECONDS = 5.0  # a death is judged some seconds after it
 _CLOCKS_APART_SECONDS = 3600.0  # further away a log's times are another day's, or another time zone's
 _MOST_ROWS = 200_000
+_LOG_SHARE = 0.15  # of the time that a log takes, for each of two readings; the rest goes to judge its records (60 MB: 11 s)
 
 
 def holds_evidence(directory: Path) -> bool:
@@ -37,13 +40,13 @@ def holds_evidence(directory: Path) -> bool:
     return any(item.kind != "manifest" for item in used)
 
 
-def folder_records(directory: Path, notes: list[str]) -> Iterator[Record]:
+def folder_records(directory: Path, notes: list[str], progress: Progress | None = None) -> Iterator[Record]:
     """Raises OSError for files that cannot be read."""
     used, unused = classify(_files(directory))
     if unused:
         names = ", ".join(sorted(path.name for path in unused)[:8])
         notes.append(f"not used: {names}{' ...' if len(unused) > 8 else ''}")
-    yield from _Folder(used, notes).records()
+    yield from _Folder(used, notes, progress or Progress(io.StringIO())).records()
 
 
 def _files(directory: Path) -> list[Path]:
@@ -51,12 +54,15 @@ def _files(directory: Path) -> list[Path]:
 
 
 class _Folder:
-    def __init__(self, files: list[LooseFile], notes: list[str]) -> None:
+    def __init__(self, files: list[LooseFile], notes: list[str], progress: Progress) -> None:
         self._files = files
         self._notes = notes
+        self._progress = progress
+        progress.expect(sum(item.path.stat().st_size for item in files))
         self._manifest = _manifest(self._of("manifest"))
         looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
-        self._logs = LooseLogs(self._of("log"), to_dump=bool(looked and self._of("gpu_core")))
+        self._logs = LooseLogs(self._of("log"), to_dump=bool(looked and self._of("gpu_core")),
+                               read=lambda size: progress.passed(size * _LOG_SHARE))
         self._moments = moments_of(files, notes)
         self._recorders = self._read_recorders()
         self._calls = [fact for record in self._recorders for fact in flight_recorder.parse(record)
@@ -99,8 +105,10 @@ class _Folder:
             pid = self._pids().get(rank, 0)
             how = "the manifest" if rank in self._exit_codes() else "the traceback that its log ends with"
             timed.append((end - _SETTLE_SECONDS, Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank)))
+        left = sum(item.path.stat().st_size * (1 - 2 * _LOG_SHARE * (item.kind == "log")) for item in self._files)
         for at, record in sorted(timed, key=lambda pair: pair[0]):
             ticks.at = max(ticks.at, at)
+            self._progress.passed(left / len(timed))
             yield ticks.stamp(record)
 
     def _final(self, end: float, ranks: set[int]) -> Iterator[Record]:

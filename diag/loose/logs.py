@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from diag.loose.ends import LogEnds
@@ -20,11 +20,15 @@ _CHUNK = 1 << 20
 
 class LooseLogs:
     """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where the driver began to
-    write GPU core dumps, which end the ranks: what was looked at before is to be explained, not that."""
+    write GPU core dumps, which end the ranks: what was looked at before is to be explained, not that. `read` is told how many
+    bytes were read, both times."""
 
-    def __init__(self, files: list[LooseFile], *, to_dump: bool = False) -> None:
+    def __init__(
+        self, files: list[LooseFile], *, to_dump: bool = False, read: Callable[[int], None] = lambda size: None
+    ) -> None:
         self._files = files
         self._to_dump = to_dump
+        self._read = read
         self.clock = LogClock()
         self._ends = LogEnds()
         for item in files:
@@ -87,7 +91,7 @@ class LooseLogs:
 
 
     def _payloads(self, item: LooseFile) -> Iterator[dict[str, Any]]:
-        for payload in _read(item):
+        for payload in _lines(item, self._read):
             dumps = [number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]]
             if dumps:
                 yield {**payload, "lines": payload["lines"][: dumps[0]]}
@@ -95,11 +99,12 @@ class LooseLogs:
             yield payload
 
 
-def _read(item: LooseFile) -> Iterator[dict[str, Any]]:
+def _lines(item: LooseFile, read: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     lines = LineAssembler(item.path.name)
     with item.path.open("rb") as file:
         while True:
             data = file.read(_CHUNK)
+            read(len(data))
             payload = lines.feed(data, final=not data)
             if payload is not None:
                 yield payload

@@ -7,6 +7,7 @@ ours. Colour only repeats what a word says.
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ __all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "repor
 _PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
 _NARROWEST = 30
 _LONGEST_LINE = 2000  # characters of a log line that are looked at
+_LONGEST_WHO = 30  # columns of a title; longer lists of ranks stand in a line of their own
 _PANEL_EVIDENCE_LINES = 3
 _REPORT_EVIDENCE_LINES = 12
 _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
@@ -151,6 +153,20 @@ def _name(finding: Mapping[str, Any]) -> str:
     return clean(finding["id"] + (f" ({klass})" if klass else ""))
 
 
+def _title(finding: Mapping[str, Any]) -> str:
+    """What and who: the first that a person must see.
+
+    >>> _title({"id": "hang", "class": "stopped", "ranks": [3]}), _title({"id": "disk-full", "class": "", "ranks": []})
+    ('hang (stopped): rank 3;', 'disk-full:')
+    """
+    return _name(finding) + (f": {_who(finding['ranks'])};" if finding["ranks"] else ":")
+
+
+def _who(ranks: Sequence[int]) -> str:
+    named = _ranks(ranks)
+    return named if len(named) <= _LONGEST_WHO else f"{len(ranks)} ranks"
+
+
 # --- one finding ---------------------------------------------------------------------------------------------
 
 
@@ -161,13 +177,13 @@ def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en
     finding = change.finding.to_json()
     held = _duration(max(0.0, change.at - change.opened_at))
     if change.kind is ChangeKind.RESOLVED:
-        head = _head("resolved", f"{_name(finding)}: after {held}, was {finding['severity']}", colour, room)
+        head = _head("resolved", f"{_title(finding)} after {held}, was {finding['severity']}", colour, room)
         body = _wrap(clean(finding["summary"]), room, "  ")
     else:
         opened = change.kind is ChangeKind.OPENED
         when = _moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
         about = f"{when}, {finding['confidence']} confidence"
-        head = _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)
+        head = _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
         body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang if opened else "en"))
     return "\n".join(_PREFIX + line for line in [*head, *body])
 
@@ -182,11 +198,14 @@ def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
 
 
 def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str) -> Iterator[str]:
+    """What happened, what to do, and below it on what grounds."""
     yield from _wrap(clean(finding["summary"]), room, indent)
     if lang != "en":
         yield from _meaning(finding["id"], room, indent, lang)
+    if finding["advice"]:
+        yield from _wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
     who = []
-    if finding["ranks"]:
+    if finding["ranks"] and _who(finding["ranks"]) != _ranks(finding["ranks"]):
         who.append(f"culprit: {_ranks(finding['ranks'])}")
     if finding["waiting_ranks"]:
         who.append(f"waiting: {_ranks(finding['waiting_ranks'])}")
@@ -195,8 +214,6 @@ def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: in
     if who:
         yield from _wrap("; ".join(who), room, indent, indent + "  ")
     yield from _evidence(finding["evidence"], room, indent, evidence_lines)
-    if finding["advice"]:
-        yield from _wrap("do: " + clean(finding["advice"]), room, indent, indent + "    ")
 
 
 def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
@@ -207,7 +224,7 @@ def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
     told = meaning(finding, lang)
     if told:
         yield from wrap(told, room, indent)
-        yield f"{indent}说明: diag explain {clean(finding)} --lang {lang}"
+        yield from wrap(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
 
 
 def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget: int) -> Iterator[str]:
@@ -262,7 +279,7 @@ def report_text(
         if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
             about += f", since {_moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
         lines.append("")
-        lines += _head(finding["severity"], f"{_name(finding)}: {about}", colour, room)
+        lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     merged = classes_text(stacks, width) if stacks is not None else ""
     if merged:
@@ -300,7 +317,19 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
     said += "; found " + "; ".join(parts) if parts else "; nothing found"
     if document["not_checked"]:
         said += f"; {len(document['not_checked'])} not checked"
-    return said + (f"; evidence in {clean(run_dir)}" if run_dir else "")
+    counts = [finding for finding in document["findings"] if Severity(finding["severity"]).counts]
+    if counts:
+        said += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
+    if not run_dir:
+        return said
+    return said + (f"; look again: diag replay {shlex.quote(clean(run_dir))} --serve" if counts
+                   else f"; evidence in {clean(run_dir)}")
+
+
+def _main(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first of the gravest: others follow from it more often than it from them."""
+    order = [severity.value for severity in Severity]
+    return min(findings, key=lambda finding: (-order.index(finding["severity"]), finding["since"]))
 
 
 def job_sentence(document: Mapping[str, Any]) -> str:

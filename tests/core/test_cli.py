@@ -47,9 +47,10 @@ def test_help_names_every_verb_and_the_exit_codes(capsys: pytest.CaptureFixture[
     assert "10 findings of level warning or above" in text
 
 
-def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version_is_that_of_the_package(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["--version"])
+        main([option])
 
     assert (end.value.code, capsys.readouterr().out) == (0, f"diag {diag.__version__}\n")
 
@@ -66,11 +67,14 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(words)
+    try:
+        code: object = main(words)
+    except SystemExit as end:
+        code = end.code
 
-    assert end.value.code == 2
-    assert capsys.readouterr().out == ""
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and "\n\nhint: " in err
 
 
 @pytest.mark.parametrize(

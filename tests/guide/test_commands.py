@@ -68,7 +68,7 @@ def test_command_runs_and_ends_with_an_answer(folder: Path, line: str) -> None:
 
 def test_collected_folder_and_recorded_run_name_the_culprit_that_the_guides_speak_of(folder: Path) -> None:
     for line in ("diag replay FOLDER", "diag replay RUN_DIR", "diag replay BUNDLE.tar.gz", "diag replay diag-JOBID/NODE/*"):
-        assert "culprit: rank 1" in _run(folder, line).stdout, line
+        assert "hang (data_loading): rank 1;" in _run(folder, line).stdout, line
 
 
 @functools.cache

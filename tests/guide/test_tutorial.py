@@ -180,7 +180,7 @@ def _collected_names_the_same(reader: Reader) -> None:
     reader.type(next(line for line in commands(ROOT / "docs/howto/collected-evidence.md") if is_loop(line)))
     assert reader.code == 0, reader.seen
     reader.type("diag replay evidence")
-    assert reader.code == 10 and "hang (data_loading)" in reader.seen and "culprit: rank 1;" in reader.seen, reader.seen
+    assert reader.code == 10 and "hang (data_loading): rank 1;" in reader.seen, reader.seen
 
 
 def _memory(run: LiveRun) -> int:

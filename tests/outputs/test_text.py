@@ -25,22 +25,29 @@ def opened(finding: Any) -> Change:
     return Change(ChangeKind.OPENED, finding, 1040.0, 1040.0)
 
 
-def test_panel_names_culprit_waiting_evidence_and_advice(kit: Any) -> None:
+def test_panel_says_what_who_and_what_to_do_before_the_grounds(kit: Any) -> None:
     assert panel(opened(kit.finding()), width=100) == (
-        "diag| CRITICAL hang (data_loading): 00:17:20, high confidence\n"
+        "diag| CRITICAL hang (data_loading): rank 3; 00:17:20, high confidence\n"
         "diag|   rank 3 waits for its DataLoader since 40 s; ranks 0-2 wait in all_reduce (4 of 4 ranks seen)\n"
-        "diag|   culprit: rank 3; waiting: ranks 0-2; cause: dataloader_worker_blocked\n"
-        "diag|   [pyspy, rank 3] _try_get_data (torch/utils/data/dataloader.py:1310)\n"
-        "diag|   do: look at what __getitem__ of /app/train.py:19 reads"
+        "diag|   do: look at what __getitem__ of /app/train.py:19 reads\n"
+        "diag|   waiting: ranks 0-2; cause: dataloader_worker_blocked\n"
+        "diag|   [pyspy, rank 3] _try_get_data (torch/utils/data/dataloader.py:1310)"
     )
+
+
+def test_long_list_of_culprits_stands_below_and_their_number_in_the_title(kit: Any) -> None:
+    text = panel(opened(kit.finding(ranks=tuple(range(0, 64, 2)))), width=160)
+
+    assert text.startswith("diag| CRITICAL hang (data_loading): 32 ranks; 00:17:20")
+    assert "\ndiag|   culprit: ranks 0,2,4,6,8," in text.replace(", ", ",")
 
 
 def test_update_and_resolution_say_after_how_long(kit: Any) -> None:
     updated = panel(Change(ChangeKind.UPDATED, kit.finding(), 1052.0, 1040.0))
     resolved = panel(Change(ChangeKind.RESOLVED, kit.finding(), 1101.0, 1040.0))
 
-    assert "CRITICAL hang (data_loading): changed after 12 s" in updated
-    assert resolved.startswith("diag| RESOLVED hang (data_loading): after 1 min 1 s, was critical\n")
+    assert "CRITICAL hang (data_loading): rank 3; changed after 12 s" in updated
+    assert resolved.startswith("diag| RESOLVED hang (data_loading): rank 3; after 1 min 1 s, was critical\n")
     assert "do:" not in resolved
 
 
@@ -118,7 +125,7 @@ def test_report_has_job_findings_stacks_and_what_was_not_checked(hung: Any) -> N
     text = report_text(hung.report(), stack_classes(hung.engine), width=100)
 
     assert text.startswith("The job is hung; phase first_step; 4 of 4 ranks seen; 1 critical; 1 not checked.\n")
-    assert "\nCRITICAL hang (data_loading): high confidence, since 1970-01-01 00:16:40\n" in text
+    assert "\nCRITICAL hang (data_loading): rank 3; high confidence, since 1970-01-01 00:16:40\n" in text
     assert "\nranks 0-3 share:\n    <module> (/app/train.py:83)\n  rank 3: data in __next__ (torch" in text
     assert "\n  ranks 0-2: collective in all_reduce (torch/distributed/distributed_c10d.py:3173); stands for 30 s\n" in text
     assert text.endswith("Not checked:\n  gpu: no NVML library -> install the driver")
@@ -147,5 +154,16 @@ def test_summary_names_each_finding_once(kit: Any, hung: Any) -> None:
     hung.engine.advance(1060.0)
 
     assert summary_line(hung.report(), seconds=192, run_dir="/tmp/run\x1b[2J") == (
-        "diag: job hung after 3 min 12 s; found 1 critical: hang (data_loading); 2 warning: rank-died; evidence in /tmp/run"
+        "diag: job hung after 3 min 12 s; found 1 critical: hang (data_loading); 2 warning: rank-died; "
+        "what to do: diag explain hang; look again: diag replay /tmp/run --serve"
     )
+
+
+def test_summary_names_the_page_of_the_gravest_and_first_finding(kit: Any, hung: Any) -> None:
+    document = hung.report()
+    later = {**document["findings"][0], "id": "rank-died", "since": document["findings"][0]["since"] + 5.0}
+    noted = {**later, "id": "env-no-effect", "severity": "info", "since": 0.0}
+
+    assert "diag explain hang;" in summary_line({**document, "findings": [noted, later, *document["findings"]]}, run_dir="/r")
+    assert summary_line({**document, "findings": [noted]}, run_dir="/my runs/1").endswith("; evidence in /my runs/1")
+    assert summary_line(document, run_dir="/my runs/1").endswith("; look again: diag replay '/my runs/1' --serve")

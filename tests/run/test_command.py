@@ -160,7 +160,9 @@ def test_terminal_env_leaves_what_the_user_set() -> None:
     size = os.terminal_size((120, 40))
     given = {"FORCE_COLOR": "0", "COLUMNS": "7"}
     added = command.terminal_env(True, given, size)
-    assert added == {"LINES": "40", "PYTHONUNBUFFERED": "1", "CLICOLOR_FORCE": "1", "PY_COLORS": "1"}
+    assert added == {
+        "LINES": "40", "TQDM_NCOLS": "119", "PYTHONUNBUFFERED": "1", "CLICOLOR_FORCE": "1", "PY_COLORS": "1",
+    }
     assert "PY_COLORS" not in command.terminal_env(True, {"NO_COLOR": "1"}, size)
     assert "PY_COLORS" not in command.terminal_env(True, {"TERM": "dumb"}, size)
     assert command.terminal_env(False, {}, size) == {}

@@ -68,7 +68,7 @@ def test_hung_rank_is_named_in_the_log_and_dumped_from_outside_and_scancel_leave
 
     assert "rank 1 has waited for a batch from DataLoader worker" in job.log
     screen = look(cluster, job)
-    assert "culprit: rank 1; waiting: rank 0" in screen
+    assert "CRITICAL hang (data_loading): rank 1;" in screen and "waiting: rank 0" in screen
 
     cluster.run("scancel", job.number)
 
@@ -114,7 +114,8 @@ def test_step_beside_the_job_finds_its_ranks_and_the_job_goes_on_to_its_end(
     )
 
     assert {f"{job.number}.0", f"{job.number}.1"} <= set(steps)
-    assert "culprit: rank 1; waiting: rank 0" in outside.stdout, outside.stderr
+    assert "CRITICAL hang (data_loading): rank 1;" in outside.stdout, outside.stderr
+    assert "waiting: rank 0" in outside.stdout
     assert "2 of 2 ranks seen" in " ".join(outside.stdout.split())
 
     release(tmp_path)
