@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-vm vm-packages test-cluster cluster-packages dashboards matrix gauntlet forecast bench lint types check system-packages package clean
+.PHONY: help demo test test-vm vm-packages test-cluster cluster-packages dashboards docs docs-serve matrix gauntlet forecast bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -79,6 +79,13 @@ dashboards: cluster-packages ## write dashboards/*.json anew, and draw their pan
 	$(BIN)/python -m tests.dashboards.build
 	$(BIN)/python -m tests.dashboards.draw
 
+# MkDocs 1 and mkdocs-material 9 are pinned by range in pyproject.toml; the variable silences their word about successors.
+docs: $(VENV)/.diag ## build the documentation into build/site, strict: a broken link or a page outside of nav fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(VENV)/.diag ## the same on http://127.0.0.1:8000, anew at each change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict
+
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
 
@@ -94,7 +101,7 @@ bench: $(VENV)/.job ## what diag costs, side by side with a shell loop of py-spy
 	$(BIN)/python -m tests.bench
 
 lint: $(VENV)/.diag ## ruff
-	$(BIN)/ruff check diag tests
+	$(BIN)/ruff check diag tests docs
 
 types: $(VENV)/.diag ## mypy --strict
 	$(BIN)/mypy

@@ -138,7 +138,7 @@ def test_verb_is_documented(verb: str) -> None:
 def test_option_is_documented_with_its_verb(verb: str, option: str) -> None:
     row = next((line for line in DOCS.splitlines() if line.startswith(f"| `diag {verb}")), "")
 
-    assert re.search(rf"{re.escape(option)}(?![\w-])", row), f"{option} is not in the row of `diag {verb}` in docs/reference/commands.md"
+    assert re.search(rf"{re.escape(option)}(?![\w-])", row), f"{option} is not in the row of `diag {verb}` in commands.md"
 
 
 def test_no_option_is_documented_that_there_is_not() -> None:

@@ -114,8 +114,8 @@ def test_sdist_has_what_it_takes_to_build_and_test(installed: Installed) -> None
     with tarfile.open(installed.sdist) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
 
-    assert tracked("diag", "tests", *DATA) <= names
-    assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "CHANGELOG.md"} <= names
+    assert tracked("diag", "tests", "docs", *DATA) <= names
+    assert {"pyproject.toml", "README.md", "REFERENCE.md", "LICENSE", "Makefile", "CHANGELOG.md", "mkdocs.yml"} <= names
     assert not [name for name in names if name.startswith((".git/", ".venv", ".ci"))]
 
 

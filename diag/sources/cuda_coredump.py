@@ -1,7 +1,7 @@
 """Which kernels ran on a GPU, from a core dump of it that the CUDA driver wrote (CUDA_ENABLE_USER_TRIGGERED_COREDUMP, or on an
 exception), beside other evidence.
 
-diag never has one written: the dump ends the rank, whatever the flags (REFERENCE.md, "GPU core dumps").
+diag never has one written: the dump ends the rank, whatever the flags (docs/reference/evidence.md).
 """
 
 from __future__ import annotations

@@ -26,12 +26,15 @@ _TABLES = {
     "hang": ("reference/findings.md", "Classes of `hang`"),
     "ib-fallback": ("reference/network.md", "Causes of `ib-fallback`"),
 }
+# --flag, --flag=value, VARIABLE_NAME, VARIABLE_NAME=value
+_NAME = re.compile(r"(?<![\w-])(?:--[A-Za-z][\w-]*(?:=[\w.:/^-]*\w)?|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*])(?:=[\w.:^-]*\w)?)")
 _WORDS = {
     "en": {
         "title": "Findings",
-        "intro": "Everything that diag can say is wrong, as `diag explain` and each report name it. The pages are made from the code, "
-        "the manual and the rules of this version.",
-        "id": "finding", "meaning": "means", "rules": "rules", "causes": "Causes", "checks": "told by checks", "lines": "told by lines",
+        "intro": "Everything that diag can say is wrong, as `diag explain` and each report name it. The pages are made from the "
+        "code, the manual and the rules of this version.",
+        "id": "finding", "meaning": "means", "rules": "rules",
+        "causes": "Causes", "checks": "told by checks", "lines": "told by lines",
         "lines_head": "Lines of logs that open it",
         "lines_intro": "Each rule with a line that it was written for. What a check of diag knows takes the place of a rule.",
         "cause": "cause", "versions": "versions", "advice": "advice", "false": "false alarms", "origin": "from",
@@ -42,7 +45,8 @@ _WORDS = {
     "zh": {
         "title": "诊断目录",
         "intro": "diag 能报告的全部诊断，名称与 `diag explain` 和报告中的一致。这些页面由本版本的代码、手册和规则生成。",
-        "id": "诊断", "meaning": "含义", "rules": "规则数", "causes": "原因（cause）", "checks": "由检查给出", "lines": "由日志行给出",
+        "id": "诊断", "meaning": "含义", "rules": "规则数",
+        "causes": "原因（cause）", "checks": "由检查给出", "lines": "由日志行给出",
         "lines_head": "会触发它的日志行",
         "lines_intro": "每条规则附一行它所针对的真实日志。diag 自己的检查知道得更多时，以检查为准。",
         "cause": "原因", "versions": "版本", "advice": "怎么办", "false": "误报", "origin": "来源",
@@ -92,7 +96,8 @@ def _page(finding: str, lang: str) -> str:
     if places or finding in WHOLE_JOB:
         parts += [f"## {words['where']}", ", ".join(f"`{place}`" for place in places)]
         parts += [words["whole"]] if finding in WHOLE_JOB else []
-    parts += [f"## {words['terminal']}", f"```console\n$ diag explain {finding} --lang {lang}\n$ diag explain {finding} --lang {other}\n```"]
+    typed = "\n".join(f"$ diag explain {finding} --lang {one}" for one in (lang, other))
+    parts += [f"## {words['terminal']}", f"```console\n{typed}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -202,8 +207,9 @@ def _judged_in() -> dict[str, list[str]]:
 
 
 def _text(words: str, *, table: bool = False) -> str:
-    """Plain words as markdown that shows them as they are; what is in backticks stays code."""
+    """Plain words as markdown that shows them as they are; what is in backticks stays code, flags and variables become code."""
     parts = re.split(r"(`[^`]+`)", words)
+    parts = [piece for part in parts for piece in ([part] if part.startswith("`") else re.split(r"(`[^`]+`)", _NAME.sub(r"`\g<0>`", part)))]
     shown = [part if part.startswith("`") else re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts]
     text = "".join(shown)
     return text.replace("|", "\\|") if table else re.sub(r"^(\d+)([.)])", r"\1\\\2", re.sub(r"^([#>+-])", r"\\\1", text))

@@ -1,5 +1,5 @@
-"""Markdown as GitHub reads it, for Python-Markdown: lists right below a paragraph, nesting by two or three blanks, words behind
-the language of a code block."""
+"""Markdown as GitHub reads it, for Python-Markdown: lists right below a paragraph, nesting by two or three blanks, `\\|` within
+code in tables, words behind the language of a code block."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def as_python_markdown(text: str) -> str:
             shift -= extra
         if opens:
             fence = opens[2]
-            line = opens[1] + opens[2] + _info(opens[3])
-        made.append(_moved(line, shift) if inside and indent >= inside[-1] else line)
+        shown = opens[1] + opens[2] + _info(opens[3]) if opens else _row(line)
+        made.append(_moved(shown, shift) if inside and indent >= inside[-1] else shown)
     return "\n".join(made)
 
 
@@ -65,6 +65,13 @@ def _moved(line: str, columns: int) -> str:
     if not line.strip():
         return line
     return " " * columns + line if columns > 0 else line[min(-columns, len(line) - len(line.lstrip(" "))) :]
+
+
+def _row(line: str) -> str:
+    """Code in a row of a table: there GitHub wants a bar escaped, and Python-Markdown would show the escape."""
+    if not line.lstrip().startswith("|"):
+        return line
+    return re.sub(r"`[^`]+`", lambda code: code[0].replace("\\|", "|"), line)
 
 
 def _info(words: str) -> str:

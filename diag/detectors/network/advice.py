@@ -86,7 +86,7 @@ def _from_variables(variables: Mapping[str, str]) -> str:
 
 
 def advice_for(cause: str, job: JobState, rank: int) -> str:
-    """The remedy for a cause of REFERENCE.md's table, for the place where this rank runs."""
+    """The remedy for a cause of docs/reference/network.md, for the place where this rank runs."""
     place = surroundings(job, rank)
     text = _ADVICE[cause].replace("{devices}", _DEVICES[place]).replace("{image}", _IMAGE.get(place, "where the rank runs"))
     text = text.replace("{variable}", _VARIABLE.get(place, "where it is set (script, shell, nccl.conf)"))

@@ -20,7 +20,7 @@ _DRIVERS = frozenset({"mlx5", "mlx4", "rxe", "efa", "hfi1", "irdma", "siw", "bnx
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`name` is a closed enum (REFERENCE.md), `said` its half of a sentence; `proven`: the setting or two channels tell."""
+    """`name` is a closed enum (docs/reference), `said` its half of a sentence; `proven`: the setting or two channels tell."""
 
     name: str
     said: str

@@ -42,7 +42,7 @@ class IbFallbackDetector:
     bytes flow over Ethernet. Critical where an RDMA port is active; warning where the ports are down, or nobody could look
     (a log replayed elsewhere); info where the machine has no RDMA device at all. On one node nothing is said.
 
-    What to do: the advice follows the cause (REFERENCE.md lists them) and the place: container, Kubernetes, Slurm, bare.
+    What to do: the advice follows the cause (the reference lists them) and the place: container, Kubernetes, Slurm, bare.
 
     False alarms: a cluster that is meant to use sockets although its nodes have RDMA: --expect-net Socket says so.
     """

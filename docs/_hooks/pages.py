@@ -17,13 +17,15 @@ from diag import manual
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Puts the pages of findings behind their index, wherever nav has it."""
+    """Puts the pages of findings behind their index, and the READMEs of deploy/ behind that of the dashboards."""
+    nav = config.nav or []
     for lang in manual.LANGUAGES:
         index = f"{catalogue.folder(lang)}/index.md"
-        section = _section_with(config.nav or [], index)
+        section = _section_with(nav, index)
         section.extend(name for name in catalogue.pages(lang) if name != index)
+    _section_with(nav, "dashboards/README.md").extend(page for page in mounted().values() if page.startswith("deploy/"))
     if "README.zh.md" in mounted():
-        _section_with(config.nav or [], "zh/index.md").append({"概览": mounted()["README.zh.md"]})
+        _section_with(nav, "zh/index.md").append({"概览": mounted()["README.zh.md"]})
     return config
 
 
@@ -47,5 +49,4 @@ def _section_with(nav: Any, index: str) -> list[Any]:
         return next((found for inner in nav.values() if (found := _section_with(inner, index))), [])
     if not isinstance(nav, list):
         return []
-    found = nav if index in nav else next((inside for one in nav if (inside := _section_with(one, index))), [])
-    return found
+    return nav if index in nav else next((inside for one in nav if (inside := _section_with(one, index))), [])
