@@ -26,6 +26,7 @@ _TABLES = {
     "hang": ("reference/findings.md", "Classes of `hang`"),
     "ib-fallback": ("reference/network.md", "Causes of `ib-fallback`"),
 }
+_CODE = r"(`[^`]+`)"
 # --flag, --flag=value, VARIABLE_NAME, VARIABLE_NAME=value
 _NAME = re.compile(r"(?<![\w-])(?:--[A-Za-z][\w-]*(?:=[\w.:/^-]*\w)?|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*])(?:=[\w.:^-]*\w)?)")
 _WORDS = {
@@ -69,10 +70,8 @@ def pages(lang: str) -> dict[str, str]:
 
 def _index(lang: str) -> str:
     words = _WORDS[lang]
-    rows = [
-        f"| [`{finding}`]({finding}.md) | {_text(manual.meaning(finding, lang), table=True)} | {len(_rules(finding)) or ''} |"
-        for finding in manual.ids()
-    ]
+    told = {finding: _text(_sentence(manual.meaning(finding, lang)), table=True) for finding in manual.ids()}
+    rows = [f"| [`{finding}`]({finding}.md) | {means} | {len(_rules(finding)) or ''} |" for finding, means in told.items()]
     head = [f"# {words['title']}", "", words["intro"], "", f"| {words['id']} | {words['meaning']} | {words['rules']} |"]
     return "\n".join([*head, "| --- | --- | --- |", *rows, ""])
 
@@ -84,7 +83,7 @@ def _page(finding: str, lang: str) -> str:
     parts = [f"# {finding}", f"[{words['other']}]({there})"]
     for heading, text in manual.sections(finding, lang).items():
         last = heading == manual.HEADINGS[lang][-1]
-        parts += [f"## {heading}", _see_also(text) if last else "\n".join(_lines(text))]
+        parts += [f"## {heading}", _see_also(text) if last else "\n".join(_lines(_sentence(text)))]
     parts += _causes(finding, lang)
     if lang == "en" and finding in _TABLES:
         parts += [_section(*_TABLES[finding])]
@@ -103,6 +102,10 @@ def _page(finding: str, lang: str) -> str:
 
 def _lines(text: str) -> list[str]:
     return [f"- {_text(line[2:])}" if line.startswith("- ") else _text(line) for line in text.splitlines()]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]  # behind a heading's colon it begins small
 
 
 def _see_also(text: str) -> str:
@@ -208,8 +211,8 @@ def _judged_in() -> dict[str, list[str]]:
 
 def _text(words: str, *, table: bool = False) -> str:
     """Plain words as markdown that shows them as they are; what is in backticks stays code, flags and variables become code."""
-    parts = re.split(r"(`[^`]+`)", words)
-    parts = [piece for part in parts for piece in ([part] if part.startswith("`") else re.split(r"(`[^`]+`)", _NAME.sub(r"`\g<0>`", part)))]
+    named = [part if part.startswith("`") else _NAME.sub(r"`\g<0>`", part) for part in re.split(_CODE, words)]
+    parts = re.split(_CODE, "".join(named))
     shown = [part if part.startswith("`") else re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts]
     text = "".join(shown)
     return text.replace("|", "\\|") if table else re.sub(r"^(\d+)([.)])", r"\1\\\2", re.sub(r"^([#>+-])", r"\\\1", text))

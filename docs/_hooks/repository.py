@@ -20,6 +20,7 @@ _SINGLE = {
     "CHANGELOG.md": "project/changelog.md",
     "DECISIONS.md": "project/decisions.md",
     "REFERENCE.md": "reference/index.md",
+    "SECURITY.md": "project/security.md",
     "dashboards/README.md": "dashboards/README.md",
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]`]|`[^`]*`|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")

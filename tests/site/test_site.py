@@ -41,8 +41,8 @@ def test_every_finding_has_its_page_with_all_that_the_manual_says(site: Path, la
     for finding in manual.ids():
         page = words(site / folder / f"{finding}.html")
         said = [line.removeprefix("- ") for text in manual.sections(finding, lang).values() for line in text.splitlines()]
-        assert [line for line in said if plain(line) not in page] == [], finding
-        assert plain(manual.meaning(finding, lang)) in index
+        assert [line for line in said if plain(line).lower() not in page.lower()] == [], finding
+        assert plain(manual.meaning(finding, lang)).lower() in index.lower()
         assert set(manual.causes(finding, lang)) <= set(re.findall(r"\w+", page))
     assert {page.stem for page in (site / folder).glob("*.html")} == {*manual.ids(), "index"}
 
