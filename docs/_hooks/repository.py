@@ -46,7 +46,7 @@ def with_site_links(text: str, page: str) -> str:
         place = posixpath.normpath(posixpath.join(posixpath.dirname(home), path))
         there = _page(place)
         if there is None:
-            return str(label) if (ROOT / place).exists() and not place.startswith("docs/") else match[0]
+            return str(label) if (ROOT / place).exists() else match[0]
         relative = posixpath.relpath(there, posixpath.dirname(page) or ".")
         return f"{image}[{label}]({relative}{hash_sign}{anchor})"
 
@@ -65,4 +65,8 @@ def _page(place: str) -> str | None:
     for candidate in (place, f"{place}/README.md"):
         if candidate in mounted():
             return mounted()[candidate]
-    return place.removeprefix("docs/") if place.startswith("docs/") else None
+    if not place.startswith("docs/"):
+        return None
+    if not (ROOT / place).is_dir():
+        return place.removeprefix("docs/")
+    return f"{place.removeprefix('docs/')}/index.md" if (ROOT / place / "index.md").exists() else None

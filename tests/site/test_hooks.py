@@ -42,6 +42,7 @@ def test_examples_in_docstrings_hold(hook: ModuleType) -> None:
         ("howto/slurm.md", "[x](../../deploy/slurm)", "[x](../deploy/slurm/README.md)"),
         ("project/overview.md", "[`x`](docs/scale.md)", "[`x`](../scale.md)"),
         ("deploy/jobs/tiny/README.md", "[x](../megatron-3.sh)", "x"),  # a file that the site has not
+        ("project/changelog.md", "[x](docs/zh) and [y](docs/howto)", "[x](../zh/index.md) and y"),  # folders
         ("dashboards/README.md", "![x](../docs/dashboards/diag-job.png)", "![x](diag-job.png)"),
         # left alone: addresses, anchors, what is not there (strict finds it), code
         ("index.md", "[x](https://a.b/c.md) [y](#z)", "[x](https://a.b/c.md) [y](#z)"),
