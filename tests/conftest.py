@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cgroups import memory_cgroup
+from tests.leftovers import described, end_all, started
 
 CAPTURES = Path(__file__).parent / "captures"
+_MARK = "STARTED_BY_TESTS"  # the variable that all processes of one session of pytest (of one worker of xdist) inherit
+_ENDING_SECONDS = 5.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before modules of tests are imported: some keep an environment for what they start."""
+    os.environ[_MARK] = uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_lives_on() -> Iterator[None]:
+    """Fails at the end of the session for what its tests left running, with their names; and ends it."""
+    mark = os.environ[_MARK]
+    yield
+    until = time.monotonic() + _ENDING_SECONDS
+    while (left := [process for process in started(_MARK, mark) if not _is_pythons(process)]) and time.monotonic() < until:
+        time.sleep(0.1)  # on its way out
+    told = "\n".join(map(described, left))
+    end_all(_MARK, mark)
+    assert not left, f"tests left processes running:\n{told}"
+
+
+def _is_pythons(process: psutil.Process) -> bool:
+    """The helper of a process that used multiprocessing, which lives as long as that one."""
+    with contextlib.suppress(psutil.Error):
+        return process.ppid() == os.getpid() and "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+    return False
 
 
 @pytest.fixture

@@ -6,18 +6,24 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.leftovers import end_all
+
 JOB = [sys.executable, "-m", "diag.job"]
 DIAG = [sys.executable, "-m", "diag"]
 # [diag.fault] rank 1: data-hang at step 3 (pid 19090) at=1795225902.467 fifo=/tmp/...
+_RUN = "STARTED_BY_RUN"  # the variable that all processes of one run inherit
 _FAULT = re.compile(r"\[diag\.fault\] rank (\d+): ([\w-]+) .*?at=([\d.]+)")
 
 
@@ -82,12 +88,15 @@ class WatchedRun:
 
 
 class LiveRun(WatchedRun):
-    """`diag run` in a process group of its own."""
+    """`diag run` in a process group of its own, with a temporary directory of its own for all that the job leaves in one."""
 
     def __init__(self, tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None) -> None:
         super().__init__(tmp_path / "runs", tmp_path / "terminal.txt")
         self._file = open(self.out, "wb")  # noqa: SIM115 - closed by end()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DIAG_FAULT_DIR": str(tmp_path), **(env or {})}
+        # Not below tmp_path: the UNIX sockets that torch and multiprocessing make in it have 107 characters for their path.
+        self._temporary, self._mark = Path(tempfile.mkdtemp(prefix="run-")), uuid.uuid4().hex
+        given = {"OMP_NUM_THREADS": "1", "DIAG_FAULT_DIR": str(tmp_path), "TMPDIR": str(self._temporary)}
+        environment = {**os.environ, **given, **(env or {}), _RUN: self._mark}
         argv = [*DIAG, "run", "--port", "0", "--run-root", str(self.root), *options, "--", *command]
         self.process = psutil.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
 
@@ -97,7 +106,7 @@ class LiveRun(WatchedRun):
         return []
 
     def end(self) -> None:
-        """Everything this run started is gone after this, stopped and hung processes too."""
+        """Everything this run started is gone after this: stopped and hung processes, and those that lost their parents."""
         victims = self.tree()
         for process in [*victims, self.process]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -106,6 +115,8 @@ class LiveRun(WatchedRun):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             self.process.wait(10)
         self._file.close()
+        end_all(_RUN, self._mark)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
-
+from tests.leftovers import end_all
 from tests.liverun import LiveRun, live_run
 
 from .machine import PY_SPY, bench_env
@@ -22,6 +22,7 @@ from .target import complete
 __all__ = ["Diag", "NotReady", "alone", "processes", "shell_loop", "shell_script", "under_diag", "until"]
 
 T = TypeVar("T")
+_STARTED = "STARTED_BY_BENCH"  # the variable that all processes of one command inherit
 
 
 class NotReady(RuntimeError):
@@ -48,12 +49,8 @@ def until(condition: Callable[[], T], seconds: float, what: str) -> T:
 
 @contextlib.contextmanager
 def alone(command: Sequence[str], folder: Path) -> Iterator[None]:
-    env = bench_env(BENCH_FOLDER=str(folder))
-    process = psutil.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
+    with _running(command, bench_env(BENCH_FOLDER=str(folder))):
         yield
-    finally:
-        _end(process)
 
 
 @contextlib.contextmanager
@@ -84,18 +81,21 @@ def shell_loop(folder: Path, ranks: int, every: float) -> Iterator[None]:
     """Beside a job that already runs."""
     targets = list(until(lambda: complete(folder, ranks), 120, "all ranks train").values())
     script = f"while :; do {shell_script(targets)}; sleep {every:g}; done"
-    loop = psutil.Popen(["bash", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
+    with _running(["bash", "-c", script], os.environ):
         yield
-    finally:
-        _end(loop)
 
 
-def _end(process: psutil.Popen) -> None:
-    victims: list[psutil.Process] = [process]
-    with contextlib.suppress(psutil.Error):
-        victims += process.children(recursive=True)
-    for victim in victims:
-        with contextlib.suppress(psutil.Error, OSError):
-            os.kill(victim.pid, signal.SIGKILL)
-    psutil.wait_procs(victims, timeout=10)
+@contextlib.contextmanager
+def _running(command: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
+    """Without its output, in a session and a temporary directory of its own; all of it is gone afterwards."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as temporary:
+        process = subprocess.Popen(
+            command, env={**env, "TMPDIR": temporary, _STARTED: mark}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            end_all(_STARTED, mark)
+            process.wait(10)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import sys
 import tempfile
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from diag.capture import JournalReader, segments
 from diag.detectors import make_detectors
@@ -54,7 +49,7 @@ class Trial:
 def run_trial(trial: Trial, keep: Path | None) -> dict[str, Any]:
     """The row of the results. Nothing that the trial started lives on."""
     began = time.monotonic()
-    folder, mark = Path(tempfile.mkdtemp(prefix="fo-")), uuid.uuid4().hex
+    folder = Path(tempfile.mkdtemp(prefix="fo-"))
     plan = plan_of(trial.seed, fits=trial.fits)
     (folder / "truth.json").write_text(json.dumps(plan.to_json()))  # before the run begins
     spare = _SPARE if trial.fits and trial.job == "megatron" else 0
@@ -69,13 +64,11 @@ def run_trial(trial: Trial, keep: Path | None) -> dict[str, Any]:
         "room": round(plan.room, 3) if trial.fits else None,
     }
     try:
-        with live_run(folder, words, env={"FORECAST_TRIAL": mark}) as run:
+        with live_run(folder, words) as run:
             row["code"] = run.wait(_MOST_SECONDS)
             row |= _judged(trial, run, folder)
     except Exception as error:
         row |= {"ok": False, "as_planned": False, "error": f"{type(error).__name__}: {error}"[-800:]}
-    finally:
-        _end_all(mark)
     row["seconds"] = round(time.monotonic() - began, 1)
     if keep is not None:
         kept = keep / trial.name.replace("/", "-")
@@ -157,11 +150,3 @@ def _replayed(run_dir: Path, stages: list[dict[str, Any]]) -> tuple[float | None
                     killed = record.emitted or record.at
         engine.feed(record)
     return killed, told
-
-
-def _end_all(mark: str) -> None:
-    """Processes that left their parents: Megatron's Manager outlives a killed rank."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("FORECAST_TRIAL") == mark:
-                process.kill()

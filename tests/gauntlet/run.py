@@ -10,11 +10,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-import uuid
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from diag.job.faults.truth import TRUTHS, Truth
 from tests.liverun import DIAG, JOB, LiveRun, live_run
@@ -22,7 +19,7 @@ from tests.liverun import DIAG, JOB, LiveRun, live_run
 from . import rivals
 from .cases import Trial
 
-__all__ = ["end_all", "judge_benign", "judge_fault", "run_trial"]
+__all__ = ["judge_benign", "judge_fault", "run_trial"]
 
 _HOOK = Path(__file__).parent / "in_ranks"
 # What they prepare at the start may end the job before their own moment: a /dev/shm too small for NCCL itself.
@@ -40,11 +37,11 @@ def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, A
     """The row of the results. Nothing that the trial started lives on; a trial that went wrong leaves its folder in `keep`."""
     began = time.monotonic()
     # Short: UNIX sockets in the run directory have 107 characters for their path.
-    folder, mark = Path(tempfile.mkdtemp(prefix="gt-")), uuid.uuid4().hex
+    folder = Path(tempfile.mkdtemp(prefix="gt-"))
     raw = folder / "raw"
     raw.mkdir()
     path = os.pathsep.join(filter(None, [str(_HOOK), os.environ.get("PYTHONPATH")]))
-    env = {"PYTHONPATH": path, "GAUNTLET_DUMPS": str(raw), "GAUNTLET_TRIAL": mark}
+    env = {"PYTHONPATH": path, "GAUNTLET_DUMPS": str(raw)}
     truth = TRUTHS[trial.fault.name] if trial.fault else _NOTHING
     row: dict[str, Any] = {
         "trial": trial.name, "case": trial.case.name, "seed": trial.seed, "layout": trial.layout, "ranks": trial.ranks,
@@ -59,8 +56,6 @@ def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, A
             row["rivals"] = _ask_rivals(trial, raw, folder / "filled", right, nvrx) if row.get("recorders") is not None else {}
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-1500:]}
-    finally:
-        end_all(mark)
     row["seconds"] = round(time.monotonic() - began, 1)
     if keep is not None and (not row["ok"] or row.get("resolved")):
         kept = keep / re.sub(r"[^\w.-]+", "-", trial.name)
@@ -203,10 +198,3 @@ def _ask_rivals(trial: Trial, raw: Path, filled: Path, right: list[frozenset[int
     answers = rivals.ask(dumps if trial.seed == 1 else None, filled, nvrx)
     return {tool: {**answer, "verdict": rivals.judge(answer, right)} for tool, answer in answers.items()}
 
-
-def end_all(mark: str) -> None:
-    """Processes of this trial that no longer descend from its `diag run`, by the mark in their environment."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("GAUNTLET_TRIAL") == mark:
-                process.kill()

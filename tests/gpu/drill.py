@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gauntlet.run import end_all, judge_benign, judge_fault
+from tests.gauntlet.run import judge_benign, judge_fault
 from tests.liverun import live_run
 
 from .drills import Drill
@@ -35,11 +35,10 @@ def environment(gpus: Sequence[int], port: int, folder: Path) -> dict[str, str]:
 
 def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[str, Any]:
     """The row of the results. Evidence goes to `keep`; nothing that the drill started lives on."""
-    began, mark = time.monotonic(), uuid.uuid4().hex
-    folder = Path("/tmp") / f"gd-{mark[:6]}"  # short: UNIX sockets in the run directory have 107 characters for their path
-    folder.mkdir()
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="gd-", dir="/tmp"))  # short: a UNIX socket's path has 107 characters
     trial = drill.trial()
-    env = {**environment(gpus, port, folder), **drill.variables, "GAUNTLET_TRIAL": mark}
+    env = {**environment(gpus, port, folder), **drill.variables}
     if drill.fault:
         env["FAULT"] = drill.fault
     row: dict[str, Any] = {"drill": drill.name, "gpus": list(gpus), "fault": drill.fault, "variables": dict(drill.variables)}
@@ -49,8 +48,6 @@ def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[
             row["struck_at"] = run.struck_at()
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-3000:]}
-    finally:
-        end_all(mark)
     row["seconds"] = round(time.monotonic() - began, 1)
     _keep(folder, keep / drill.name.replace(" ", "-"), row)
     return row

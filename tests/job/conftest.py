@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import signal
+import shutil
 import subprocess
 import sys
+import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from diag.sources import pyspy
+from tests.leftovers import end_all
 
 ROOT = Path(__file__).parents[2]
+_JOB = "STARTED_AS_JOB"  # the variable that all processes of one job inherit
 RANK_0_ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
@@ -26,9 +28,12 @@ class Job:
     def __init__(self, words: list[str], environment: dict[str, str], folder: Path) -> None:
         self.folder, self.faults = folder, folder / "faults"
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("DIAG_", "TORCHELASTIC_", "PYTHONPATH"))}
+        # Not below tmp_path: the UNIX sockets that torch and multiprocessing make in it have 107 characters for their path.
+        self._temporary, self._mark = Path(tempfile.mkdtemp(prefix="job-")), uuid.uuid4().hex
+        given = {"DIAG_FAULT_DIR": str(self.faults), "OMP_NUM_THREADS": "1", "TMPDIR": str(self._temporary)}
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-m", *words],
-            env={**clean, "DIAG_FAULT_DIR": str(self.faults), "OMP_NUM_THREADS": "1", **environment},
+            env={**clean, **given, **environment, _JOB: self._mark},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -75,18 +80,11 @@ class Job:
 
     def stop(self) -> None:
         """End the job with all that it started: ranks are sessions of their own, out of a group's reach."""
-        try:
-            descendants = psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            descendants = []
-        for process in descendants:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        end_all(_JOB, self._mark)
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 Start = Callable[..., Job]
