@@ -62,6 +62,8 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.executable:  # relative where `python -m diag` was found by `PATH=.venv/bin:$PATH`: our helpers start in /
+        sys.executable = os.path.abspath(sys.executable)  # noqa: PTH100 - resolve() would leave a virtual environment
     verb = words[0] if words and words[0] in VERBS else ""
     for stream in (sys.stdout, sys.stderr):  # a log line has any characters, a terminal's encoding may not
         if isinstance(stream, io.TextIOWrapper):

@@ -320,3 +320,24 @@ def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_
     assert answer.returncode == 9, answer.stderr[-2000:]
     assert [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("line")] == [str(n) for n in range(200)]
     assert "journal" in answer.stderr and "No space left" in answer.stderr
+
+
+def test_python_found_by_a_relative_path_has_its_sidecars(tmp_path: Path) -> None:
+    """`PATH=.venv/bin:$PATH python -m diag run`: sys.executable is relative then, and helpers start in another directory."""
+    python = Path(sys.executable)
+    env = {**os.environ, "PATH": f"{python.parent.name}:{os.environ['PATH']}", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    words = [python.name, "-m", "diag", "run", "--port", "0", "--run-root", str(tmp_path), "--", python.name, "-c", "input()"]
+    run = psutil.Popen(words, cwd=python.parent.parent, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def has_sidecar() -> bool:
+        with contextlib.suppress(psutil.Error):
+            return any("diag.sidecar" in child.cmdline() for child in run.children())
+        return False
+
+    try:
+        _wait(has_sidecar, 60)
+    finally:
+        _, said = run.communicate("\n", timeout=60)  # what CMD waits for: it ends
+
+    assert run.returncode == 0
+    assert "Traceback" not in said and "cannot be started" not in said
