@@ -38,9 +38,15 @@ class Diag:
     others: tuple[int, ...]  # the signal witness
 
 
-def until(condition: Callable[[], T], seconds: float, what: str) -> T:
+def until(condition: Callable[[], T], seconds: float, what: str, ended: Callable[[], int | None] = lambda: None) -> T:
+    """`ended`: the exit code of what it waits for, once that has ended: then it is not waited for any longer."""
     end = time.monotonic() + seconds
     while not (value := condition()):
+        code = ended()
+        if code is not None and not (value := condition()):  # what was written last is seen
+            raise NotReady(f"ended with code {code} before this: {what}")
+        if value:
+            break
         if time.monotonic() > end:
             raise NotReady(f"not within {seconds:g} s: {what}")
         time.sleep(0.05)
@@ -48,9 +54,10 @@ def until(condition: Callable[[], T], seconds: float, what: str) -> T:
 
 
 @contextlib.contextmanager
-def alone(command: Sequence[str], folder: Path) -> Iterator[None]:
-    with _running(command, bench_env(BENCH_FOLDER=str(folder))):
-        yield
+def alone(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Its output goes into a file, as under diag: the same writes, and what it said is there when it ends too early."""
+    with _running(command, bench_env(BENCH_FOLDER=str(folder)), folder / "terminal.txt") as process:
+        yield process
 
 
 @contextlib.contextmanager
@@ -81,21 +88,19 @@ def shell_loop(folder: Path, ranks: int, every: float) -> Iterator[None]:
     """Beside a job that already runs."""
     targets = list(until(lambda: complete(folder, ranks), 120, "all ranks train").values())
     script = f"while :; do {shell_script(targets)}; sleep {every:g}; done"
-    with _running(["bash", "-c", script], os.environ):
+    with _running(["bash", "-c", script], os.environ, Path(os.devnull)):
         yield
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
-    """Without its output, in a session and a temporary directory of its own; all of it is gone afterwards."""
+def _running(command: Sequence[str], env: Mapping[str, str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """In a session and with a temporary directory of its own; all of it is gone afterwards."""
     mark = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as temporary:
-        process = subprocess.Popen(
-            command, env={**env, "TMPDIR": temporary, _STARTED: mark}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as temporary, open(output, "wb") as file:
+        own = {**env, "TMPDIR": temporary, _STARTED: mark}
+        process = subprocess.Popen(command, env=own, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            yield
+            yield process
         finally:
             end_all(_STARTED, mark)
             process.wait(10)

@@ -100,7 +100,7 @@ def switched(pairs: int, say: Say) -> list[Row]:
 def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
     """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the next on.
     Raises NotReady."""
-    found = []
+    found, pid = [], diag.hub
     try:
         for _ in range(pairs):
             block: dict[bool, Block] = {}
@@ -112,7 +112,8 @@ def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
                 block[is_on] = (began, began + seconds)
             found.append((block[True], block[False]))
     except ProcessLookupError:
-        raise NotReady("a process of diag ended while its cost was measured") from None
+        which = "the hub" if pid == diag.hub else "a sidecar"
+        raise NotReady(f"{which} (pid {pid}) ended while its cost was measured, after {len(found)} pairs of blocks") from None
     finally:
         for pid in (diag.hub, *diag.sidecars):
             with contextlib.suppress(ProcessLookupError):  # the others must go on

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from tests.liverun import live_run
 
 from .drills import Drill
 
-__all__ = ["RUN", "environment", "run_drill"]
+__all__ = ["RUN", "environment", "keep_evidence", "run_drill"]
 
 RUN = Path(__file__).resolve().parents[2] / "deploy" / "jobs" / "tiny" / "run.sh"
 _START_SECONDS = 120.0  # to the fault; half a minute where nothing is wrong with the drill
-_KEPT = ("journal-*", "findings.jsonl", "run.json", "job.log*", "verdict*")
+_KEPT = ("journal-*", "findings.jsonl", "run.json", "sidecars.log", "verdict*")
 
 
 def environment(gpus: Sequence[int], port: int, folder: Path) -> dict[str, str]:
@@ -49,18 +49,21 @@ def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-3000:]}
     row["seconds"] = round(time.monotonic() - began, 1)
-    _keep(folder, keep / drill.name.replace(" ", "-"), row)
+    kept = keep / drill.name.replace(" ", "-")
+    keep_evidence(folder, kept)
+    (kept / "row.json").write_text(json.dumps(row, indent=1))
+    shutil.rmtree(folder, ignore_errors=True)
     return row
 
 
-def _keep(folder: Path, kept: Path, row: dict[str, Any]) -> None:
+def keep_evidence(folder: Path, kept: Path) -> None:
+    """What job and diag said in a run below `folder`."""
     kept.mkdir(parents=True, exist_ok=True)
-    (kept / "row.json").write_text(json.dumps(row, indent=1))
-    if (folder / "terminal.txt").exists():
-        shutil.copy(folder / "terminal.txt", kept)
-    for run in folder.glob("runs/*"):
-        for pattern in _KEPT:
-            for path in run.glob(pattern):
-                if path.is_file():
-                    shutil.copy(path, kept)
-    shutil.rmtree(folder, ignore_errors=True)
+    for path in [folder / "terminal.txt", *folder.glob("steps-*.txt"), *(p for run in folder.glob("runs/*") for p in _said(run))]:
+        if path.is_file():
+            shutil.copy(path, kept)
+
+
+def _said(run: Path) -> Iterator[Path]:
+    for pattern in _KEPT:
+        yield from run.glob(pattern)

@@ -18,13 +18,14 @@ from tests.bench.runs import NotReady, alone, processes, under_diag, until
 from tests.bench.slowdown import switch, within
 from tests.bench.stats import ratios
 
-from .drill import RUN, environment
+from .drill import RUN, environment, keep_evidence
 
 __all__ = ["paired"]
 
 _IN_RANKS = Path(__file__).parent / "in_ranks"
 _WARM_UP_STEPS = 20
 _START_SECONDS = 180.0
+_LAST_WORDS_SECONDS = 10.0  # for diag to see why, after a process of it was gone
 _SWITCHED_PAIRS, _BLOCK_SECONDS = 10, 2.0
 
 
@@ -35,7 +36,8 @@ def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str],
 
     def one(slot: int, number: int, with_diag: bool) -> None:
         gpus = [2 * slot, 2 * slot + 1]
-        walls, blocks = _run(gpus, 29800 + 10 * slot + number, steps, with_diag)
+        kept = keep / f"overhead-{slot}-{number}"
+        walls, blocks = _run(gpus, 29800 + 10 * slot + number, steps, with_diag, kept)
         with lock:
             measured.append((slot, number // 2, with_diag, walls))
             if with_diag:
@@ -62,27 +64,42 @@ def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str],
     return found
 
 
-def _run(gpus: Sequence[int], port: int, steps: int, with_diag: bool) -> tuple[list[float], dict[str, Any]]:
-    """Seconds of each step of rank 0 behind the warm-up."""
-    with tempfile.TemporaryDirectory(prefix="go-", dir="/tmp") as name, contextlib.ExitStack() as stack:
+def _run(gpus: Sequence[int], port: int, steps: int, with_diag: bool, kept: Path) -> tuple[list[float], dict[str, Any]]:
+    """Seconds of each step of rank 0 behind the warm-up. What job and diag said of a run that went wrong is in `kept`."""
+    with tempfile.TemporaryDirectory(prefix="go-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        path = os.pathsep.join(filter(None, [str(_IN_RANKS), os.environ.get("PYTHONPATH")]))
-        variables = {**environment(gpus, port, folder), "ITERS": "1000000", "SAVE_STEPS": "1000000", "GLOBAL_BATCH": "2"}
-        changed = {"PYTHONPATH": path, **variables}
-        command = ["env", *(f"{key}={value}" for key, value in changed.items()), "bash", str(RUN)]
-        run = stack.enter_context(under_diag(command, folder)) if with_diag else stack.enter_context(alone(command, folder))
-        until(lambda: target.complete(folder, len(gpus)), _START_SECONDS, f"the job trains on GPUs {gpus}")
+        try:
+            walls, blocks = _measured(gpus, port, steps, with_diag, folder)
+        except Exception:
+            keep_evidence(folder, kept)
+            raise
+        if "error" in blocks:
+            keep_evidence(folder, kept)
+        return walls, blocks
+
+
+def _measured(gpus: Sequence[int], port: int, steps: int, with_diag: bool, folder: Path) -> tuple[list[float], dict[str, Any]]:
+    path = os.pathsep.join(filter(None, [str(_IN_RANKS), os.environ.get("PYTHONPATH")]))
+    variables = {**environment(gpus, port, folder), "ITERS": "1000000", "SAVE_STEPS": "1000000", "GLOBAL_BATCH": "2"}
+    changed = {"PYTHONPATH": path, **variables}
+    command = ["env", *(f"{key}={value}" for key, value in changed.items()), "bash", str(RUN)]
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(under_diag(command, folder)) if with_diag else None
+        process = run.process if run is not None else stack.enter_context(alone(command, folder))
+        until(lambda: target.complete(folder, len(gpus)), _START_SECONDS, f"the job trains on GPUs {gpus}", process.poll)
         wanted = _WARM_UP_STEPS + steps
-        until(lambda: len(target.read_steps(folder)) >= wanted, _START_SECONDS + steps, f"{wanted} steps")
+        until(lambda: len(target.read_steps(folder)) >= wanted, _START_SECONDS + steps, f"{wanted} steps", process.poll)
         walls = [step.wall for step in target.read_steps(folder)[_WARM_UP_STEPS:wanted]]
         if run is None:
             return walls, {}
         try:
             blocks = switch(processes(run), _SWITCHED_PAIRS, _BLOCK_SECONDS)
         except NotReady as error:
-            return walls, {"error": str(error)}
+            with contextlib.suppress(AssertionError):  # the job goes on: then diag lost a process and goes on, too
+                run.until(lambda: run.process.poll() is not None, _LAST_WORDS_SECONDS)
+            return walls, {"error": f"{error}; exit code of the job: {run.process.poll()}"}
         over = max(end for pair in blocks for _, end in pair)
-        until(lambda: target.read_steps(folder)[-1].start >= over, _START_SECONDS, "the last block's steps are noted")
+        until(lambda: target.read_steps(folder)[-1].start >= over, _START_SECONDS, "the last block's steps", process.poll)
         recorded = target.read_steps(folder)
         on, off = ([within(recorded, block) for block in side] for side in zip(*blocks, strict=True))
         both = [(statistics.median(a), statistics.median(b)) for a, b in zip(on, off, strict=True) if a and b]

@@ -1,8 +1,8 @@
 """A launcher and its ranks without torch, for tests: `python ranks.py MODE...` starts one rank a mode.
 
-Modes: work (loops, prints iterations from rank 0), wait (sleeps in a function called all_reduce_like),
-gil (sleeps in C with the GIL), stop
-(SIGSTOPs itself), die (SIGKILLs itself), zombie (exits and is never reaped), exit:N.
+Modes: work (loops, prints iterations from rank 0, STEPS of them or until the file UNTIL is there), wait (sleeps in a function
+called waits_for_the_others), gil (sleeps in C with the GIL), stop (SIGSTOPs itself), die (SIGKILLs itself), zombie (exits and is
+never reaped), exit:N.
 Writes "ready" into the FIFO given by READY once all ranks stand where they will stand.
 """
 
@@ -25,6 +25,8 @@ def rank_main(mode: str) -> None:
                 sum(range(1000))
             if rank == 0:
                 print(f" iteration {number + 1:8d}/{1000:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
+            if "UNTIL" in os.environ and os.path.exists(os.environ["UNTIL"]):  # noqa: PTH110 - a step must stay cheap
+                break
     elif mode == "wait":
         waits_for_the_others()
     elif mode == "gil":

@@ -20,9 +20,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
     if hasattr(config, "workerinput"):
         return
     path = Path(os.environ.get("DIAG_MATRIX_FILE", ""))
-    if not path.is_file() or not path.read_text().strip():
+    if not path.is_file():
         return
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.unlink()
+    if not rows:
+        return
     write = terminalreporter.write_line
     terminalreporter.section("fault matrix")
     write(f"{'case':<28} {'expected':<14} {'found':<26} {'ranks':<8} {'delay s':>8}  ok")
@@ -34,4 +37,3 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
             f"{'yes' if row['ok'] else 'NO'}"
         )
     write(f"{sum(row['ok'] for row in rows)} of {len(rows)} as expected")
-    path.unlink()
