@@ -5,6 +5,7 @@ Everything shown is live: the verdict, `diag dump --all-ranks` from a second pro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ __all__ = ["main"]
 _START_SECONDS = 240.0  # imports of ms-swift on a slow, busy machine
 _FIND_SECONDS = 90.0
 _END_SECONDS = 240.0
+_STOP_SECONDS = 60.0  # torchrun gives its ranks half of it
 _SHOWN_METRICS = ("diag_rank_state{", "diag_finding_active{", "diag_stack_unchanged_seconds{", "diag_agent_resident_memory")
 
 
@@ -48,6 +50,8 @@ def main() -> int:
     finally:
         if run.poll() is None:
             run.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(_STOP_SECONDS)  # nothing of it outlives the demo
     if code != 0:
         _say(f"the job ended with exit code {code}: this is not what the demo should show; see {_run_dir(folder)}")
         return 1
