@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from diag.launchers import redacted
+from diag.launchers import helps, redacted
 from diag.preflight import gpus
 from diag.preflight.job_processes import JobGroup, Process, group, processes_here
 from diag.preflight.line import Line
@@ -53,7 +53,7 @@ def _left_over(one: JobGroup, on_gpu: str) -> Line:
     stuck = [member.pid for member in members if member.state == "D"]
     oldest = max(members, key=lambda member: member.age_seconds)
     many = len(members) > 1
-    lead = next((member for member in members if member.rank is not None and not member.is_worker), members[0])
+    lead = next(filter(_trains, members), members[0])
     said = (
         f"{len(members)} process{'es' if many else ''} of an earlier job {'are' if many else 'is'} left over"
         f" ({_ranks(one)}; {_command(lead)}): what started {'them' if many else 'it'} is gone; started "
@@ -71,8 +71,8 @@ def _left_over(one: JobGroup, on_gpu: str) -> Line:
 
 def _ranks(one: JobGroup) -> str:
     ranks = one.ranks
-    workers = sum(member.rank is None or member.is_worker for member in one.members)
-    pids = {member.rank: member.pid for member in reversed(one.members) if member.rank is not None and not member.is_worker}
+    workers = sum(not _trains(member) for member in one.members)
+    pids = {member.rank: member.pid for member in reversed(one.members) if _trains(member)}
     if not ranks:
         return f"pids {', '.join(str(member.pid) for member in one.members[:_MOST_PIDS])}"
     told = ", ".join(f"rank {rank} pid {pids[rank]}" for rank in ranks[:4] if rank in pids)
@@ -82,6 +82,11 @@ def _ranks(one: JobGroup) -> str:
         + more
         + (f", {workers} workers" if workers > 1 else ", 1 worker" if workers else "")
     )
+
+
+def _trains(member: Process) -> bool:
+    """Whether it may be the rank, or what the rank forked: no worker or helper that inherited its variables."""
+    return member.rank is not None and not member.is_worker and not helps(member.argv)
 
 
 def _seen() -> str:

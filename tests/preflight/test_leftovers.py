@@ -151,6 +151,21 @@ def test_workers_whose_rank_is_gone_are_left_over() -> None:
     assert said(worker) == [("problem", "left-over processes")] and said(vllm) == [("problem", "left-over processes")]
 
 
+def test_what_a_killed_rank_left_is_told_by_its_own_program() -> None:
+    # as the asynchronous save of ms-swift 4 leaves it: the helper of multiprocessing, a spawned writer, a fork of the rank
+    common = {"rank": 1, "job": ("torchrun",), "by_agent": True}
+    tracker = ("python", "-B", "-c", "from multiprocessing.resource_tracker import main;main(120)")
+    spawned = ("python", "-B", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=121, pipe_handle=123)")
+    left = [process(7, 1, argv=tracker, **common), process(8, 1, argv=spawned, **common),
+            process(9, 1, argv=("python", "-u", "rlhf.py"), **common)]
+    all_ = {one.pid: one for one in (process(1, 0, "systemd", ("/sbin/init",)), *left)}
+
+    (line,) = process_lines(group(all_, 99), {})
+
+    assert "(rank 1 pid 9, 2 workers; python -u rlhf.py)" in line.said
+    assert line.remedy.startswith("kill 7 8 9;")
+
+
 def test_workers_of_a_job_that_runs_are_not_left_over() -> None:
     alone = process(6, 5, "python3", ("python3", "train.py"))
     assert said(process(5, 1, "tmux", ("tmux",)), alone, process(7, 6, "pt_data_worker")) == [("ok", "left-over processes")]
