@@ -62,7 +62,7 @@ def test_busy_and_waiting_ranks_are_drawn_from_one_command(tmp_path: Path) -> No
 
         # and both are in the merged graph with their ranks
         answer = flame(run, "all", "--format", "collapsed", "-o", "-", cwd=cwd)
-        assert "[0-1];rank_main" in answer.stdout and "live/ranks.py:49) [1] 1" in answer.stdout, answer.stderr
+        assert "[0-1];rank_main" in answer.stdout and "live/ranks.py:51) [1] 1" in answer.stdout, answer.stderr
 
         # and what cannot be drawn is said
         dead, unknown = flame(run, "2", cwd=cwd), flame(run, "99", cwd=cwd)
