@@ -65,6 +65,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     from starlette.responses import HTMLResponse, Response
 
     from diag.outputs import api_page, flame, schema
+    from diag.outputs.drawings import Drawings
     from diag.outputs.face import add_face
     from diag.outputs.prometheus import exposition, families
 
@@ -79,6 +80,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     )
     app.add_middleware(_Guard, view=view, host=host, clock=clock)
     dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
+    drawings = Drawings()
 
     async def reading(read: Callable[[], _T]) -> _T:
         """Run `read` under the hub's lock, without ever blocking the server's loop for long."""
@@ -149,7 +151,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         children: Annotated[bool, Query(description="its child processes too")] = False,
         native: Annotated[bool, Query(description="C and C++ frames too: stops the rank at each sample")] = False,
     ) -> Response:
-        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too."""
+        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too. Content-Location: where this
+        one can be had again for a while."""
         state = await reading(lambda: view.engine.job.ranks.get(rank))
         if state is None:
             seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
@@ -162,9 +165,20 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
             return answer(said, 409)
         try:
-            return drawing(await view.flame(state.placement, FlameWanted(seconds, rate, form, children, native)), form)
+            body = await view.flame(state.placement, FlameWanted(seconds, rate, form, children, native))
         except DiagError as error:
             return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
+        said = drawing(body, form)
+        said.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
+        return said
+
+    @app.get("/drawings/{name}", responses={404: {"model": schema.Error}}, response_class=Response)
+    async def drawn(name: str) -> Response:
+        """A flame graph of a rank that was recorded before; the last few are kept."""
+        kept = drawings.get(name)
+        if kept is None:
+            raise HTTPException(404, "this flame graph is not kept any more: record it again")
+        return drawing(*kept)
 
     @app.get("/flame", response_class=Response)
     async def flame_of_all(

@@ -1,0 +1,190 @@
+// One chart: uPlot in a figure, with the values under the cursor beside its title.
+
+import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import uPlot from "./vendor/uplot.js";
+import { withUnit } from "./format.js";
+import { bridged, inWords, valueAt } from "./series.js";
+import { on } from "./store.js";
+import { html } from "./ui.js";
+
+export const AXIS = 62; // pixels at the left of every plot, so that all stand below each other
+export const RIGHT = 10;
+const HEIGHT = 92;
+const SHOW_LIMIT = 0.4; // a limit far above all values would make a flat line of them
+const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+/** Colours of the theme that is on; read again when it changes. */
+export function useColours() {
+  const read = () => {
+    const style = getComputedStyle(document.documentElement);
+    const get = (name) => style.getPropertyValue(name).trim();
+    return { ink: get("--muted"), line: get("--line"), critical: get("--critical"), warning: get("--warning"), info: get("--info"),
+      many: Array.from({ length: 8 }, (_, index) => get(`--c${index}`)) };
+  };
+  const [colours, set] = useState(read);
+  useEffect(() => on("theme", () => set(read())), []);
+  return colours;
+}
+
+function faint(colour, share) {
+  return `color-mix(in srgb, ${colour} ${share}%, transparent)`;
+}
+
+/** One colour a line; where a finding names ranks, theirs stand out from all others. */
+function linesOf(chart, named, colours) {
+  const some = chart.lines.length > 1 && chart.lines.some((line) => line.ranks.some((rank) => named.has(rank)));
+  return chart.lines.map((line, index) => {
+    const hit = line.ranks.some((rank) => named.has(rank));
+    const colour = some ? (hit ? colours.critical : colours.many[0]) : colours.many[index % 8];
+    return { line, hit: some && hit, colour, width: some ? (hit ? 2.5 : 1) : 1.5, dash: index >= 8 && !some ? [6, 3] : undefined };
+  });
+}
+
+/**
+ * @param {{chart: import("./series.js").Chart, moments: number[], width: number, zoom: [number, number] | null, onZoom: Function,
+ *   group: string, marks: {at: number, severity: string}[], named: Map<number, string>, axis: boolean, onMoment: Function}} props
+ */
+export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named, axis, onMoment }) {
+  const holder = useRef(null);
+  const values = useRef(null);
+  const plot = useRef(null);
+  const live = useRef({});
+  const colours = useColours();
+  const lines = linesOf(chart, named, colours);
+  live.current = { zoom, marks, chart, moments, width, onZoom, onMoment, lines, colours };
+  const shape = `${chart.title}|${chart.unit}|${axis}|${lines.map((one) => `${one.line.label}${one.colour}${one.width}${one.line.members ? "band" : ""}`)}`;
+
+  useEffect(() => {
+    const made = new uPlot(optionsOf(live, values, { group, axis, width: holder.current.clientWidth }), dataOf(live.current), holder.current);
+    plot.current = made;
+    const watch = new ResizeObserver(() => made.setSize({ width: holder.current.clientWidth, height: made.height }));
+    watch.observe(holder.current);
+    showValues(live.current, values.current, null);
+    return () => { watch.disconnect(); made.destroy(); plot.current = null; };
+  }, [shape, colours]);
+
+  useEffect(() => {
+    const made = plot.current;
+    if (!made) return;
+    made.setData(dataOf(live.current), false);
+    rescale(made, live.current);
+    if (made.cursor.idx === null || made.cursor.left < 0) showValues(live.current, values.current, null);
+  }, [chart, zoom?.[0], zoom?.[1], marks]);
+
+  return html`<figure class="chart"><figcaption><b>${chart.title}</b>
+      ${chart.limit && !nearLimit(chart) ? html`<span class="muted"> of ${withUnit(chart.limit, chart.unit)}</span>` : null}
+      <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""} title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>${line.label} <span class="num"></span></li>`)}</ul></figcaption>
+    <div class="plot ${axis ? "with-axis" : ""}" role="img" aria-label=${inWords(chart)} ref=${holder}></div></figure>`;
+}
+
+function rescale(made, { zoom, moments, width }) {
+  const from = zoom?.[0] ?? moments[0] - width / 2;
+  const to = zoom?.[1] ?? moments[moments.length - 1] + width / 2;
+  made.batch(() => made.setScale("x", { min: from, max: Math.max(to, from + width) }));
+}
+
+const peak = (chart) => Math.max(...chart.lines.flatMap((line) => [Math.max(...(line.high ?? line.values).map((value) => value ?? 0))]));
+
+const nearLimit = (chart) => chart.limit !== null && peak(chart) >= SHOW_LIMIT * chart.limit;
+
+function dataOf({ chart, moments, width, lines }) {
+  const columns = [moments];
+  for (const { line } of lines) {
+    columns.push(bridged(line.values, width, chart.event));
+    if (line.low) columns.push(bridged(line.high, width, chart.event), bridged(line.low, width, chart.event));
+  }
+  return columns;
+}
+
+function optionsOf(live, values, { group, axis, width }) {
+  const { chart, lines, colours } = live.current;
+  const series = [{}];
+  const bands = [];
+  for (const { line, colour, width: stroke, dash } of lines) {
+    series.push({ stroke: colour, width: stroke, dash, points: { size: 4, fill: colour } });
+    if (!line.low) continue;
+    bands.push({ series: [series.length, series.length + 1], fill: faint(colour, 22) });
+    series.push({ stroke: faint(colour, 50), width: 0.5, points: { show: false } }, { stroke: faint(colour, 50), width: 0.5, points: { show: false } });
+  }
+  const font = "11px system-ui, sans-serif";
+  const grid = { stroke: colours.line, width: 1 };
+  return {
+    width: Math.max(80, width), height: HEIGHT + (axis ? 26 : 0), series, bands,
+    padding: [8, RIGHT, axis ? 0 : 8, 0],
+    legend: { show: false },
+    cursor: {
+      sync: { key: group, scales: ["x", null] }, drag: { x: true, y: false, setScale: false, dist: 4 },
+      points: { size: 6 }, y: false,
+    },
+    scales: {
+      x: { time: true },
+      y: { range: (_, low, high) => rangeOf(live.current.chart, low, high) },
+    },
+    axes: [
+      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26 },
+      { stroke: colours.ink, grid, ticks: grid, font, size: AXIS, space: 26, incrs: chart.unit.startsWith("bytes") ? BINARY : undefined,
+        values: (_, splits) => splits.map((split) => withUnit(split, chart.unit)) },
+    ],
+    hooks: {
+      draw: [(made) => drawMarks(made, live.current)],
+      setCursor: [(made) => {
+        const index = made.cursor.left >= 0 ? made.cursor.idx : null;
+        showValues(live.current, values.current, index);
+        live.current.onMoment(index === null ? null : live.current.moments[index]);
+      }],
+      setSelect: [(made) => {
+        if (made.select.width < 4) return;
+        const [from, to] = [made.posToVal(made.select.left, "x"), made.posToVal(made.select.left + made.select.width, "x")];
+        made.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+        live.current.onZoom([from, to]);
+      }],
+    },
+  };
+}
+
+function rangeOf(chart, low, high) {
+  if (low === null || high === null) return [0, 1];
+  if (chart.loose) return low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true);
+  const top = nearLimit(chart) ? Math.max(high, chart.limit) : chart.top ? Math.max(high, chart.top) : high;
+  return [0, (top || 1) * 1.08];
+}
+
+/** Findings as upright lines, the limit as a dashed one. */
+function drawMarks(made, { marks, chart, colours }) {
+  const { ctx } = made;
+  const { left, top, width, height } = made.bbox;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  for (const mark of marks) {
+    ctx.strokeStyle = mark.over ? colours.ink : colours[mark.severity] ?? colours.ink;
+    stroke(ctx, made.valToPos(mark.at, "x", true), top, 0, height);
+  }
+  if (nearLimit(chart)) {
+    ctx.strokeStyle = colours.critical;
+    ctx.setLineDash([8 * devicePixelRatio, 4 * devicePixelRatio]);
+    stroke(ctx, left, made.valToPos(chart.limit, "y", true), width, 0);
+  }
+  ctx.restore();
+}
+
+function stroke(ctx, x, y, right, down) {
+  ctx.beginPath();
+  ctx.moveTo(x, y);
+  ctx.lineTo(x + right, y + down);
+  ctx.stroke();
+}
+
+/** Beside the title, without drawing the page again: this runs with every move of the mouse. */
+function showValues({ chart, lines, width }, list, index) {
+  if (!list) return;
+  lines.forEach(({ line }, place) => {
+    const target = list.children[place]?.querySelector(".num");
+    if (!target) return;
+    const at = (those) => valueAt(those, index ?? those.length - 1, width, chart.event || index === null);
+    const span = line.low ? ` (${withUnit(at(line.low), chart.unit)} to ${withUnit(at(line.high), chart.unit)} of ${line.members})` : "";
+    target.textContent = withUnit(at(line.values), chart.unit) + span;
+  });
+}

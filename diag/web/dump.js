@@ -1,0 +1,69 @@
+// Dump now: evidence of every rank, read once more; what came of it as text.
+
+import { useRef, useState } from "./vendor/hooks.js";
+import { clean, ranges, seconds } from "./format.js";
+import { jobNow, useStore } from "./store.js";
+import { Progress } from "./flame.js";
+import { Copy, Text, ask, go, html } from "./ui.js";
+
+const DEADLINE = 10; // seconds, as `diag dump` has it
+const COLUMNS = 100;
+
+/** The button and what it brought, for two places of the page. */
+export function useDump() {
+  const [state, setState] = useState({ kind: "idle" });
+  const busy = useRef(false);
+  const { head, connection } = useStore("head", "connection");
+  const why = head?.recorded ? "recorded evidence: there is no process to look at"
+    : connection === "lost" || connection === "ended" ? "diag does not answer" : "";
+  const start = async () => {
+    if (why || busy.current) return;
+    busy.current = true;
+    setState({ kind: "busy", began: performance.now() });
+    requestAnimationFrame(() => go("dump"));
+    try {
+      const answer = await ask(`dump?deadline=${DEADLINE}&columns=${COLUMNS}`);
+      setState({ kind: "done", document: await answer.json(), at: jobNow() });
+    } catch (error) {
+      setState({ kind: "failed", error: error.message });
+    }
+    busy.current = false;
+  };
+  return { state, why, start, close: () => setState({ kind: "idle" }) };
+}
+
+export function DumpButton({ dump }) {
+  const busy = dump.state.kind === "busy";
+  return html`<button type="button" id="dump-now" class="primary" aria-disabled=${Boolean(dump.why) || busy} aria-describedby=${dump.why ? "dump-why" : undefined}
+    title=${dump.why || "read the stacks and states of all ranks again, and keep them in a bundle"} onClick=${dump.start}>Dump now</button>
+    ${dump.why ? html`<span id="dump-why" class="muted why">${dump.why}</span>` : null}`;
+}
+
+export function Dump({ dump }) {
+  const { state } = dump;
+  if (state.kind === "idle") return null;
+  return html`<section id="dump" aria-labelledby="dump-title" tabindex="-1" class="card">
+    <header class="bar"><h2 id="dump-title">Dump</h2>${state.kind === "busy" ? null : html`<button type="button" class="small" onClick=${dump.close}>Close dump</button>`}</header>
+    ${state.kind === "busy" ? html`<${Progress} began=${state.began} length=${DEADLINE} label="Reading all ranks" />` : null}
+    <div role="status">${state.kind === "failed" ? html`<p class="failed">No dump: ${clean(state.error)}</p>` : null}
+      ${state.kind === "done" ? html`<${Came} told=${state.document} />` : null}</div>
+  </section>`;
+}
+
+function Came({ told }) {
+  const reasons = new Map();
+  for (const [rank, said] of Object.entries(told.missing ?? {})) {
+    for (const reason of said) reasons.set(reason, [...(reasons.get(reason) ?? []), Number(rank)]);
+  }
+  const replay = told.bundle ? `diag replay ${told.bundle}` : "";
+  return html`<p><b>${clean(told.report?.sentence ?? "")}</b> ${(told.ranks ?? []).length} ranks in ${seconds(told.seconds)}.</p>
+    <dl class="facts two">
+      ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}</code> <${Copy} text=${told.bundle} label="Copy bundle path">⧉</${Copy}></dd></div>` : null}
+      ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}</code> <${Copy} text=${replay} label="Copy command: ${replay}">⧉</${Copy}></dd></div>` : null}
+      ${told.bundle_error ? html`<div><dt>no bundle</dt><dd>${clean(told.bundle_error)}</dd></div>` : null}
+      ${told.next_command ? html`<div><dt>next</dt><dd><code>${clean(told.next_command)}</code> <${Copy} text=${told.next_command} label="Copy command: ${told.next_command}">⧉</${Copy}> <span class="muted">${clean(told.next_reason)}</span></dd></div>` : null}
+      ${[...reasons].map(([reason, ranks]) => html`<div key=${reason}><dt>missing</dt><dd>rank${ranks.length > 1 ? "s" : ""} ${ranges(ranks)}: <${Text} text=${reason} of="the reason" /></dd></div>`)}
+    </dl>
+    ${told.screen ? html`<p class="bar"><${Copy} text=${told.screen} label="Copy dump">Copy dump</${Copy}></p>
+      <pre class="screen" tabindex="0" role="region" aria-label="Text of the dump">${clean(told.screen)}</pre>` : null}`;
+}

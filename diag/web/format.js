@@ -1,0 +1,119 @@
+// Words and numbers for people. Text of the job is odd or hostile: `clean` makes it readable and harmless to the eye.
+
+// CSI, OSC (closed or left open), DCS and kin, two-character escapes; 8-bit CSI.
+const ESCAPES = /\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]|\x9b[0-?]*[ -/]*[@-~]/g;
+// Controls, what turns the direction of text or shows nothing, halves of surrogate pairs.
+const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]|\p{Cs}/gu;
+
+/** Text as it reads: escape sequences of terminals dropped, what does not show told as \uXXXX.
+ * @param {unknown} value @returns {string} */
+export function clean(value) {
+  const text = value === null || value === undefined ? "" : String(value);
+  return text.replace(ESCAPES, "").replace(/\r\n?/g, "\n").replace(ODD, escaped);
+}
+
+function escaped(char) {
+  const code = char.codePointAt(0);
+  if (code < 256) return "\\x" + code.toString(16).padStart(2, "0");
+  return code > 0xffff ? `\\U${code.toString(16).padStart(8, "0")}` : "\\u" + code.toString(16).padStart(4, "0");
+}
+
+/** [0, 1, 2, 5] as "0-2, 5". @param {number[]} ranks */
+export function ranges(ranks) {
+  return spans(ranks).map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(", ");
+}
+
+/** [0, 1, 2, 5] as [[0, 2], [5, 5]]. @param {number[]} ranks @returns {[number, number][]} */
+export function spans(ranks) {
+  const found = [];
+  for (const rank of [...new Set(ranks)].sort((one, two) => one - two)) {
+    const last = found[found.length - 1];
+    if (last && rank === last[1] + 1) last[1] = rank;
+    else found.push([rank, rank]);
+  }
+  return found;
+}
+
+/** "rank 2", "ranks 0-1, 5". @param {number[]} ranks */
+export function rankWords(ranks) {
+  return `${ranks.length === 1 ? "rank" : "ranks"} ${ranges(ranks)}`;
+}
+
+export function plural(count, word) {
+  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+}
+
+/** Three digits that say enough. @param {number} value */
+export function number(value) {
+  if (!Number.isFinite(value)) return "-";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
+  return String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
+}
+
+/** @param {number | null | undefined} value of bytes, as KiB, MiB, GiB */
+export function bytes(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "-";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let size = value;
+  let unit = 0;
+  while (Math.abs(size) >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${Number(size.toPrecision(3))} ${units[unit]}`;
+}
+
+/** A span: "0.64 s", "22 s", "3 min 5 s", "2 h 4 min", "3 d 2 h". @param {number | null | undefined} value in seconds */
+export function seconds(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "-";
+  if (value < 0) return `-${seconds(-value)}`;
+  if (value > 0 && value < 0.001) return `${number(value * 1e6)} µs`;
+  if (value > 0 && value < 0.1) return `${number(value * 1000)} ms`;
+  if (value < 10) return `${Number(value.toPrecision(2))} s`;
+  const whole = Math.round(value);
+  if (whole < 60) return `${whole} s`;
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return whole % 60 && minutes < 10 ? `${minutes} min ${whole % 60} s` : `${minutes} min`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** A moment of this browser's zone: "03:28:58", with its day where it is not `now`'s. @param {number} at in epoch seconds */
+export function clock(at, now) {
+  if (!at) return "-";
+  const date = new Date(at * 1000);
+  const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return now && new Date(now * 1000).toDateString() === date.toDateString() ? time : `${day} ${time}`;
+}
+
+/** The same moment for a ticket, which is read in another zone. */
+export function stamp(at) {
+  return at ? new Date(at * 1000).toISOString().replace(/\.\d+Z$/, "Z") : "-";
+}
+
+/** A value of a series with its unit. @param {number | null | undefined} value @param {string} unit as in diag.timeline/1 */
+export function withUnit(value, unit) {
+  if (value === null || value === undefined) return "-";
+  if (unit === "bytes") return bytes(value);
+  if (unit === "bytes/s") return `${bytes(value)}/s`;
+  if (unit === "ratio") return percent(value);
+  if (unit === "seconds") return seconds(value);
+  if (unit === "watts") return `${Math.round(value)} W`;
+  return number(value);
+}
+
+export function percent(value) {
+  if (value === null || value === undefined) return "-";
+  const share = value * 100;
+  return `${share > 0 && share < 10 ? Number(share.toPrecision(2)) : Math.round(share)} %`;
+}
+
+/** gpu_sync as "gpu sync". */
+export function words(name) {
+  return clean(name).replaceAll("_", " ");
+}

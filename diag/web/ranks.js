@@ -1,0 +1,84 @@
+// The ranks: how many are in which state, who of them is named, and a grid of all by node.
+
+import { clean, plural, ranges } from "./format.js";
+import { look, told, useStore } from "./store.js";
+import { Grid } from "./rankgrid.js";
+import { html } from "./ui.js";
+
+/** Gravest first. A glyph says what the colour says. */
+export const STATES = {
+  hung: ["✖", "the hang starts here"],
+  dead: ["†", "the process died"],
+  stalled: ["▲", "waits for a hung rank"],
+  checkpointing: ["▼", "writes a checkpoint"],
+  starting: ["…", "not at its first step yet"],
+  running: ["●", "at work"],
+  finished: ["✔", "ended well"],
+};
+
+export const glyphOf = (state) => (STATES[state] ?? ["?"])[0];
+
+/** Ranks that a finding of warning or above names. */
+export function named(report) {
+  const found = new Map();
+  for (const finding of report?.findings ?? []) {
+    if (finding.severity === "info") continue;
+    for (const rank of finding.ranks ?? []) if (!found.has(rank)) found.set(rank, finding.id);
+  }
+  return found;
+}
+
+function matches(row, text) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return true;
+  const range = /^(?:ranks? ?)?(\d+)(?:\s*-\s*(\d+))?$/.exec(wanted);
+  if (range) return row.rank >= Number(range[1]) && row.rank <= Number(range[2] ?? range[1]);
+  const said = [`rank ${row.rank}`, row.host, row.state, row.phase, row.activity, row.context, row.where?.text, row.caller?.text,
+    `pid ${row.pid}`, row.gpu?.name, row.exit?.text, row.no_stack];
+  return said.some((word) => word && String(word).toLowerCase().includes(wanted));
+}
+
+export function Ranks() {
+  const { ranks, report, view, ranksHeard, head } = useStore("ranks", "report", "view", "head");
+  if (!ranks.size) return html`<p class="muted">${ranksHeard ? "No rank was seen yet." : "Nothing was heard of ranks yet."}</p>`;
+  const rows = [...ranks.values()];
+  const counts = new Map();
+  for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
+  const marked = named(report);
+  if (marked.size) counts.set("named", rows.filter((row) => marked.has(row.rank)).length);
+  const shown = view.filter || view.search.trim()
+    ? new Set(rows.filter((row) => (!view.filter || row.state === view.filter || (view.filter === "named" && marked.has(row.rank)))
+      && matches(row, view.search)).map((row) => row.rank))
+    : null;
+  const missing = (report?.job?.world_size ?? 0) - ranks.size;
+  return html`
+    <div class="bar">
+      <div role="group" aria-label="Filter by state" class="legend">
+        ${marked.size ? html`<${Filter} state="named" count=${counts.get("named")} on=${view.filter === "named"} title="a finding names it" />` : null}
+        ${Object.keys(STATES).concat([...counts.keys()].filter((state) => !STATES[state] && state !== "named"))
+          .filter((state) => counts.get(state))
+          .map((state) => html`<${Filter} key=${state} state=${state} count=${counts.get(state)} on=${view.filter === state} title=${STATES[state]?.[1]} />`)}
+      </div>
+      <input type="search" id="rank-search" aria-label="Search ranks" placeholder="rank, 8-15, host, function, pid" spellcheck=${false}
+        value=${view.search} onInput=${(event) => look({ search: event.target.value })}
+        onKeyDown=${(event) => event.key === "Enter" && shown?.size && look({ open: [...shown][0], selected: new Set(shown) })} />
+    </div>
+    <p class="muted counts"><span role="status">${shown ? `${plural(shown.size, "rank")} of ${ranks.size} match${shown.size === 1 ? "es" : ""}` : plural(ranks.size, "rank")}</span>
+      ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]))} <button type="button" class="link" onClick=${() => look({ selected: new Set() })}>clear</button>` : ""}
+      ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>show all</button>` : ""}
+      ${missing > 0 && !shown ? ` · ${plural(missing, "more rank")} of the job not seen here` : ""}</p>
+    <${Grid} rows=${rows} marked=${marked} shown=${shown} selected=${view.selected} open=${view.open} fallback=${head?.host} />`;
+}
+
+const short = (text) => (text.length > 80 ? `${text.slice(0, 80)}…` : text);
+
+function Filter({ state, count, on, title }) {
+  return html`<button type="button" class="filter" aria-pressed=${on} title=${clean(title ?? "")} onClick=${() => look({ filter: on ? null : state })}>
+    <span class="swatch s-${clean(state)}" aria-hidden="true">${state === "named" ? "◉" : glyphOf(state)}</span> ${clean(state)} ${count}</button>`;
+}
+
+export function openRank(rank) {
+  look({ open: rank, selected: new Set([rank]) });
+}
+
+export const rowOf = (rank) => told.ranks.get(rank);
