@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import uPlot from "./vendor/uplot.js";
-import { withUnit } from "./format.js";
+import { clock, withUnit } from "./format.js";
 import { bridged, inWords, valueAt } from "./series.js";
 import { on } from "./store.js";
 import { html } from "./ui.js";
@@ -121,9 +121,9 @@ function optionsOf(live, values, { group, axis, width }) {
       y: { range: (_, low, high) => rangeOf(live.current.chart, low, high) },
     },
     axes: [
-      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26 },
+      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26, space: 76, values: (_, splits, __, ___, step) => splits.map((split) => moment(split, step)) },
       { stroke: colours.ink, grid, ticks: grid, font, size: AXIS, space: 26, incrs: chart.unit.startsWith("bytes") ? BINARY : undefined,
-        values: (_, splits) => splits.map((split) => withUnit(split, chart.unit)) },
+        values: (_, splits) => splits.map((split) => tick(split, splits[1] - splits[0], chart.unit)) },
     ],
     hooks: {
       draw: [(made) => drawMarks(made, live.current)],
@@ -140,6 +140,16 @@ function optionsOf(live, values, { group, axis, width }) {
       }],
     },
   };
+}
+
+/** As many decimals as tell neighbours apart. */
+function tick(value, step, unit) {
+  return unit ? withUnit(value, unit) : value.toFixed(Math.min(6, Math.max(0, Math.ceil(-Math.log10(step || 1)))));
+}
+
+function moment(at, step) {
+  const time = clock(at, at);
+  return step >= 86400 ? clock(at).slice(5, 10) : step >= 60 ? time.slice(0, 5) : time;
 }
 
 function rangeOf(chart, low, high) {

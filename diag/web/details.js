@@ -92,7 +92,7 @@ function RankStacks({ rank, row }) {
   return html`<section aria-label="Stacks of rank ${rank}"><h3>Stacks</h3>
     <p class="bar"><button type="button" class="small" onClick=${() => setTurn(turn + 1)}>Read again</button>
       ${value?.main ? html`<span class="muted">read <${When} at=${value.main.at} /> (${words(value.main.how)})</span>` : null}
-      ${value?.main ? html`<${Copy} text=${() => stacksText(value)} label="Copy stacks">Copy stacks</${Copy}>` : null}</p>
+      ${value?.main ? html`<${Copy} text=${() => stacksText(value)} label="Copy stacks" />` : null}</p>
     ${error ? html`<p class="failed">${clean(error)}${row ? "" : ""}</p>` : null}
     ${value?.reason ? html`<p class="muted">${clean(value.reason)}</p>` : null}
     ${value?.main ? html`<${Threads} sample=${value.main} open=${true} />` : null}

@@ -58,12 +58,12 @@ function Came({ told }) {
   const replay = told.bundle ? `diag replay ${told.bundle}` : "";
   return html`<p><b>${clean(told.report?.sentence ?? "")}</b> ${(told.ranks ?? []).length} ranks in ${seconds(told.seconds)}.</p>
     <dl class="facts two">
-      ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}</code> <${Copy} text=${told.bundle} label="Copy bundle path">⧉</${Copy}></dd></div>` : null}
-      ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}</code> <${Copy} text=${replay} label="Copy command: ${replay}">⧉</${Copy}></dd></div>` : null}
+      ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}</code> <${Copy} text=${told.bundle} label="Copy bundle path" icon /></dd></div>` : null}
+      ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}</code> <${Copy} text=${replay} label="Copy command: ${replay}" icon /></dd></div>` : null}
       ${told.bundle_error ? html`<div><dt>no bundle</dt><dd>${clean(told.bundle_error)}</dd></div>` : null}
-      ${told.next_command ? html`<div><dt>next</dt><dd><code>${clean(told.next_command)}</code> <${Copy} text=${told.next_command} label="Copy command: ${told.next_command}">⧉</${Copy}> <span class="muted">${clean(told.next_reason)}</span></dd></div>` : null}
+      ${told.next_command ? html`<div><dt>next</dt><dd><code>${clean(told.next_command)}</code> <${Copy} text=${told.next_command} label="Copy command: ${told.next_command}" icon /> <span class="muted">${clean(told.next_reason)}</span></dd></div>` : null}
       ${[...reasons].map(([reason, ranks]) => html`<div key=${reason}><dt>missing</dt><dd>rank${ranks.length > 1 ? "s" : ""} ${ranges(ranks)}: <${Text} text=${reason} of="the reason" /></dd></div>`)}
     </dl>
-    ${told.screen ? html`<p class="bar"><${Copy} text=${told.screen} label="Copy dump">Copy dump</${Copy}></p>
+    ${told.screen ? html`<p class="bar"><${Copy} text=${told.screen} label="Copy dump" /></p>
       <pre class="screen" tabindex="0" role="region" aria-label="Text of the dump">${clean(told.screen)}</pre>` : null}`;
 }

@@ -47,7 +47,7 @@ function Finding({ finding, explain }) {
       <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${severity}</span> ${" "}
         <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>${title}</button></h3>
       <span class="muted">${over ? html`over since <${When} at=${over} />` : html`since <${When} at=${finding.since} />`}</span>
-      <${Copy} text=${() => ticket(finding)} label="Copy for a ticket">Copy for a ticket</${Copy}>
+      <${Copy} text=${() => ticket(finding)} label="Copy for a ticket" />
     </header>
     <p class="summary"><${Text} text=${finding.summary} of="the summary" /></p>
     <dl class="facts">
@@ -60,7 +60,7 @@ function Finding({ finding, explain }) {
       ${finding.told_by ? html`<div><dt>told by</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
     </dl>
     ${finding.advice ? html`<div class="advice"><h4>What to do</h4> <p><${Commands} text=${finding.advice} /></p>
-      <${Copy} text=${clean(finding.advice)} label="Copy advice">Copy advice</${Copy}></div>` : null}
+      <${Copy} text=${clean(finding.advice)} label="Copy advice" /></div>` : null}
     <${Evidence} items=${finding.evidence ?? []} />
   </article>`;
 }
@@ -70,7 +70,7 @@ function Evidence({ items }) {
   if (!items.length) return null;
   const shown = all ? items : items.slice(0, MOST_EVIDENCE);
   return html`<details class="evidence"><summary>Evidence (${items.length})</summary>
-    <${Copy} text=${() => items.map(evidenceLine).join("\n")} label="Copy evidence">Copy evidence</${Copy}>
+    <${Copy} text=${() => items.map(evidenceLine).join("\n")} label="Copy evidence" />
     <ol>${shown.map((item, index) => html`<li key=${index}>
       <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? "" : `, rank ${item.rank}`}${item.where ? `, ${clean(item.where)}` : ""}</span>
       <${Excerpt} item=${item} /></li>`)}</ol>

@@ -1,13 +1,14 @@
 // All ranks as cells by node: one element a rank, drawn again only where a node's ranks changed. Arrow keys walk, Enter opens.
 
 import { useEffect, useRef } from "./vendor/hooks.js";
-import { clean } from "./format.js";
+import { clean, percent, words } from "./format.js";
 import { glyphOf, openRank } from "./ranks.js";
 import { look, told } from "./store.js";
 import { html } from "./ui.js";
 
 const LARGE = 128; // ranks: from here on cells are small and say their number on demand
 const HUGE = 2048;
+const FEW = 16; // up to here each cell says what its rank does
 
 function nodesOf(rows, fallback) {
   const nodes = new Map();
@@ -25,12 +26,12 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
   const box = useRef(null);
   const focus = useRef(null);
   const nodes = nodesOf(rows, fallback);
-  const size = rows.length >= HUGE ? "huge" : rows.length >= LARGE ? "large" : "small";
+  const size = rows.length >= HUGE ? "huge" : rows.length >= LARGE ? "large" : rows.length > FEW ? "small" : "cards";
   if (!told.ranks.has(focus.current)) focus.current = [...marked.keys()].find((rank) => told.ranks.has(rank)) ?? rows[0].rank;
   const kept = cache.current;
   const drawn = nodes.map((node) => {
     const face = node.rows.map((row) => `${row.rank}${row.state}${marked.get(row.rank) ?? ""}${shown && !shown.has(row.rank) ? "-" : ""}${
-      selected.has(row.rank) ? "+" : ""}${open === row.rank ? "!" : ""}${focus.current === row.rank ? "@" : ""}`).join() + size;
+      selected.has(row.rank) ? "+" : ""}${size === "cards" ? saidOf(row).join() : ""}${open === row.rank ? "!" : ""}${focus.current === row.rank ? "@" : ""}`).join() + size;
     if (kept.get(node.key)?.face !== face) {
       kept.set(node.key, { face, drawn: nodeOf(node, { marked, shown, selected, open, focus: focus.current, size }) });
     }
@@ -105,11 +106,18 @@ function beside(cells, at, way) {
   return best;
 }
 
+/** What a rank does, in two short lines. */
+function saidOf(row) {
+  const does = row.exit ? clean(row.exit.text) : row.activity ? words(row.activity) + (row.where?.function ? ` in ${clean(row.where.function)}` : "") : "";
+  const uses = [row.gpu && `GPU ${percent(row.gpu.utilization_ratio)}`, row.cpu_ratio !== null && row.cpu_ratio !== undefined && `CPU ${percent(row.cpu_ratio)}`].filter(Boolean).join(", ");
+  return [does, row.exit ? "" : uses].filter(Boolean);
+}
+
 function nodeOf(node, { marked, shown, selected, open, focus, size }) {
   const name = clean(node.host) || "unknown host";
   const title = node.node === null || node.node === undefined ? name : `node ${node.node}, ${name}`;
   return html`<div role="row" class="node" key=${node.key}>
-    <span role="rowheader" class="host" title=${title}>${size === "small" ? title : name}</span>
+    <span role="rowheader" class="host" title=${title}>${size === "small" || size === "cards" ? title : name}</span>
     ${node.rows.map((row) => {
       const mark = marked.get(row.rank);
       const where = row.exit?.text ?? row.where?.text ?? row.no_stack ?? "";
@@ -118,7 +126,8 @@ function nodeOf(node, { marked, shown, selected, open, focus, size }) {
         aria-selected=${selected.has(row.rank)} aria-label="rank ${row.rank}, ${clean(row.state)}"
         aria-description=${mark ? `named by ${clean(mark)}` : undefined}
         title="rank ${row.rank}, ${clean(row.state)}${mark ? `, named by ${clean(mark)}` : ""}${where ? `: ${clean(where).slice(0, 160)}` : ""}"
-        >${size === "small" ? html`<b>${row.rank}</b>` : null}<i aria-hidden="true">${glyphOf(row.state)}</i></span>`;
+        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${clean(row.state)}</b>${saidOf(row).map((line) => html`<small aria-hidden="true">${line}</small>`)}`
+          : html`${size === "small" ? html`<b>${row.rank}</b>` : null}<i aria-hidden="true">${glyphOf(row.state)}</i>`}</span>`;
     })}
   </div>`;
 }

@@ -45,7 +45,7 @@ function Branch({ branch, marked, all }) {
       ${leaf ? html`<span class="activity ${waits(leaf) ? "waits" : ""}">${clean(leaf.activity).replaceAll("_", " ")}</span>` : null}
       ${said ? html`<span class="muted">${said}</span>` : null}
       ${leaf?.reason ? html`<span class="muted">[<${Text} text=${leaf.reason} of="the reason" />]</span>` : null}
-      ${leaf ? html`<${Copy} text=${() => `${clean(leaf.title)}\n${leaf.frames.map((frame) => `  ${clean(frame)}\n`).join("")}`} label="Copy stack of ${who(branch.ranks)}">⧉</${Copy}>` : null}
+      ${leaf ? html`<${Copy} text=${() => `${clean(leaf.title)}\n${leaf.frames.map((frame) => `  ${clean(frame)}\n`).join("")}`} label="Copy stack of ${who(branch.ranks)}" icon />` : null}
     </div>
     ${closed ? null : html`<${Frames} frames=${branch.frames} whole=${leaf ? 2 * SHOWN : SHOWN} of=${who(branch.ranks)} />`}
     ${!closed && parts.length ? html`<ul>${parts.map((one) => html`<${Branch} key=${one.key} branch=${one} marked=${marked} all=${all} />`)}</ul>` : null}
@@ -63,9 +63,10 @@ function Who({ ranks, hit }) {
 export function Frames({ frames, whole, of }) {
   const [all, setAll] = useState(false);
   const hidden = all ? 0 : Math.max(0, frames.length - whole);
+  const label = all ? "hide outer frames" : `… ${plural(hidden, "outer frame")}`;
   return html`<ol class="frames">
-    ${frames.length > whole ? html`<li class="more"><button type="button" class="link" aria-expanded=${all} aria-label="${all ? "Hide" : "Show"} outer frames of ${of}"
-      onClick=${() => setAll(!all)}>${all ? "hide outer frames" : `… ${plural(hidden, "outer frame")}`}</button></li>` : null}
+    ${frames.length > whole ? html`<li class="more"><button type="button" class="link" aria-expanded=${all} aria-label="${label} of ${of}"
+      onClick=${() => setAll(!all)}>${label}</button></li>` : null}
     ${frames.slice(hidden).map((frame, index) => html`<li key=${hidden + index}><${Frame} frame=${frame} /></li>`)}</ol>`;
 }
 

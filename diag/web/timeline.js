@@ -78,13 +78,14 @@ function Marks({ marks, seen }) {
   for (const mark of marks) {
     const at = share(mark.at, seen);
     if (at < 0 || at > 1) continue;
-    let lane = lanes.findIndex((end) => at > end);
+    // Its text stands to the right of its moment, near the end to the left: it takes room on both sides.
+    let lane = lanes.findIndex((end) => at - (at > 0.6 ? MARK_SHARE : 0) > end);
     if (lane < 0) lane = lanes.length < MOST_LANES ? lanes.length : lanes.indexOf(Math.min(...lanes));
-    lanes[lane] = at + MARK_SHARE;
+    lanes[lane] = at > 0.6 ? at : at + MARK_SHARE;
     placed.push({ mark, at, lane });
   }
   return html`<div class="band marks lanes${lanes.length}">${placed.map(({ mark, at, lane }) => html`<button type="button" key=${mark.key + mark.at}
-    class="mark ${mark.severity} ${mark.over ? "over" : ""} lane${lane} ${at > 0.85 ? "at-end" : ""}" style=${{ left: inside(at) }}
+    class="mark ${mark.severity} ${mark.over ? "over" : ""} lane${lane} ${at > 0.6 ? "at-end" : ""}" style=${{ left: inside(at) }}
     title="${clock(mark.at)}: ${mark.summary.slice(0, 300)}" onClick=${() => showFinding(mark)}>${mark.title}${mark.over ? " (over)" : ""}</button>`)}</div>`;
 }
 

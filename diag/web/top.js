@@ -70,7 +70,7 @@ function Command({ command }) {
   const long = text.length > LONG_COMMAND;
   return html`<p class="command"><code>${all || !long ? text : `${text.slice(0, LONG_COMMAND)}…`}</code>
     ${long ? html` <button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "shorter" : "whole command"}</button>` : null}
-    ${" "}<${Copy} text=${text} label="Copy command of the job">⧉</${Copy}>
+    ${" "}<${Copy} text=${text} label="Copy command of the job" icon />
     ${told.head?.recorded ? html` <span class="muted">recorded in <code>${clean(told.head.recorded)}</code>, until ${clock(told.now?.at)}</span>` : null}</p>`;
 }
 

@@ -8,6 +8,10 @@ import { jobNow, look, told, useStore } from "./store.js";
 
 export const html = htm.bind(h);
 
+/** Two sheets: what a font may lack. */
+export const Sheets = () => html`<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5">
+  <rect x="5.5" y="5.5" width="8" height="8" rx="1.5" /><path d="M10.5 3.5v-1h-8v8h1" /></svg>`;
+
 const LONG = 600; // characters that are shown before a person asks for all
 const MOST_CHIPS = 12;
 
@@ -42,8 +46,8 @@ export async function copy(text) {
   }
 }
 
-/** @param {{text: string | (() => string), label: string, children?: any}} props `label` is its name, children what it shows */
-export function Copy({ text, label, children = "Copy", ...rest }) {
+/** @param {{text: string | (() => string), label: string, icon?: boolean}} props `label` is its name; with `icon` only a sign shows */
+export function Copy({ text, label, icon = false }) {
   const [said, setSaid] = useState("");
   useEffect(() => {
     if (!said) return undefined;
@@ -51,7 +55,7 @@ export function Copy({ text, label, children = "Copy", ...rest }) {
     return () => clearTimeout(timer);
   }, [said]);
   const take = async () => setSaid((await copy(typeof text === "function" ? text() : text)) ? "copied" : "select it by hand");
-  return html`<span class="copy"><button type="button" class="small" aria-label=${label} onClick=${take} ...${rest}>${children}</button
+  return html`<span class="copy"><button type="button" class="small ${icon ? "icon" : ""}" aria-label=${icon ? label : undefined} title=${icon ? label : undefined} onClick=${take}>${icon ? html`<${Sheets} />` : label}</button
     ><span role="status" class="said">${said}</span></span>`;
 }
 
@@ -106,7 +110,7 @@ export function go(id) {
 export function Commands({ text }) {
   const parts = clean(text).split(/`([^`\n]+)`/);
   return parts.map((part, index) => (index % 2
-    ? html`<code>${part}</code>${/\s/.test(part) ? html`<${Copy} text=${part} label="Copy command: ${part}">⧉</${Copy}>` : null}`
+    ? html`<code>${part}</code>${/\s/.test(part) ? html`<${Copy} text=${part} label="Copy command: ${part}" icon />` : null}`
     : part));
 }
 
