@@ -51,7 +51,11 @@ function SomeNodes() {
 
 function Menu() {
   const { report, ranks, nodes, view } = useStore("report", "ranks", "nodes", "view");
-  useEffect(() => { document.body.classList.toggle("with-panel", view.open !== null); }, [view.open !== null]);
+  useEffect(() => {
+    document.body.classList.toggle("with-panel", view.open !== null);
+    const here = view.open === null ? location.pathname + location.search : `#rank-${view.open}`;
+    if (view.open !== null || location.hash.startsWith("#rank-")) history.replaceState(null, "", here); // a link that can be given on
+  }, [view.open]);
   const places = [["findings", `Findings${report ? ` ${report.findings?.length ?? 0}` : ""}`], ["ranks", `Ranks${ranks.size ? ` ${ranks.size}` : ""}`],
     ["stacks", "Stacks"], ["timeline", "Time line"], ...(nodes?.length ? [["nodes", `Nodes ${nodes.length}`]] : [])];
   return html`<nav aria-label="Sections">${places.map(([id, name]) => html`<a key=${id} href="#${id}" onClick=${(event) => { event.preventDefault(); go(id); }}>${name}</a>`)}</nav>`;
@@ -100,6 +104,9 @@ function nextFinding(way) {
   target.focus({ preventScroll: true });
   target.scrollIntoView({ block: "nearest" });
 }
+
+const asked = /^#rank-(\d{1,7})$/.exec(location.hash);
+if (asked) look({ open: Number(asked[1]), selected: new Set([Number(asked[1])]) });
 
 const root = document.getElementById("app");
 root.replaceChildren();

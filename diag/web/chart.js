@@ -55,10 +55,11 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
   const shape = `${chart.title}|${chart.unit}|${axis}|${lines.map((one) => `${one.line.label}${one.colour}${one.width}${one.line.members ? "band" : ""}`)}`;
 
   useEffect(() => {
-    const made = new uPlot(optionsOf(live, values, { group, axis, width: holder.current.clientWidth }), dataOf(live.current), holder.current);
+    const place = holder.current;
+    const made = new uPlot(optionsOf(live, values, { group, axis, width: place.clientWidth }), dataOf(live.current), place);
     plot.current = made;
-    const watch = new ResizeObserver(() => made.setSize({ width: holder.current.clientWidth, height: made.height }));
-    watch.observe(holder.current);
+    const watch = new ResizeObserver(() => place.clientWidth && made.setSize({ width: place.clientWidth, height: made.height }));
+    watch.observe(place);
     showValues(live.current, values.current, null);
     return () => { watch.disconnect(); made.destroy(); plot.current = null; };
   }, [shape, colours]);
@@ -72,7 +73,7 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
   }, [chart, zoom?.[0], zoom?.[1], marks]);
 
   return html`<figure class="chart"><figcaption><b>${chart.title}</b>
-      ${chart.limit && !nearLimit(chart) ? html`<span class="muted"> of ${withUnit(chart.limit, chart.unit)}</span>` : null}
+      ${chart.limit && !nearLimit(chart) ? html`<span class="muted">, limit ${withUnit(chart.limit, chart.unit)}</span>` : null}
       <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""} title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>${line.label} <span class="num"></span></li>`)}</ul></figcaption>
     <div class="plot ${axis ? "with-axis" : ""}" role="img" aria-label=${inWords(chart)} ref=${holder}></div></figure>`;
 }

@@ -46,7 +46,7 @@ function Finding({ finding, explain }) {
     <header>
       <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${severity}</span> ${" "}
         <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>${title}</button></h3>
-      <span class="muted">${over ? html`over since <${When} at=${over} />` : html`since <${When} at=${finding.since} />`}</span>
+      <span class="muted">${over ? html`over since <${When} at=${over} />` : finding.since ? html`since <${When} at=${finding.since} />` : ""}</span>
       <${Copy} text=${() => ticket(finding)} label="Copy for a ticket" />
     </header>
     <p class="summary"><${Text} text=${finding.summary} of="the summary" /></p>

@@ -1,16 +1,18 @@
 // The nodes of a job of several.
 
+import { useState } from "./vendor/hooks.js";
 import { clean, plural, ranges, seconds } from "./format.js";
 import { useStore } from "./store.js";
 import { choose, html } from "./ui.js";
 
-const MOST = 64;
+const MOST = 12;
 const ORDER = { gone: 0, silent: 1, known: 2, heard: 3 };
 
 export function Nodes() {
   const { nodes } = useStore("nodes");
   const rows = [...(nodes ?? [])].sort((one, two) => (ORDER[one.state] ?? 9) - (ORDER[two.state] ?? 9));
-  const few = rows.filter((row, index) => index < MOST || row.state === "gone" || row.state === "silent");
+  const [all, setAll] = useState(false);
+  const few = rows.filter((row, index) => all || index < MOST || row.state === "gone" || row.state === "silent");
   return html`<div class="wide" tabindex="0" role="group" aria-label="Nodes, table"><table>
     <caption class="unseen">Nodes, those that are gone or silent first</caption>
     <thead><tr>${["node", "host", "state", "ranks", "phase", "heard", "round trip", "clock ahead"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
@@ -22,5 +24,5 @@ export function Nodes() {
       <td>${clean(row.phase).replaceAll("_", " ") || "-"}</td>
       <td class="num">${row.heard_seconds_ago === null ? "-" : `${seconds(row.heard_seconds_ago)} ago`}</td>
       <td class="num">${seconds(row.round_trip_seconds)}</td><td class="num">${seconds(row.skew_seconds)}</td></tr>`)}</tbody></table></div>
-    ${rows.length > few.length ? html`<p class="muted">${plural(rows.length - few.length, "more node")} that answer${rows.length - few.length === 1 ? "s" : ""}: <a href="nodes">nodes</a></p>` : null}`;
+    ${rows.length > few.length ? html`<button type="button" class="small" onClick=${() => setAll(true)}>Show ${plural(rows.length - few.length, "more node")}</button>` : null}`;
 }

@@ -8,7 +8,7 @@ import { html } from "./ui.js";
 
 const LARGE = 128; // ranks: from here on cells are small and say their number on demand
 const HUGE = 2048;
-const FEW = 16; // up to here each cell says what its rank does
+export const FEW = 16; // up to here each cell says what its rank does
 
 function nodesOf(rows, fallback) {
   const nodes = new Map();
@@ -38,8 +38,8 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
     return kept.get(node.key).drawn;
   });
 
-  // The selected ones come into sight inside the grid, which scrolls where it is long.
-  const first = selected.size ? Math.min(...selected) : null;
+  // The selected ones, and before that those with a finding, come into sight inside the grid, which scrolls where it is long.
+  const first = selected.size ? Math.min(...selected) : marked.size ? Math.min(...marked.keys()) : null;
   useEffect(() => {
     const cell = first === null ? null : box.current?.querySelector(`[data-rank="${first}"]`);
     const frame = box.current;
@@ -107,7 +107,7 @@ function beside(cells, at, way) {
 }
 
 /** What a rank does, in two short lines. */
-function saidOf(row) {
+export function saidOf(row) {
   const does = row.exit ? clean(row.exit.text) : row.activity ? words(row.activity) + (row.where?.function ? ` in ${clean(row.where.function)}` : "") : "";
   const uses = [row.gpu && `GPU ${percent(row.gpu.utilization_ratio)}`, row.cpu_ratio !== null && row.cpu_ratio !== undefined && `CPU ${percent(row.cpu_ratio)}`].filter(Boolean).join(", ");
   return [does, row.exit ? "" : uses].filter(Boolean);
@@ -126,7 +126,7 @@ function nodeOf(node, { marked, shown, selected, open, focus, size }) {
         aria-selected=${selected.has(row.rank)} aria-label="rank ${row.rank}, ${clean(row.state)}"
         aria-description=${mark ? `named by ${clean(mark)}` : undefined}
         title="rank ${row.rank}, ${clean(row.state)}${mark ? `, named by ${clean(mark)}` : ""}${where ? `: ${clean(where).slice(0, 160)}` : ""}"
-        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${clean(row.state)}</b>${saidOf(row).map((line) => html`<small aria-hidden="true">${line}</small>`)}`
+        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${clean(row.state)}</b>${saidOf(row).map((line) => html`<small data-said=${line}></small>`)}`
           : html`${size === "small" ? html`<b>${row.rank}</b>` : null}<i aria-hidden="true">${glyphOf(row.state)}</i>`}</span>`;
     })}
   </div>`;

@@ -2,7 +2,7 @@
 
 import { clean, plural, ranges } from "./format.js";
 import { look, told, useStore } from "./store.js";
-import { Grid } from "./rankgrid.js";
+import { FEW, Grid, saidOf } from "./rankgrid.js";
 import { html } from "./ui.js";
 
 /** Gravest first. A glyph says what the colour says. */
@@ -27,6 +27,8 @@ export function named(report) {
   }
   return found;
 }
+
+const MOST_NAMED = 8;
 
 function matches(row, text) {
   const wanted = text.trim().toLowerCase();
@@ -67,7 +69,18 @@ export function Ranks() {
       ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]))} <button type="button" class="link" onClick=${() => look({ selected: new Set() })}>clear</button>` : ""}
       ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>show all</button>` : ""}
       ${missing > 0 && !shown ? ` · ${plural(missing, "more rank")} of the job not seen here` : ""}</p>
+    ${ranks.size > FEW && marked.size ? html`<${Named} marked=${marked} ranks=${ranks} />` : null}
     <${Grid} rows=${rows} marked=${marked} shown=${shown} selected=${view.selected} open=${view.open} fallback=${head?.host} />`;
+}
+
+/** Among many, those that a finding names stand once more on their own. */
+function Named({ marked, ranks }) {
+  const found = [...marked.keys()].filter((rank) => ranks.has(rank)).sort((one, two) => one - two);
+  return html`<ul class="named-ranks" aria-label="Ranks named by findings">${found.slice(0, MOST_NAMED).map((rank) => {
+    const row = ranks.get(rank);
+    return html`<li key=${rank}><button type="button" onClick=${() => openRank(rank)}><b><span class="swatch s-${clean(row.state)}" aria-hidden="true">${glyphOf(row.state)}</span>${" "}
+      rank ${rank}, ${clean(row.state)}</b> <small>${clean(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ") || "-"}</small></button></li>`;
+  })}${found.length > MOST_NAMED ? html`<li class="muted">and ${found.length - MOST_NAMED} more: filter by “named”</li>` : null}</ul>`;
 }
 
 const short = (text) => (text.length > 80 ? `${text.slice(0, 80)}…` : text);

@@ -108,10 +108,13 @@ export function go(id) {
 
 /** Words with `commands`: each command can be copied alone. */
 export function Commands({ text }) {
-  const parts = clean(text).split(/`([^`\n]+)`/);
-  return parts.map((part, index) => (index % 2
+  const [all, setAll] = useState(false);
+  const whole = clean(text);
+  const clipped = whole.length > 4 * LONG && !all;
+  const parts = (clipped ? `${whole.slice(0, 4 * LONG)}…` : whole).split(/`([^`\n]+)`/);
+  return html`${parts.map((part, index) => (index % 2
     ? html`<code>${part}</code>${/\s/.test(part) ? html`<${Copy} text=${part} label="Copy command: ${part}" icon />` : null}`
-    : part));
+    : part))}${clipped ? html` <button type="button" class="link" onClick=${() => setAll(true)}>show all ${whole.length.toLocaleString("en")} characters</button>` : null}`;
 }
 
 /** A manual page's text: paragraphs, lists, `code`. */
