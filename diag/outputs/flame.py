@@ -267,7 +267,8 @@ def svg(profile: Profile) -> str:
         subtitle += f"; {left_out} boxes too narrow to be seen are left out"
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" viewBox="0 0 {_WIDTH:.0f} {height}" width="100%" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" viewBox="0 0 {_WIDTH:.0f} {height}" '
+        f'width="{_WIDTH:.0f}" height="{height}" role="img">\n'
         f"<title>{_text(profile.title)}</title>\n"
         "<style>text{font:12px monospace;fill:#111}rect{stroke:#fff;stroke-width:.5}g:hover rect{stroke:#000}</style>\n"
         f'<rect x="0" y="0" width="{_WIDTH:.0f}" height="{height}" fill="#fbfaf4"/>\n'

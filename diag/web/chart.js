@@ -73,7 +73,7 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
   }, [chart, zoom?.[0], zoom?.[1], marks]);
 
   return html`<figure class="chart"><figcaption><b>${chart.title}</b>
-      ${chart.limit && !nearLimit(chart) ? html`<span class="muted">, limit ${withUnit(chart.limit, chart.unit)}</span>` : null}
+      ${chart.limit ? html`<span class="muted">, limit ${withUnit(chart.limit, chart.unit)}</span>` : null}
       <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""} title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>${line.label} <span class="num"></span></li>`)}</ul></figcaption>
     <div class="plot ${axis ? "with-axis" : ""}" role="img" aria-label=${inWords(chart)} ref=${holder}></div></figure>`;
 }
@@ -124,7 +124,7 @@ function optionsOf(live, values, { group, axis, width }) {
     axes: [
       { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26, space: 76, values: (_, splits, __, ___, step) => splits.map((split) => moment(split, step)) },
       { stroke: colours.ink, grid, ticks: grid, font, size: AXIS, space: 26, incrs: chart.unit.startsWith("bytes") ? BINARY : undefined,
-        values: (_, splits) => splits.map((split) => tick(split, splits[1] - splits[0], chart.unit)) },
+        values: (_, splits, __, ___, step) => splits.map((split) => tick(split, step, chart.unit)) },
     ],
     hooks: {
       draw: [(made) => drawMarks(made, live.current)],

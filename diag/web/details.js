@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { bytes, clean, clock, percent, plural, seconds, words } from "./format.js";
 import { glyphOf, named } from "./ranks.js";
-import { look, useStore } from "./store.js";
+import { look, told, useStore } from "./store.js";
 import { Frames } from "./stacks.js";
 import { RankFlame } from "./flame.js";
 import { Charts } from "./timeline.js";
@@ -19,7 +19,8 @@ export function RankPanel() {
 }
 
 export function closePanel() {
-  look({ open: null });
+  const { open, selected } = told.view;
+  look({ open: null, selected: selected.size === 1 && selected.has(open) ? new Set() : selected });
 }
 
 function Panel({ rank, row, mark }) {
@@ -93,7 +94,7 @@ function RankStacks({ rank, row }) {
     <p class="bar"><button type="button" class="small" onClick=${() => setTurn(turn + 1)}>Read again</button>
       ${value?.main ? html`<span class="muted">read <${When} at=${value.main.at} /> (${words(value.main.how)})</span>` : null}
       ${value?.main ? html`<${Copy} text=${() => stacksText(value)} label="Copy stacks" />` : null}</p>
-    ${error ? html`<p class="failed">${clean(error)}${row ? "" : ""}</p>` : null}
+    ${error ? html`<p class="failed">${clean(error)}</p>` : null}
     ${value?.reason ? html`<p class="muted">${clean(value.reason)}</p>` : null}
     ${value?.main ? html`<${Threads} sample=${value.main} open=${true} />` : null}
     ${busy.map((child) => html`<details class="fold" key=${child.pid}><summary>child pid ${child.pid}: ${words(child.activity ?? "no Python")}</summary><${Threads} sample=${child} open=${true} /></details>`)}

@@ -16,9 +16,10 @@ export function titleOf(finding) {
   return clean(finding.id) + (finding.class ? ` (${clean(finding.class)})` : "");
 }
 
+/** Of the same gravity in diag's own order. */
 export function byGravity(findings) {
   const place = (finding) => (GRAVITY.indexOf(finding.severity) + GRAVITY.length + 1) % (GRAVITY.length + 1);
-  return [...(findings ?? [])].sort((one, two) => place(one) - place(two) || (one.since ?? 0) - (two.since ?? 0));
+  return [...(findings ?? [])].sort((one, two) => place(one) - place(two));
 }
 
 export function Findings({ explain }) {

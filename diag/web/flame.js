@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { seconds } from "./format.js";
-import { told, useStore } from "./store.js";
+import { useStore } from "./store.js";
 import { ask, html } from "./ui.js";
 
 const DEFAULT_SECONDS = 10;
@@ -67,4 +67,4 @@ export function Progress({ began, length, label }) {
     <span class="muted">${label}: ${words}</span></p>`;
 }
 
-export const isRecorded = () => Boolean(told.head?.recorded);
+
