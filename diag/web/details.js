@@ -1,7 +1,7 @@
 // One rank: what it does, what it uses, its stacks, its flame graph, its time line. A panel beside the page.
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
-import { bytes, clean, clock, percent, plural, seconds, words } from "./format.js";
+import { activityWords, bytes, clean, clock, percent, plural, seconds, words } from "./format.js";
 import { glyphOf, named } from "./ranks.js";
 import { look, told, useStore } from "./store.js";
 import { Frames } from "./stacks.js";
@@ -52,7 +52,7 @@ function Facts({ row }) {
   const limit = (name, kind = String) => (limits[name] === undefined ? null : limits[name] === "unlimited" ? "unlimited" : kind(limits[name]));
   const facts = [
     ["stands in", row.where && html`<code><${Text} text=${row.where.text} of="where it stands" /></code>${row.caller ? html`<br /><span class="muted">called from</span> <code><${Text} text=${row.caller.text} of="its caller" /></code>` : ""}`],
-    ["activity", row.activity && words(row.activity) + (row.context ? ` (in ${words(row.context)})` : "")],
+    ["activity", activityWords(row.activity) && activityWords(row.activity) + (row.context ? ` (in ${words(row.context)})` : "")],
     ["there since", row.stack_since && html`<${When} at=${row.stack_since} />`],
     ["no stack", row.no_stack && html`<${Text} text=${row.no_stack} of="the reason" />`],
     ["last progress", row.progress_at && html`<${When} at=${row.progress_at} />`],

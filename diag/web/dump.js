@@ -1,8 +1,9 @@
 // Dump now: evidence of every rank, read once more; what came of it as text.
 
 import { useRef, useState } from "./vendor/hooks.js";
-import { clean, ranges, seconds } from "./format.js";
+import { clean, plural, ranges, seconds } from "./format.js";
 import { jobNow, useStore } from "./store.js";
+import { byGravity, titleOf } from "./findings.js";
 import { Progress } from "./flame.js";
 import { Copy, Text, ask, go, html } from "./ui.js";
 
@@ -56,7 +57,9 @@ function Came({ told }) {
     for (const reason of said) reasons.set(reason, [...(reasons.get(reason) ?? []), Number(rank)]);
   }
   const replay = told.bundle ? `diag replay ${told.bundle}` : "";
-  return html`<p><b>${clean(told.report?.sentence ?? "")}</b> ${(told.ranks ?? []).length} ranks in ${seconds(told.seconds)}.</p>
+  const findings = byGravity(told.report?.findings);
+  return html`<p><b>The job is ${clean(told.report?.job?.state ?? "unknown")}${findings.length ? ":" : "; nothing found."}</b> <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
+    ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>${clean(one.severity)} ${titleOf(one)}</b>: <${Text} text=${one.summary} of="the summary" /></li>`)}</ul>` : null}
     <dl class="facts two">
       ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}</code> <${Copy} text=${told.bundle} label="Copy bundle path" icon /></dd></div>` : null}
       ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}</code> <${Copy} text=${replay} label="Copy command: ${replay}" icon /></dd></div>` : null}

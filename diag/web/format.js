@@ -113,6 +113,11 @@ export function percent(value) {
   return `${share > 0 && share < 10 ? Number(share.toPrecision(2)) : Math.round(share)} %`;
 }
 
+/** What a main thread does, in words; nothing where that is not known. */
+export function activityWords(activity) {
+  return activity && activity !== "other" ? words(activity) : "";
+}
+
 /** gpu_sync as "gpu sync". */
 export function words(name) {
   return clean(name).replaceAll("_", " ");

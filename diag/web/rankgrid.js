@@ -1,7 +1,7 @@
 // All ranks as cells by node: one element a rank, drawn again only where a node's ranks changed. Arrow keys walk, Enter opens.
 
 import { useEffect, useRef } from "./vendor/hooks.js";
-import { clean, percent, words } from "./format.js";
+import { activityWords, clean, percent } from "./format.js";
 import { glyphOf, openRank } from "./ranks.js";
 import { look, told } from "./store.js";
 import { html } from "./ui.js";
@@ -108,7 +108,7 @@ function beside(cells, at, way) {
 
 /** What a rank does, in two short lines. */
 export function saidOf(row) {
-  const does = row.exit ? clean(row.exit.text) : row.activity ? words(row.activity) + (row.where?.function ? ` in ${clean(row.where.function)}` : "") : "";
+  const does = row.exit ? clean(row.exit.text) : [activityWords(row.activity), row.where?.function ? `in ${clean(row.where.function)}` : ""].filter(Boolean).join(" ");
   const uses = [row.gpu && `GPU ${percent(row.gpu.utilization_ratio)}`, row.cpu_ratio !== null && row.cpu_ratio !== undefined && `CPU ${percent(row.cpu_ratio)}`].filter(Boolean).join(", ");
   return [does, row.exit ? "" : uses].filter(Boolean);
 }

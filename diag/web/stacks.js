@@ -1,7 +1,7 @@
 // Where all processes stand: ranks as a tree, their children below, one flame graph of all.
 
 import { useState } from "./vendor/hooks.js";
-import { clean, plural, rankWords, seconds } from "./format.js";
+import { activityWords, clean, plural, rankWords, seconds } from "./format.js";
 import { useStore } from "./store.js";
 import { apart, standing, treeOf, waits } from "./tree.js";
 import { Copy, Dialog, Text, choose, html } from "./ui.js";
@@ -42,7 +42,7 @@ function Branch({ branch, marked, all }) {
         onClick=${() => setClosed(!closed)}>${closed ? "▸" : "▾"}</button>`}
       <${Who} ranks=${branch.ranks} hit=${hit} />
       ${leaf ? null : html`<span class="muted">${branch.ranks.length === all ? "all" : branch.count} share</span>`}
-      ${leaf ? html`<span class="activity ${waits(leaf) ? "waits" : ""}">${clean(leaf.activity).replaceAll("_", " ")}</span>` : null}
+      ${leaf ? html`<span class="activity ${waits(leaf) ? "waits" : ""}">${activityWords(leaf.activity)}</span>` : null}
       ${said ? html`<span class="muted">${said}</span>` : null}
       ${leaf?.reason ? html`<span class="muted">[<${Text} text=${leaf.reason} of="the reason" />]</span>` : null}
       ${leaf ? html`<${Copy} text=${() => `${clean(leaf.title)}\n${leaf.frames.map((frame) => `  ${clean(frame)}\n`).join("")}`} label="Copy stack of ${who(branch.ranks)}" icon />` : null}
@@ -87,7 +87,7 @@ function Others({ title, classes, marked }) {
         <div class="who"><${Who} ranks=${one.ranks} hit=${hit} />
           ${one.kind === "missing" ? html`<span><${Text} text=${one.reason} of="the reason" /></span>`
             : html`<span>${plural(one.count, clean(one.role) || "child process").replace("processs", "processes")}${one.kind === "idle" ? "" : `, pid ${one.pids.slice(0, 8).join(", ")}${one.pids.length > 8 ? ", …" : ""}`}</span>
-              <span class="activity">${one.kind === "idle" ? "waiting for work" : clean(one.activity).replaceAll("_", " ")}</span>`}</div>
+              <span class="activity">${one.kind === "idle" ? "waiting for work" : activityWords(one.activity)}</span>`}</div>
         ${one.frames.length ? html`<${Frames} frames=${one.frames} whole=${2 * SHOWN} of=${`child of ${who(one.ranks)}`} />` : null}</li>`;
     })}</ul>
     ${classes.length > most ? html`<button type="button" class="small" onClick=${() => setMost(Infinity)}>${classes.length - most} more</button>` : null}

@@ -61,6 +61,19 @@ def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(reco
     assert drawn.status_code == 200 and "diag: rank 2" in drawn.text and "<script" not in drawn.text
 
 
+def test_recorded_flame_graph_can_be_had_again_until_others_took_its_place(recorded: RecordedView) -> None:
+    async def play() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(recorded)), base_url="http://127.0.0.1") as client:
+            made = [await client.get(f"/ranks/{rank}/flame") for rank in (2, 0, 1, 3, 2)]
+            return made, [await client.get(each.headers["content-location"]) for each in made]
+
+    made, again = asyncio.run(play())
+    assert [each.status_code for each in again] == [404, 200, 200, 200, 200]
+    assert [each.content for each in again[1:]] == [each.content for each in made[1:]]
+    assert again[1].headers["content-security-policy"] == made[1].headers["content-security-policy"]
+    assert "sandbox" in again[1].headers["content-security-policy"]
+
+
 def test_timeline_of_a_rank_is_of_its_process_and_its_gpu(recorded: RecordedView) -> None:
     told = ask(recorded, "/timeline?rank=2").json()
     series = {one["name"]: one for one in told["series"]}
