@@ -12,10 +12,11 @@ import { Copy, Text, When, html, useFetched } from "./ui.js";
 const PROCESS_STATES = { R: "runs", S: "sleeps", D: "in the kernel, cannot be interrupted", T: "stopped by a signal", t: "stopped by a tracer", Z: "ended, not reaped", I: "idle", X: "dead" };
 
 export function RankPanel() {
-  const { view, ranks, report } = useStore("view", "ranks", "report");
+  const { view, ranks, report, nodes, head } = useStore("view", "ranks", "report", "nodes");
   const rank = view.open;
   if (rank === null) return null;
-  return html`<${Panel} key=${rank} rank=${rank} row=${ranks.get(rank)} mark=${named(report).get(rank)} />`;
+  return html`<${Panel} key=${rank} rank=${rank} row=${ranks.get(rank)} mark=${named(report).get(rank)}
+    elsewhere=${(nodes ?? []).find((node) => node.ranks?.includes(rank) && node.run_id !== head?.run_id)} />`;
 }
 
 export function closePanel() {
@@ -23,7 +24,7 @@ export function closePanel() {
   look({ open: null, selected: selected.size === 1 && selected.has(open) ? new Set() : selected });
 }
 
-function Panel({ rank, row, mark }) {
+function Panel({ rank, row, mark, elsewhere }) {
   const box = useRef(null);
   useEffect(() => {
     const before = document.activeElement;
@@ -40,10 +41,16 @@ function Panel({ rank, row, mark }) {
       <button type="button" onClick=${closePanel}>Close</button></header>
     ${mark ? html`<p class="named-by">Named by <b>${clean(mark)}</b>.</p>` : null}
     ${row ? html`<${Facts} row=${row} />` : html`<p>This rank was not seen by this diag.</p>`}
-    <${RankStacks} rank=${rank} row=${row} />
-    <${RankFlame} rank=${rank} row=${row} />
-    <${RankTime} rank=${rank} />
+    ${elsewhere ? html`<${Elsewhere} rank=${rank} node=${elsewhere} />` : html`<${RankStacks} rank=${rank} />
+      <${RankFlame} rank=${rank} row=${row} />
+      <${RankTime} rank=${rank} />`}
   </aside>`;
+}
+
+/** Another node's diag holds what was read of its ranks. */
+function Elsewhere({ rank, node }) {
+  return html`<p>Its stacks, flame graph and time line are on the page of its node${/^https?:/.test(node.url ?? "")
+    ? html`: <a href="${node.url}/#rank-${rank}" rel="noopener noreferrer">${clean(node.host)}</a> (with the run's token)` : ` ${clean(node.host)}`}. “Dump now” reads the stacks of all nodes.</p>`;
 }
 
 function Facts({ row }) {
@@ -84,7 +91,7 @@ function Shares({ shares }) {
       <meter min="0" max="1" value=${share} aria-label=${words(name)}>${percent(share)}</meter><span class="num">${percent(share)}</span></li>`)}</ul></div>`;
 }
 
-function RankStacks({ rank, row }) {
+function RankStacks({ rank }) {
   const [turn, setTurn] = useState(0);
   const { value, error } = useFetched(`ranks/${rank}/stacks`, turn);
   const children = value?.children ?? [];

@@ -1,7 +1,7 @@
 // What is wrong, gravest first; what was, and what nobody could look at.
 
 import { useState } from "./vendor/hooks.js";
-import { clean, plural, rankWords, stamp } from "./format.js";
+import { clean, clock, plural, rankWords, stamp } from "./format.js";
 import { told, useStore } from "./store.js";
 import { Commands, Copy, RankChips, Text, When, html } from "./ui.js";
 
@@ -73,7 +73,7 @@ function Evidence({ items }) {
   return html`<details class="evidence"><summary>Evidence (${items.length})</summary>
     <${Copy} text=${() => items.map(evidenceLine).join("\n")} label="Copy evidence" />
     <ol>${shown.map((item, index) => html`<li key=${index}>
-      <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? "" : `, rank ${item.rank}`}${item.where ? `, ${clean(item.where)}` : ""}</span>
+      <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? "" : `, rank ${item.rank}`}${item.at ? `, ${clock(item.at, told.now?.at)}` : ""}${item.where ? `, ${clean(item.where)}` : ""}</span>
       <${Excerpt} item=${item} /></li>`)}</ol>
     ${items.length > shown.length ? html`<button type="button" class="small" onClick=${() => setAll(true)}>Show all ${items.length}</button>` : null}
   </details>`;

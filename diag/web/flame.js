@@ -9,12 +9,12 @@ const DEFAULT_SECONDS = 10;
 const LONGEST_SECONDS = 300;
 
 /** A drawing that is there, and the ways to take it along. `path` may have a query. */
-export function Drawing({ path, shown = path, name }) {
+export function Drawing({ path, shown = path, name, anew = false }) {
   const form = (kind) => `${path}${path.includes("?") ? "&" : "?"}format=${kind}`;
   const file = `flame ${name}`.replaceAll(" ", "-");
   return html`<p class="bar"><a href=${shown} target="_blank" rel="noopener">Open alone</a>
       <a href=${form("speedscope")} download="${file}.speedscope.json">speedscope</a>
-      <a href=${form("collapsed")} download="${file}.txt">collapsed stacks</a></p>
+      <a href=${form("collapsed")} download="${file}.txt">collapsed stacks</a>${anew ? html`<span class="muted">(recorded anew)</span>` : null}</p>
     <iframe class="drawing" title="Flame graph ${name}" sandbox="allow-scripts" src=${shown}></iframe>`;
 }
 
@@ -51,7 +51,7 @@ export function RankFlame({ rank, row }) {
     </form>
     ${busy ? html`<${Progress} began=${state.began} length=${recorded ? 2 : state.length} label="Recording rank ${rank}" />` : null}
     ${state.kind === "failed" ? html`<p role="alert" class="failed">No flame graph: ${state.error}</p>` : null}
-    ${state.kind === "done" ? html`<${Drawing} key=${state.shown} path=${state.path} shown=${state.shown} name="of rank ${rank}" />` : null}
+    ${state.kind === "done" ? html`<${Drawing} key=${state.shown} path=${state.path} shown=${state.shown} name="of rank ${rank}" anew=${!recorded} />` : null}
   </section>`;
 }
 

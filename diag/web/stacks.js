@@ -12,7 +12,7 @@ const SHOWN = 3; // innermost frames of a run; the outer ones are launcher and t
 const MOST = 24; // branches of a fork, or classes of a kind, before a person asks for all
 
 export function Stacks() {
-  const { stacks, report, ranks } = useStore("stacks", "report");
+  const { stacks, report, ranks, nodes } = useStore("stacks", "report", "nodes");
   const [flame, setFlame] = useState(false);
   if (!stacks) return html`<p class="muted">Nothing was heard of stacks yet.</p>`;
   const marked = named(report);
@@ -20,7 +20,7 @@ export function Stacks() {
   const read = of("rank");
   const kinds = [["child", "Children at work"], ["missing", "Without a stack"], ["idle", "Children that wait for work"]];
   return html`
-    <div class="bar"><p class="muted">Where the main threads stand, outermost frame first; the few that stand apart come first.</p>
+    <div class="bar"><p class="muted">Where the main threads stand, outermost frame first; the few that stand apart come first.${nodes?.length > 1 ? " Of this node; “Dump now” reads all nodes." : ""}</p>
       <button type="button" onClick=${() => setFlame(true)} disabled=${!read.length}>Flame graph of all ranks</button></div>
     ${read.length ? html`<ul class="tree">${treeOf(read).map((one) => html`<${Branch} key=${one.key} branch=${one} marked=${marked} all=${ranks.size} />`)}</ul>`
       : html`<p>No stack of a rank was read${stacks.length ? ":" : " yet."}</p>`}

@@ -14,11 +14,11 @@ const MARK_SHARE = 0.12; // of the width: marks nearer than this stand in anothe
 const MOST_LANES = 4;
 
 export function Timeline() {
-  const { timeline } = useStore("timeline");
+  const { timeline, nodes } = useStore("timeline", "nodes");
   if (!timeline || timeline.began === null || timeline.began === undefined || !timeline.count) {
     return html`<p class="muted">Nothing was read yet that has a course in time.</p>`;
   }
-  return html`<${Charts} timeline=${timeline} group="job" />`;
+  return html`${nodes?.length > 1 ? html`<p class="muted">GPUs, memory and networks are those of this node.</p>` : null}<${Charts} timeline=${timeline} group="job" />`;
 }
 
 /** @param {{timeline: any, group: string, small?: boolean}} props charts of one `group` share cursor and zoom */
