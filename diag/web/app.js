@@ -14,7 +14,8 @@ import { Timeline } from "./timeline.js";
 import { Top, useTitle } from "./top.js";
 import { go, html } from "./ui.js";
 
-const LINKS = [["docs", "API"], ["metrics", "metrics"], ["findings", "findings"], ["ranks", "ranks"], ["nodes", "nodes"], ["state", "state"], ["openapi.json", "OpenAPI"]];
+const LINKS = [["docs", "API"], ["metrics", "metrics"], ["findings", "findings"], ["ranks", "ranks"], ["nodes", "nodes"],
+  ["state", "state"], ["openapi.json", "OpenAPI"]];
 
 function App() {
   const [dialog, setDialog] = useState(null);
@@ -28,20 +29,23 @@ function App() {
     <${Menu} />
     <main>
       <${Dump} dump=${dump} />
-      <${Section} id="findings" title="Findings"><${Findings} explain=${(id) => setDialog({ kind: "explain", id })} /></${Section}>
+      <${Section} id="findings" title="Findings"><${Findings} explain=${(id) => setDialog({ kind: "explain", id })} />
+        </${Section}>
       <${Section} id="ranks" title="Ranks"><${Ranks} /></${Section}>
       <${Section} id="stacks" title="Stacks"><${Stacks} /></${Section}>
       <${Section} id="timeline" title="Time line"><${Timeline} /></${Section}>
       <${SomeNodes} />
     </main>
     <${RankPanel} />
-    <footer>${LINKS.map(([path, name]) => html`<a key=${path} href=${path}>${name}</a>`)}<span class="muted">diag ${told.head?.version ?? ""}</span></footer>
+    <footer>${LINKS.map(([path, name]) => html`<a key=${path} href=${path}>${name}</a>`)}
+      <span class="muted">diag ${told.head?.version ?? ""}</span></footer>
     ${dialog?.kind === "keys" ? html`<${Keys} onClose=${close} />` : null}
     ${dialog?.kind === "explain" ? html`<${Explain} key=${dialog.id} id=${dialog.id} onClose=${close} />` : null}`;
 }
 
 function Section({ id, title, children }) {
-  return html`<section id=${id} aria-labelledby="${id}-title" tabindex="-1" class="card"><h2 id="${id}-title">${title}</h2>${children}</section>`;
+  return html`<section id=${id} aria-labelledby="${id}-title" tabindex="-1" class="card"><h2 id="${id}-title">${title}</h2>
+    ${children}</section>`;
 }
 
 function SomeNodes() {
@@ -54,11 +58,14 @@ function Menu() {
   useEffect(() => {
     document.body.classList.toggle("with-panel", view.open !== null);
     const here = view.open === null ? location.pathname + location.search : `#rank-${view.open}`;
-    if (view.open !== null || location.hash.startsWith("#rank-")) history.replaceState(null, "", here); // a link that can be given on
+    if (view.open !== null || location.hash.startsWith("#rank-")) history.replaceState(null, "", here);
+      // a link that can be given on
   }, [view.open]);
-  const places = [["findings", `Findings${report ? ` ${report.findings?.length ?? 0}` : ""}`], ["ranks", `Ranks${ranks.size ? ` ${ranks.size}` : ""}`],
+  const places = [["findings", `Findings${report ? ` ${report.findings?.length ?? 0}` : ""}`],
+    ["ranks", `Ranks${ranks.size ? ` ${ranks.size}` : ""}`],
     ["stacks", "Stacks"], ["timeline", "Time line"], ...(nodes?.length ? [["nodes", `Nodes ${nodes.length}`]] : [])];
-  return html`<nav aria-label="Sections">${places.map(([id, name]) => html`<a key=${id} href="#${id}" onClick=${(event) => { event.preventDefault(); go(id); }}>${name}</a>`)}</nav>`;
+  return html`<nav aria-label="Sections">${places.map(([id, name]) => html`<a key=${id} href="#${id}"
+    onClick=${(event) => { event.preventDefault(); go(id); }}>${name}</a>`)}</nav>`;
 }
 
 const PLACES = { f: "findings", r: "ranks", s: "stacks", t: "timeline", n: "nodes" };

@@ -18,7 +18,8 @@ export function useColours() {
   const read = () => {
     const style = getComputedStyle(document.documentElement);
     const get = (name) => style.getPropertyValue(name).trim();
-    return { ink: get("--muted"), line: get("--line"), critical: get("--critical"), warning: get("--warning"), info: get("--info"),
+    return { ink: get("--muted"), line: get("--line"), critical: get("--critical"), warning: get("--warning"),
+      info: get("--info"),
       many: Array.from({ length: 8 }, (_, index) => get(`--c${index}`)) };
   };
   const [colours, set] = useState(read);
@@ -36,7 +37,8 @@ function linesOf(chart, named, colours) {
   return chart.lines.map((line, index) => {
     const hit = line.ranks.some((rank) => named.has(rank));
     const colour = some ? (hit ? colours.critical : colours.many[0]) : colours.many[index % 8];
-    return { line, hit: some && hit, colour, width: some ? (hit ? 2.5 : 1) : 1.5, dash: index >= 8 && !some ? [6, 3] : undefined };
+    return { line, hit: some && hit, colour, width: some ? (hit ? 2.5 : 1) : 1.5, dash: index >= 8 && !some ? [6, 3]
+      : undefined };
   });
 }
 
@@ -52,7 +54,8 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
   const colours = useColours();
   const lines = linesOf(chart, named, colours);
   live.current = { zoom, marks, chart, moments, width, onZoom, onMoment, lines, colours };
-  const shape = `${chart.title}|${chart.unit}|${axis}|${lines.map((one) => `${one.line.label}${one.colour}${one.width}${one.line.members ? "band" : ""}`)}`;
+  const looks = lines.map((one) => [one.line.label, one.colour, one.width, one.line.members ? "band" : ""].join());
+  const shape = [chart.title, chart.unit, axis, ...looks].join("|");
 
   useEffect(() => {
     const place = holder.current;
@@ -74,7 +77,9 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
 
   return html`<figure class="chart"><figcaption><b>${chart.title}</b>
       ${chart.limit ? html`<span class="muted">, limit ${withUnit(chart.limit, chart.unit)}</span>` : null}
-      <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""} title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>${line.label} <span class="num"></span></li>`)}</ul></figcaption>
+      <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""}
+        title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>
+          ${line.label} <span class="num"></span></li>`)}</ul></figcaption>
     <div class="plot ${axis ? "with-axis" : ""}" role="img" aria-label=${inWords(chart)} ref=${holder}></div></figure>`;
 }
 
@@ -84,7 +89,8 @@ function rescale(made, { zoom, moments, width }) {
   made.batch(() => made.setScale("x", { min: from, max: Math.max(to, from + width) }));
 }
 
-const peak = (chart) => Math.max(...chart.lines.flatMap((line) => [Math.max(...(line.high ?? line.values).map((value) => value ?? 0))]));
+const peak = (chart) => Math.max(...chart.lines.flatMap((line) => [Math.max(...(line.high ?? line.values).map((value) => value
+  ?? 0))]));
 
 const nearLimit = (chart) => chart.limit !== null && peak(chart) >= SHOW_LIMIT * chart.limit;
 
@@ -105,7 +111,8 @@ function optionsOf(live, values, { group, axis, width }) {
     series.push({ stroke: colour, width: stroke, dash, points: { size: 4, fill: colour } });
     if (!line.low) continue;
     bands.push({ series: [series.length, series.length + 1], fill: faint(colour, 22) });
-    series.push({ stroke: faint(colour, 50), width: 0.5, points: { show: false } }, { stroke: faint(colour, 50), width: 0.5, points: { show: false } });
+    series.push({ stroke: faint(colour, 50), width: 0.5, points: { show: false } },
+      { stroke: faint(colour, 50), width: 0.5, points: { show: false } });
   }
   const font = "11px system-ui, sans-serif";
   const grid = { stroke: colours.line, width: 1 };
@@ -122,8 +129,10 @@ function optionsOf(live, values, { group, axis, width }) {
       y: { range: (_, low, high) => rangeOf(live.current.chart, low, high) },
     },
     axes: [
-      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26, space: 76, values: (_, splits, __, ___, step) => splits.map((split) => moment(split, step)) },
-      { stroke: colours.ink, grid, ticks: grid, font, size: AXIS, space: 26, incrs: chart.unit.startsWith("bytes") ? BINARY : undefined,
+      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26, space: 76,
+        values: (_, splits, __, ___, step) => splits.map((split) => moment(split, step)) },
+      { stroke: colours.ink, grid, ticks: grid, font, size: AXIS, space: 26, incrs: chart.unit.startsWith("bytes") ? BINARY
+        : undefined,
         values: (_, splits, __, ___, step) => splits.map((split) => tick(split, step, chart.unit)) },
     ],
     hooks: {
@@ -195,7 +204,8 @@ function showValues({ chart, lines, width }, list, index) {
     const target = list.children[place]?.querySelector(".num");
     if (!target) return;
     const at = (those) => valueAt(those, index ?? those.length - 1, width, chart.event || index === null);
-    const span = line.low ? ` (${withUnit(at(line.low), chart.unit)} to ${withUnit(at(line.high), chart.unit)} of ${line.members})` : "";
+    const span = line.low ? ` (${withUnit(at(line.low), chart.unit)} to ${withUnit(at(line.high),
+      chart.unit)} of ${line.members})` : "";
     target.textContent = withUnit(at(line.values), chart.unit) + span;
   });
 }

@@ -9,7 +9,8 @@ import { RankFlame } from "./flame.js";
 import { Charts } from "./timeline.js";
 import { Copy, Text, When, html, useFetched } from "./ui.js";
 
-const PROCESS_STATES = { R: "runs", S: "sleeps", D: "in the kernel, cannot be interrupted", T: "stopped by a signal", t: "stopped by a tracer", Z: "ended, not reaped", I: "idle", X: "dead" };
+const PROCESS_STATES = { R: "runs", S: "sleeps", D: "in the kernel, cannot be interrupted", T: "stopped by a signal",
+  t: "stopped by a tracer", Z: "ended, not reaped", I: "idle", X: "dead" };
 
 export function RankPanel() {
   const { view, ranks, report, nodes, head } = useStore("view", "ranks", "report", "nodes");
@@ -30,14 +31,16 @@ function Panel({ rank, row, mark, elsewhere }) {
     const before = document.activeElement;
     box.current.focus({ preventScroll: true });
     return () => {
-      if (before?.isConnected && before !== document.body && (document.activeElement === document.body || !document.activeElement)) {
+      if (before?.isConnected && before !== document.body
+        && (document.activeElement === document.body || !document.activeElement)) {
         before.focus({ preventScroll: true });
       }
     };
   }, []);
   const state = row?.state ?? "not seen";
   return html`<aside id="panel" aria-label="Rank ${rank}" tabindex="-1" ref=${box}>
-    <header><h2><span class="swatch s-${clean(state)}" aria-hidden="true">${glyphOf(state)}</span> Rank ${rank}: ${clean(state)}</h2>
+    <header><h2><span class="swatch s-${clean(state)}" aria-hidden="true">${glyphOf(state)}</span> Rank ${rank}: ${clean(state)}
+      </h2>
       <button type="button" onClick=${closePanel}>Close</button></header>
     ${mark ? html`<p class="named-by">Named by <b>${clean(mark)}</b>.</p>` : null}
     ${row ? html`<${Facts} row=${row} />` : html`<p>This rank was not seen by this diag.</p>`}
@@ -50,34 +53,47 @@ function Panel({ rank, row, mark, elsewhere }) {
 /** Another node's diag holds what was read of its ranks. */
 function Elsewhere({ rank, node }) {
   return html`<p>Its stacks, flame graph and time line are on the page of its node${/^https?:/.test(node.url ?? "")
-    ? html`: <a href="${node.url}/#rank-${rank}" rel="noopener noreferrer">${clean(node.host)}</a> (with the run's token)` : ` ${clean(node.host)}`}. “Dump now” reads the stacks of all nodes.</p>`;
+    ? html`: <a href="${node.url}/#rank-${rank}" rel="noopener noreferrer">${clean(node.host)}</a> (with the run's token)`
+      : ` ${clean(node.host)}`}. “Dump now” reads the stacks of all nodes.</p>`;
 }
 
 function Facts({ row }) {
   const gpu = row.gpu;
   const limits = row.limits ?? {};
-  const limit = (name, kind = String) => (limits[name] === undefined ? null : limits[name] === "unlimited" ? "unlimited" : kind(limits[name]));
+  const limit = (name, kind = String) => (limits[name] === undefined ? null : limits[name] === "unlimited" ? "unlimited"
+    : kind(limits[name]));
   const facts = [
-    ["stands in", row.where && html`<code><${Text} text=${row.where.text} of="where it stands" /></code>${row.caller ? html`<br /><span class="muted">called from</span> <code><${Text} text=${row.caller.text} of="its caller" /></code>` : ""}`],
+    ["stands in", row.where && html`<code><${Text} text=${row.where.text} of="where it stands" /></code>
+      ${row.caller ? html`<br /><span class="muted">called from</span> <code><${Text} text=${row.caller.text} of="its caller" />
+        </code>` : ""}`],
     ["activity", activityWords(row.activity) && activityWords(row.activity) + (row.context ? ` (in ${words(row.context)})` : "")],
     ["there since", row.stack_since && html`<${When} at=${row.stack_since} />`],
     ["no stack", row.no_stack && html`<${Text} text=${row.no_stack} of="the reason" />`],
     ["last progress", row.progress_at && html`<${When} at=${row.progress_at} />`],
     ["ended", row.exit && html`${clean(row.exit.text)}${row.exit.at ? `, ${clock(row.exit.at)}` : ""}`],
     ["phase", row.phase && words(row.phase)],
-    ["process", html`pid ${row.pid ?? "-"} on ${clean(row.host) || "-"}${row.process_state ? `, state ${row.process_state} (${PROCESS_STATES[row.process_state] ?? "?"})` : ""}`],
-    ["place", `local rank ${row.local_rank ?? "-"}${row.node_rank === null || row.node_rank === undefined ? "" : `, node ${row.node_rank}`}`],
+    ["process", html`pid ${row.pid ?? "-"} on ${clean(row.host) || "-"}${row.process_state
+      ? `, state ${row.process_state} (${PROCESS_STATES[row.process_state] ?? "?"})` : ""}`],
+    ["place", `local rank ${row.local_rank ?? "-"}${row.node_rank === null || row.node_rank === undefined ? ""
+      : `, node ${row.node_rank}`}`],
     ["CPU", row.cpu_ratio !== null && row.cpu_ratio !== undefined && `${percent(row.cpu_ratio)} of a core`],
     ["memory", row.rss_bytes && `${bytes(row.rss_bytes)} RSS${row.peak_rss_bytes ? `, peak ${bytes(row.peak_rss_bytes)}` : ""}`],
-    ["GPU", gpu && html`${gpu.index} (${clean(gpu.name)}): ${percent(gpu.utilization_ratio)} busy, ${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}${
-      gpu.power_watts ? `, ${Math.round(gpu.power_watts)} W` : ""}${gpu.temperature_celsius ? `, ${Math.round(gpu.temperature_celsius)} °C` : ""}`],
-    ["holds", [row.threads && plural(row.threads, "thread"), row.open_files && `${plural(row.open_files, "open file")}${limit("open_files") ? ` of ${limit("open_files")}` : ""}`,
+    ["GPU", gpu && html`${gpu.index} (${clean(gpu.name)}): ${percent(gpu.utilization_ratio)} busy, ${
+      bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}${
+      gpu.power_watts ? `, ${Math.round(gpu.power_watts)} W` : ""}${gpu.temperature_celsius
+        ? `, ${Math.round(gpu.temperature_celsius)} °C` : ""}`],
+    ["holds", [row.threads && plural(row.threads, "thread"), row.open_files
+      && `${plural(row.open_files, "open file")}${limit("open_files") ? ` of ${limit("open_files")}` : ""}`,
       row.children && plural(row.children, "child process").replace("processs", "processes")].filter(Boolean).join(", ")],
-    ["limits", [limit("memlock_bytes", bytes) && `locked memory ${limit("memlock_bytes", bytes)}`, limit("processes") && `processes ${limit("processes")}`].filter(Boolean).join(", ")],
-    ["network", row.rdma && [row.rdma.verbs_library === true ? "RDMA library loaded" : row.rdma.verbs_library === false ? "no RDMA library" : "",
-      row.rdma.open_nodes?.length ? `open: ${clean(row.rdma.open_nodes.join(", "))}` : "no RDMA device open"].filter(Boolean).join(", ")],
+    ["limits", [limit("memlock_bytes", bytes) && `locked memory ${limit("memlock_bytes", bytes)}`, limit("processes")
+      && `processes ${limit("processes")}`].filter(Boolean).join(", ")],
+    ["network", row.rdma && [row.rdma.verbs_library === true ? "RDMA library loaded" : row.rdma.verbs_library === false
+      ? "no RDMA library" : "",
+      row.rdma.open_nodes?.length ? `open: ${clean(row.rdma.open_nodes.join(", "))}`
+        : "no RDMA device open"].filter(Boolean).join(", ")],
   ].filter(([, value]) => value);
-  return html`<dl class="facts two">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+  return html`<dl class="facts two">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd>
+    </div>`)}</dl>
     ${row.time_shares ? html`<${Shares} shares=${row.time_shares} />` : null}`;
 }
 
@@ -88,7 +104,8 @@ function Shares({ shares }) {
   if (!found.length) return null;
   return html`<div class="shares"><h3>Time of a step</h3><p class="muted">${plural(samples, "sample")} of the main thread</p>
     <ul>${found.map(([name, share]) => html`<li key=${name}><span>${words(name)}</span>
-      <meter min="0" max="1" value=${share} aria-label=${words(name)}>${percent(share)}</meter><span class="num">${percent(share)}</span></li>`)}</ul></div>`;
+      <meter min="0" max="1" value=${share} aria-label=${words(name)}>${percent(share)}</meter><span class="num">${percent(share)}
+        </span></li>`)}</ul></div>`;
 }
 
 function RankStacks({ rank }) {
@@ -104,17 +121,23 @@ function RankStacks({ rank }) {
     ${error ? html`<p class="failed">${clean(error)}</p>` : null}
     ${value?.reason ? html`<p class="muted">${clean(value.reason)}</p>` : null}
     ${value?.main ? html`<${Threads} sample=${value.main} open=${true} />` : null}
-    ${busy.map((child) => html`<details class="fold" key=${child.pid}><summary>child pid ${child.pid}: ${words(child.activity ?? "no Python")}</summary><${Threads} sample=${child} open=${true} /></details>`)}
-    ${idle.length ? html`<details class="fold"><summary>${plural(idle.length, "child process").replace("processs", "processes")} waiting for work</summary>
-      ${idle.map((child) => html`<details class="fold" key=${child.pid}><summary>pid ${child.pid}: ${words(child.activity ?? "-")}</summary><${Threads} sample=${child} /></details>`)}</details>` : null}
+    ${busy.map((child) => html`<details class="fold" key=${child.pid}>
+      <summary>child pid ${child.pid}: ${words(child.activity ?? "no Python")}</summary>
+        <${Threads} sample=${child} open=${true} /></details>`)}
+    ${idle.length ? html`<details class="fold"><summary>
+      ${plural(idle.length, "child process").replace("processs", "processes")} waiting for work</summary>
+      ${idle.map((child) => html`<details class="fold" key=${child.pid}><summary>pid ${child.pid}: ${words(child.activity ?? "-")}
+        </summary><${Threads} sample=${child} /></details>`)}</details>` : null}
     ${!value && !error ? html`<p class="muted">Reading…</p>` : null}</section>`;
 }
 
 function Threads({ sample }) {
   const threads = [...sample.threads].sort((one, two) => Number(two.main) - Number(one.main));
   return threads.map((thread) => html`<details class="thread" key=${thread.thread_id} open=${thread.main}>
-    <summary>${clean(thread.name) || `thread ${thread.thread_id}`}${thread.main ? " (main)" : ""}${thread.owns_gil ? ", holds the GIL" : ""}${thread.active ? ", active" : ""}</summary>
-    <${Frames} frames=${thread.frames.map((frame) => frame.text)} whole=${12} of=${clean(thread.name) || "this thread"} /></details>`);
+    <summary>${clean(thread.name) || `thread ${thread.thread_id}`}${thread.main ? " (main)" : ""}${thread.owns_gil
+      ? ", holds the GIL" : ""}${thread.active ? ", active" : ""}</summary>
+    <${Frames} frames=${thread.frames.map((frame) => frame.text)} whole=${12} of=${clean(thread.name) || "this thread"} />
+      </details>`);
 }
 
 function stacksText(value) {
@@ -122,7 +145,8 @@ function stacksText(value) {
   for (const sample of [value.main, ...value.children]) {
     lines.push(`pid ${sample.pid}${sample === value.main ? ` (rank ${value.rank})` : " (child)"}: ${sample.activity ?? "-"}`);
     for (const thread of sample.threads) {
-      lines.push(`  thread ${clean(thread.name) || thread.thread_id}${thread.main ? " (main)" : ""}`, ...thread.frames.map((frame) => `    ${clean(frame.text)}`));
+      lines.push(`  thread ${clean(thread.name) || thread.thread_id}${thread.main ? " (main)" : ""}`,
+        ...thread.frames.map((frame) => `    ${clean(frame.text)}`));
     }
   }
   return `${lines.join("\n")}\n`;
@@ -135,5 +159,6 @@ function RankTime({ rank }) {
   const age = timeline && value ? seconds(value.count * value.width_seconds) : "";
   return html`<section aria-label="Time line of rank ${rank}"><h3>Time line</h3>
     ${error ? html`<p class="failed">${clean(error)}</p>` : null}
-    ${value ? (value.series.length ? html`<${Charts} timeline=${value} group="rank" small />` : html`<p class="muted">Nothing was read of its process or GPU${age ? ` in ${age}` : ""}.</p>`) : null}</section>`;
+    ${value ? (value.series.length ? html`<${Charts} timeline=${value} group="rank" small />`
+      : html`<p class="muted">Nothing was read of its process or GPU${age ? ` in ${age}` : ""}.</p>`) : null}</section>`;
 }

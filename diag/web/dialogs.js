@@ -7,11 +7,13 @@ import { Dialog, Manual, html, useFetched } from "./ui.js";
 export const KEYS = [
   ["f", "findings"], ["r", "ranks"], ["s", "stacks"], ["t", "time line"], ["n", "nodes"],
   ["j / k", "next, previous finding"], ["/", "search ranks"], ["d", "to the button Dump now; Enter dumps"],
-  ["← → ↑ ↓", "in the grid: from rank to rank; Enter opens one"], ["Esc", "close the rank, a dialog, or clear the search"], ["?", "this list"],
+  ["← → ↑ ↓", "in the grid: from rank to rank; Enter opens one"], ["Esc", "close the rank, a dialog, or clear the search"],
+    ["?", "this list"],
 ];
 
 export function Keys({ onClose }) {
-  return html`<${Dialog} title="Keys" onClose=${onClose}><dl class="keys">${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`;
+  return html`<${Dialog} title="Keys" onClose=${onClose}><dl class="keys">
+    ${KEYS.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`;
 }
 
 let language = "en"; // of this visit
@@ -21,9 +23,12 @@ export function Explain({ id, onClose }) {
   const { value, error } = useFetched(`explain/${encodeURIComponent(id)}?lang=${lang}`);
   const choose = (wanted) => { language = wanted; setLang(wanted); };
   return html`<${Dialog} title="Manual: ${clean(id)}" onClose=${onClose}>
-    <p class="bar" role="group" aria-label="Language">${[["en", "English"], ["zh", "中文"]].map(([code, name]) => html`<button type="button" class="small" key=${code} lang=${code} aria-pressed=${lang === code} onClick=${() => choose(code)}>${name}</button>`)}</p>
+    <p class="bar" role="group" aria-label="Language">
+      ${[["en", "English"], ["zh", "中文"]].map(([code, name]) => html`<button type="button" class="small" key=${code} lang=${code}
+        aria-pressed=${lang === code} onClick=${() => choose(code)}>${name}</button>`)}</p>
     <div class="manual" lang=${lang} aria-live="polite">
       ${error ? html`<p class="failed">${clean(error)}</p>` : null}
-      ${value ? Object.entries(value.sections ?? {}).map(([title, text]) => html`<section key=${title}><h3>${clean(title)}</h3><${Manual} text=${text} /></section>`) : null}
+      ${value ? Object.entries(value.sections ?? {}).map(([title, text]) => html`<section key=${title}><h3>${clean(title)}</h3>
+        <${Manual} text=${text} /></section>`) : null}
     </div></${Dialog}>`;
 }

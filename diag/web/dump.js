@@ -35,8 +35,10 @@ export function useDump() {
 
 export function DumpButton({ dump }) {
   const busy = dump.state.kind === "busy";
-  return html`<button type="button" id="dump-now" class="primary" aria-disabled=${Boolean(dump.why) || busy} aria-describedby=${dump.why ? "dump-why" : undefined}
-    title=${dump.why || "read the stacks and states of all ranks again, and keep them in a bundle"} onClick=${dump.start}>Dump now</button>
+  return html`<button type="button" id="dump-now" class="primary" aria-disabled=${Boolean(dump.why) || busy}
+    aria-describedby=${dump.why ? "dump-why" : undefined}
+    title=${dump.why || "read the stacks and states of all ranks again, and keep them in a bundle"}
+      onClick=${dump.start}>Dump now</button>
     ${dump.why ? html`<span id="dump-why" class="muted why">${dump.why}</span>` : null}`;
 }
 
@@ -44,7 +46,9 @@ export function Dump({ dump }) {
   const { state } = dump;
   if (state.kind === "idle") return null;
   return html`<section id="dump" aria-labelledby="dump-title" tabindex="-1" class="card">
-    <header class="bar"><h2 id="dump-title">Dump</h2>${state.kind === "busy" ? null : html`<button type="button" class="small" onClick=${dump.close}>Close dump</button>`}</header>
+    <header class="bar"><h2 id="dump-title">Dump</h2>
+      ${state.kind === "busy" ? null : html`<button type="button" class="small" onClick=${dump.close}>Close dump</button>`}
+        </header>
     ${state.kind === "busy" ? html`<${Progress} began=${state.began} length=${DEADLINE} label="Reading all ranks" />` : null}
     <div role="status">${state.kind === "failed" ? html`<p class="failed">No dump: ${clean(state.error)}</p>` : null}
       ${state.kind === "done" ? html`<${Came} told=${state.document} />` : null}</div>
@@ -58,14 +62,21 @@ function Came({ told }) {
   }
   const replay = told.bundle ? `diag replay ${told.bundle}` : "";
   const findings = byGravity(told.report?.findings);
-  return html`<p><b>The job is ${clean(told.report?.job?.state ?? "unknown")}${findings.length ? ":" : "; nothing found."}</b> <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
-    ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>${clean(one.severity)} ${titleOf(one)}</b>: <${Text} text=${one.summary} of="the summary" /></li>`)}</ul>` : null}
+  return html`<p><b>The job is ${clean(told.report?.job?.state ?? "unknown")}${findings.length ? ":" : "; nothing found."}
+    </b> <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
+    ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>
+      ${clean(one.severity)} ${titleOf(one)}</b>: <${Text} text=${one.summary} of="the summary" /></li>`)}</ul>` : null}
     <dl class="facts two">
-      ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}</code> <${Copy} text=${told.bundle} label="Copy bundle path" icon /></dd></div>` : null}
-      ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}</code> <${Copy} text=${replay} label="Copy command: ${replay}" icon /></dd></div>` : null}
+      ${told.bundle ? html`<div><dt>bundle</dt><dd><code>${clean(told.bundle)}
+        </code> <${Copy} text=${told.bundle} label="Copy bundle path" icon /></dd></div>` : null}
+      ${replay ? html`<div><dt>look again</dt><dd><code>${clean(replay)}
+        </code> <${Copy} text=${replay} label="Copy command: ${replay}" icon /></dd></div>` : null}
       ${told.bundle_error ? html`<div><dt>no bundle</dt><dd>${clean(told.bundle_error)}</dd></div>` : null}
-      ${told.next_command ? html`<div><dt>next</dt><dd><code>${clean(told.next_command)}</code> <${Copy} text=${told.next_command} label="Copy command: ${told.next_command}" icon /> <span class="muted">${clean(told.next_reason)}</span></dd></div>` : null}
-      ${[...reasons].map(([reason, ranks]) => html`<div key=${reason}><dt>missing</dt><dd>rank${ranks.length > 1 ? "s" : ""} ${ranges(ranks)}: <${Text} text=${reason} of="the reason" /></dd></div>`)}
+      ${told.next_command ? html`<div><dt>next</dt><dd><code>${clean(told.next_command)}
+        </code> <${Copy} text=${told.next_command} label="Copy command: ${told.next_command}" icon /> <span class="muted">
+          ${clean(told.next_reason)}</span></dd></div>` : null}
+      ${[...reasons].map(([reason, ranks]) => html`<div key=${reason}><dt>missing</dt>
+        <dd>rank${ranks.length > 1 ? "s" : ""} ${ranges(ranks)}: <${Text} text=${reason} of="the reason" /></dd></div>`)}
     </dl>
     ${told.screen ? html`<p class="bar"><${Copy} text=${told.screen} label="Copy dump" /></p>
       <pre class="screen" tabindex="0" role="region" aria-label="Text of the dump">${clean(told.screen)}</pre>` : null}`;

@@ -29,31 +29,42 @@ export function Findings({ explain }) {
   const past = report.past ?? [];
   const unchecked = report.not_checked ?? [];
   return html`
-    <div aria-live="polite" class="unseen">${findings.length ? findings.map((one) => `${one.severity}: ${titleOf(one)}`).join("; ") : "nothing found"}</div>
-    ${findings.length ? null : html`<p class="calm"><span aria-hidden="true">✔</span> Nothing found${unchecked.length ? "; some things could not be looked at, see below" : ""}.</p>`}
+    <div aria-live="polite" class="unseen">${findings.length
+      ? findings.map((one) => `${one.severity}: ${titleOf(one)}`).join("; ") : "nothing found"}</div>
+    ${findings.length ? null : html`<p class="calm">
+      <span aria-hidden="true">✔</span> Nothing found${unchecked.length ? "; some things could not be looked at, see below"
+        : ""}.</p>`}
     ${findings.map((one, index) => html`<${Finding} key=${keyOf(one)} finding=${one} explain=${explain} open=${index === 0} />`)}
     ${past.length ? html`<details class="fold"><summary>Past findings (${past.length})</summary>
-      ${past.map((one) => html`<${Finding} key=${`${keyOf(one)}/${one.opened_at}`} finding=${one} explain=${explain} />`)}</details>` : null}
+      ${past.map((one) => html`<${Finding} key=${`${keyOf(one)}/${one.opened_at}`} finding=${one} explain=${explain} />`)}
+        </details>` : null}
     ${unchecked.length ? html`<details class="fold"><summary>Not checked (${unchecked.length})</summary><ul class="unchecked">
-      ${unchecked.map((one) => html`<li key=${one.what}><b><${Text} text=${one.what} of="what was not checked" /></b>: <${Text} text=${one.reason} of="the reason" />
-        ${one.remedy ? html`<div class="advice"><${Commands} text=${one.remedy} /></div>` : null}</li>`)}</ul></details>` : null}`;
+      ${unchecked.map((one) => html`<li key=${one.what}><b><${Text} text=${one.what} of="what was not checked" />
+        </b>: <${Text} text=${one.reason} of="the reason" />
+        ${one.remedy ? html`<div class="advice"><${Commands} text=${one.remedy} /></div>` : null}</li>`)}</ul></details>`
+          : null}`;
 }
 
 function Finding({ finding, explain }) {
   const severity = GRAVITY.includes(finding.severity) ? finding.severity : "info";
   const title = titleOf(finding);
   const over = finding.resolved_at;
-  return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${severity}: ${title}" data-key=${keyOf(finding)} tabindex="-1">
+  return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${severity}: ${title}"
+    data-key=${keyOf(finding)} tabindex="-1">
     <header>
       <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${severity}</span> ${" "}
-        <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>${title}</button></h3>
-      <span class="muted">${over ? html`over since <${When} at=${over} />` : finding.since ? html`since <${When} at=${finding.since} />` : ""}</span>
+        <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>
+          ${title}</button></h3>
+      <span class="muted">${over ? html`over since <${When} at=${over} />` : finding.since
+        ? html`since <${When} at=${finding.since} />` : ""}</span>
       <${Copy} text=${() => ticket(finding)} label="Copy for a ticket" />
     </header>
     <p class="summary"><${Text} text=${finding.summary} of="the summary" /></p>
     <dl class="facts">
-      ${finding.ranks?.length ? html`<div><dt>culprit</dt><dd><${RankChips} ranks=${finding.ranks} label="Culprit ranks" kind="culprit" /></dd></div>` : null}
-      ${finding.waiting_ranks?.length ? html`<div><dt>waiting</dt><dd><${RankChips} ranks=${finding.waiting_ranks} label="Waiting ranks" kind="waits" /></dd></div>` : null}
+      ${finding.ranks?.length ? html`<div><dt>culprit</dt><dd>
+        <${RankChips} ranks=${finding.ranks} label="Culprit ranks" kind="culprit" /></dd></div>` : null}
+      ${finding.waiting_ranks?.length ? html`<div><dt>waiting</dt><dd>
+        <${RankChips} ranks=${finding.waiting_ranks} label="Waiting ranks" kind="waits" /></dd></div>` : null}
       ${finding.hosts?.length ? html`<div><dt>hosts</dt><dd>${clean(finding.hosts.join(", "))}</dd></div>` : null}
       ${finding.cause ? html`<div><dt>cause</dt><dd><code>${clean(finding.cause)}</code></dd></div>` : null}
       ${finding.confidence ? html`<div><dt>confidence</dt><dd>${clean(finding.confidence)}</dd></div>` : null}
@@ -73,9 +84,12 @@ function Evidence({ items }) {
   return html`<details class="evidence"><summary>Evidence (${items.length})</summary>
     <${Copy} text=${() => items.map(evidenceLine).join("\n")} label="Copy evidence" />
     <ol>${shown.map((item, index) => html`<li key=${index}>
-      <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? "" : `, rank ${item.rank}`}${item.at ? `, ${clock(item.at, told.now?.at)}` : ""}${item.where ? `, ${clean(item.where)}` : ""}</span>
+      <span class="muted">${clean(item.kind)}${item.rank === null || item.rank === undefined ? ""
+        : `, rank ${item.rank}`}${item.at ? `, ${clock(item.at, told.now?.at)}` : ""}${item.where ? `, ${clean(item.where)}` : ""}
+          </span>
       <${Excerpt} item=${item} /></li>`)}</ol>
-    ${items.length > shown.length ? html`<button type="button" class="small" onClick=${() => setAll(true)}>Show all ${items.length}</button>` : null}
+    ${items.length > shown.length ? html`<button type="button" class="small"
+      onClick=${() => setAll(true)}>Show all ${items.length}</button>` : null}
   </details>`;
 }
 
@@ -83,7 +97,9 @@ function Evidence({ items }) {
 function Excerpt({ item }) {
   const frames = /stack|pyspy|faulthandler/.test(item.kind) ? clean(item.excerpt).split(" < ") : [];
   if (frames.length < 2) return html`<div class="excerpt"><${Text} text=${item.excerpt} of="this evidence" tag="code" /></div>`;
-  return html`<div class="excerpt"><code class="text">${frames.map((frame, index) => html`${index ? html`<span class="muted"> ‹ </span>` : ""}<span class="frame">${frame}</span>`)}</code></div>`;
+  return html`<div class="excerpt"><code class="text">
+    ${frames.map((frame, index) => html`${index ? html`<span class="muted"> ‹ </span>` : ""}<span class="frame">${frame}</span>`)}
+      </code></div>`;
 }
 
 function evidenceLine(item) {
@@ -95,7 +111,8 @@ function evidenceLine(item) {
 export function ticket(finding) {
   const { report, head } = told;
   const lines = [
-    `${String(finding.severity).toUpperCase()} ${titleOf(finding)}: ${clean(finding.confidence)} confidence, since ${stamp(finding.since)}`
+    `${String(finding.severity).toUpperCase()} ${titleOf(finding)}: ${clean(finding.confidence)} confidence`
+      + `, since ${stamp(finding.since)}`
       + (finding.resolved_at ? `, over ${stamp(finding.resolved_at)}` : ""),
     clean(finding.summary),
     [finding.ranks?.length ? `culprit: ${rankWords(finding.ranks)}` : "",
@@ -107,7 +124,8 @@ export function ticket(finding) {
     "",
     `job: ${clean(report?.sentence)}`,
     `command: ${clean(head?.command)}`,
-    `run ${clean(head?.run_id)} on ${clean(head?.host)}, diag ${clean(head?.version)}${head?.recorded ? `, recorded in ${clean(head.recorded)}` : ""}`,
+    `run ${clean(head?.run_id)} on ${clean(head?.host)}, diag ${clean(head?.version)}${head?.recorded
+      ? `, recorded in ${clean(head.recorded)}` : ""}`,
   ];
   return `${lines.filter((line, index) => line || index > 5).join("\n").trim()}\n`;
 }

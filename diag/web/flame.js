@@ -14,7 +14,8 @@ export function Drawing({ path, shown = path, name, anew = false }) {
   const file = `flame ${name}`.replaceAll(" ", "-");
   return html`<p class="bar"><a href=${shown} target="_blank" rel="noopener">Open alone</a>
       <a href=${form("speedscope")} download="${file}.speedscope.json">speedscope</a>
-      <a href=${form("collapsed")} download="${file}.txt">collapsed stacks</a>${anew ? html`<span class="muted">(recorded anew)</span>` : null}</p>
+      <a href=${form("collapsed")} download="${file}.txt">collapsed stacks</a>
+        ${anew ? html`<span class="muted">(recorded anew)</span>` : null}</p>
     <iframe class="drawing" title="Flame graph ${name}" sandbox="allow-scripts" src=${shown}></iframe>`;
 }
 
@@ -44,14 +45,18 @@ export function RankFlame({ rank, row }) {
   const busy = state.kind === "busy";
   return html`<section aria-label="Flame graph of rank ${rank}"><h3>Flame graph</h3>
     <form class="bar" onSubmit=${(event) => { event.preventDefault(); if (!busy && !ended) record(); }}>
-      ${recorded ? null : html`<label>Seconds <input type="number" aria-label="Seconds" min="1" max=${LONGEST_SECONDS} value=${length} required
+      ${recorded ? null : html`<label>Seconds <input type="number" aria-label="Seconds" min="1" max=${LONGEST_SECONDS}
+        value=${length} required
         onInput=${(event) => setLength(Number(event.target.value) || DEFAULT_SECONDS)} /></label>`}
       <button type="submit" aria-disabled=${busy || ended} aria-describedby="flame-why">${recorded ? "Draw" : "Record"}</button>
-      <span id="flame-why" class="muted">${ended ? "the rank has ended" : recorded ? "from the recorded stacks" : "all threads; the rank goes on"}</span>
+      <span id="flame-why" class="muted">${ended ? "the rank has ended" : recorded ? "from the recorded stacks"
+        : "all threads; the rank goes on"}</span>
     </form>
-    ${busy ? html`<${Progress} began=${state.began} length=${recorded ? 2 : state.length} label="Recording rank ${rank}" />` : null}
+    ${busy ? html`<${Progress} began=${state.began} length=${recorded ? 2 : state.length} label="Recording rank ${rank}" />`
+      : null}
     ${state.kind === "failed" ? html`<p role="alert" class="failed">No flame graph: ${state.error}</p>` : null}
-    ${state.kind === "done" ? html`<${Drawing} key=${state.shown} path=${state.path} shown=${state.shown} name="of rank ${rank}" anew=${!recorded} />` : null}
+    ${state.kind === "done" ? html`<${Drawing} key=${state.shown} path=${state.path} shown=${state.shown} name="of rank ${rank}"
+      anew=${!recorded} />` : null}
   </section>`;
 }
 
@@ -63,7 +68,8 @@ export function Progress({ began, length, label }) {
     return () => clearInterval(timer);
   }, [began]);
   const words = `${seconds(Math.floor(gone))} of ${seconds(length)}`;
-  return html`<p class="bar"><progress max=${length} value=${Math.min(gone, length)} aria-label=${label} aria-valuetext=${words}></progress>
+  return html`<p class="bar"><progress max=${length} value=${Math.min(gone, length)} aria-label=${label} aria-valuetext=${words}>
+    </progress>
     <span class="muted">${label}: ${words}</span></p>`;
 }
 

@@ -1,9 +1,15 @@
 // Words and numbers for people. Text of the job is odd or hostile: `clean` makes it readable and harmless to the eye.
 
 // CSI, OSC (closed or left open), DCS and kin, two-character escapes; 8-bit CSI.
-const ESCAPES = /\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]|\x9b[0-?]*[ -/]*[@-~]/g;
+const ESCAPES = new RegExp([
+  /\x1b\[[0-?]*[ -/]*[@-~]/, /\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?/, /\x1b[PX^_][^\x1b]*(?:\x1b\\)?/, /\x1b[ -/]*[0-~]/,
+  /\x9b[0-?]*[ -/]*[@-~]/,
+].map((one) => one.source).join("|"), "g");
 // Controls, what turns the direction of text or shows nothing, halves of surrogate pairs.
-const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]|\p{Cs}/gu;
+const ODD = new RegExp([
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/, /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/,
+  /[\u{e0000}-\u{e007f}]/u, /\p{Cs}/u,
+].map((one) => one.source).join("|"), "gu");
 
 /** Text as it reads: escape sequences of terminals dropped, what does not show told as \uXXXX.
  * @param {unknown} value @returns {string} */

@@ -15,14 +15,19 @@ export function Nodes() {
   const few = rows.filter((row, index) => all || index < MOST || row.state === "gone" || row.state === "silent");
   return html`<div class="wide" tabindex="0" role="group" aria-label="Nodes, table"><table>
     <caption class="unseen">Nodes, those that are gone or silent first</caption>
-    <thead><tr>${["node", "host", "state", "ranks", "phase", "heard", "round trip", "clock ahead"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
+    <thead><tr>${["node", "host", "state", "ranks", "phase", "heard", "round trip",
+      "clock ahead"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
     <tbody>${few.map((row) => html`<tr key=${row.run_id || row.host} class="is-${clean(row.state)}">
       <td class="num">${row.node_rank ?? "-"}</td>
-      <th scope="row">${/^https?:/.test(row.url ?? "") ? html`<a href=${row.url} rel="noopener noreferrer">${clean(row.host)}</a>` : clean(row.host)}</th>
+      <th scope="row">${/^https?:/.test(row.url ?? "") ? html`<a href=${row.url} rel="noopener noreferrer">${clean(row.host)}</a>`
+        : clean(row.host)}</th>
       <td>${clean(row.state)}${row.notes?.length ? `: ${clean(row.notes.join("; "))}` : ""}</td>
-      <td>${row.ranks?.length ? html`<button type="button" class="chip" aria-label="ranks ${ranges(row.ranks)}" onClick=${() => choose(row.ranks)}>${ranges(row.ranks)}</button>` : "-"}</td>
+      <td>${row.ranks?.length ? html`<button type="button" class="chip" aria-label="ranks ${ranges(row.ranks)}"
+        onClick=${() => choose(row.ranks)}>${ranges(row.ranks)}</button>` : "-"}</td>
       <td>${clean(row.phase).replaceAll("_", " ") || "-"}</td>
       <td class="num">${row.heard_seconds_ago === null ? "-" : `${seconds(row.heard_seconds_ago)} ago`}</td>
-      <td class="num">${seconds(row.round_trip_seconds)}</td><td class="num">${seconds(row.skew_seconds)}</td></tr>`)}</tbody></table></div>
-    ${rows.length > few.length ? html`<button type="button" class="small" onClick=${() => setAll(true)}>Show ${plural(rows.length - few.length, "more node")}</button>` : null}`;
+      <td class="num">${seconds(row.round_trip_seconds)}</td><td class="num">${seconds(row.skew_seconds)}</td></tr>`)}</tbody>
+        </table></div>
+    ${rows.length > few.length ? html`<button type="button" class="small"
+      onClick=${() => setAll(true)}>Show ${plural(rows.length - few.length, "more node")}</button>` : null}`;
 }

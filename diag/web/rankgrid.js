@@ -30,8 +30,10 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
   if (!told.ranks.has(focus.current)) focus.current = [...marked.keys()].find((rank) => told.ranks.has(rank)) ?? rows[0].rank;
   const kept = cache.current;
   const drawn = nodes.map((node) => {
-    const face = node.rows.map((row) => `${row.rank}${row.state}${marked.get(row.rank) ?? ""}${shown && !shown.has(row.rank) ? "-" : ""}${
-      selected.has(row.rank) ? "+" : ""}${size === "cards" ? saidOf(row).join() : ""}${open === row.rank ? "!" : ""}${focus.current === row.rank ? "@" : ""}`).join() + size;
+    const face = node.rows.map((row) => `${row.rank}${row.state}${marked.get(row.rank) ?? ""}${shown && !shown.has(row.rank) ? "-"
+      : ""}${
+      selected.has(row.rank) ? "+" : ""}${size === "cards" ? saidOf(row).join() : ""}${open === row.rank ? "!"
+        : ""}${focus.current === row.rank ? "@" : ""}`).join() + size;
     if (kept.get(node.key)?.face !== face) {
       kept.set(node.key, { face, drawn: nodeOf(node, { marked, shown, selected, open, focus: focus.current, size }) });
     }
@@ -55,7 +57,8 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
     walk(box.current, focus, cell);
     if (event.ctrlKey || event.metaKey || event.shiftKey) {
       const some = new Set(selected);
-      if (event.shiftKey && selected.size) for (let each = Math.min(rank, ...selected); each <= Math.max(rank, ...selected); each += 1) some.add(each);
+      if (event.shiftKey && selected.size) for (let each = Math.min(rank, ...selected); each <= Math.max(rank, ...selected);
+        each += 1) some.add(each);
       else if (!some.delete(rank)) some.add(rank);
       look({ selected: some });
     } else {
@@ -80,7 +83,8 @@ export function Grid({ rows, marked, shown, selected, open, fallback }) {
     }
     return Boolean(target);
   };
-  return html`<div role="grid" aria-label="Ranks by node" aria-multiselectable="true" class="grid ${size}" ref=${box} onClick=${onClick} onKeyDown=${onKeyDown}>${drawn}</div>`;
+  return html`<div role="grid" aria-label="Ranks by node" aria-multiselectable="true" class="grid ${size}" ref=${box}
+    onClick=${onClick} onKeyDown=${onKeyDown}>${drawn}</div>`;
 }
 
 /** The tab stop goes along with what was used last. */
@@ -108,8 +112,10 @@ function beside(cells, at, way) {
 
 /** What a rank does, in two short lines. */
 export function saidOf(row) {
-  const does = row.exit ? clean(row.exit.text) : [activityWords(row.activity), row.where?.function ? `in ${clean(row.where.function)}` : ""].filter(Boolean).join(" ");
-  const uses = [row.gpu && `GPU ${percent(row.gpu.utilization_ratio)}`, row.cpu_ratio !== null && row.cpu_ratio !== undefined && `CPU ${percent(row.cpu_ratio)}`].filter(Boolean).join(", ");
+  const does = row.exit ? clean(row.exit.text) : [activityWords(row.activity), row.where?.function
+    ? `in ${clean(row.where.function)}` : ""].filter(Boolean).join(" ");
+  const uses = [row.gpu && `GPU ${percent(row.gpu.utilization_ratio)}`, row.cpu_ratio !== null && row.cpu_ratio !== undefined
+    && `CPU ${percent(row.cpu_ratio)}`].filter(Boolean).join(", ");
   return [does, row.exit ? "" : uses].filter(Boolean);
 }
 
@@ -122,11 +128,14 @@ function nodeOf(node, { marked, shown, selected, open, focus, size }) {
       const mark = marked.get(row.rank);
       const where = row.exit?.text ?? row.where?.text ?? row.no_stack ?? "";
       return html`<span role="gridcell" key=${row.rank} data-rank=${row.rank} tabindex=${focus === row.rank ? 0 : -1}
-        class="cell s-${clean(row.state)}${mark ? " named" : ""}${shown && !shown.has(row.rank) ? " dim" : ""}${open === row.rank ? " opened" : ""}"
+        class="cell s-${clean(row.state)}${mark ? " named" : ""}${shown && !shown.has(row.rank) ? " dim" : ""}${open === row.rank
+          ? " opened" : ""}"
         aria-selected=${selected.has(row.rank)} aria-label="rank ${row.rank}, ${clean(row.state)}"
         aria-description=${mark ? `named by ${clean(mark)}` : undefined}
-        title="rank ${row.rank}, ${clean(row.state)}${mark ? `, named by ${clean(mark)}` : ""}${where ? `: ${clean(where).slice(0, 160)}` : ""}"
-        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${clean(row.state)}</b>${saidOf(row).map((line) => html`<small data-said=${line}></small>`)}`
+        title="rank ${row.rank}, ${clean(row.state)}${mark ? `, named by ${clean(mark)}` : ""}${where
+          ? `: ${clean(where).slice(0, 160)}` : ""}"
+        >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${clean(row.state)}</b>
+          ${saidOf(row).map((line) => html`<small data-said=${line}></small>`)}`
           : html`${size === "small" ? html`<b>${row.rank}</b>` : null}<i aria-hidden="true">${glyphOf(row.state)}</i>`}</span>`;
     })}
   </div>`;

@@ -49,25 +49,32 @@ export function Ranks() {
   const marked = named(report);
   if (marked.size) counts.set("named", rows.filter((row) => marked.has(row.rank)).length);
   const shown = view.filter || view.search.trim()
-    ? new Set(rows.filter((row) => (!view.filter || row.state === view.filter || (view.filter === "named" && marked.has(row.rank)))
+    ? new Set(rows.filter((row) => (!view.filter || row.state === view.filter
+      || (view.filter === "named" && marked.has(row.rank)))
       && matches(row, view.search)).map((row) => row.rank))
     : null;
   const missing = (report?.job?.world_size ?? 0) - ranks.size;
   return html`
     <div class="bar">
       <div role="group" aria-label="Filter by state" class="legend">
-        ${marked.size ? html`<${Filter} state="named" count=${counts.get("named")} on=${view.filter === "named"} title="a finding names it" />` : null}
+        ${marked.size ? html`<${Filter} state="named" count=${counts.get("named")} on=${view.filter === "named"}
+          title="a finding names it" />` : null}
         ${Object.keys(STATES).concat([...counts.keys()].filter((state) => !STATES[state] && state !== "named"))
           .filter((state) => counts.get(state))
-          .map((state) => html`<${Filter} key=${state} state=${state} count=${counts.get(state)} on=${view.filter === state} title=${STATES[state]?.[1]} />`)}
+          .map((state) => html`<${Filter} key=${state} state=${state} count=${counts.get(state)} on=${view.filter === state}
+            title=${STATES[state]?.[1]} />`)}
       </div>
-      <input type="search" id="rank-search" aria-label="Search ranks" placeholder="rank, 8-15, host, function, pid" spellcheck=${false}
+      <input type="search" id="rank-search" aria-label="Search ranks" placeholder="rank, 8-15, host, function, pid"
+        spellcheck=${false}
         value=${view.search} onInput=${(event) => look({ search: event.target.value })}
         onKeyDown=${(event) => event.key === "Enter" && shown?.size && look({ open: [...shown][0], selected: new Set(shown) })} />
     </div>
-    <p class="muted counts"><span role="status">${shown ? `${plural(shown.size, "rank")} of ${ranks.size} match${shown.size === 1 ? "es" : ""}` : plural(ranks.size, "rank")}</span>
-      ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]))} <button type="button" class="link" onClick=${() => look({ selected: new Set() })}>clear</button>` : ""}
-      ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>show all</button>` : ""}
+    <p class="muted counts"><span role="status">${shown
+      ? `${plural(shown.size, "rank")} of ${ranks.size} match${shown.size === 1 ? "es" : ""}` : plural(ranks.size, "rank")}</span>
+      ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]))} <button type="button"
+        class="link" onClick=${() => look({ selected: new Set() })}>clear</button>` : ""}
+      ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>show all</button>`
+        : ""}
       ${missing > 0 && !shown ? ` · ${plural(missing, "more rank")} of the job not seen here` : ""}</p>
     ${ranks.size > FEW && marked.size ? html`<${Named} marked=${marked} ranks=${ranks} />` : null}
     <${Grid} rows=${rows} marked=${marked} shown=${shown} selected=${view.selected} open=${view.open} fallback=${head?.host} />`;
@@ -78,16 +85,21 @@ function Named({ marked, ranks }) {
   const found = [...marked.keys()].filter((rank) => ranks.has(rank)).sort((one, two) => one - two);
   return html`<ul class="named-ranks" aria-label="Ranks named by findings">${found.slice(0, MOST_NAMED).map((rank) => {
     const row = ranks.get(rank);
-    return html`<li key=${rank}><button type="button" onClick=${() => openRank(rank)}><b><span class="swatch s-${clean(row.state)}" aria-hidden="true">${glyphOf(row.state)}</span>${" "}
-      rank ${rank}, ${clean(row.state)}</b> <small>${clean(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ") || "-"}</small></button></li>`;
-  })}${found.length > MOST_NAMED ? html`<li class="muted">and ${found.length - MOST_NAMED} more: filter by “named”</li>` : null}</ul>`;
+    return html`<li key=${rank}><button type="button" onClick=${() => openRank(rank)}><b>
+      <span class="swatch s-${clean(row.state)}" aria-hidden="true">${glyphOf(row.state)}</span>${" "}
+      rank ${rank}, ${clean(row.state)}</b> <small>${clean(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ")
+        || "-"}</small></button></li>`;
+  })}${found.length > MOST_NAMED ? html`<li class="muted">and ${found.length - MOST_NAMED} more: filter by “named”</li>` : null}
+    </ul>`;
 }
 
 const short = (text) => (text.length > 80 ? `${text.slice(0, 80)}…` : text);
 
 function Filter({ state, count, on, title }) {
-  return html`<button type="button" class="filter" aria-pressed=${on} title=${clean(title ?? "")} onClick=${() => look({ filter: on ? null : state })}>
-    <span class="swatch s-${clean(state)}" aria-hidden="true">${state === "named" ? "◉" : glyphOf(state)}</span> ${clean(state)} ${count}</button>`;
+  return html`<button type="button" class="filter" aria-pressed=${on} title=${clean(title ?? "")}
+    onClick=${() => look({ filter: on ? null : state })}>
+    <span class="swatch s-${clean(state)}" aria-hidden="true">${state === "named" ? "◉" : glyphOf(state)}
+      </span> ${clean(state)} ${count}</button>`;
 }
 
 export function openRank(rank) {

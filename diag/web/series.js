@@ -24,7 +24,8 @@ const OWN_NAMES = { rdma_bytes_per_second: "RDMA", socket_bytes_per_second: "soc
 /**
  * @typedef {{label: string, unit: string, values: (number | null)[], ranks: number[], low?: (number | null)[],
  *   high?: (number | null)[], members?: number}} Line
- * @typedef {{title: string, unit: string, lines: Line[], limit: number | null, top: number | null, event: boolean, loose: boolean}} Chart
+ * @typedef {{title: string, unit: string, lines: Line[], limit: number | null, top: number | null,
+ *   event: boolean, loose: boolean}} Chart
  */
 
 /** @param {any} timeline @returns {Chart[]} those with anything to show */
@@ -38,14 +39,16 @@ export function chartsOf(timeline) {
     const lines = all.filter((one) => chart.names.includes(one.name) && one.values?.some((value) => value !== null)).map(lineOf);
     if (!lines.length) continue;
     found.push({ title: chart.title, unit: all.find((one) => chart.names.includes(one.name)).unit, lines,
-      limit: timeline.limits?.[chart.limit] ?? null, top: chart.top ?? null, event: chart.event ?? false, loose: chart.loose ?? false });
+      limit: timeline.limits?.[chart.limit] ?? null, top: chart.top ?? null, event: chart.event ?? false, loose: chart.loose
+        ?? false });
   }
   return found;
 }
 
 function lineOf(one) {
   const ranks = one.ranks ?? (one.rank === undefined ? [] : [one.rank]);
-  const label = one.gpu !== undefined ? `GPU ${one.gpu}` : one.rank !== undefined ? `rank ${one.rank}` : one.members ? "mean" : OWN_NAMES[one.name] ?? "";
+  const label = one.gpu !== undefined ? `GPU ${one.gpu}` : one.rank !== undefined ? `rank ${one.rank}` : one.members ? "mean"
+    : OWN_NAMES[one.name] ?? "";
   const title = one.gpu !== undefined && ranks.length ? `${label}, rank ${ranges(ranks)}` : label;
   return { label, title, unit: one.unit, values: one.values, ranks, low: one.low, high: one.high, members: one.members };
 }
@@ -83,7 +86,8 @@ export function summary(line) {
   const low = (line.low ?? line.values).filter((value) => value !== null);
   const high = (line.high ?? line.values).filter((value) => value !== null);
   if (!values.length) return null;
-  return { last: values[values.length - 1], least: low.reduce((one, two) => Math.min(one, two)), most: high.reduce((one, two) => Math.max(one, two)),
+  return { last: values[values.length - 1], least: low.reduce((one, two) => Math.min(one, two)),
+    most: high.reduce((one, two) => Math.max(one, two)),
     mean: values.reduce((sum, value) => sum + value, 0) / values.length };
 }
 
@@ -91,10 +95,12 @@ export function summary(line) {
 export function inWords(chart) {
   const said = chart.lines.map((line) => {
     const found = summary(line);
-    return `${line.label ? `${line.label} ` : ""}${withUnit(found.last, chart.unit)}, from ${withUnit(found.least, chart.unit)} to ${withUnit(found.most, chart.unit)}`;
+    return `${line.label ? `${line.label} ` : ""}${withUnit(found.last, chart.unit)}, from ${withUnit(found.least,
+      chart.unit)} to ${withUnit(found.most, chart.unit)}`;
   });
   const limit = chart.limit ? `; limit ${withUnit(chart.limit, chart.unit)}` : "";
-  return `${chart.title}: ${said.slice(0, 8).join("; ")}${said.length > 8 ? `; ${said.length - 8} more in the table` : ""}${limit}`;
+  return `${chart.title}: ${said.slice(0, 8).join("; ")}${said.length > 8 ? `; ${said.length - 8} more in the table`
+    : ""}${limit}`;
 }
 
 /** @returns {{phase: string, from: number, to: number}[]} */

@@ -20,11 +20,14 @@ export function Stacks() {
   const read = of("rank");
   const kinds = [["child", "Children at work"], ["missing", "Without a stack"], ["idle", "Children that wait for work"]];
   return html`
-    <div class="bar"><p class="muted">Where the main threads stand, outermost frame first; the few that stand apart come first.${nodes?.length > 1 ? " Of this node; “Dump now” reads all nodes." : ""}</p>
+    <div class="bar"><p class="muted">Where the main threads stand, outermost frame first; the few that stand apart come first.${
+      nodes?.length > 1 ? " Of this node; “Dump now” reads all nodes." : ""}</p>
       <button type="button" onClick=${() => setFlame(true)} disabled=${!read.length}>Flame graph of all ranks</button></div>
-    ${read.length ? html`<ul class="tree">${treeOf(read).map((one) => html`<${Branch} key=${one.key} branch=${one} marked=${marked} all=${ranks.size} />`)}</ul>`
+    ${read.length ? html`<ul class="tree">${treeOf(read).map((one) => html`<${Branch} key=${one.key} branch=${one}
+      marked=${marked} all=${ranks.size} />`)}</ul>`
       : html`<p>No stack of a rank was read${stacks.length ? ":" : " yet."}</p>`}
-    ${kinds.map(([kind, title]) => of(kind).length ? html`<${Others} key=${kind} title=${title} classes=${of(kind)} marked=${marked} />` : null)}
+    ${kinds.map(([kind, title]) => of(kind).length
+      ? html`<${Others} key=${kind} title=${title} classes=${of(kind)} marked=${marked} />` : null)}
     ${flame ? html`<${Dialog} title="Flame graph of all ranks" wide onClose=${() => setFlame(false)}>
       <${Drawing} path="flame" name="of all ranks" /></${Dialog}>` : null}`;
 }
@@ -38,18 +41,22 @@ function Branch({ branch, marked, all }) {
   const parts = branch.parts.slice(0, most);
   return html`<li class="branch ${leaf ? "leaf" : ""} ${hit ? "marked" : ""}">
     <div class="who">
-      ${leaf ? null : html`<button type="button" class="twist" aria-expanded=${!closed} aria-label="${closed ? "Expand" : "Collapse"} ${who(branch.ranks)}"
+      ${leaf ? null : html`<button type="button" class="twist" aria-expanded=${!closed}
+        aria-label="${closed ? "Expand" : "Collapse"} ${who(branch.ranks)}"
         onClick=${() => setClosed(!closed)}>${closed ? "▸" : "▾"}</button>`}
       <${Who} ranks=${branch.ranks} hit=${hit} />
       ${leaf ? null : html`<span class="muted">${branch.ranks.length === all ? "all" : branch.count} share</span>`}
       ${leaf ? html`<span class="activity ${waits(leaf) ? "waits" : ""}">${activityWords(leaf.activity)}</span>` : null}
       ${said ? html`<span class="muted">${said}</span>` : null}
       ${leaf?.reason ? html`<span class="muted">[<${Text} text=${leaf.reason} of="the reason" />]</span>` : null}
-      ${leaf ? html`<${Copy} text=${() => `${clean(leaf.title)}\n${leaf.frames.map((frame) => `  ${clean(frame)}\n`).join("")}`} label="Copy stack of ${who(branch.ranks)}" icon />` : null}
+      ${leaf ? html`<${Copy} text=${() => `${clean(leaf.title)}\n${leaf.frames.map((frame) => `  ${clean(frame)}\n`).join("")}`}
+        label="Copy stack of ${who(branch.ranks)}" icon />` : null}
     </div>
     ${closed ? null : html`<${Frames} frames=${branch.frames} whole=${leaf ? 2 * SHOWN : SHOWN} of=${who(branch.ranks)} />`}
-    ${!closed && parts.length ? html`<ul>${parts.map((one) => html`<${Branch} key=${one.key} branch=${one} marked=${marked} all=${all} />`)}</ul>` : null}
-    ${!closed && branch.parts.length > most ? html`<button type="button" class="small" onClick=${() => setMost(Infinity)}>${branch.parts.length - most} more places</button>` : null}
+    ${!closed && parts.length ? html`<ul>${parts.map((one) => html`<${Branch} key=${one.key} branch=${one} marked=${marked}
+      all=${all} />`)}</ul>` : null}
+    ${!closed && branch.parts.length > most ? html`<button type="button" class="small" onClick=${() => setMost(Infinity)}>
+      ${branch.parts.length - most} more places</button>` : null}
   </li>`;
 }
 
@@ -65,7 +72,8 @@ export function Frames({ frames, whole, of }) {
   const hidden = all ? 0 : Math.max(0, frames.length - whole);
   const label = all ? "hide outer frames" : `… ${plural(hidden, "outer frame")}`;
   return html`<ol class="frames">
-    ${frames.length > whole ? html`<li class="more"><button type="button" class="link" aria-expanded=${all} aria-label="${label} of ${of}"
+    ${frames.length > whole ? html`<li class="more">
+      <button type="button" class="link" aria-expanded=${all} aria-label="${label} of ${of}"
       onClick=${() => setAll(!all)}>${label}</button></li>` : null}
     ${frames.slice(hidden).map((frame, index) => html`<li key=${hidden + index}><${Frame} frame=${frame} /></li>`)}</ol>`;
 }
@@ -80,16 +88,21 @@ export function Frame({ frame }) {
 
 function Others({ title, classes, marked }) {
   const [most, setMost] = useState(MOST);
-  return html`<details class="fold" open=${title !== "Children that wait for work"}><summary>${title} (${classes.length})</summary><ul class="tree">
+  return html`<details class="fold" open=${title !== "Children that wait for work"}><summary>
+    ${title} (${classes.length})</summary><ul class="tree">
     ${classes.slice(0, most).map((one) => {
       const hit = one.kind !== "idle" && one.ranks.some((rank) => marked.has(rank));
       return html`<li key=${`${one.role}/${one.path.join("/")}/${one.reason}`} class="branch leaf ${hit ? "marked" : ""}">
         <div class="who"><${Who} ranks=${one.ranks} hit=${hit} />
           ${one.kind === "missing" ? html`<span><${Text} text=${one.reason} of="the reason" /></span>`
-            : html`<span>${plural(one.count, clean(one.role) || "child process").replace("processs", "processes")}${one.kind === "idle" ? "" : `, pid ${one.pids.slice(0, 8).join(", ")}${one.pids.length > 8 ? ", …" : ""}`}</span>
+            : html`<span>${plural(one.count, clean(one.role) || "child process").replace("processs",
+              "processes")}${one.kind === "idle" ? "" : `, pid ${one.pids.slice(0, 8).join(", ")}${one.pids.length > 8 ? ", …"
+                : ""}`}</span>
               <span class="activity">${one.kind === "idle" ? "waiting for work" : activityWords(one.activity)}</span>`}</div>
-        ${one.frames.length ? html`<${Frames} frames=${one.frames} whole=${2 * SHOWN} of=${`child of ${who(one.ranks)}`} />` : null}</li>`;
+        ${one.frames.length ? html`<${Frames} frames=${one.frames} whole=${2 * SHOWN} of=${`child of ${who(one.ranks)}`} />`
+          : null}</li>`;
     })}</ul>
-    ${classes.length > most ? html`<button type="button" class="small" onClick=${() => setMost(Infinity)}>${classes.length - most} more</button>` : null}
+    ${classes.length > most ? html`<button type="button" class="small" onClick=${() => setMost(Infinity)}>
+      ${classes.length - most} more</button>` : null}
   </details>`;
 }

@@ -18,7 +18,8 @@ export function Timeline() {
   if (!timeline || timeline.began === null || timeline.began === undefined || !timeline.count) {
     return html`<p class="muted">Nothing was read yet that has a course in time.</p>`;
   }
-  return html`${nodes?.length > 1 ? html`<p class="muted">GPUs, memory and networks are those of this node.</p>` : null}<${Charts} timeline=${timeline} group="job" />`;
+  return html`${nodes?.length > 1 ? html`<p class="muted">GPUs, memory and networks are those of this node.</p>` : null}
+    <${Charts} timeline=${timeline} group="job" />`;
 }
 
 /** @param {{timeline: any, group: string, small?: boolean}} props charts of one `group` share cursor and zoom */
@@ -34,20 +35,26 @@ export function Charts({ timeline, group, small = false }) {
   const [from, to] = [timeline.began, timeline.began + timeline.count * timeline.width_seconds];
   const seen = zoom ?? [from, to];
   const showMoment = (at) => {
-    if (moment.current) moment.current.textContent = at === null ? "" : `${clock(at, to)}, ${seconds(Math.max(0, at - from))} after the start`;
+    if (moment.current) moment.current.textContent = at === null ? ""
+      : `${clock(at, to)}, ${seconds(Math.max(0, at - from))} after the start`;
   };
   return html`
-    <div class="bar"><span class="muted">${clock(seen[0])} to ${clock(seen[1], seen[0])}, ${seconds(seen[1] - seen[0])}${small ? "" : "; drag in a chart to zoom"}</span>
-      ${STRETCHES.filter(([length]) => to - from > 1.5 * length).map(([length, label]) => html`<button type="button" class="small" key=${label} onClick=${() => setZoom([to - length, to])}>${label}</button>`)}
+    <div class="bar"><span class="muted">${clock(seen[0])} to ${clock(seen[1], seen[0])}, ${seconds(seen[1] - seen[0])}${small
+      ? "" : "; drag in a chart to zoom"}</span>
+      ${STRETCHES.filter(([length]) => to - from > 1.5 * length).map(([length, label]) => html`<button type="button" class="small"
+        key=${label} onClick=${() => setZoom([to - length, to])}>${label}</button>`)}
       <button type="button" class="small" aria-disabled=${!zoom} onClick=${() => setZoom(null)}>Reset zoom</button>
       <span class="num moment" ref=${moment}></span></div>
     <div class="tracks ${small ? "narrow" : ""}">
       ${small ? null : html`<div class="track"><b>Phases</b><${Phases} phases=${phasesOf(timeline)} seen=${seen} /></div>
         ${marks.length ? html`<div class="track"><b>Findings</b><${Marks} marks=${marks} seen=${seen} /></div>` : null}`}
-      ${charts.map((chart, index) => html`<${Chart} key=${chart.title} chart=${chart} moments=${moments} width=${timeline.width_seconds} zoom=${zoom}
-        onZoom=${setZoom} group=${group} marks=${marks} named=${known} axis=${index === charts.length - 1 || index % 4 === 3} onMoment=${showMoment} />`)}
+      ${charts.map((chart, index) => html`<${Chart} key=${chart.title} chart=${chart} moments=${moments}
+        width=${timeline.width_seconds} zoom=${zoom}
+        onZoom=${setZoom} group=${group} marks=${marks} named=${known} axis=${index === charts.length - 1 || index % 4 === 3}
+          onMoment=${showMoment} />`)}
     </div>
-    ${charts.length || small ? null : html`<p class="muted">No numbers were read yet: no step was logged, and no GPU, memory or network was seen.</p>`}
+    ${charts.length || small ? null
+      : html`<p class="muted">No numbers were read yet: no step was logged, and no GPU, memory or network was seen.</p>`}
     <details class="fold" onToggle=${(event) => setTable(event.currentTarget.open)}><summary>Values as a table</summary>
       ${table ? html`<${Table} charts=${charts} timeline=${timeline} />` : null}</details>`;
 }
@@ -55,7 +62,8 @@ export function Charts({ timeline, group, small = false }) {
 /** Findings in the order of time. */
 function marksOf(report) {
   const all = [...(report?.findings ?? []), ...(report?.past ?? [])];
-  return all.filter((one) => one.since).map((one) => ({ at: one.since, severity: one.severity, over: Boolean(one.resolved_at), title: titleOf(one), key: keyOf(one), summary: clean(one.summary) }))
+  return all.filter((one) => one.since).map((one) => ({ at: one.since, severity: one.severity, over: Boolean(one.resolved_at),
+    title: titleOf(one), key: keyOf(one), summary: clean(one.summary) }))
     .sort((one, two) => one.at - two.at);
 }
 
@@ -67,8 +75,10 @@ function Phases({ phases, seen }) {
   const shown = phases.filter((one) => one.to > seen[0] && one.from < seen[1]);
   return html`<div class="band">${shown.map((one) => {
     const [left, right] = [Math.max(0, share(one.from, seen)), Math.min(1, share(one.to, seen))];
-    return html`<span key=${one.from} class="phase p${names.indexOf(one.phase) % 6}" style=${{ left: inside(left), width: inside(right - left) }}
-      title="${words(one.phase)}: ${seconds(one.to - one.from)}, from ${clock(one.from)}"><span>${right - left > 0.035 ? words(one.phase) : ""}</span></span>`;
+    return html`<span key=${one.from} class="phase p${names.indexOf(one.phase) % 6}"
+      style=${{ left: inside(left), width: inside(right - left) }}
+      title="${words(one.phase)}: ${seconds(one.to - one.from)}, from ${clock(one.from)}"><span>
+        ${right - left > 0.035 ? words(one.phase) : ""}</span></span>`;
   })}</div>`;
 }
 
@@ -84,13 +94,16 @@ function Marks({ marks, seen }) {
     lanes[lane] = at > 0.6 ? at : at + MARK_SHARE;
     placed.push({ mark, at, lane });
   }
-  return html`<div class="band marks lanes${lanes.length}">${placed.map(({ mark, at, lane }) => html`<button type="button" key=${mark.key + mark.at}
+  return html`<div class="band marks lanes${lanes.length}">
+    ${placed.map(({ mark, at, lane }) => html`<button type="button" key=${mark.key + mark.at}
     class="mark ${mark.severity} ${mark.over ? "over" : ""} lane${lane} ${at > 0.6 ? "at-end" : ""}" style=${{ left: inside(at) }}
-    title="${clock(mark.at)}: ${mark.summary.slice(0, 300)}" onClick=${() => showFinding(mark)}>${mark.title}${mark.over ? " (over)" : ""}</button>`)}</div>`;
+    title="${clock(mark.at)}: ${mark.summary.slice(0, 300)}" onClick=${() => showFinding(mark)}>
+      ${mark.title}${mark.over ? " (over)" : ""}</button>`)}</div>`;
 }
 
 function showFinding(mark) {
-  const target = [...document.querySelectorAll("article.finding")].find((one) => one.dataset.key === mark.key && one.classList.contains("over") === mark.over);
+  const target = [...document.querySelectorAll("article.finding")].find((one) => one.dataset.key === mark.key
+    && one.classList.contains("over") === mark.over);
   if (!target) return;
   const fold = target.closest("details");
   if (fold) fold.open = true;
@@ -99,13 +112,18 @@ function showFinding(mark) {
 }
 
 function Table({ charts, timeline }) {
-  return html`<div class="wide" tabindex="0" role="group" aria-label="Values"><table><caption>Each series over the whole run</caption>
-      <thead><tr>${["series", "last", "lowest", "mean", "highest", "limit"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
+  return html`<div class="wide" tabindex="0" role="group" aria-label="Values"><table>
+    <caption>Each series over the whole run</caption>
+      <thead><tr>${["series", "last", "lowest", "mean", "highest",
+        "limit"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
       <tbody>${charts.flatMap((chart) => chart.lines.map((line) => {
         const found = summary(line);
         const said = [found.last, found.least, found.mean, found.most, chart.limit].map((value) => withUnit(value, chart.unit));
-        return html`<tr key=${chart.title + line.label}><th scope="row">${chart.title}${line.label ? `, ${line.title}` : ""}</th>${said.map((value) => html`<td class="num">${value}</td>`)}</tr>`;
+        return html`<tr key=${chart.title + line.label}><th scope="row">${chart.title}${line.label ? `, ${line.title}` : ""}</th>
+          ${said.map((value) => html`<td class="num">${value}</td>`)}</tr>`;
       }))}</tbody></table>
-    <table><caption>Phases</caption><thead><tr><th scope="col">phase</th><th scope="col">from</th><th scope="col">lasted</th></tr></thead>
-      <tbody>${phasesOf(timeline).map((one) => html`<tr key=${one.from}><th scope="row">${words(one.phase)}</th><td class="num">${clock(one.from)}</td><td class="num">${seconds(one.to - one.from)}</td></tr>`)}</tbody></table></div>`;
+    <table><caption>Phases</caption><thead><tr><th scope="col">phase</th><th scope="col">from</th><th scope="col">lasted</th></tr>
+      </thead>
+      <tbody>${phasesOf(timeline).map((one) => html`<tr key=${one.from}><th scope="row">${words(one.phase)}</th><td class="num">
+        ${clock(one.from)}</td><td class="num">${seconds(one.to - one.from)}</td></tr>`)}</tbody></table></div>`;
 }

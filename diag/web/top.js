@@ -8,7 +8,8 @@ import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
 import { Copy, When, html } from "./ui.js";
 
-const GRAVE = { hung: "critical", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good", finished: "good" };
+const GRAVE = { hung: "critical", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good",
+  finished: "good" };
 const GLYPHS = { hung: "✖", dead: "†", failed: "✖", starting: "…", checkpointing: "▼", running: "●", finished: "✔" };
 const LONG_COMMAND = 120;
 
@@ -19,14 +20,16 @@ export function Top({ dump, onKeys }) {
   return html`<header class="top ${GRAVE[state] ?? ""}">
     <div class="bar line">
       <span class="brand">diag</span>
-      <span class="run">${head ? html`${clean(head.run_id)} <span class="muted">on</span> ${clean(head.host) || "this node"}` : ""}</span>
+      <span class="run">${head ? html`${clean(head.run_id)} <span class="muted">on</span> ${clean(head.host) || "this node"}`
+        : ""}</span>
       <${Connection} />
       <span class="push"></span>
       <${DumpButton} dump=${dump} />
       <button type="button" onClick=${nextTheme} aria-label="Theme: ${theme()}">◐ ${theme()}</button>
       <button type="button" onClick=${onKeys} aria-label="Keys" title="keys (?)">?</button>
     </div>
-    <div class="answer">${state ? html`<span class="state ${GRAVE[state] ?? ""}"><span aria-hidden="true">${GLYPHS[state] ?? "?"}</span> ${state}</span>` : null}
+    <div class="answer">${state ? html`<span class="state ${GRAVE[state] ?? ""}"><span aria-hidden="true">${GLYPHS[state] ?? "?"}
+      </span> ${state}</span>` : null}
       <h1>${lead || "Waiting for diag's first word…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
     <p class="muted since"><${Since} /></p>
     <${Command} command=${head?.command} />
@@ -46,7 +49,8 @@ function Since() {
   const worst = byGravity(report.findings).find((one) => one.severity === "critical" && (state !== "hung" || one.id === "hang"));
   const world = report.job?.world_size;
   return html`${worst && GRAVE[state] === "critical" ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
-    head.started_at ? html`started <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}` : ""}${head.version ? ` · diag ${clean(head.version)}` : ""}`;
+    head.started_at ? html`started <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}`
+      : ""}${head.version ? ` · diag ${clean(head.version)}` : ""}`;
 }
 
 function Connection() {
@@ -59,7 +63,8 @@ function Connection() {
     : connection === "lost" ? "diag does not answer: the last that it said" : head?.recorded ? "recorded" : "live";
   const kind = lost ? "critical" : head?.recorded ? "info" : "good";
   // The seconds stand outside the live region's changing words: nobody wants to hear each of them.
-  return html`<span role="status" aria-label="Connection" class="connection ${kind}"><span aria-hidden="true">${lost ? "○" : "●"}</span> ${words}${lost && heardAt ? html`, <span aria-live="off">${seconds(silent)} ago</span>` : ""}</span>
+  return html`<span role="status" aria-label="Connection" class="connection ${kind}"><span aria-hidden="true">${lost ? "○" : "●"}
+    </span> ${words}${lost && heardAt ? html`, <span aria-live="off">${seconds(silent)} ago</span>` : ""}</span>
     ${trouble ? html`<span role="alert" class="failed">${clean(trouble.detail).slice(0, 300)}</span>` : null}`;
 }
 
@@ -69,9 +74,11 @@ function Command({ command }) {
   if (!text) return null;
   const long = text.length > LONG_COMMAND;
   return html`<p class="command"><code>${all || !long ? text : `${text.slice(0, LONG_COMMAND)}…`}</code>
-    ${long ? html` <button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "shorter" : "whole command"}</button>` : null}
+    ${long ? html` <button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>
+      ${all ? "shorter" : "whole command"}</button>` : null}
     ${" "}<${Copy} text=${text} label="Copy command of the job" icon />
-    ${told.head?.recorded ? html` <span class="muted">recorded in <code>${clean(told.head.recorded)}</code>, until ${clock(told.now?.at)}</span>` : null}</p>`;
+    ${told.head?.recorded ? html` <span class="muted">recorded in <code>${clean(told.head.recorded)}
+      </code>, until ${clock(told.now?.at)}</span>` : null}</p>`;
 }
 
 /** The tab's title says the state also where nobody looks. */
@@ -80,7 +87,8 @@ export function useTitle() {
     const set = () => {
       const state = told.report?.job?.state;
       const worst = byGravity(told.report?.findings)[0];
-      const sign = told.connection === "lost" || told.connection === "ended" ? "○ " : worst?.severity === "critical" ? "✖ " : worst?.severity === "warning" ? "▲ " : "";
+      const sign = told.connection === "lost" || told.connection === "ended" ? "○ " : worst?.severity === "critical" ? "✖ "
+        : worst?.severity === "warning" ? "▲ " : "";
       document.title = `${sign}${state ? `${clean(state)} - ` : ""}${clean(told.head?.run_id ?? "")} - diag`.replace(/^ - /, "");
     };
     const offs = ["report", "head", "connection", "hidden"].map((part) => on(part, set));

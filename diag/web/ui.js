@@ -9,7 +9,8 @@ import { jobNow, look, told, useStore } from "./store.js";
 export const html = htm.bind(h);
 
 /** Two sheets: what a font may lack. */
-export const Sheets = () => html`<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5">
+export const Sheets = () => html`<svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" fill="none"
+  stroke="currentColor" stroke-width="1.5">
   <rect x="5.5" y="5.5" width="8" height="8" rx="1.5" /><path d="M10.5 3.5v-1h-8v8h1" /></svg>`;
 
 const LONG = 600; // characters that are shown before a person asks for all
@@ -46,7 +47,8 @@ export async function copy(text) {
   }
 }
 
-/** @param {{text: string | (() => string), label: string, icon?: boolean}} props `label` is its name; with `icon` only a sign shows */
+/** `label` is its name; with `icon` only a sign shows.
+ * @param {{text: string | (() => string), label: string, icon?: boolean}} props */
 export function Copy({ text, label, icon = false }) {
   const [said, setSaid] = useState("");
   useEffect(() => {
@@ -55,7 +57,8 @@ export function Copy({ text, label, icon = false }) {
     return () => clearTimeout(timer);
   }, [said]);
   const take = async () => setSaid((await copy(typeof text === "function" ? text() : text)) ? "copied" : "select it by hand");
-  return html`<span class="copy"><button type="button" class="small ${icon ? "icon" : ""}" aria-label=${icon ? label : undefined} title=${icon ? label : undefined} onClick=${take}>${icon ? html`<${Sheets} />` : label}</button
+  return html`<span class="copy"><button type="button" class="small ${icon ? "icon" : ""}" aria-label=${icon ? label : undefined}
+    title=${icon ? label : undefined} onClick=${take}>${icon ? html`<${Sheets} />` : label}</button
     ><span role="status" class="said">${said}</span></span>`;
 }
 
@@ -70,7 +73,8 @@ export function When({ at }) {
   useStore("now");
   if (!at) return "-";
   const recorded = told.head?.recorded;
-  return html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, recorded ? 0 : jobNow())}</time>, <${Ago} at=${at} /> ${recorded ? "before its end" : "ago"}`;
+  return html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, recorded ? 0 : jobNow())}
+    </time>, <${Ago} at=${at} /> ${recorded ? "before its end" : "ago"}`;
 }
 
 /** Ranks as buttons that open one in its panel, or select several in the grid. */
@@ -81,7 +85,8 @@ export function RankChips({ ranks, label, kind = "" }) {
   return html`<span role="group" aria-label=${label} class="chips">
     ${groups.slice(0, MOST_CHIPS).map(([from, to]) => {
       const those = Array.from({ length: to - from + 1 }, (_, index) => from + index);
-      return html`<button type="button" key=${from} class="chip ${kind}" onClick=${() => choose(those)}>${rankWords(those)}</button>`;
+      return html`<button type="button" key=${from} class="chip ${kind}" onClick=${() => choose(those)}>${rankWords(those)}
+        </button>`;
     })}
     ${many || groups.length > 1
       ? html`<button type="button" class="chip ${kind}" onClick=${() => choose(ranks)}>all ${ranks.length}</button>`
@@ -114,7 +119,8 @@ export function Commands({ text }) {
   const parts = (clipped ? `${whole.slice(0, 4 * LONG)}…` : whole).split(/`([^`\n]+)`/);
   return html`${parts.map((part, index) => (index % 2
     ? html`<code>${part}</code>${/\s/.test(part) ? html`<${Copy} text=${part} label="Copy command: ${part}" icon />` : null}`
-    : part))}${clipped ? html` <button type="button" class="link" onClick=${() => setAll(true)}>show all ${whole.length.toLocaleString("en")} characters</button>` : null}`;
+    : part))}${clipped ? html` <button type="button" class="link"
+      onClick=${() => setAll(true)}>show all ${whole.length.toLocaleString("en")} characters</button>` : null}`;
 }
 
 /** A manual page's text: paragraphs, lists, `code`. */
