@@ -168,12 +168,12 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             body = await view.flame(state.placement, FlameWanted(seconds, rate, form, children, native))
         except DiagError as error:
             return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
-        said = drawing(body, form)
-        said.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
-        return said
+        drawn = drawing(body, form)
+        drawn.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
+        return drawn
 
     @app.get("/drawings/{name}", responses={404: {"model": schema.Error}}, response_class=Response)
-    async def drawn(name: str) -> Response:
+    async def drawing_again(name: str) -> Response:
         """A flame graph of a rank that was recorded before; the last few are kept."""
         kept = drawings.get(name)
         if kept is None:

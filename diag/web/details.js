@@ -1,7 +1,7 @@
 // One rank: what it does, what it uses, its stacks, its flame graph, its time line. A panel beside the page.
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
-import { activityWords, bytes, clean, clock, percent, plural, seconds, words } from "./format.js";
+import { activityWords, bytes, clean, clock, percent, plural, seconds, short, words } from "./format.js";
 import { glyphOf, named } from "./ranks.js";
 import { look, told, useStore } from "./store.js";
 import { Frames } from "./stacks.js";
@@ -72,7 +72,7 @@ function Facts({ row }) {
     ["last progress", row.progress_at && html`<${When} at=${row.progress_at} />`],
     ["ended", row.exit && html`${clean(row.exit.text)}${row.exit.at ? `, ${clock(row.exit.at)}` : ""}`],
     ["phase", row.phase && words(row.phase)],
-    ["process", html`pid ${row.pid ?? "-"} on ${clean(row.host) || "-"}${row.process_state
+    ["process", html`pid ${row.pid ?? "-"} on ${short(row.host) || "-"}${row.process_state
       ? `, state ${row.process_state} (${PROCESS_STATES[row.process_state] ?? "?"})` : ""}`],
     ["place", `local rank ${row.local_rank ?? "-"}${row.node_rank === null || row.node_rank === undefined ? ""
       : `, node ${row.node_rank}`}`],

@@ -18,6 +18,12 @@ export function clean(value) {
   return text.replace(ESCAPES, "").replace(/\r\n?/g, "\n").replace(ODD, escaped);
 }
 
+/** A name or a line for a place that has room for no more. */
+export function short(value, most = 120) {
+  const text = clean(value);
+  return text.length > most ? `${text.slice(0, most)}…` : text;
+}
+
 function escaped(char) {
   const code = char.codePointAt(0);
   if (code < 256) return "\\x" + code.toString(16).padStart(2, "0");

@@ -1,7 +1,7 @@
 // The nodes of a job of several.
 
 import { useState } from "./vendor/hooks.js";
-import { clean, plural, ranges, seconds } from "./format.js";
+import { clean, plural, ranges, seconds, short } from "./format.js";
 import { useStore } from "./store.js";
 import { choose, html } from "./ui.js";
 
@@ -19,9 +19,9 @@ export function Nodes() {
       "clock ahead"].map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
     <tbody>${few.map((row) => html`<tr key=${row.run_id || row.host} class="is-${clean(row.state)}">
       <td class="num">${row.node_rank ?? "-"}</td>
-      <th scope="row">${/^https?:/.test(row.url ?? "") ? html`<a href=${row.url} rel="noopener noreferrer">${clean(row.host)}</a>`
-        : clean(row.host)}</th>
-      <td>${clean(row.state)}${row.notes?.length ? `: ${clean(row.notes.join("; "))}` : ""}</td>
+      <th scope="row">${/^https?:/.test(row.url ?? "") ? html`<a href=${row.url} rel="noopener noreferrer">${short(row.host)}</a>`
+        : short(row.host)}</th>
+      <td>${clean(row.state)}${row.notes?.length ? `: ${short(row.notes.join("; "), 300)}` : ""}</td>
       <td>${row.ranks?.length ? html`<button type="button" class="chip" aria-label="ranks ${ranges(row.ranks)}"
         onClick=${() => choose(row.ranks)}>${ranges(row.ranks)}</button>` : "-"}</td>
       <td>${clean(row.phase).replaceAll("_", " ") || "-"}</td>

@@ -1,7 +1,7 @@
 // All ranks as cells by node: one element a rank, drawn again only where a node's ranks changed. Arrow keys walk, Enter opens.
 
 import { useEffect, useRef } from "./vendor/hooks.js";
-import { activityWords, clean, percent } from "./format.js";
+import { activityWords, clean, percent, short } from "./format.js";
 import { glyphOf, openRank } from "./ranks.js";
 import { look, told } from "./store.js";
 import { html } from "./ui.js";
@@ -120,7 +120,7 @@ export function saidOf(row) {
 }
 
 function nodeOf(node, { marked, shown, selected, open, focus, size }) {
-  const name = clean(node.host) || "unknown host";
+  const name = short(node.host) || "unknown host";
   const title = node.node === null || node.node === undefined ? name : `node ${node.node}, ${name}`;
   return html`<div role="row" class="node" key=${node.key}>
     <span role="rowheader" class="host" title=${title}>${size === "small" || size === "cards" ? title : name}</span>

@@ -1,6 +1,6 @@
 // The ranks: how many are in which state, who of them is named, and a grid of all by node.
 
-import { clean, plural, ranges } from "./format.js";
+import { clean, plural, ranges, short } from "./format.js";
 import { look, told, useStore } from "./store.js";
 import { FEW, Grid, saidOf } from "./rankgrid.js";
 import { html } from "./ui.js";
@@ -71,7 +71,7 @@ export function Ranks() {
     </div>
     <p class="muted counts"><span role="status">${shown
       ? `${plural(shown.size, "rank")} of ${ranks.size} match${shown.size === 1 ? "es" : ""}` : plural(ranks.size, "rank")}</span>
-      ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]))} <button type="button"
+      ${view.selected.size ? html` · ${view.selected.size} selected: ${short(ranges([...view.selected]), 80)} <button type="button"
         class="link" onClick=${() => look({ selected: new Set() })}>clear</button>` : ""}
       ${shown ? html` · <button type="button" class="link" onClick=${() => look({ filter: null, search: "" })}>show all</button>`
         : ""}
@@ -87,13 +87,11 @@ function Named({ marked, ranks }) {
     const row = ranks.get(rank);
     return html`<li key=${rank}><button type="button" onClick=${() => openRank(rank)}><b>
       <span class="swatch s-${clean(row.state)}" aria-hidden="true">${glyphOf(row.state)}</span>${" "}
-      rank ${rank}, ${clean(row.state)}</b> <small>${clean(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ")
+      rank ${rank}, ${clean(row.state)}</b> <small>${short(row.host)}, ${clean(marked.get(rank))}: ${saidOf(row).join("; ")
         || "-"}</small></button></li>`;
   })}${found.length > MOST_NAMED ? html`<li class="muted">and ${found.length - MOST_NAMED} more: filter by “named”</li>` : null}
     </ul>`;
 }
-
-const short = (text) => (text.length > 80 ? `${text.slice(0, 80)}…` : text);
 
 function Filter({ state, count, on, title }) {
   return html`<button type="button" class="filter" aria-pressed=${on} title=${clean(title ?? "")}

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "./vendor/hooks.js";
 import { byGravity } from "./findings.js";
-import { clean, clock, plural, seconds } from "./format.js";
+import { clean, clock, plural, seconds, short } from "./format.js";
 import { on, told, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
@@ -15,12 +15,12 @@ const LONG_COMMAND = 120;
 
 export function Top({ dump, onKeys }) {
   const { report, head } = useStore("report", "head", "theme");
-  const state = clean(report?.job?.state ?? "");
-  const [lead, rest] = halves(clean(report?.sentence ?? ""));
+  const state = short(report?.job?.state, 40);
+  const [lead, rest] = halves(short(report?.sentence, 1000));
   return html`<header class="top ${GRAVE[state] ?? ""}">
     <div class="bar line">
       <span class="brand">diag</span>
-      <span class="run">${head ? html`${clean(head.run_id)} <span class="muted">on</span> ${clean(head.host) || "this node"}`
+      <span class="run">${head ? html`${short(head.run_id)} <span class="muted">on</span> ${short(head.host) || "this node"}`
         : ""}</span>
       <${Connection} />
       <span class="push"></span>
@@ -77,7 +77,7 @@ function Command({ command }) {
     ${long ? html` <button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>
       ${all ? "shorter" : "whole command"}</button>` : null}
     ${" "}<${Copy} text=${text} label="Copy command of the job" icon />
-    ${told.head?.recorded ? html` <span class="muted">recorded in <code>${clean(told.head.recorded)}
+    ${told.head?.recorded ? html` <span class="muted">recorded in <code>${short(told.head.recorded, 400)}
       </code>, until ${clock(told.now?.at)}</span>` : null}</p>`;
 }
 
@@ -89,7 +89,7 @@ export function useTitle() {
       const worst = byGravity(told.report?.findings)[0];
       const sign = told.connection === "lost" || told.connection === "ended" ? "○ " : worst?.severity === "critical" ? "✖ "
         : worst?.severity === "warning" ? "▲ " : "";
-      document.title = `${sign}${state ? `${clean(state)} - ` : ""}${clean(told.head?.run_id ?? "")} - diag`.replace(/^ - /, "");
+      document.title = `${sign}${state ? `${clean(state)} - ` : ""}${short(told.head?.run_id)} - diag`.replace(/^ - /, "");
     };
     const offs = ["report", "head", "connection", "hidden"].map((part) => on(part, set));
     return () => offs.forEach((off) => off());
