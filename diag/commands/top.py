@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     from diag.top.app import TopApp
     from diag.top.spark import BLOCKS
 
+    for name in ("COLUMNS", "LINES"):  # what a shell exported once: the terminal knows better, also after a change of its size
+        os.environ.pop(name, None)
     app = TopApp(source, document, lang=lang, blocks=can_show(BLOCKS, sys.stderr))  # which is where Textual draws
     app.run(mouse=False)  # the terminal's own selection copies text
     if app.copied:

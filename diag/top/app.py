@@ -193,7 +193,8 @@ class TopApp(App[None]):
         found = self.state.findings
         pane.of = len(found)
         pane.chosen = max(0, min(pane.chosen, len(found) - 1))
-        most = max(4, int(height * 0.4) - 1)
+        others = 3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)  # lines of the panes below
+        most = max(4, int(height * 0.4) - 1, height - 4 - others)
         lines = words.findings_pane(self.state, pane.chosen, width, most, self.lang)
         pane.styles.height = len(lines) + 1
         pane.show(lines, f"Findings: {len(found)}" if found else "Findings")
@@ -223,7 +224,7 @@ class TopApp(App[None]):
             foot = line(f"next: {self.link.command}", "bold")
         for row in self._rows("keys"):
             within = row.id == "page-keys"
-            row.show([foot or key_line(self.size.width, within=within)])
+            row.show([line(cut(foot[0][0], self.size.width), foot[0][1]) if foot else key_line(self.size.width, within=within)])
 
     def _rows(self, name: str) -> list[Row]:
         return [row for screen in self.screen_stack for row in screen.query(Row) if (row.id or "").endswith(name)]
@@ -278,8 +279,12 @@ class TopApp(App[None]):
         here = next((index for index, pane in enumerate(panes) if pane.has_focus), 0)
         panes[(here + by) % len(panes)].focus()
 
-    def on_pane_moved(self) -> None:
-        self.refill()
+    def on_pane_moved(self, event: Pane.Moved) -> None:
+        base = self.screen_stack[0]
+        if isinstance(event.pane, RankPane):
+            self._fill_side(base.query_one("#side", Pane), event.pane)
+        elif isinstance(event.pane, ListPane):
+            self._fill_findings(event.pane, *self.size)
 
     def on_pane_opened(self, event: Pane.Opened) -> None:
         pane = event.pane
@@ -382,9 +387,10 @@ class TopApp(App[None]):
     def action_filter(self) -> None:
         if isinstance(self.screen, Pager):
             self.pop_screen()
-        field = self.screen_stack[0].query_one("#filter", Input)
+        base = self.screen_stack[0]
+        field = base.query_one("#filter", Input)
         field.display = True
-        field.focus()
+        base.set_focus(field)  # at once: what is typed next is for it
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.wanted = clean(event.value)
@@ -402,7 +408,7 @@ class TopApp(App[None]):
     def _end_filter(self) -> None:
         field = self.screen_stack[0].query_one("#filter", Input)
         field.display = False
-        self.screen_stack[0].query_one("#ranks").focus()
+        self.screen_stack[0].set_focus(self.screen_stack[0].query_one("#ranks"))
         cut_to = cut(f"filter: {self.wanted}   (Esc clears it)", self.size.width)
         if self.wanted:
             self.say(cut_to)

@@ -76,6 +76,10 @@ class Pane(Widget, can_focus=True):
     class Moved(Message):
         """Another one was chosen."""
 
+        def __init__(self, pane: Pane) -> None:
+            super().__init__()
+            self.pane = pane
+
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id=id)
         self.title = title
@@ -161,7 +165,7 @@ class ListPane(Pane):
         before = self.chosen
         self.chosen = max(0, min(self.of - 1, self.chosen + by))
         if before != self.chosen:
-            self.post_message(self.Moved())
+            self.post_message(self.Moved(self))
 
     def action_edge(self, to: int) -> None:
         self.action_move(to * max(1, self.of))
@@ -212,7 +216,7 @@ class RankPane(Pane):
         self._index = max(0, min(self.count() - 1, self._index + by))
         self._rank = self.chosen
         self._follow()
-        self.post_message(self.Moved())
+        self.post_message(self.Moved(self))
 
     def _follow(self) -> None:
         if self._index < self._top:

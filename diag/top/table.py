@@ -105,7 +105,7 @@ class Table:
         self.order, self.backwards = order, backwards
         self.rows = _ordered(_matching(state.rows.values(), wanted), order, backwards, self.culprits)
         self.of = len(state.rows)
-        self._columns, self._where = _chosen(self.rows, self.now, width)
+        self._columns, self._where = _chosen(self.rows, self.now, width, order)
         self.width = width
 
     def head(self) -> Line:
@@ -146,7 +146,7 @@ def _in(text: str, room: int, left: bool) -> str:
     return text + " " * (room - columns(text)) if left else right(text, room)
 
 
-def _chosen(rows: Sequence[Row], now: float, width: int) -> tuple[list[tuple[_Column, int]], int]:
+def _chosen(rows: Sequence[Row], now: float, width: int, order: str) -> tuple[list[tuple[_Column, int]], int]:
     """The columns that fit with their widths, and what is left for where a rank stands (0: too little)."""
     one_host = len({row.host for row in rows}) <= 1
     no_gpu = all(row.gpu is None for row in rows)
@@ -156,7 +156,8 @@ def _chosen(rows: Sequence[Row], now: float, width: int) -> tuple[list[tuple[_Co
             continue
         longest = max((columns(column.text(row, now)) for row in rows), default=0)
         most = _HOST_MOST if column.left else longest
-        wanted.append((column, max(column.least, len(column.name), min(longest, most))))
+        name = len(column.name) + (column.name == order)  # with the mark of the order
+        wanted.append((column, max(column.least, name, min(longest, most))))
     while True:
         left = width - 1 - sum(room + 1 for _, room in wanted) - 1
         dropped = max(column.drop for column, _ in wanted)

@@ -17,6 +17,7 @@ _WORD_STYLES = {"hung": "critical", "dead": "critical", "failed": "critical", "r
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
 _ALL_EVIDENCE = 24  # lines
 _SHORT_EVIDENCE = 4
+_LONG_BODY = 12  # lines of what the chosen finding says, before the list gets more
 _FRAMES = 12  # innermost of a class
 _THREAD_FRAMES = 40
 
@@ -26,9 +27,9 @@ def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
     word = state.word.upper()
     sentence = state.report["sentence"].removeprefix(f"The job is {state.word}").lstrip("; ").removesuffix(".")
     first = ((f" {word} ", _WORD_STYLES.get(state.word, "bold") + " reverse"), (" " + sentence, "bold"))
-    told = [about] if about else []
-    if state.elapsed is not None:
-        told.append(f"after {_duration(state.elapsed)}")
+    told = [f"elapsed {_duration(state.elapsed)}"] if state.elapsed is not None else []
+    if about:
+        told.insert(len(told) if source == "RECORDED" else 0, about)
     if len({row.host for row in state.rows.values()}) <= 1 and state.head.get("host"):
         told.append(f"on {state.head['host']}")
     told += [state.head[name] for name in ("run_id", "command") if state.head.get(name)]
@@ -51,20 +52,40 @@ def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -
     if not found:
         more = f"; {len(state.report['not_checked'])} not checked (f lists them)" if state.report["not_checked"] else ""
         return [line("  nothing found" + more, "dim" if not more else "")]
-    body = _painted(_body(found[chosen], width, "    ", _SHORT_EVIDENCE, lang))
     # The list gives way to what the chosen one says, down to three lines: it can be scrolled through.
-    listed = min(len(found), max(3, most - len(body)), most)
+    listed = min(len(found), max(3, most - _LONG_BODY), most)
+    body = _within(_blocks(found[chosen], width, lang), most - listed)
     first = min(max(0, chosen - listed + 1), len(found) - listed) if chosen >= listed else 0
     lines: list[Line] = []
     for index in range(first, first + listed):
         lines.append(_title(found[index], width, chosen=index == chosen))
         if index == chosen:
-            room = most - listed
-            shown = body[:room]
-            if len(body) > room > 0:
-                shown[-1] = line(cut("    ... Enter shows it all", width), "dim")
-            lines += shown
+            lines += body
     return lines
+
+
+def _blocks(finding: Mapping[str, Any], width: int, lang: str) -> list[list[Line]]:
+    """What it says, who, what to do, and on what evidence; in the order in which room is given to them."""
+    lines = _painted(_body(finding, width, "    ", _SHORT_EVIDENCE, lang))
+    said = [one for one in lines if one[0][1] in ("bold", "")]
+    return [said, [one for one in lines if one[0][1] == "ok"], [one for one in lines if one[0][1] == "dim"]]
+
+
+def _within(blocks: list[list[Line]], room: int) -> list[Line]:
+    """As many lines as there is room for: two of the advice, the rest of what is said, then more advice, then evidence."""
+    said, advice, evidence = blocks
+    kept_advice = min(len(advice), 2, max(0, room - 2))
+    kept_said = min(len(said), room - kept_advice)
+    kept_advice = min(len(advice), room - kept_said)
+    kept_evidence = min(len(evidence), room - kept_said - kept_advice)
+    return [*_dotted(said, kept_said), *_dotted(advice, kept_advice), *evidence[:kept_evidence]]
+
+
+def _dotted(lines: list[Line], kept: int) -> list[Line]:
+    if kept <= 0 or kept >= len(lines):
+        return lines[: max(0, kept)]
+    text, style = lines[kept - 1][0]
+    return [*lines[: kept - 1], ((text, style), (" ...", "dim"))]
 
 
 def _title(finding: Mapping[str, Any], width: int, *, chosen: bool) -> Line:
