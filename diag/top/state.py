@@ -121,6 +121,8 @@ class State:
 
     def _take(self, part: str, value: Any) -> None:
         if part == "ranks":
+            if not isinstance(value["rows"], list):
+                raise ValueError("ranks: no list")
             rows = {row.rank: row for row in map(_row, value["rows"])}
             told = {row["rank"]: row for row in value["rows"]}
             if not value.get("whole"):

@@ -101,7 +101,7 @@ def test_hang_is_told_on_80_columns_with_culprit_advice_ranks_and_keys() -> None
         assert "rank 2 has waited for a batch from DataLoader worker pid 3053" in text
         assert "    do: Look at what the worker reads" in text
         table = [line for line in lines if re.match(r"^[> ][! ] +\d+ (hung|stalled) ", line)]
-        assert [line[:12] for line in table] == [">!   2 hung  ", "     0 stalled", "     1 stalled", "     3 stalled"]
+        assert [line[:14].rstrip() for line in table] == [">!   2 hung", "     0 stalled", "     1 stalled", "     3 stalled"]
         assert "_BaseDataLoaderIter" in table[0]
         assert lines[-1] == "q quit Enter details s stacks f findings t time d dump e explain / filter ? help"
 
@@ -310,20 +310,20 @@ def test_thousand_ranks_are_scrolled_through_at_once() -> None:
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
         text = await until(app, pilot, lambda text: "Ranks: 1024" in text)
         assert re.search(r"^>! +2 node-0", text, re.MULTILINE)  # the culprit first
-        began = time.monotonic()
+        began = time.process_time()  # this machine has other work too
         for _ in range(40):
             await pilot.press("pagedown")
         await until(app, pilot, lambda text: re.search(r"^> +(3\d\d|[4-9]\d\d) ", text, re.MULTILINE))
-        paged = time.monotonic() - began
+        paged = time.process_time() - began
         await pilot.press("G")
         await until(app, pilot, lambda text: re.search(r"^> +1023 node-127", text, re.MULTILINE))
-        began = time.monotonic()
+        began = time.process_time()
         for at in range(20):
             source.say("now", {"at": state["now"]["at"] + at})
             source.say("ranks", {"whole": True, "rows": state["ranks"]})
             await pilot.pause()
-        told = time.monotonic() - began
-        assert paged < 20 and told < 20, (paged, told)  # seconds for 40 pages and for 20 states; a fifth of it unloaded
+        told = time.process_time() - began
         print(f"{paged / 40 * 1000:.0f} ms a page, {told / 20 * 1000:.0f} ms a state of 1,024 ranks")
+        assert paged / 40 < 0.2 and told / 20 < 0.5, (paged, told)  # measured: some 20 and 60 ms, of which the test has a part
 
     play(source, SMALL, script)
