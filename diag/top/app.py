@@ -10,19 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Input
 
-from diag.errors import DiagError
 from diag.outputs.text import clean
 from diag.top import spark, words
+from diag.top.asking import Asking
 from diag.top.keys import help_lines, key_line
-from diag.top.line import Line, cut, line, text_lines
-from diag.top.panes import Growing, ListPane, Pane, RankPane, Row
+from diag.top.line import Line, cut, line
+from diag.top.look import CSS, KEYS, Pager
+from diag.top.panes import ListPane, Pane, RankPane, Row
 from diag.top.source import Link, Source
 from diag.top.state import State
 from diag.top.table import ORDERS, Table
@@ -33,68 +33,21 @@ _WIDE = 130  # columns: from here on the chosen rank's details stand beside the 
 _TALL = 34  # lines: from here on the time line stands below it
 _TIMELINE_MOST = 9  # lines of it
 _MESSAGE_SECONDS = 8.0
-_STACKS_SECONDS = 2.0  # between two questions for the stacks of the rank that is looked at, at most one is under way
 
 
-class Pager(Screen[None]):
-    """One thing on the whole screen: all of a finding, a rank, the stacks, the time line, a manual page, a dump."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,left", "app.pop_screen", "back", show=False)]
-
-    def __init__(self, title: str, make: Callable[[int], list[Line]], kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.pane = Growing("page", title, make)
-
-    def compose(self) -> ComposeResult:
-        yield Row("page-head")
-        yield self.pane
-        yield Row("page-keys")
-
-
-class TopApp(App[None]):
+class TopApp(Asking):
     """`source` is started when the screen stands; `document` is what it said first."""
 
     TITLE = "diag top"
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen, Row, Pane, Horizontal, Vertical { background: ansi_default; color: ansi_default; }
-    #head, #page-head { height: 2; }
-    #keys, #page-keys { height: 1; }
-    Input { height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; display: none; }
-    Input:focus { border: none; }
-    #findings { height: 3; }
-    #middle { height: 1fr; }
-    #left { width: 1fr; }
-    #ranks { height: 1fr; }
-    #timeline { display: none; }
-    #side { display: none; width: 45%; margin-left: 1; }
-    #page { height: 1fr; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "leave", "quit"),
-        Binding("ctrl+c", "quit", "quit", priority=True, show=False),
-        Binding("ctrl+z", "suspend_process", show=False),
-        Binding("tab", "other_pane(1)", "next pane", priority=True),
-        Binding("shift+tab", "other_pane(-1)", show=False, priority=True),
-        Binding("s", "stacks", "merged stacks"),
-        Binding("f", "findings", "findings"),
-        Binding("t", "timeline", "time line"),
-        Binding("d", "dump", "dump now"),
-        Binding("e", "explain", "explain"),
-        Binding("c", "copy", "copy the next command"),
-        Binding("slash", "filter", "filter"),
-        Binding("greater_than_sign", "order(1)", "sort by the next column"),
-        Binding("less_than_sign", "order(-1)", show=False),
-        Binding("R", "backwards", "sort backwards"),
-        Binding("question_mark,h", "help", "help"),
-    ]
+    CSS = CSS
+    BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
 
     class Woken(Message):
         """There is something in the inbox."""
 
     def __init__(self, source: Source, document: dict[str, Any], *, lang: str = "en", blocks: bool = True) -> None:
-        super().__init__(ansi_color=True)
+        super().__init__()
         self.source = source
         self.state = State()
         self.state.take_document(document)
@@ -103,13 +56,9 @@ class TopApp(App[None]):
         self.lang = lang
         self.marks = spark.BLOCKS if blocks else spark.PLAIN
         self.order, self.is_backwards, self.wanted = "trouble", False, ""
-        self.next_command = ""  # of a dump, where one was made; it knows more
         self.copied = ""
         self._message: Line = ()
         self._message_until = 0.0
-        self._dumping = False
-        self._stacks: dict[int, tuple[dict[str, Any] | None, str]] = {}
-        self._asked: tuple[int | None, float | None, float] = (None, None, 0.0)  # rank, where it stood since, when
 
     def compose(self) -> ComposeResult:
         yield Row("head")
@@ -156,8 +105,8 @@ class TopApp(App[None]):
         if self.link.word == "LOST":
             self._heads()
 
-    def say(self, text: str, style: str = "bold") -> None:
-        self._message, self._message_until = line(text, style), time.monotonic() + _MESSAGE_SECONDS
+    def say(self, text: str, style: str = "bold", seconds: float = _MESSAGE_SECONDS) -> None:
+        self._message, self._message_until = line(text, style), time.monotonic() + seconds
         self._foot()
 
     # -- drawing ------------------------------------------------------------------------------------------
@@ -201,14 +150,8 @@ class TopApp(App[None]):
 
     def _fill_side(self, side: Pane, ranks: RankPane) -> None:
         if side.display and ranks.chosen is not None:
-            side.show(self._of_rank(ranks.chosen, side.size.width or 60), f"Rank {ranks.chosen}")
-            self._ask_stacks(ranks.chosen)
-
-    def _of_rank(self, rank: int, width: int) -> list[Line]:
-        row = self.state.rows.get(rank)
-        if row is None:
-            return [line(f"rank {rank} is no longer told of", "dim")]
-        return words.rank_lines(row, self.state, *self._stacks.get(rank, (None, "")), width)
+            side.show(self.of_rank(ranks.chosen, side.size.width or 60), f"Rank {ranks.chosen}")
+            self.ask_stacks(ranks.chosen)
 
     def _heads(self) -> None:
         about = self.link.about
@@ -228,32 +171,6 @@ class TopApp(App[None]):
 
     def _rows(self, name: str) -> list[Row]:
         return [row for screen in self.screen_stack for row in screen.query(Row) if (row.id or "").endswith(name)]
-
-    # -- stacks of the rank that is looked at -------------------------------------------------------------
-
-    def _ask_stacks(self, rank: int) -> None:
-        row = self.state.rows.get(rank)
-        if row is None:
-            return
-        known, since, at = self._asked
-        late = time.monotonic() - at > _STACKS_SECONDS
-        if known == rank and (since == row.stack_since or not late):
-            return
-        self._asked = (rank, row.stack_since, time.monotonic())
-        url = self.state.url_of(rank)
-        self.run_worker(partial(self._stacks_of, rank, url), group="stacks", exclusive=True, thread=True, exit_on_error=False)
-
-    def _stacks_of(self, rank: int, url: str) -> None:
-        try:
-            told: tuple[dict[str, Any] | None, str] = (self.source.stacks(rank, url), "")
-        except DiagError as error:
-            told = (None, f"{error}" + (f" ({error.hint})" if error.hint else ""))
-        with contextlib.suppress(RuntimeError):  # the screen is gone
-            self.call_from_thread(self._take_stacks, rank, told)
-
-    def _take_stacks(self, rank: int, told: tuple[dict[str, Any] | None, str]) -> None:
-        self._stacks = {rank: told}
-        self.refill()
 
     # -- keys ---------------------------------------------------------------------------------------------
 
@@ -289,8 +206,8 @@ class TopApp(App[None]):
     def on_pane_opened(self, event: Pane.Opened) -> None:
         pane = event.pane
         if isinstance(pane, ListPane) and self.state.findings:
-            key = self._key(self.state.findings[pane.chosen])
-            self.show_page("Finding", partial(self._finding, key), "finding")
+            finding = self.state.findings[pane.chosen]
+            self.show_page("Finding", partial(self._finding, finding["id"], finding["subject"]), "finding")
         elif isinstance(pane, ListPane):
             self.action_findings()
         elif pane.id == "timeline":
@@ -298,16 +215,12 @@ class TopApp(App[None]):
         elif pane.id in ("ranks", "side"):
             rank = self.screen_stack[0].query_one("#ranks", RankPane).chosen
             if rank is not None:
-                self._ask_stacks(rank)
-                self.show_page(f"Rank {rank}", partial(self._of_rank, rank), "rank")
+                self.ask_stacks(rank)
+                self.show_page(f"Rank {rank}", partial(self.of_rank, rank), "rank")
 
-    @staticmethod
-    def _key(finding: dict[str, Any]) -> tuple[str, str]:
-        return finding["id"], finding["subject"]
-
-    def _finding(self, key: tuple[str, str], width: int) -> list[Line]:
+    def _finding(self, name: str, subject: str, width: int) -> list[Line]:
         for finding in [*self.state.findings, *self.state.report["past"]]:
-            if self._key(finding) == key:
+            if (finding["id"], finding["subject"]) == (name, subject):
                 return words.finding_lines(finding, width, self.lang)
         return [line("it is over", "dim")]
 
@@ -341,36 +254,6 @@ class TopApp(App[None]):
         self.copy_to_clipboard(command)
         self.say(f"copied: {command}")
 
-    # -- dump ---------------------------------------------------------------------------------------------
-
-    def action_dump(self) -> None:
-        if self._dumping:
-            return
-        self._dumping = True
-        self.say("dump: every rank is being looked at, 8 s at most ...")
-        self._message_until += _MESSAGE_SECONDS
-        self.run_worker(partial(self._make_dump, max(60, self.size.width)), group="dump", thread=True, exit_on_error=False)
-
-    def _make_dump(self, columns: int) -> None:
-        told: dict[str, Any] | DiagError
-        try:
-            told = self.source.dump(columns, self.lang)
-        except DiagError as error:
-            told = error
-        with contextlib.suppress(RuntimeError):
-            self.call_from_thread(self._take_dump, told)
-
-    def _take_dump(self, told: dict[str, Any] | DiagError) -> None:
-        self._dumping = False
-        if isinstance(told, DiagError):
-            self.say(f"no dump: {told}" + (f" ({told.hint})" if told.hint else ""), "critical")
-            return
-        screen = [clean(text) for text in str(told.get("screen") or "").splitlines()]
-        self.next_command = clean(str(told.get("next_command") or ""))
-        self.show_page("Dump", lambda width: text_lines(screen), "dump")
-        bundle = told.get("bundle")
-        self.say(f"bundle: {clean(str(bundle))}" if bundle else f"no bundle: {clean(str(told.get('bundle_error')))}")
-
     # -- order and filter ---------------------------------------------------------------------------------
 
     def action_order(self, by: int) -> None:
@@ -389,6 +272,9 @@ class TopApp(App[None]):
             self.pop_screen()
         base = self.screen_stack[0]
         field = base.query_one("#filter", Input)
+        if field.has_focus:
+            field.insert_text_at_cursor("/")
+            return
         field.display = True
         base.set_focus(field)  # at once: what is typed next is for it
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from diag.model import Severity
-from diag.observations import Frame
 from diag.outputs.classes import StackClass
 from diag.outputs.text import clean
+from diag.top.told_class import ToldClass, told_frame
 
 __all__ = ["Gpu", "Row", "Series", "State", "Timeline"]
 
@@ -58,16 +58,6 @@ class Row:
     exit: str
     no_stack: str
     shares: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _ToldClass(StackClass):
-    """A class as the hub said it: its title was made where the frames were read."""
-
-    told: str = ""
-
-    def title(self) -> str:
-        return self.told
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,28 +256,14 @@ def _finding(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stack_class(value: Mapping[str, Any]) -> StackClass:
-    frames = tuple(_frame(text) for text in value.get("frames") or () if isinstance(text, str))
-    return _ToldClass(
+    frames = tuple(told_frame(text) for text in value.get("frames") or () if isinstance(text, str))
+    return ToldClass(
         kind=_text(value.get("kind")), ranks=tuple(_ranks(value.get("ranks"))), pids=tuple(_ranks(value.get("pids"))),
         activity=_text(value.get("activity")), frames=frames, reason=_text(value.get("reason")), role=_text(value.get("role")),
         path=tuple(_text(step) for step in value.get("path") or ()), stands_seconds=_number(value.get("stands_seconds")),
         moving=tuple(_ranks(value.get("moving_ranks"))),
         standing_steps=min(_int(value.get("standing_steps")) or 0, len(value.get("path") or ())), told=_text(value.get("title")),
     )  # fmt: skip
-
-
-def _frame(text: str) -> Frame:
-    """Of words as `frame_words` makes them, so that it makes the same again: the path was shortened already.
-
-    >>> from diag.outputs.classes import frame_words
-    >>> frame_words(_frame("Layer.forward (a/b/c/d/e/layer.py:359)"))
-    'Layer.forward (a/b/c/d/e/layer.py:359)'
-    """
-    function, _, place = clean(text).rpartition(" (")
-    file, _, number = place.removesuffix(")").rpartition(":")
-    if not function or not (number.isascii() and number.isdigit()):
-        return Frame(clean(text), "?", 0)
-    return Frame(function, "/site-packages/" + file, int(number))
 
 
 def _timeline(value: Mapping[str, Any]) -> Timeline:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from diag.outputs.text import _body, _duration, _head, _moment, _name, _ranks, _wrap, clean
@@ -11,7 +12,10 @@ from diag.top.line import Line, columns, cut, fit, line, text_lines
 from diag.top.state import Row, State
 from diag.top.table import age, size
 
-__all__ = ["finding_lines", "findings_lines", "findings_pane", "head_lines", "manual_lines", "rank_lines", "stacks_lines"]
+__all__ = [
+    "bundle_words", "dump_lines", "finding_lines", "findings_lines", "findings_pane", "head_lines", "manual_lines", "next_words",
+    "rank_lines", "stacks_lines",
+]  # fmt: skip
 
 _WORD_STYLES = {"hung": "critical", "dead": "critical", "failed": "critical", "running": "ok", "finished": "ok"}
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
@@ -96,18 +100,20 @@ def _title(finding: Mapping[str, Any], width: int, *, chosen: bool) -> Line:
     return ((lead, ""), (word, finding["severity"]), (cut(rest, max(3, width - len(word) - 2)), "bold" if chosen else ""))
 
 
-def _painted(lines: Sequence[str] | Any) -> list[Line]:
-    """Advice stands out, and evidence steps back."""
+def _painted(lines: Iterable[str]) -> list[Line]:
+    """Advice stands out, and evidence steps back. A line that is further in goes on with what stands above it."""
     painted: list[Line] = []
-    style = "bold"
+    style, base = "bold", None
     for text in lines:
-        bare = text.strip()
-        if bare.startswith("do: "):
-            style = "ok"
-        elif bare.startswith(("[", "and ")) and style != "ok":
-            style = "dim"
-        elif bare.startswith(("culprit: ", "waiting: ", "cause: ", "说明: ")):
-            style = ""
+        bare = text.lstrip()
+        base = len(text) - len(bare) if base is None else base
+        if len(text) - len(bare) <= base:
+            if bare.startswith("do: "):
+                style = "ok"
+            elif bare.startswith("[") or re.fullmatch(r"and \d+ more", bare):
+                style = "dim"
+            elif bare.startswith(("culprit: ", "waiting: ", "cause: ", "说明: ")):
+                style = ""
         painted.append(line(text, style))
     return painted
 
@@ -241,6 +247,30 @@ def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -
         lines += text_lines(cut(f"    {frame}", width) for frame in frames[::-1][:_THREAD_FRAMES])
         if len(frames) > _THREAD_FRAMES:
             lines.append(line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim"))
+    return lines
+
+
+def next_words(dump: Mapping[str, Any]) -> str:
+    return clean(str(dump.get("next_command") or ""))
+
+
+def bundle_words(dump: Mapping[str, Any]) -> str:
+    if dump.get("bundle"):
+        return f"bundle: {clean(str(dump['bundle']))}"
+    return f"no bundle: {clean(str(dump.get('bundle_error') or 'the run has no run directory'))}"
+
+
+def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
+    """What `diag dump` prints, with where the bundle is and what to type next before it: they are at its end there."""
+    first = [bundle_words(dump)]
+    if next_words(dump):
+        first.append(f"next: {next_words(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
+    lines = [line(text, "bold") for each in first for text in _wrap(each, width, "", "  ")]
+    lines.append(line(""))
+    for each in str(dump.get("screen") or "").splitlines():
+        text = clean(each).rstrip()
+        lead = " " * min(len(text) - len(text.lstrip()), width // 2)
+        lines += text_lines(_wrap(text, width, lead, lead + "  ")) if columns(text) > width else [line(text)]
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from diag.cli import main
 from diag.outputs.classes import frame_words
 from diag.outputs.tree_text import class_lines
 from diag.outputs.view import stack_classes
@@ -17,7 +18,7 @@ from diag.top.line import plain
 from diag.top.once import picture
 from diag.top.state import State
 from diag.top.table import ORDERS, Table
-from tests.top.screens import document, recorded
+from tests.top.screens import CAPTURES, document, recorded
 
 HANG = "gpu-drills/data-hang-TP2-PP2-EP2"
 NAMES = [HANG, "gpu-drills/slow-rank", "h200-live/healthy", "h200-live/rank-killed"]
@@ -166,6 +167,23 @@ def test_picture_has_head_finding_table_stacks_time_line_and_what_to_type() -> N
     positions = [text.find(part) for part in parts]
     assert positions == sorted(positions) and -1 not in positions, positions
     assert text.isascii() and max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("name", "code"), [(HANG, 10), ("h200-live/healthy", 0)])
+def test_command_without_a_terminal_prints_it_with_the_exit_code_of_a_dump(
+    name: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", str(CAPTURES / name)]) == code
+    text = capsys.readouterr().out
+    assert text.startswith("HUNG" if code else "FINISHED") and "RECORDED" in text
+
+    assert main(["top", str(CAPTURES / name), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["head"]["recorded"] == str(CAPTURES / name)
+
+
+def test_no_hub_there_is_an_error_and_no_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--endpoint", "http://127.0.0.1:1"]) == 1
+    assert "does not answer" in capsys.readouterr().err
 
 
 def test_picture_of_many_ranks_is_short() -> None:
