@@ -27,7 +27,7 @@ $(VENV)/.job: $(VENV)/.diag requirements/job.txt
 # tests. What is there is left alone. Without root the tests say that they were skipped, and why.
 system-packages:
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
-	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2; do \
+	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2 tmux:tmux; do \
 	  command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; done; \
 	case "$$missing" in *gcc*) missing="$$missing libc6-dev";; esac; \
 	if [ -z "$$missing" ]; then :; \

@@ -19,6 +19,7 @@ __all__ = ["VERBS", "main", "make_parser"]
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("diag.commands.run", "run CMD unchanged and watch its ranks"),
     "watch": ("diag.commands.watch", "watch a job that already runs"),
+    "top": ("diag.commands.top", "the run in the terminal: findings, ranks, stacks, time line"),
     "dump": ("diag.commands.dump", "evidence and stacks of every rank, now"),
     "flame": ("diag.commands.flame", "flame graph of a rank, or of all ranks merged"),
     "replay": ("diag.commands.replay", "the same checks over evidence on disk"),

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 
+from diag.endpoint import endpoint
 from diag.errors import DiagError
 
 TYPE_CHECKING = False
@@ -40,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    url, token, run_path, ca = _endpoint(args)
+    url, token, run_path, ca = endpoint(args)
     document = _ask(args, url, token, run_path, ca)
     if args.output is not None:
         _copy(document, args.output)
@@ -74,41 +75,6 @@ def _columns() -> int:
         return max(60, int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(1).columns)
     except (OSError, ValueError):
         return 80
-
-
-def _endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
-    """Address, token, run directory and certificates of the hub to ask."""
-    given, ca = args.token or os.environ.get("DIAG_TOKEN"), args.tls_ca or os.environ.get("DIAG_TLS_CA")
-    if args.endpoint:
-        return args.endpoint.rstrip("/"), given, None, ca
-    from diag.runs import live_in, places, read_run
-
-    if args.run_dir is not None:
-        path, data = args.run_dir, read_run(args.run_dir)
-    else:
-        runs = list(live_in(places(_run_root())))
-        if not runs:
-            raise DiagError("no run of diag lives on this machine for this user",
-                            hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`")
-        path, data = runs[0]
-        if len(runs) > 1:
-            print(f"diag: {len(runs)} runs live here; taking the newest, {path} (--run-dir chooses)", file=sys.stderr)
-    if data.get("ended"):
-        raise DiagError(f"the run in {path} has ended", hint=f"diag replay {path}")
-    if not data.get("url"):
-        raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint=f"its journal can be read: diag replay {path}")
-    return str(data["url"]).rstrip("/"), data.get("token") or given, path, data.get("tls_ca") or ca
-
-
-def _run_root() -> str | None:
-    """As `settings.load().run_root`, without 100 ms of pydantic where no diag.toml asks for it."""
-    root = os.environ.get("DIAG_RUN_ROOT")
-    if root or not os.path.exists("diag.toml"):  # noqa: PTH110
-        return root or None
-    from diag.settings import load
-
-    configured = load().run_root
-    return str(configured) if configured else None
 
 
 def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None) -> dict[str, Any]:

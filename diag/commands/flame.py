@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diag.commands.dump import _endpoint
+from diag.endpoint import endpoint
 from diag.errors import DiagError
 from diag.ticker import Ticker, bar
 
@@ -99,7 +99,7 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     import urllib.parse
     import urllib.request
 
-    url, token, _, ca = _endpoint(args)
+    url, token, _, ca = endpoint(args)
     if not url.startswith(("http://", "https://")):
         raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
     wanted: dict[str, str] = {"format": args.format, "children": str(args.children).lower()}

@@ -6,11 +6,12 @@ Nothing here grows with mere time (ages are told as moments), so that what has n
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from diag.engine import Engine, report
-from diag.outputs.classes import stack_classes, why_no_stack
+from diag.outputs.classes import StackClass, stack_classes, why_no_stack
+from diag.outputs.next_step import next_command
 from diag.outputs.text import job_sentence
 from diag.outputs.view import HubView, ranks_json
 from diag.state.gpustate import gpus_of_ranks
@@ -23,12 +24,13 @@ PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 def own_parts(view: HubView) -> dict[str, Any]:
     """All but `nodes` and the ranks of other nodes. The caller holds the lock."""
     engine = view.engine
+    classes = stack_classes(engine)
     return {
         "now": {"at": engine.now},
         "head": _head(view),
-        "report": _report(engine),
+        "report": _report(engine, classes),
         "ranks": _rows(engine),
-        "stacks": [one.to_json() for one in stack_classes(engine)],
+        "stacks": [one.to_json() for one in classes],
         "timeline": engine.timeline.to_json(engine.job),
     }
 
@@ -54,8 +56,8 @@ def _head(view: HubView) -> dict[str, Any]:
     }
 
 
-def _report(engine: Engine) -> dict[str, Any]:
-    """`diag.report/1` with the job in one sentence, when each finding opened, and those that are over."""
+def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
+    """`diag.report/1` with the job in one sentence, when each finding opened, those that are over, and what to type next."""
     document = report(engine)
     told = engine.told()
     opened = {finding.key: at for finding, at, over in told if over is None}
@@ -65,6 +67,7 @@ def _report(engine: Engine) -> dict[str, Any]:
     document["past"] = [
         {**finding.to_json(), "opened_at": at, "resolved_at": over} for finding, at, over in told if over is not None
     ]
+    document["next_command"], document["next_reason"] = next_command(engine, classes, ())
     document["job"].pop("at", None)
     return document
 

@@ -221,7 +221,8 @@ class State(BaseModel):
 
     now: dict[str, float] = Field(description="`at`: the told time of all that is said here")
     head: dict[str, Any] = Field(description="run_id, version, recorded (where the evidence is on disk, or empty), command, host")
-    report: dict[str, Any] = Field(description="diag.report/1 with `sentence`, `opened_at` of findings, and `past`: what is over")
+    report: dict[str, Any] = Field(description="diag.report/1 with `sentence`, `next_command`, `next_reason`, `opened_at` of "
+                                   "findings, and `past`: what is over")
     ranks: list[dict[str, Any]] = Field(description="rows as of /ranks, with the rank's GPU and without ages")
     stacks: list[dict[str, Any]] = Field(description="merged stacks: classes of ranks that stand at the same place")
     timeline: Timeline

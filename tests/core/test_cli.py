@@ -107,12 +107,15 @@ def test_nothing_said_shows_help(words: list[str], capsys: pytest.CaptureFixture
         assert end.code == 2
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"], ["replay", "--help"], ["watch", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["run", "--help"], ["replay", "--help"], ["watch", "--help"], ["top", "--help"]]
+)
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys\nfrom diag.cli import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
-        "heavy = {'pydantic', 'pydantic_settings', 'fastapi', 'uvicorn', 'torch', 'psutil', 'prometheus_client', 'asyncio'}\n"
+        "heavy = {'pydantic', 'pydantic_settings', 'fastapi', 'uvicorn', 'torch', 'psutil', 'prometheus_client', 'asyncio',\n"
+        "    'textual', 'rich'}\n"
         "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
     )
 

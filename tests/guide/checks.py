@@ -32,7 +32,6 @@ NOT_RUN = {
     "srun": "needs Slurm; diag's own words in it are read",
 }
 RUN = ("diag", "make", "bash", "zcat", "python")
-SOON = frozenset(["top"])  # a verb that the guides name and that is on its way; take it out when `diag top` is there
 
 
 class Unknown(Exception):
@@ -71,8 +70,6 @@ def _check_one(words: list[str]) -> str:
 
 def check_diag(words: list[str]) -> None:
     """The words are accepted by diag's own parser, and what stands behind `--` by that of the bundled job if it is that."""
-    if words[1:] and words[1] in SOON and words[1] not in VERBS:
-        return
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
