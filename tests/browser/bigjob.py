@@ -14,12 +14,12 @@ __all__ = ["HOST", "RECORDED", "many_ranks", "records_of"]
 # Four ranks on H200s (TP 2, PP 2, EP 2), the DataLoader worker of rank 2 stands still: tests/captures/gpu-drills/README.md.
 RECORDED = Path(__file__).parents[1] / "captures/gpu-drills/data-hang-TP2-PP2-EP2"
 HOST = "gpu-node-{}"
-_CULPRIT, _OTHERS, _WORLD = 2, (0, 1, 3), 4
+_CULPRIT, _WORLD = 2, 4
 _PER_NODE = 8
 _STILL_SECONDS = 55.0  # into the recording: the job stands since then
 _OF_RANK = ("proc", "remote_stack")
-# Of a rank that waits this much is kept: a look at its process every 20 s before it stands, and its main thread's stacks after.
-_EVERY_SECONDS = 20.0
+# Of a rank that waits this much is kept: its own process and its main thread, from time to time before it stands.
+_EVERY_SECONDS, _EVERY_SECONDS_STILL = 20.0, 1.9
 _NOT_KEPT = ("flight_recorder", "nccl_ras", "estimate")  # they tell of groups of four ranks
 
 
@@ -31,7 +31,7 @@ def records_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def many_ranks(folder: Path, nodes: int, culprit: int) -> Path:
-    """Write a journal of `nodes` x 8 ranks into `folder`, in which `culprit` is held by its DataLoader worker. Returns `folder`."""
+    """Write a journal of `nodes` x 8 ranks, in which `culprit` is held by its DataLoader worker. Returns `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(folder / "journal-000001.jsonl.gz", "wt", encoding="utf-8", compresslevel=1) as file:
         file.write('{"schema":"diag.journal/1","segment":1}\n')
@@ -51,7 +51,8 @@ def _lines(records: list[dict[str, Any]], world: int, culprit: int) -> Iterator[
         if rank == _CULPRIT:
             yield _as(text, rank, culprit, world)
             continue
-        for number in range(_OTHERS.index(rank), world, len(_OTHERS)):
+        # The first pipeline stage has the first half of the ranks: as ranks 0 and 1 there, the rest as rank 3.
+        for number in range(rank, world // 2, 2) if rank < _CULPRIT else range(world // 2, world):
             if number != culprit:
                 yield _as(text, rank, number, world)
 
@@ -72,10 +73,14 @@ def _thinned(records: Iterable[dict[str, Any]], pids: dict[int, int]) -> Iterato
             continue
         if rank is not None and rank != _CULPRIT and source != "run":
             still = at - began > _STILL_SECONDS
-            wanted = _EVERY_SECONDS if not still else 6.0
-            if source not in _OF_RANK or record["payload"].get("pid") != pids[rank] or at - last.get((source, rank), 0.0) < wanted:
+            wanted = _EVERY_SECONDS_STILL if still else _EVERY_SECONDS
+            if source not in _OF_RANK or record["payload"].get("pid") != pids[rank]:
+                continue
+            if at - last.get((source, rank), 0.0) < wanted:
                 continue
             last[source, rank] = at
+            if "children" in record["payload"]:
+                record["payload"]["children"] = []  # thirty a rank, all idle
         yield record
 
 
@@ -86,5 +91,5 @@ def _as(text: str, rank: int, number: int, world: int) -> str:
     text = text.replace(f'"world_size": {_WORLD}', f'"world_size": {world}').replace('"node_rank": 0', f'"node_rank": {node}')
     text = text.replace(f'"local_world_size": {_WORLD}', f'"local_world_size": {_PER_NODE}')
     told = {"RANK": number, "LOCAL_RANK": local, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": _PER_NODE, "GROUP_RANK": node}
-    text = re.sub(r'"(%s)": "\d+"' % "|".join(told), lambda found: f'"{found[1]}": "{told[found[1]]}"', text)
+    text = re.sub(rf'"({"|".join(told)})": "\d+"', lambda found: f'"{found[1]}": "{told[found[1]]}"', text)
     return re.sub(r'"host": "gpu-node-\d+"', f'"host": "{HOST.format(node)}"', text)

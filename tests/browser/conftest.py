@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs playwright (make test installs it)")
 
-from playwright.sync_api import Browser, expect, sync_playwright  # noqa: E402
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.browser.bigjob import RECORDED  # noqa: E402
-from tests.browser.pages import Watched, served, started  # noqa: E402
+from tests.browser.bigjob import RECORDED
+from tests.browser.pages import Watched, served, started
 
 Opener = Callable[..., Watched]
 
