@@ -109,12 +109,14 @@ def odd_lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def nothing_of_it_is_markup(page: Page) -> None:
     told = page.evaluate("""() => ({
       hit: window.__hit ?? null,
-      made: [...document.querySelectorAll("main img, iframe:not([src^='flame']):not([src^='ranks/']), object, embed, base, "
-        + "body script, body style, body link, meta[http-equiv], animate, a[href^='javascript' i]")].map((one) => one.outerHTML.slice(0, 200)),
-      handlers: [...document.querySelectorAll("*")].flatMap((one) => one.getAttributeNames().filter((name) => name.startsWith("on"))),
+      made: [...document.querySelectorAll(`main img, iframe:not([src^="flame"]):not([src^="ranks/"]), object, embed, base,
+        body script, body style, body link, meta[http-equiv], animate, a[href^="javascript" i]`)]
+        .map((one) => one.outerHTML.slice(0, 200)),
+      handlers: [...document.querySelectorAll("*")]
+        .flatMap((one) => one.getAttributeNames().filter((name) => name.startsWith("on"))),
       text: document.body.innerText,
-      names: [...document.querySelectorAll("*")].flatMap((one) => [one.title, one.getAttribute("aria-label"),
-        one.getAttribute("aria-description")].filter((each) => typeof each === "string")).join(" "),
+      names: [...document.querySelectorAll("[title], [aria-label], [aria-description]")]
+        .flatMap((one) => ["title", "aria-label", "aria-description"].map((name) => one.getAttribute(name) ?? "")).join(" "),
       address: location.pathname, title: document.title,
     })""")
     assert told["hit"] is None and told["made"] == [] and told["handlers"] == []
