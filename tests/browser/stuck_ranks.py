@@ -1,6 +1,7 @@
-"""A job without torch, for tests: `python stuck_ranks.py RANKS STEPS [KIND]` starts its ranks, which train STEPS steps of 0.1 s.
+"""A job without torch, for tests: `python stuck_ranks.py RANKS STEPS` starts its ranks, which train STEPS steps of 0.1 s.
 
-KIND stuck (default): then the last rank is stopped by a signal and the others wait for it. KIND end: then all end well.
+Then the last rank is stopped by a signal and the others wait for it. Where UNTIL names a file, they train until it is there
+instead, and end well.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import sys
 import time
 
 
-def rank_main(rank: int, world: int, steps: int, kind: str) -> None:
-    for number in range(1, steps + 1):
+def rank_main(rank: int, world: int, steps: int, until: str) -> None:
+    number = 0
+    while not os.path.exists(until) if until else number < steps:
+        number += 1
         end = time.monotonic() + 0.1
         while time.monotonic() < end:
             sum(range(500))
             time.sleep(0.01)
         if rank == 0:
             print(f" iteration {number:8d}/{1000:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
-    if kind == "end":
+    if until:
         return
     if rank == world - 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -32,9 +35,9 @@ def waits_for_the_others() -> None:
 
 
 def main() -> int:
-    world, steps, kind = int(sys.argv[1]), int(sys.argv[2]), (sys.argv[3:] or ["stuck"])[0]
+    world, steps = int(sys.argv[1]), int(sys.argv[2])
     if "RANK" in os.environ:
-        rank_main(int(os.environ["RANK"]), world, steps, kind)
+        rank_main(int(os.environ["RANK"]), world, steps, os.environ.get("UNTIL", ""))
         return 0
     children = [
         subprocess.Popen(

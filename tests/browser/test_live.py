@@ -163,10 +163,12 @@ def test_bundle_of_a_dump_and_run_directory_read_like_the_live_page(stuck: Stuck
 
 
 def test_page_outlives_the_end_of_its_job_and_says_so(opener: Opener, tmp_path: Path) -> None:
-    with live_run(tmp_path, [*JOB, "2", "50", "end"]) as run:
+    enough = tmp_path / "enough"
+    with live_run(tmp_path, [*JOB, "2", "0"], env={"UNTIL": str(enough)}) as run:
         watched = opener(run.until(lambda: run.run_json().get("url"), 60))
         page = watched.open()
         expect(page.get_by_role("gridcell")).to_have_count(2, timeout=20_000)
+        enough.touch()
         assert run.wait(60) == 0
 
         expect(connection(page)).to_contain_text(re.compile("ended|does not answer"), timeout=15_000)
@@ -184,7 +186,7 @@ def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_ne
     family = [stuck.run.process, *stuck.run.process.children(recursive=True)]
     for process in family:
         with contextlib.suppress(psutil.Error):
-            if "stuck_ranks.py" not in " ".join(process.cmdline()):
+            if JOB[1] not in process.cmdline()[1:3]:  # a rank's is `python -u stuck_ranks.py ...`
                 process.kill()
 
     expect(connection(page)).to_contain_text("does not answer", timeout=10_000)
