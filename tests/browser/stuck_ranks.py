@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 def rank_main(rank: int, world: int, steps: int, until: str) -> None:
     number = 0
-    while not os.path.exists(until) if until else number < steps:
+    while not Path(until).exists() if until else number < steps:
         number += 1
         end = time.monotonic() + 0.1
         while time.monotonic() < end:
