@@ -54,7 +54,7 @@ def told(page: Page) -> dict[str, Any]:
     """What the page says of the job, without ages: sentence, findings, states of the ranks, stacks."""
     findings = region(page, "Findings")
     return {
-        "sentence": _without_ages(page.get_by_role("heading", level=1).inner_text()),
+        "sentence": re.sub(r"; \d+ not checked", "", page.get_by_role("heading", level=1).inner_text()),
         "findings": [_without_ages(one) for one in findings.get_by_role("article").all_inner_texts()],
         "ranks": page.get_by_role("gridcell").evaluate_all("cells => cells.map((one) => one.getAttribute('aria-label'))"),
         "stacks": _without_ages(region(page, "Stacks").inner_text()),
