@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from tests.liverun import DIAG
 __all__ = ["CHROMIUM", "PHONE", "Watched", "served", "started"]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ROOT = Path(__file__).parents[2]
 PHONE = {"width": 390, "height": 844}
 _ADDRESS = re.compile(r"page (http://\S+?)[ ;,\n]")
 # Said by the page as it starts, so that what the policy refused is known even where the console does not tell.
@@ -42,10 +44,11 @@ def started(playwright: Playwright) -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def served(path: Path, *words: str) -> Iterator[str]:
-    """The address of `diag replay PATH --serve`."""
-    command = [*DIAG, "replay", str(path), "--serve", "--port", "0", *words]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def served(path: Path, *, cwd: Path | None = None) -> Iterator[str]:
+    """The address of `diag replay PATH --serve`, started in `cwd`."""
+    command = [*DIAG, "replay", str(path), "--serve", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment)
     try:
         assert process.stderr is not None
         said = ""

@@ -159,7 +159,7 @@ def facts(state: dict[str, Any]) -> dict[str, Any]:
     report = state["report"]
     return {
         "findings": [(one["id"], one["class"], one["cause"], one["ranks"], one["advice"]) for one in report["findings"]],
-        "not checked": [one for one in report["not_checked"] if one["check"] != "how the run ended"],
+        "not checked": [one for one in report["not_checked"] if one["what"] != "how the run ended"],
         "ranks": [(one["rank"], one["state"], one["where"], one["pid"]) for one in state["ranks"]],
         "stacks": [(one["kind"], one["ranks"], one["frames"]) for one in state["stacks"]],
     }
