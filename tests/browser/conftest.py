@@ -6,24 +6,24 @@ Playwright's loop lives in the thread of the tests: it ends with the module, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("playwright", reason="needs playwright (make test installs it)")
-
-from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.bigjob import RECORDED
 from tests.browser.pages import Watched, served, started
 
-Opener = Callable[..., Watched]
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
-expect.set_options(timeout=10_000)
+Opener = Callable[..., Watched]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=10_000)
     with sync_playwright() as playwright, started(playwright) as browser:
         yield browser
 

@@ -9,12 +9,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Response
 
 from tests.liverun import DIAG
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Playwright, Request, Response
 
 __all__ = ["CHROMIUM", "PHONE", "Watched", "served", "started"]
 
@@ -120,6 +123,6 @@ class Watched:
         if response.status >= 400:
             self.troubles.append(f"answer {response.status}: {response.url[:200]}")
 
-    def _dialog(self, dialog: object) -> None:
-        self.troubles.append(f"dialog: {getattr(dialog, 'message', '')!r}")
-        dialog.dismiss()  # type: ignore[attr-defined]
+    def _dialog(self, dialog: Dialog) -> None:
+        self.troubles.append(f"dialog: {dialog.message!r}")
+        dialog.dismiss()

@@ -18,6 +18,9 @@ from typing import Any
 
 import psutil
 import pytest
+
+pytest.importorskip("playwright", reason="needs playwright (make test installs it)")
+
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("playwright", reason="needs playwright (make test installs it)")
+
 from playwright.sync_api import Page, expect
 
 from tests.browser.bigjob import many_ranks
@@ -50,7 +53,7 @@ def test_culprit_among_a_thousand_ranks_is_opened_within_two_seconds(thousand: s
 
     # Where more wants to run than there are processors, all takes that much longer.
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    assert min(open_ for _, open_ in tries) < GOAL_SECONDS * crowd, (tries, crowd)
+    assert sorted(open_ for _, open_ in tries)[1] < GOAL_SECONDS * crowd, (tries, crowd)
     assert nodes < _MOST_NODES
 
 

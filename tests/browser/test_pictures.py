@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("playwright", reason="needs playwright (make test installs it)")
+
 from playwright.sync_api import Page, expect
 
 from tests.browser.bigjob import RECORDED, many_ranks

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+
+pytest.importorskip("playwright", reason="needs playwright (make test installs it)")
+
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Opener
