@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Stuck:
     run: LiveRun
     url: str
     port: int
+    left: list[psutil.Process] = field(default_factory=list)  # of the job, once nothing of diag is above them
 
     def hung(self) -> None:
         self.run.until(lambda: self.run.opened("hang"), 90)
@@ -60,7 +61,14 @@ def stuck() -> Iterator[Stuck]:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         live_run(Path(folder), [*JOB, "4", "40"], "--port", str(port)) as run,
     ):
-        yield Stuck(run, run.until(lambda: run.run_json().get("url"), 60), port)
+        made = Stuck(run, run.until(lambda: run.run_json().get("url"), 60), port)
+        try:
+            yield made
+        finally:
+            for process in made.left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(made.left, timeout=10)
 
 
 # --- a hang ----------------------------------------------------------------------------------------------------
@@ -193,10 +201,10 @@ def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_ne
     ready(page, "The job is hung")
     before = told(page)["findings"]
     family = [stuck.run.process, *stuck.run.process.children(recursive=True)]
+    stuck.left += [process for process in family if JOB[1] in process.cmdline()[1:3]]  # a rank is `python -u stuck_ranks.py ...`
     for process in family:
-        with contextlib.suppress(psutil.Error):
-            if JOB[1] not in process.cmdline()[1:3]:  # a rank's is `python -u stuck_ranks.py ...`
-                process.kill()
+        if process not in stuck.left:
+            process.kill()
 
     expect(connection(page)).to_contain_text("does not answer", timeout=10_000)
     assert told(page)["findings"] == before
