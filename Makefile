@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-vm vm-packages test-cluster cluster-packages dashboards docs docs-serve matrix gauntlet forecast bench lint types check system-packages package clean
+.PHONY: help demo test test-faces test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -24,22 +24,30 @@ $(VENV)/.job: $(VENV)/.diag requirements/job.txt
 	@touch $@
 
 # Prometheus and Alertmanager are what the live tests scrape and route with; ip and nft make the two machines of the preflight
-# tests. What is there is left alone. Without root the tests say that they were skipped, and why.
+# tests; the page is looked at in Chromium, diag top in tmux. What is there is left alone. A mirror may refuse for a while: each
+# try waits longer. Without root the tests say that they were skipped, and why.
 system-packages:
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
-	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2 tmux:tmux; do \
+	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2 tmux:tmux \
+	  chromium:chromium; do \
 	  command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; done; \
 	case "$$missing" in *gcc*) missing="$$missing libc6-dev";; esac; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  for pause in 5 20 60 0; do \
+	    if apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	    then break; elif [ $$pause = 0 ]; then echo "note: apt-get has no$$missing: tests that use them will be skipped"; \
+	    else sleep $$pause; fi; done; \
 	else echo "note: not installed (needs root and apt-get):$$missing: live tests that use them will be skipped"; fi
 
 demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says which rank and why
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo
 
-test: $(VENV)/.job system-packages lint types ## everything but the fault matrix; under 15 minutes on 2 cores
-	$(PYTEST) -m "not matrix and not vm and not cluster" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+test: $(VENV)/.job system-packages lint types ## all but the suites below, which have targets of their own; under 15 minutes on 2 cores
+	$(PYTEST) -m "not matrix and not vm and not cluster and not faces" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+
+test-faces: $(VENV)/.job system-packages ## the page in Chromium, diag top, the terminal, documentation and its commands (some 6 minutes)
+	$(PYTEST) -m faces tests -n $(WORKERS) --dist loadgroup
 
 # The kernel and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
 vm-packages:
@@ -78,6 +86,9 @@ test-vm: $(VENV)/.diag vm-packages ## RDMA (soft-RoCE) and memory troubles (cgro
 dashboards: cluster-packages ## write dashboards/*.json anew, and draw their panels over recorded jobs
 	$(BIN)/python -m tests.dashboards.build
 	$(BIN)/python -m tests.dashboards.draw
+
+screenshots: $(VENV)/.diag system-packages ## take the pictures of the page in docs/images anew, by the browser tests
+	PICTURES=1 $(PYTEST) tests/browser/test_pictures.py
 
 # MkDocs 1 and mkdocs-material 9 are pinned by range in pyproject.toml; the variable silences their word about successors.
 docs: $(VENV)/.diag ## build the documentation into build/site, strict: a broken link or a page outside of nav fails

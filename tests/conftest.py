@@ -17,7 +17,10 @@ from tests.leftovers import described, end_all, started
 
 CAPTURES = Path(__file__).parent / "captures"
 _MARK = "STARTED_BY_TESTS"  # the variable that all processes of one session of pytest (of one worker of xdist) inherit
-_ENDING_SECONDS = 5.0
+_ENDING_SECONDS = 20.0
+
+
+_FACES = ("browser", "top", "site", "guide", "cli")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,6 +58,13 @@ def small_cgroup() -> Iterator[Path]:
     """A real memory cgroup of 48 MiB."""
     with memory_cgroup(48 << 20) as directory:
         yield directory
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What people see has a target of its own (`make test-faces`)."""
+    folder = Path(item.path).relative_to(CAPTURES.parent) if CAPTURES.parent in Path(item.path).parents else Path()
+    if folder.parts and folder.parts[0] in _FACES:
+        item.add_marker("faces")
 
 
 @pytest.hookimpl(trylast=True)

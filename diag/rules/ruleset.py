@@ -90,7 +90,9 @@ class RuleSet:
 
     def find(self, candidates: Sequence[int], message: str) -> list[Match]:
         """Patterns that a line is for, by its candidates and its message: the line without its prefixes."""
-        message = message[:_LONGEST]
+        if not candidates:
+            return []
+        message = message[:_LONGEST].encode("utf-8", "replace").decode()  # half of a surrogate pair is no text to RE2
         found = []
         for number in candidates:
             for one in self._of_literal[number]:

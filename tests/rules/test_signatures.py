@@ -283,3 +283,13 @@ def test_rule_for_the_last_words_of_a_rank_gives_its_death_cause_and_advice() ->
 
     (found,) = story.findings()
     assert (found.cause, found.advice, found.rule) == ("cannot_pickle", "make it a function of a module", "")
+
+
+def test_line_with_half_of_a_surrogate_pair_is_read_like_any_other() -> None:
+    """Journals are JSON, in which a stranger can write one; RE2 takes no such text."""
+    story = Story()
+
+    says(story, 1, *MISSING[:3], "ModuleNotFoundError: No module named 'apex' \ud800")
+    fails(story, 1)
+
+    assert of_rules(story) == ["missing-module"]
