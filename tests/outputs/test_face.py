@@ -157,6 +157,53 @@ def test_only_what_changed_is_told_again() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_rank_that_is_gone_goes_from_the_page_though_another_came_at_the_same_look() -> None:
+    async def play() -> list[tuple[str, Any]]:
+        shown = Events(Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (2, "starting"))))
+        stream = await shown.listen()
+        found = await heard(stream, 3)
+        shown.close()
+        return found
+
+    rows = [{"rank": 0, "state": "running"}, {"rank": 2, "state": "starting"}]
+    assert asyncio.run(play())[-1] == ("ranks", {"whole": True, "rows": rows})
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_comes_while_there_is_no_rank_is_told_so() -> None:
+    async def play() -> list[tuple[str, Any]]:
+        shown = Events(Looks(parts("a")))
+        await heard(await shown.listen(), 2)
+        found = await heard(await shown.listen(), 2)
+        shown.close()
+        return found
+
+    assert asyncio.run(play()) == [("report", "a"), ("ranks", {"whole": True, "rows": []})]
+
+
+@pytest.mark.usefixtures("quick")
+def test_listener_that_goes_before_its_first_byte_leaves_its_place() -> None:
+    async def play() -> None:
+        shown = Events(Looks(parts("a", (0, "running"))))
+        for _ in range(MOST_LISTENERS):
+            stream = await shown.listen()
+            await stream.aclose()  # type: ignore[attr-defined]
+        await heard(await shown.listen(), 2)
+        shown.close()
+
+    asyncio.run(play())
+
+
+def test_who_comes_while_the_server_ends_is_told_so() -> None:
+    async def play() -> bytes:
+        shown = Events(Looks(parts("a", (0, "running"))))
+        shown.close()
+        return b"".join([chunk async for chunk in await asyncio.wait_for(shown.listen(), 10)])
+
+    assert asyncio.run(asyncio.wait_for(play(), 30)) == b"retry: 2000\n\nevent: end\ndata: {}\n\n"
+
+
+@pytest.mark.usefixtures("quick")
 def test_listener_that_does_not_read_gets_the_latest_and_holds_no_more() -> None:
     async def play() -> list[tuple[str, Any]]:
         looks = Looks(*(parts(f"say {n}", (0, f"state {n}")) for n in range(200)))
