@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import httpx
 import pytest
 
 from diag.outputs import events as events_module
+from diag.outputs import server as server_module
 from diag.outputs.events import MOST_LISTENERS, Events, TooMany
 from diag.outputs.http import create_app
 from diag.outputs.recorded import RecordedView
@@ -192,6 +195,26 @@ def test_listener_that_goes_before_its_first_byte_leaves_its_place() -> None:
         shown.close()
 
     asyncio.run(play())
+
+
+def test_end_of_the_server_does_not_wait_for_a_page_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 100)
+    view = RecordedView(replay([HANG])[0], [HANG])
+    view.recorded = "x" * (64 << 20)  # more than two sockets hold
+    server = server_module.serve(view)
+
+    def is_full() -> bool:
+        return any(one.flow.write_paused for one in server._server.server_state.connections)
+
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as page:
+            page.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            end = time.monotonic() + 60
+            while not is_full() and time.monotonic() < end:
+                time.sleep(0.01)
+            assert is_full() and server.stop(30)
+    finally:
+        server.stop(0)
 
 
 def test_who_comes_while_the_server_ends_is_told_so() -> None:
