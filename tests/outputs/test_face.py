@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -75,6 +77,47 @@ def test_recorded_flame_graph_can_be_had_again_until_others_took_its_place(recor
     assert [each.content for each in again[1:]] == [each.content for each in made[1:]]
     assert again[1].headers["content-security-policy"] == made[1].headers["content-security-policy"]
     assert "sandbox" in again[1].headers["content-security-policy"]
+
+
+def test_flame_of_several_paths_is_of_all_of_them(tmp_path: Path) -> None:
+    other = CAPTURES / "h200-live/data-hang"
+    drawn = ask(RecordedView(replay([other, HANG])[0], [other, HANG]), "/ranks/3/flame?format=collapsed")
+
+    assert (drawn.status_code, b";" in drawn.content) == (200, True), drawn.text
+
+
+@pytest.mark.parametrize("path", ["-", "pipe"])
+def test_flame_of_what_can_be_read_once_only_says_so(path: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    view = RecordedView(replay([HANG])[0], [Path("-") if path == "-" else tmp_path / path])
+    drawn = ask(view, "/ranks/2/flame")
+
+    assert drawn.status_code == 503 and "can be read once only" in drawn.json()["detail"]
+
+
+def test_end_of_the_server_does_not_wait_for_a_flame_of_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def recorded(*_: object) -> bytes:
+        reading.set()
+        go_on.wait(60)
+        return b""
+
+    monkeypatch.setattr("diag.commands.flame.recorded", recorded)
+    server = server_module.serve(RecordedView(replay([HANG])[0], [HANG]))
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as page:
+            page.sendall(b"GET /ranks/2/flame HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert reading.wait(30) and server.stop(30)
+    finally:
+        go_on.set()
+        server.stop(0)
+
+
+@pytest.mark.parametrize(("given", "called"), [(".", HANG.name), ("-", "stdin")])
+def test_recorded_run_has_a_name_however_it_was_given(given: str, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HANG)
+    assert RecordedView(replay([HANG])[0], [Path(given)]).run_id == called
 
 
 def test_timeline_of_a_rank_is_of_its_process_and_its_gpu(recorded: RecordedView) -> None:
