@@ -33,7 +33,7 @@ from diag.sources.parsers import PARSERS
 if TYPE_CHECKING:
     from diag.rules.ruleset import RuleSet
 
-__all__ = ["replay", "replay_records"]
+__all__ = ["records_of", "replay", "replay_records", "when_read_again"]
 
 _LOG_CHECK_SECONDS = 10.0  # of told time: what a log tells of is over
 _MOST_MEMBERS = 10_000
@@ -84,6 +84,20 @@ def replay(
     engine, changes = replay_records(_records(paths, notes, unended, progress), rules=rules)
     engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
+
+
+def records_of(paths: list[Path], notes: list[str], progress: Progress | None = None) -> Iterator[Record]:
+    """The records that `replay` judges, in its order. Raises DiagError as it does."""
+    if paths and all(map(_is_log, paths)):
+        return _logs(paths, notes, progress)
+    return _records(paths, notes, progress=progress)
+
+
+def when_read_again(path: Path) -> str:
+    """Why it cannot be read a second time; empty where it can."""
+    if str(path) == "-":
+        return "stdin can be read once only"
+    return "" if path.is_dir() or path.is_file() else f"{path} can be read once only"
 
 
 def _is_log(path: Path) -> bool:

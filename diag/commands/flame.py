@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ def _between(low: int, high: int) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     rank = _rank(args.rank)
-    data = recorded(args, rank) if args.source is not None else _live(args, rank)
+    data = recorded([args.source], args, rank) if args.source is not None else _live(args, rank)
     name = "all" if rank is None else f"rank{rank}"
     _write(data, args.output or f"flame-{name}.{_ENDINGS[args.format]}")
     return 0
@@ -157,59 +157,59 @@ def _refusal(url: str, code: int, body: bytes) -> DiagError:
 # --- recorded --------------------------------------------------------------------------------------------------
 
 
-def recorded(args: argparse.Namespace, rank: int | None) -> bytes:
-    """Drawn from `args.source`, as `args.format`, with `args.children`. Raises DiagError."""
+def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None) -> bytes:
+    """Drawn from what a replay of these reads, as `args.format`, with `args.children`. Raises DiagError."""
     from diag.outputs.flame import write
 
     if args.native:
         raise DiagError("recorded stacks have no native frames", hint="leave out --native, or --from", exit_code=2)
-    profile = _merged(args) if rank is None else _of_rank(args, rank)
+    profile = _merged(sources, args) if rank is None else _of_rank(sources, args, rank)
     return write(profile, args.format).encode("utf-8", "backslashreplace")
 
 
-def _of_rank(args: argparse.Namespace, rank: int) -> Profile:
+def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Profile:
     from diag.model import format_ranks
     from diag.observations import StackSample
     from diag.outputs.flame import SeriesBuilder
 
     builder = SeriesBuilder(rank, children=args.children)
     seen: set[int] = set()
-    for at, fact in _facts(args.source):
+    for at, fact in _facts(sources):
         if isinstance(fact, StackSample) and fact.rank is not None:
             seen.add(fact.rank)
             builder.add(at, fact)
     if not builder.seen:
         hint = f"it has stacks of ranks {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
-        raise DiagError(f"{args.source} has no stack of rank {rank}", hint=hint)
+        raise DiagError(f"{', '.join(map(str, sources))} has no stack of rank {rank}", hint=hint)
     return builder.profile()
 
 
-def _merged(args: argparse.Namespace) -> Profile:
+def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
     from diag.engine import Engine
     from diag.observations import RankExited, RunEnded
     from diag.outputs.flame import merged_profile
     from diag.sources.parsers import PARSERS
 
     engine = Engine(PARSERS, [])
-    for at, fact in _facts(args.source):
+    for at, fact in _facts(sources):
         if not isinstance(fact, (RankExited, RunEnded)):  # where they were last, though all have ended since
             engine.job.observe(at, fact)
     profile = merged_profile(engine, children=args.children)
     if not profile.samples:
-        raise DiagError(f"{args.source} has no stack of any rank")
+        raise DiagError(f"{', '.join(map(str, sources))} has no stack of any rank")
     return profile
 
 
-def _facts(source: Path) -> Iterator[tuple[float, Any]]:
+def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
     """What was recorded, in order, with its told time."""
     from diag.progress import Progress
-    from diag.replay import _records
+    from diag.replay import records_of
     from diag.sources.parsers import PARSERS
 
     notes: list[str] = []
     progress = Progress()
     try:
-        for record in _records([source], notes, progress=progress):
+        for record in records_of(list(sources), notes, progress):
             parser = PARSERS.get(record.source)
             for fact in parser(record) if parser is not None else ():
                 yield record.at, fact

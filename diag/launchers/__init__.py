@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from diag.launchers.secrets import redacted
 
 __all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "helps", "identify", "is_diag", "launches", "redacted", "relevant"]
 
@@ -189,36 +190,7 @@ _NAMES = frozenset({
 })
 # fmt: on
 _SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
-# https://user:PASSWORD@host, and parameters such as ?token=, ?X-Amz-Signature= and ?sig= (Azure's).
-_SECRETS_OF_URLS = re.compile(
-    r"(://[^/@\s:]*:)[^/@\s]+(?=@)"
-    r"|([?&][^=&#\s]{0,64}?(?:token|secret|sig|key|passw|credential)[^=&#\s]{0,64}=)[^&#\s]+",
-    re.IGNORECASE,
-)
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
-
-
-def redacted(words: Sequence[str]) -> list[str]:
-    """A command line as it may be kept and sent around: values of flags that look like secrets are hidden.
-
-    >>> redacted(["swift", "sft", "--hub_token", "hf_x", "--wandb_api_key=y", "--max_length", "128"])
-    ['swift', 'sft', '--hub_token', '***', '--wandb_api_key=***', '--max_length', '128']
-    >>> redacted(["--dataset", "https://me:pw@host/a.jsonl?X-Amz-Signature=b1&part=2"])
-    ['--dataset', 'https://me:***@host/a.jsonl?X-Amz-Signature=***&part=2']
-    """
-    kept: list[str] = []
-    hide = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        secret = any(part in name.upper().replace("-", "_") for part in _SECRET) and "TOKENIZ" not in name.upper()
-        if hide and not word.startswith("-"):
-            kept.append("***")
-        elif secret and equals and (word.startswith("-") or name.isidentifier()):
-            kept.append(f"{name}=***")
-        else:
-            kept.append(_SECRETS_OF_URLS.sub(r"\1\2***", word) if "://" in word else word)
-        hide = secret and not equals and word.startswith("-")
-    return kept
 
 
 def relevant(env: Environment) -> dict[str, str]:

@@ -73,9 +73,11 @@ class Events:
         self._parts: dict[str, Any] = {}
         self._rows: dict[int, Mapping[str, Any]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def close(self) -> None:
-        """The server ends: so do all streams, at once."""
+        """The server ends: so do all streams at once, and those that are asked for from now on."""
+        self._closed = True
         for mailbox in self._mailboxes:
             mailbox.close()
         if self._task is not None:
@@ -86,17 +88,23 @@ class Events:
         if len(self._mailboxes) >= MOST_LISTENERS:
             raise TooMany
         mailbox = _Mailbox()
+        stream = self._stream(mailbox)
+        await anext(stream)  # a stream that was never begun would not be told that nobody reads it
+        if self._closed:
+            mailbox.close()
+            return stream
         for part, value in self._parts.items():
             mailbox.put(part, value)
-        if self._rows:
+        if self._parts:
             mailbox.put_rows(list(self._rows.values()), whole=True)
         self._mailboxes.add(mailbox)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
-        return self._stream(mailbox)
+        return stream
 
     async def _stream(self, mailbox: _Mailbox) -> AsyncIterator[bytes]:
         try:
+            yield b""  # to listen()
             yield b"retry: 2000\n\n"
             while not mailbox.closed:
                 told = await mailbox.take()
@@ -127,9 +135,9 @@ class Events:
     def _take(self, parts: dict[str, Any], looks: int) -> None:
         first = not self._parts
         rows = parts.pop("ranks")
-        fresh = changed_rows(self._rows, rows)
-        gone = len(rows) < len(self._rows)
-        self._rows = {row["rank"]: row for row in rows}
+        before, self._rows = self._rows, {row["rank"]: row for row in rows}
+        fresh = changed_rows(before, rows)
+        gone = not before.keys() <= self._rows.keys()
         for mailbox in self._mailboxes:
             if first or gone:
                 mailbox.put_rows(rows, whole=True)

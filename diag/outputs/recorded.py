@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ class RecordedView:
     def __init__(self, engine: Engine, paths: Sequence[Path], *, beyond_loopback: bool = False) -> None:
         self.engine = engine
         self.lock = threading.RLock()
-        self.run_id = paths[0].name
+        self.run_id = "stdin" if str(paths[0]) == "-" else paths[0].resolve().name or str(paths[0])
         self.recorded = ", ".join(map(str, paths))
         self.version = diag.__version__
         self.started_at = engine.job.started_at or engine.now
@@ -40,14 +42,16 @@ class RecordedView:
         return ()
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        import asyncio
-
         from diag.commands.flame import recorded
+        from diag.replay import when_read_again
 
         if wanted.native:
             raise DiagError("recorded stacks have no native frames")
-        args = argparse.Namespace(source=self._paths[0], children=wanted.children, format=wanted.form, native=False)
-        return await asyncio.to_thread(recorded, args, place.rank)
+        for path in self._paths:
+            if why := when_read_again(path):
+                raise DiagError(why, hint="a flame graph is drawn from evidence that is read again; give a file or a folder")
+        args = argparse.Namespace(children=wanted.children, format=wanted.form, native=False)
+        return await _beside(lambda: recorded(self._paths, args, place.rank))
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         raise DiagError("this is recorded evidence: there is no process to look at",
@@ -67,3 +71,28 @@ class RecordedView:
 
     def other_ranks(self) -> list[dict[str, Any]]:
         return []
+
+
+async def _beside(work: Callable[[], bytes]) -> bytes:
+    """`work` on a thread that the end of the process does not wait for: all of a long run may be read there."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bytes] = loop.create_future()
+
+    def tell(result: bytes, error: Exception | None) -> None:
+        if done.done():  # whoever asked is gone
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        try:
+            result, error = work(), None
+        except Exception as raised:  # told to whoever asked
+            result, error = b"", raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, name="flame", daemon=True).start()
+    return await done

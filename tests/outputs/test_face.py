@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import socket
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import httpx
 import pytest
 
 from diag.outputs import events as events_module
+from diag.outputs import server as server_module
 from diag.outputs.events import MOST_LISTENERS, Events, TooMany
 from diag.outputs.http import create_app
 from diag.outputs.recorded import RecordedView
@@ -72,6 +77,47 @@ def test_recorded_flame_graph_can_be_had_again_until_others_took_its_place(recor
     assert [each.content for each in again[1:]] == [each.content for each in made[1:]]
     assert again[1].headers["content-security-policy"] == made[1].headers["content-security-policy"]
     assert "sandbox" in again[1].headers["content-security-policy"]
+
+
+def test_flame_of_several_paths_is_of_all_of_them(tmp_path: Path) -> None:
+    other = CAPTURES / "h200-live/data-hang"
+    drawn = ask(RecordedView(replay([other, HANG])[0], [other, HANG]), "/ranks/3/flame?format=collapsed")
+
+    assert (drawn.status_code, b";" in drawn.content) == (200, True), drawn.text
+
+
+@pytest.mark.parametrize("path", ["-", "pipe"])
+def test_flame_of_what_can_be_read_once_only_says_so(path: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    view = RecordedView(replay([HANG])[0], [Path("-") if path == "-" else tmp_path / path])
+    drawn = ask(view, "/ranks/2/flame")
+
+    assert drawn.status_code == 503 and "can be read once only" in drawn.json()["detail"]
+
+
+def test_end_of_the_server_does_not_wait_for_a_flame_of_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def recorded(*_: object) -> bytes:
+        reading.set()
+        go_on.wait(60)
+        return b""
+
+    monkeypatch.setattr("diag.commands.flame.recorded", recorded)
+    server = server_module.serve(RecordedView(replay([HANG])[0], [HANG]))
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as page:
+            page.sendall(b"GET /ranks/2/flame HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert reading.wait(30) and server.stop(30)
+    finally:
+        go_on.set()
+        server.stop(0)
+
+
+@pytest.mark.parametrize(("given", "called"), [(".", HANG.name), ("-", "stdin")])
+def test_recorded_run_has_a_name_however_it_was_given(given: str, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HANG)
+    assert RecordedView(replay([HANG])[0], [Path(given)]).run_id == called
 
 
 def test_timeline_of_a_rank_is_of_its_process_and_its_gpu(recorded: RecordedView) -> None:
@@ -154,6 +200,73 @@ def test_only_what_changed_is_told_again() -> None:
         ("ranks", {"whole": True, "rows": [{"rank": 0, "state": "running"}, {"rank": 1, "state": "running"}]}),
         ("ranks", {"whole": False, "rows": [{"rank": 1, "state": "hung"}]}),
     ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_rank_that_is_gone_goes_from_the_page_though_another_came_at_the_same_look() -> None:
+    async def play() -> list[tuple[str, Any]]:
+        shown = Events(Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (2, "starting"))))
+        stream = await shown.listen()
+        found = await heard(stream, 3)
+        shown.close()
+        return found
+
+    rows = [{"rank": 0, "state": "running"}, {"rank": 2, "state": "starting"}]
+    assert asyncio.run(play())[-1] == ("ranks", {"whole": True, "rows": rows})
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_comes_while_there_is_no_rank_is_told_so() -> None:
+    async def play() -> list[tuple[str, Any]]:
+        shown = Events(Looks(parts("a")))
+        await heard(await shown.listen(), 2)
+        found = await heard(await shown.listen(), 2)
+        shown.close()
+        return found
+
+    assert asyncio.run(play()) == [("report", "a"), ("ranks", {"whole": True, "rows": []})]
+
+
+@pytest.mark.usefixtures("quick")
+def test_listener_that_goes_before_its_first_byte_leaves_its_place() -> None:
+    async def play() -> None:
+        shown = Events(Looks(parts("a", (0, "running"))))
+        for _ in range(MOST_LISTENERS):
+            stream = await shown.listen()
+            await stream.aclose()  # type: ignore[attr-defined]
+        await heard(await shown.listen(), 2)
+        shown.close()
+
+    asyncio.run(play())
+
+
+def test_end_of_the_server_does_not_wait_for_a_page_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", 100)
+    view = RecordedView(replay([HANG])[0], [HANG])
+    view.recorded = "x" * (64 << 20)  # more than two sockets hold
+    server = server_module.serve(view)
+
+    def is_full() -> bool:
+        return any(one.flow.write_paused for one in server._server.server_state.connections)
+
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as page:
+            page.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            end = time.monotonic() + 60
+            while not is_full() and time.monotonic() < end:
+                time.sleep(0.01)
+            assert is_full() and server.stop(30)
+    finally:
+        server.stop(0)
+
+
+def test_who_comes_while_the_server_ends_is_told_so() -> None:
+    async def play() -> bytes:
+        shown = Events(Looks(parts("a", (0, "running"))))
+        shown.close()
+        return b"".join([chunk async for chunk in await asyncio.wait_for(shown.listen(), 10)])
+
+    assert asyncio.run(asyncio.wait_for(play(), 30)) == b"retry: 2000\n\nevent: end\ndata: {}\n\n"
 
 
 @pytest.mark.usefixtures("quick")
