@@ -165,7 +165,7 @@ def _attached_says_what_the_guide_shows(watch: subprocess.Popen[str]) -> None:
     said = ""
     for line in watch.stdout:
         said += line
-        if "culprit" in said:
+        if "hang (data_loading)" in said:
             watch.send_signal(signal.SIGINT)
             break
     said += watch.stdout.read()
