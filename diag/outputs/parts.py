@@ -18,6 +18,7 @@ from diag.state.gpustate import gpus_of_ranks
 
 __all__ = ["PARTS", "changed_rows", "own_parts", "with_others"]
 
+_MOST_PAST = 100  # findings that are over: told again with each step of the job
 PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 
 
@@ -64,9 +65,8 @@ def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
     for finding in document["findings"]:
         finding["opened_at"] = opened.get((finding["id"], finding["subject"]))
     document["sentence"] = job_sentence(document)
-    document["past"] = [
-        {**finding.to_json(), "opened_at": at, "resolved_at": over} for finding, at, over in told if over is not None
-    ]
+    past = [(finding, at, over) for finding, at, over in told if over is not None]
+    document["past"] = [{**one.to_json(), "opened_at": at, "resolved_at": over} for one, at, over in past[:_MOST_PAST]]
     document["next_command"], document["next_reason"] = next_command(engine, classes, ())
     document["job"].pop("at", None)
     return document

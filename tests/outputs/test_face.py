@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from diag.model import Change, ChangeKind
 from diag.outputs import events as events_module
 from diag.outputs import server as server_module
 from diag.outputs.events import MOST_LISTENERS, Events, TooMany
@@ -52,6 +53,15 @@ def test_nothing_changes_in_the_state_while_only_time_passes(hung: Any) -> None:
 
     assert before.pop("now") != after.pop("now")
     assert before == after
+
+
+def test_finding_that_came_and_went_all_day_does_not_fill_the_page() -> None:
+    view = RecordedView(replay([HANG])[0], [HANG])
+    [finding] = view.engine.active()
+    view.engine._past = [Change(ChangeKind.RESOLVED, finding, float(at), float(at) - 1) for at in range(1000)]
+
+    past = ask(view, "/state").json()["report"]["past"]
+    assert (len(past), past[0]["resolved_at"]) == (100, 999.0)
 
 
 def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(recorded: RecordedView) -> None:
