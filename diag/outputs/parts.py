@@ -13,7 +13,7 @@ from diag.engine import Engine, report
 from diag.outputs.classes import StackClass, stack_classes, why_no_stack
 from diag.outputs.next_step import next_command
 from diag.outputs.text import job_sentence
-from diag.outputs.view import HubView, ranks_json
+from diag.outputs.view import HubView, ranks_json, rows_of_job
 from diag.state.gpustate import gpus_of_ranks
 
 __all__ = ["PARTS", "changed_rows", "own_parts", "with_others"]
@@ -40,7 +40,7 @@ def with_others(own: dict[str, Any], view: HubView) -> dict[str, Any]:
     """The same with what this hub knows of other nodes. Called without the lock."""
     others = view.other_ranks()
     if others:
-        own["ranks"] = sorted([*own["ranks"], *map(_row, others)], key=lambda row: int(row["rank"]))
+        own["ranks"] = rows_of_job(own["ranks"], list(map(_row, others)))
     return {**own, "nodes": view.nodes()}
 
 
