@@ -151,7 +151,7 @@ class HubAmongNodes(ABC):
         if job_hub is None:
             return []
         with job_hub.lock:
-            return [row for row in ranks_json(job_hub.engine) if row["rank"] not in self.environment]
+            return ranks_json(job_hub.engine)
 
     def _is_unexplained(self) -> bool:
         """A rank died here, and the job hub names none: what this node knows by itself is better than nothing."""

@@ -23,7 +23,7 @@ from diag.engine import report
 from diag.errors import Busy, DiagError, OtherJob
 from diag.model import format_ranks
 from diag.outputs.text import dump_text
-from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, stacks_json
+from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, rows_of_job, stacks_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -116,9 +116,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main thread does,
         what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
-        others = view.other_ranks()
-        rows = sorted([*rows, *others], key=lambda row: int(row["rank"])) if others else rows
-        return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows})
+        return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, view.other_ranks())})
 
     @app.get(
         "/ranks/{rank}/stacks",

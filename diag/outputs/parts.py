@@ -13,11 +13,12 @@ from diag.engine import Engine, report
 from diag.outputs.classes import StackClass, stack_classes, why_no_stack
 from diag.outputs.next_step import next_command
 from diag.outputs.text import job_sentence
-from diag.outputs.view import HubView, ranks_json
+from diag.outputs.view import HubView, ranks_json, rows_of_job
 from diag.state.gpustate import gpus_of_ranks
 
 __all__ = ["PARTS", "changed_rows", "own_parts", "with_others"]
 
+_MOST_PAST = 100  # findings that are over: told again with each step of the job
 PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 
 
@@ -39,7 +40,7 @@ def with_others(own: dict[str, Any], view: HubView) -> dict[str, Any]:
     """The same with what this hub knows of other nodes. Called without the lock."""
     others = view.other_ranks()
     if others:
-        own["ranks"] = sorted([*own["ranks"], *map(_row, others)], key=lambda row: int(row["rank"]))
+        own["ranks"] = rows_of_job(own["ranks"], list(map(_row, others)))
     return {**own, "nodes": view.nodes()}
 
 
@@ -64,9 +65,8 @@ def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
     for finding in document["findings"]:
         finding["opened_at"] = opened.get((finding["id"], finding["subject"]))
     document["sentence"] = job_sentence(document)
-    document["past"] = [
-        {**finding.to_json(), "opened_at": at, "resolved_at": over} for finding, at, over in told if over is not None
-    ]
+    past = [(finding, at, over) for finding, at, over in told if over is not None]
+    document["past"] = [{**one.to_json(), "opened_at": at, "resolved_at": over} for one, at, over in past[:_MOST_PAST]]
     document["next_command"], document["next_reason"] = next_command(engine, classes, ())
     document["job"].pop("at", None)
     return document

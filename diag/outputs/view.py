@@ -47,6 +47,7 @@ __all__ = [
     "json_bytes",
     "rank_state",
     "ranks_json",
+    "rows_of_job",
     "stack_classes",
     "stacks_json",
 ]
@@ -182,7 +183,7 @@ class HubView(Protocol):
         ...
 
     def other_ranks(self) -> list[dict[str, Any]]:
-        """Rows as of `ranks_json` of other nodes' ranks, where this hub judges the whole job."""
+        """Rows as of `ranks_json` of all ranks of the job that other nodes may have, where this hub judges the whole job."""
         ...
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
@@ -291,6 +292,22 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def rows_of_job(own: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """This node's rows of `ranks_json` with those of other nodes, one a rank. This node knows its own best; but a rank that ended
+    here and lives elsewhere was given to another node by a restart (torchrun numbers ranks anew)."""
+    rows = {row["rank"]: row for row in own}
+    for row in others:
+        known = rows.get(row["rank"])
+        if known is None or _was_moved(known, row):
+            rows[row["rank"]] = row
+    return sorted(rows.values(), key=lambda row: int(row["rank"]))
+
+
+def _was_moved(known: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    is_another = (known["host"], known["pid"]) != (row["host"], row["pid"])
+    return is_another and known["exit"] is not None and row["exit"] is None
 
 
 def heartbeat(rank: RankState) -> float:

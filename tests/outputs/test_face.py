@@ -16,11 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
+from diag.model import Change, ChangeKind
+from diag.observations import RankExited
 from diag.outputs import events as events_module
 from diag.outputs import server as server_module
 from diag.outputs.events import MOST_LISTENERS, Events, TooMany
 from diag.outputs.http import create_app
 from diag.outputs.recorded import RecordedView
+from diag.outputs.view import ranks_json
 from diag.replay import replay
 from tests.outputs.test_http import ask
 
@@ -52,6 +55,31 @@ def test_nothing_changes_in_the_state_while_only_time_passes(hung: Any) -> None:
 
     assert before.pop("now") != after.pop("now")
     assert before == after
+
+
+def test_rank_that_a_restart_gave_to_another_node_is_shown_where_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = RecordedView(replay([HANG])[0], [HANG])
+    others = [{**row, "host": "node-b", "pid": 1} for row in ranks_json(view.engine) if row["rank"] in (2, 3)]
+    late = [row for row in ranks_json(view.engine) if row["rank"] == 1]  # what the job hub heard of a rank before it died here
+    for number in (1, 3):
+        rank = view.engine.job.ranks[number]
+        rank.exit, rank.exited_at = RankExited(number, rank.placement.pid, 1, None, "waited"), view.engine.now
+    monkeypatch.setattr(view, "other_ranks", lambda: [*others, *late, {**others[0], "rank": 4}])
+
+    for path in ("/state", "/ranks"):
+        rows = {row["rank"]: row for row in ask(view, path).json()["ranks"]}
+        assert list(rows) == [0, 1, 2, 3, 4], path
+        assert (rows[3]["host"], rows[3]["exit"]) == ("node-b", None)
+        assert (rows[1]["exit"]["code"], rows[2]["host"]) == (1, rows[0]["host"])
+
+
+def test_finding_that_came_and_went_all_day_does_not_fill_the_page() -> None:
+    view = RecordedView(replay([HANG])[0], [HANG])
+    [finding] = view.engine.active()
+    view.engine._past = [Change(ChangeKind.RESOLVED, finding, float(at), float(at) - 1) for at in range(1000)]
+
+    past = ask(view, "/state").json()["report"]["past"]
+    assert (len(past), past[0]["resolved_at"]) == (100, 999.0)
 
 
 def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(recorded: RecordedView) -> None:
