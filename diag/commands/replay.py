@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag.errors import DiagError
+
 if TYPE_CHECKING:
     from diag.engine import Engine
 
 __all__ = ["add", "run"]
-
-_PORT = 9095  # as the setting `port` has it
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.serve and (args.host is not None or args.port is not None):
+        raise DiagError("--host and --port are of the page", hint="add --serve", exit_code=2)
+    if args.serve and (args.json or args.changes):
+        raise DiagError("--serve shows a page and prints no report", hint="leave out --json and --changes, or --serve",
+                        exit_code=2)
     from diag.engine import report
     from diag.language import language_for
     from diag.model import found
@@ -74,19 +79,21 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     from diag.outputs.recorded import RecordedView
     from diag.outputs.server import PortTaken, serve
     from diag.outputs.text import job_sentence
+    from diag.settings import load
 
-    host = args.host or "127.0.0.1"
-    view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host))
+    settings = load(host=args.host, port=args.port)
+    host = settings.host or "127.0.0.1"
+    view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host), token=settings.token)
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before the server's threads, which would take them otherwise
     try:
-        server = serve(view, host, _PORT if args.port is None else args.port)
+        server = serve(view, host, settings.port, certificate=settings.tls_cert, key=settings.tls_key)
     except PortTaken:
         if args.port is not None:
             raise
-        server = serve(view, host, 0)
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    print(job_sentence(report(engine)))
-    word = f" (any user name, password {view.token})" if view.token else ""
+        server = serve(view, host, 0, certificate=settings.tls_cert, key=settings.tls_key)
+    print(job_sentence(report(engine)), flush=True)
+    word = f" (any user name, password {view.token})" if view.token and not settings.token else ""
     print(f"diag: page {server.url}{word}; Ctrl-C ends it", file=sys.stderr, flush=True)
     signal.sigwait(signals)
     server.stop()

@@ -26,7 +26,9 @@ class RecordedView:
 
     takes_digests = False
 
-    def __init__(self, engine: Engine, paths: Sequence[Path], *, beyond_loopback: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, paths: Sequence[Path], *, beyond_loopback: bool = False, token: str | None = None
+    ) -> None:
         self.engine = engine
         self.lock = threading.RLock()
         self.run_id = "stdin" if str(paths[0]) == "-" else paths[0].resolve().name or str(paths[0])
@@ -34,7 +36,7 @@ class RecordedView:
         self.version = diag.__version__
         self.started_at = engine.job.started_at or engine.now
         self.counters = Counters(records_total=engine.records, log_lines_total=engine.job.log_lines)
-        self.token = secrets.token_urlsafe(24) if beyond_loopback else None
+        self.token = token or (secrets.token_urlsafe(24) if beyond_loopback else None)
         self.bound_beyond_loopback = beyond_loopback
         self._paths = paths
 
