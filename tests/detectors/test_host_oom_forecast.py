@@ -395,6 +395,16 @@ def test_memory_that_grows_on_the_host_is_not_called_the_jobs_own() -> None:
     assert found.summary.startswith("memory of the host (of all that runs on it) grows") and "another job" in found.advice
 
 
+def test_another_program_that_begins_on_a_host_with_room_is_no_leak() -> None:
+    # the bundled job beside a test suite on a host of 23.5 GiB, 2026-11-22: 6.4 GiB needed, "the limit is met in 7 min"
+    story = Story([HostOomForecastDetector()])
+    for number in range(1, 200):
+        story.tell(HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0), Iteration(None, number, 1000, "x"))
+        story.wait(1.0)
+
+    assert story.findings() == []
+
+
 def test_interval_of_saves_is_read_where_a_script_around_the_launcher_hides_it() -> None:
     job = Job(limit=48 * GIB)
     story = job.story

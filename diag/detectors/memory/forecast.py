@@ -18,6 +18,8 @@ _GIB = 1 << 30
 _WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
+# Ours: below it, what grows is as well another program that has begun beside the job (a build, a second job) as a leak.
+_HOST_SHARE = 0.5
 _STAYS = 0.05  # of the rise: less is the readings' own spread
 
 
@@ -54,7 +56,7 @@ class HostOomForecastDetector:
         self._grave = None
         for limit in job.save_memory.fresh():
             left = limit.seconds_to_limit(now, job)
-            if left is not None and left < _LEAK_SECONDS:
+            if left is not None and left < _LEAK_SECONDS and not _is_of_others(limit):
                 yield self._of_leak(now, job, limit, left)
                 return
 
@@ -112,6 +114,12 @@ class HostOomForecastDetector:
             evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
             holds_seconds=60.0,
         )
+
+
+def _is_of_others(limit: LimitMemory) -> bool:
+    """Whether growth may well be that of other programs of a host which has room."""
+    total = limit.series.limit
+    return limit.path == HOST and total is not None and limit.series.points[-1].needed < _HOST_SHARE * total
 
 
 def estimated(job: JobState) -> int | None:
