@@ -92,9 +92,11 @@ def load(**flags: Any) -> Settings:
         ) from None
     except (ValueError, OSError) as error:  # a diag.toml that is no TOML, or not ours to read
         raise DiagError(f"diag.toml cannot be read: {error}", hint="mend or remove it", exit_code=2) from None
-    if settings.token is None and settings.token_file is not None:
-        return settings.model_copy(update={"token": _read_token(settings.token_file)})
-    return settings
+    if settings.token is not None and settings.token.strip():
+        return settings
+    # `DIAG_TOKEN=` as an optional secret leaves it: no token was given, and none that is empty may ever count.
+    token = _read_token(settings.token_file) if settings.token_file is not None else None
+    return settings.model_copy(update={"token": token})
 
 
 def _told(item: Mapping[str, Any]) -> str:

@@ -91,3 +91,13 @@ def test_settings_do_not_change_and_every_one_says_what_it_is() -> None:
     with pytest.raises(Exception, match="frozen"):
         settings.port = 1
     assert all(field.description for field in Settings.model_fields.values())
+
+
+@pytest.mark.parametrize("word", ["", "  "])
+def test_empty_token_is_none_and_leaves_the_file_to_be_read(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIAG_TOKEN", word)
+    assert load().token is None
+
+    (tmp_path / "token").write_text("of-the-file\n")
+    monkeypatch.setenv("DIAG_TOKEN_FILE", str(tmp_path / "token"))
+    assert load().token == "of-the-file"
