@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 INJECT = ROOT / "diag" / "inject"
@@ -64,7 +67,13 @@ class Target:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.kill()
+        """Its children too: a DataLoader worker outlives its parent by seconds, and for ever where it does not look."""
+        family = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = psutil.Process(self.process.pid).children(recursive=True)
+        for process in (*family, self.process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
