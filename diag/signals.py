@@ -186,13 +186,18 @@ class Forwarder:
         self._marks: list[tuple[float, Mark]] = []
         self._stop_until = 0.0
         self._closing = False
+        self._ends: set[int] = set()  # of the signals by which others end a job, those that came
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """CMD has ended: from now on signals act on diag itself. Call it from the main thread, before the output is drained."""
+        """CMD has ended: from now on signals act on diag itself. Call it from the main thread, before the output is drained.
+
+        But not the one again by which the job was ended: Slurm's scancel sends SIGTERM twice (its daemon and srun), and the
+        second would cut off the last checks and the evidence. Whoever means it sends SIGKILL some seconds later, or Ctrl-C.
+        """
         self._closing = True
         if self._thread.is_alive():
             signal.pthread_kill(self._thread.ident or 0, signal.SIGWINCH)
@@ -203,7 +208,7 @@ class Forwarder:
             pass
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._prepared.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._prepared.mask | self._ends)
 
     def _run(self) -> None:
         while True:
@@ -219,6 +224,8 @@ class Forwarder:
             self._take(Mark(info.si_signo, info.si_code, info.si_pid, info.si_uid))
 
     def _take(self, mark: Mark) -> None:
+        if mark.signo in (signal.SIGTERM, signal.SIGHUP):
+            self._ends.add(mark.signo)
         to_group = self._came_to_group(mark)
         forwarded = not to_group and self._target.send_signal(mark.signo)
         self._on_signal(mark.signo, forwarded)

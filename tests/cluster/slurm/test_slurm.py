@@ -88,7 +88,7 @@ def test_healthy_job_that_is_cancelled_has_no_finding(submit: Submit, cluster: C
     assert job.ended(60)[0] == "CANCELLED"
     job.until(lambda: not job.processes(), 30)
     assert changes(job) == []
-    assert run_json(job)["ended"]
+    assert run_json(job)["ended"], job.log
 
 
 def test_two_nodes_meet_with_no_flag_in_the_command(submit: Submit) -> None:
