@@ -38,6 +38,34 @@ def test_node_without_any_answer_is_gone(answer: str) -> None:
     assert "gpu-2 (node 2) with rank 2" in found.summary and "last heard" in found.evidence[0].excerpt
 
 
+def test_ranks_of_a_node_that_nobody_told_of_are_those_that_are_left() -> None:
+    """The hub that took over knew the node from before its ranks were found."""
+    reports = Reports()
+    reports.hear(0, nodes=3, ranks=(), world_size=3)
+    reports.hear(1, nodes=3, world_size=3)
+    reports.hear(2, nodes=3, world_size=3)
+    silence_of(reports, {0}, 3)
+    reports.probe(0, "timeout")
+    reports.wait(2.0)
+
+    found = reports.the("node-failure")
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("node_unreachable", (0,), (1, 2))
+
+
+def test_ranks_are_not_guessed_where_two_nodes_told_none() -> None:
+    reports = Reports()
+    for number in range(4):
+        reports.hear(number, nodes=4, world_size=4, ranks=() if number < 2 else None)
+    silence_of(reports, {0, 1}, 4)
+    reports.probe(0, "timeout")
+    reports.wait(2.0)
+
+    found = reports.the("node-failure")
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("node_unreachable", (), (2, 3))
+
+
 @pytest.mark.parametrize("answer", ["refused", "connected"])
 def test_node_whose_host_answers_has_lost_only_its_hub(answer: str) -> None:
     reports = job_of(3)

@@ -88,7 +88,21 @@ def _ends_well(job: JobState, speaking: Sequence[NodeState]) -> bool:
 
 def _ranks(nodes: Sequence[NodeState], job: JobState) -> tuple[int, ...]:
     ids = {node.digest.run_id for node in nodes}
-    return tuple(sorted(rank.rank for rank in job.ranks.values() if rank.node in ids))
+    known = [rank.rank for rank in job.ranks.values() if rank.node in ids]
+    return tuple(sorted(known + _ranks_left(ids, job)))
+
+
+def _ranks_left(ids: set[str], job: JobState) -> list[int]:
+    """A hub that took over may have been told of the node, and not yet of the ranks found there: where all other nodes told
+    theirs, what is left of the world size are they."""
+    current = job.cluster.current()
+    homes = {rank.node for rank in job.ranks.values()}
+    empty = [node.digest.run_id for node in current if node.digest.run_id not in homes]
+    left = sorted(set(range(job.world_size)) - set(job.ranks))
+    share = job.world_size // max(len(current), 1)
+    if len(empty) != 1 or empty[0] not in ids or len(current) < job.cluster.expected() or len(left) != share:
+        return []
+    return left
 
 
 def _finding(nodes: list[NodeState], job: JobState, cause: str, severity: Severity) -> Finding:
