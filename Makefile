@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: help demo test test-faces test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench lint types check system-packages package clean
+.PHONY: help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -44,10 +44,13 @@ demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says 
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag.job.demo
 
 test: $(VENV)/.job system-packages lint types ## all but the suites below, which have targets of their own; under 15 minutes on 2 cores
-	$(PYTEST) -m "not matrix and not vm and not cluster and not faces" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
+	$(PYTEST) -m "not matrix and not vm and not cluster and not faces and not hardening" --doctest-modules diag tests -n $(WORKERS) --dist loadgroup
 
 test-faces: $(VENV)/.job system-packages ## the page in Chromium, diag top, the terminal, documentation and its commands (some 6 minutes)
 	$(PYTEST) -m faces tests -n $(WORKERS) --dist loadgroup
+
+test-hardening: $(VENV)/.job system-packages ## what is done to diag itself, in short: faults, hostile input, secrets, a soak (some 5 minutes)
+	$(PYTEST) -m hardening tests -n $(WORKERS) --dist loadgroup
 
 # The kernel and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
 vm-packages:
@@ -99,6 +102,19 @@ docs-serve: $(VENV)/.diag ## the same on http://127.0.0.1:8000, anew at each cha
 
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
+
+# Longer runs of what `make test-hardening` does in short; each writes its table or pictures into build/.
+harm: $(VENV)/.job ## hundreds of faults done to diag itself at random moments of a job, by seed, as a table
+	$(BIN)/python -m tests.harm --workers $(WORKERS) --seeds 20
+
+fuzz: $(VENV)/.diag ## hostile input for every reader, and for the HTTP API, for half an hour
+	$(BIN)/python -m tests.fuzz --seconds 1800
+
+soak: $(VENV)/.diag ## an hour of a busy simulated node, and a day on a told clock: memory, files, threads, disk
+	$(BIN)/python -m tests.soak
+
+audit: $(VENV)/.diag ## known faults of the packages that diag needs (asks a public database)
+	$(BIN)/python -m tests.security.audit
 
 # Goes on where it was cut off; rm build/gauntlet.jsonl begins anew. NVRX: a folder with nvidia_resiliency_ext (docs/gauntlet.md).
 gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfrtrace (and NVRX=DIR) say of the same hangs (over an hour)

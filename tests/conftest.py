@@ -21,6 +21,7 @@ _ENDING_SECONDS = 20.0
 
 
 _FACES = ("browser", "top", "site", "guide", "cli")
+_HARDENING = ("fuzz", "harm", "security", "soak")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,10 +62,12 @@ def small_cgroup() -> Iterator[Path]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What people see has a target of its own (`make test-faces`)."""
+    """What people see has a target of its own (`make test-faces`), and what is done to diag itself (`make test-hardening`)."""
     folder = Path(item.path).relative_to(CAPTURES.parent) if CAPTURES.parent in Path(item.path).parents else Path()
     if folder.parts and folder.parts[0] in _FACES:
         item.add_marker("faces")
+    elif folder.parts and folder.parts[0] in _HARDENING:
+        item.add_marker("hardening")
 
 
 @pytest.hookimpl(trylast=True)
