@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--gpus", type=int, required=True, help="of this machine; drills of fewer run side by side")
     p.add_argument("--overhead", type=int, default=0, metavar="STEPS", help="paired runs of so many steps on two GPUs each")
     p.add_argument("--rounds", type=int, default=2, help="of paired runs (default 2)")
+    p.add_argument("--pairs", type=int, default=10, help="of blocks with diag on and off, in each run under diag (default 10)")
     p.add_argument("--keep", type=Path, default=Path("build/gpu"), metavar="DIR")
     return p
 
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rows:
         say(drills_table(rows))
     if options.overhead:
-        found = paired(options.gpus // 2, options.overhead, options.rounds, options.keep, say)
+        found = paired(options.gpus // 2, options.overhead, options.rounds, options.keep, say, options.pairs)
         (options.keep / "overhead.json").write_text(json.dumps(found, indent=1))
         say(overhead_table(found))
     return 0 if all(row["ok"] for row in rows) else 1

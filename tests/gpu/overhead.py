@@ -29,15 +29,18 @@ _LAST_WORDS_SECONDS = 10.0  # for diag to see why, after a process of it was gon
 _SWITCHED_PAIRS, _BLOCK_SECONDS = 10, 2.0
 
 
-def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """On each pair of GPUs runs alone and under diag take turns; neighbours run the other way at the same time."""
+def paired(  # noqa: PLR0917 - one caller, the command line
+    slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str], None], blocks_each: int = _SWITCHED_PAIRS
+) -> dict[str, Any]:
+    """On each pair of GPUs runs alone and under diag take turns; neighbours run the other way at the same time. At the end of
+    each run under diag it is stopped and continued in `blocks_each` pairs of blocks."""
     lock, measured = threading.Lock(), []
     found: dict[str, Any] = {"pairs": [], "switched": []}
 
     def one(slot: int, number: int, with_diag: bool) -> None:
         gpus = [2 * slot, 2 * slot + 1]
         kept = keep / f"overhead-{slot}-{number}"
-        walls, blocks = _run(gpus, 29800 + 10 * slot + number, steps, with_diag, kept)
+        walls, blocks = _run(gpus, 29800 + 10 * slot + number, steps, with_diag, kept, blocks_each)
         with lock:
             measured.append((slot, number // 2, with_diag, walls))
             if with_diag:
@@ -64,12 +67,14 @@ def paired(slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str],
     return found
 
 
-def _run(gpus: Sequence[int], port: int, steps: int, with_diag: bool, kept: Path) -> tuple[list[float], dict[str, Any]]:
+def _run(  # noqa: PLR0917 - one caller, above
+    gpus: Sequence[int], port: int, steps: int, with_diag: bool, kept: Path, blocks_each: int = _SWITCHED_PAIRS
+) -> tuple[list[float], dict[str, Any]]:
     """Seconds of each step of rank 0 behind the warm-up. What job and diag said of a run that went wrong is in `kept`."""
     with tempfile.TemporaryDirectory(prefix="go-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
-            walls, blocks = _measured(gpus, port, steps, with_diag, folder)
+            walls, blocks = _measured(gpus, port, steps, with_diag, folder, blocks_each)
         except Exception:
             keep_evidence(folder, kept)
             raise
@@ -78,7 +83,9 @@ def _run(gpus: Sequence[int], port: int, steps: int, with_diag: bool, kept: Path
         return walls, blocks
 
 
-def _measured(gpus: Sequence[int], port: int, steps: int, with_diag: bool, folder: Path) -> tuple[list[float], dict[str, Any]]:
+def _measured(  # noqa: PLR0917 - one caller, above
+    gpus: Sequence[int], port: int, steps: int, with_diag: bool, folder: Path, blocks_each: int
+) -> tuple[list[float], dict[str, Any]]:
     path = os.pathsep.join(filter(None, [str(_IN_RANKS), os.environ.get("PYTHONPATH")]))
     variables = {**environment(gpus, port, folder), "ITERS": "1000000", "SAVE_STEPS": "1000000", "GLOBAL_BATCH": "2"}
     changed = {"PYTHONPATH": path, **variables}
@@ -93,7 +100,7 @@ def _measured(gpus: Sequence[int], port: int, steps: int, with_diag: bool, folde
         if run is None:
             return walls, {}
         try:
-            blocks = switch(processes(run), _SWITCHED_PAIRS, _BLOCK_SECONDS)
+            blocks = switch(processes(run), blocks_each, _BLOCK_SECONDS)
         except NotReady as error:
             with contextlib.suppress(AssertionError):  # the job goes on: then diag lost a process and goes on, too
                 run.until(lambda: run.process.poll() is not None, _LAST_WORDS_SECONDS)
