@@ -266,7 +266,7 @@ class Member:
         """Where the job hub may be, best first. Who was never told of anybody has only the address of the rendezvous."""
         found: list[str] = []
         if self.nodes.address:  # of node 0 its own: another that calls itself node 0 by mistake is told by asking
-            found.append(_url(self._scheme, self.nodes.address, self._peer_port))
+            found.append(_url(self._scheme, self.nodes.address, self._port_of_first() or self._peer_port))
         if self.nodes.node_rank == 0:
             found.append("self")
         if not self._ever:
@@ -278,6 +278,11 @@ class Member:
         )
         found += ["self" if entry["run_id"] == self._me.run_id else str(entry["url"]) for entry in by_rank]
         return list(dict.fromkeys(filter(None, found)))
+
+    def _port_of_first(self) -> int | None:
+        """Of node 0's hub, where the user's list of nodes tells it: not all of them need have this one's."""
+        nodes = self.nodes
+        return nodes.hub_ports[0] if nodes.hub_ports and nodes.hosts and nodes.hosts[0] == nodes.address else None
 
     def _try(self, url: str, *, leaving: bool = False) -> bool:
         detail = 1 if self._hub.closer or self.detail_wanted or leaving else 0

@@ -316,7 +316,9 @@ class _Guard:
         if status == 401 and scope["path"] == "/digests" and scope.get("client"):
             self._view.refuse_digest(_plain_address(scope["client"][0]))
         body = json_bytes({"detail": detail})
-        extra = [(b"www-authenticate", b'Bearer realm="diag", Basic realm="diag"')] if status == 401 else []
+        # A line each: Chromium reads one challenge a line, and asks nobody for a password where the first is Bearer.
+        challenges = (b'Basic realm="diag", charset="UTF-8"', b'Bearer realm="diag"') if status == 401 else ()
+        extra = [(b"www-authenticate", challenge) for challenge in challenges]
         start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
         await send_with_headers({"type": "http.response.start", "status": status, "headers": start})
         await send({"type": "http.response.body", "body": body})

@@ -1,7 +1,7 @@
 """A job without torch, for tests: `python stuck_ranks.py RANKS STEPS` starts its ranks, which train STEPS steps of 0.1 s.
 
 Then the last rank is stopped by a signal and the others wait for it. Where UNTIL names a file, they train until it is there
-instead, and end well.
+instead, and end well. NODE_RANK and NNODES: these are the ranks of one node of several.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ def main() -> int:
     if "RANK" in os.environ:
         rank_main(int(os.environ["RANK"]), world, steps, os.environ.get("UNTIL", ""))
         return 0
+    node, nodes = int(os.environ.get("NODE_RANK", "0")), int(os.environ.get("NNODES", "1"))
     children = [
         subprocess.Popen(
             [sys.executable, "-u", *sys.argv],
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)},
+            env={**os.environ, "RANK": str(node * world + rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(nodes * world),
+                 "LOCAL_WORLD_SIZE": str(world), "GROUP_RANK": str(node)},
         )
         for rank in range(world)
     ]

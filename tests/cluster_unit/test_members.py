@@ -58,11 +58,13 @@ class OneNode:
         return self
 
     def join(self, first: OneNode, count: int, ca: Path | None = None) -> None:
-        nodes = JobNodes(count, self.number, "127.0.0.1", 29500)
+        self.join_as(JobNodes(count, self.number, "127.0.0.1", 29500), first.port, ca)
+
+    def join_as(self, nodes: JobNodes, peer_port: int, ca: Path | None = None) -> None:
         assert self.hub.token is not None
         self.hub.member = Member(
             self.hub, nodes, self.port, Sender(self.hub.token, ca), self.hub._collector, self.said.append,
-            clock=self.hub._clock, scheme="https" if self.tls else "http", peer_port=first.port,
+            clock=self.hub._clock, scheme="https" if self.tls else "http", peer_port=peer_port,
         )  # fmt: skip
         self.hub.member.start()
 
@@ -157,6 +159,22 @@ def test_hub_at_the_rendezvous_judges_and_the_next_takes_over_until_it_is_back(m
         assert not nodes[1].member.is_job_hub
     finally:
         again.die()
+
+
+def test_hub_is_found_at_the_port_that_the_list_of_nodes_gives_it(tmp_path: Path) -> None:
+    """DIAG_NODES=gpu1:9100,gpu2:9200: this node's own port is not node 0's."""
+    nodes = [OneNode(number, tmp_path).start() for number in range(2)]
+    hosts, ports = ("127.0.0.1", "127.0.0.1"), (nodes[0].port, nodes[1].port)
+    try:
+        for node in nodes:
+            given = JobNodes(2, node.number, "127.0.0.1", 29500, hosts=hosts, hub_ports=ports)
+            node.join_as(given, peer_port=node.port)
+
+        until(lambda: [node.judged_by() for node in nodes] == ["node-0", "node-0"], *nodes)
+        assert nodes[1].member.job_hub is None  # it never took itself for node 0
+    finally:
+        for node in nodes:
+            node.die()
 
 
 def test_dump_of_one_node_has_all_nodes_and_says_why_one_is_missing(make: Callable[..., list[OneNode]]) -> None:
