@@ -229,12 +229,12 @@ def _advice(cause: str, rank: RankState, explained: str) -> str:
     if cause in ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"):
         return (
             "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
-            "(bus error: /dev/shm full)."
+            "(bus error: /dev/shm full, or a mapped file that got shorter or lies on a full disk)."
         )
     if cause == "dataloader_worker_killed":
         return (
-            "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm. Lower "
-            "--dataloader_num_workers or raise the limit."
+            "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm (a bus error also by a "
+            "mapped file that got shorter). Lower --dataloader_num_workers or raise the limit."
         )
     if explained:
         return f"The {explained} finding says why rank {rank.rank} failed and what to change. The other ranks' errors follow."

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.observations import CgroupMemory, HostMemory, LimitsSeen, LogLine, SharedMemory
+from diag.observations import CgroupMemory, DiskSpace, HostMemory, LimitsSeen, LogLine, SharedMemory
 from tests.facts import Story, pid_of, process, tree
 
 MIB = 1 << 20
@@ -62,6 +62,63 @@ def test_bus_error_of_a_rank_with_a_small_shm_is_its_end_and_with_a_big_one_is_n
                       if one.id == "shm-too-small"])
 
     assert found == [[("exhausted", (1,), "critical")], []]
+
+
+@pytest.mark.parametrize("size", [16 * MIB, 64 * MIB, 512 * MIB])
+def test_bus_error_beside_a_small_shm_that_nobody_saw_full_is_laid_to_it_with_medium_confidence(size: int) -> None:
+    for code, number in ((None, 7), (135, None)):  # the kernel's word, and a shell's
+        story = Story()
+        story.tell(SharedMemory(0, size, size - 4 * MIB))  # rank 1 died before its own was read
+        story.wait(2.0)
+        story.exit(1, code=code, signal=number)
+        story.wait(5.0)
+
+        told = story.the("shm-too-small")
+        assert (told.cause, told.ranks, told.confidence.value) == ("exhausted", (1,), "medium")
+
+
+@pytest.mark.parametrize("highest, told", [(0.7, []), (0.9, ["shm-too-small"])])
+def test_bus_error_beside_a_big_shm_counts_only_where_that_was_nearly_full_once(highest: float, told: list[str]) -> None:
+    story = Story()
+    size = 8 << 30
+    story.tell(SharedMemory(1, size, round(size * (1 - highest))), SharedMemory(1, size, size))
+    story.wait(2.0)
+    story.exit(1, signal=7)
+    story.wait(5.0)
+
+    assert [one.id for one in story.findings() if one.id == "shm-too-small"] == told
+    assert story.the("rank-died").cause == "signal_7"
+
+
+def test_bus_error_beside_a_full_temporary_disk_is_not_laid_to_shm() -> None:
+    story = Story()
+    story.tell(SharedMemory(1, 128 * MIB, 128 * MIB), DiskSpace(None, "/tmp", "tmp", 1 << 30, 4096))
+    story.wait(2.0)
+    story.exit(1, signal=7)
+    story.wait(5.0)
+
+    assert "shm-too-small" not in {one.id for one in story.findings()}
+
+
+# torch 2.13 says so of any bus error of a worker, also where a file of the data that is mapped got shorter
+_GUESS = ("[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's "
+          "workers are out of shared memory. Please try to raise your shared memory limit.")
+
+
+@pytest.mark.parametrize("size, told", [(64 * MIB, "medium"), (256 * MIB, "medium"), (64 << 30, None), (0, "medium")])
+def test_pytorchs_guess_at_a_workers_bus_error_is_weighed_with_what_was_read_of_shm(size: int, told: str | None) -> None:
+    story = Story()
+    if size:
+        story.tell(*(SharedMemory(rank, size, size // 2) for rank in (0, 1)))
+    story.wait(2.0)
+    story.tell(LogLine(None, "stderr", "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
+                       "shared memory (shm)."), LogLine(1, "stderr", _GUESS))
+    story.exit(1, code=1)
+    story.wait(5.0)
+
+    found = {one.id: one for one in story.findings()}
+    assert (found["shm-too-small"].confidence.value if "shm-too-small" in found else None) == told
+    assert told or found["dataloader-worker-died"].cause == "killed_by_signal"
 
 
 def test_docker_default_shm_with_dataloader_workers_is_warned_before_the_crash() -> None:

@@ -19,7 +19,15 @@ _MIB = 1 << 20
 # docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
 _SHM_TOO_SMALL_BYTES = 64 * _MIB
 _SHM_NEARLY_FULL = 0.95
+# It fills between two readings, and what filled it is gone with the rank: a bus error is laid to one that was never this far from
+# full, or is so small that a batch or a segment of NCCL more is enough. Ours.
+_SHM_AMPLE_BYTES, _SHM_AMPLE_RATIO = 1 << 30, 0.80
+_DISK_FULL_BYTES = 16 * _MIB  # same as disk-full
+_BUS_ERROR_CODE = 128 + signal.SIGBUS  # as a shell between the launcher and the rank tells it
 _FD_NEARLY_FULL = 0.90
+
+
+_Hits = dict[int | None, tuple[float, str]]  # when, and the line, by rank
 
 
 class _FirstLine:
@@ -29,9 +37,9 @@ class _FirstLine:
         self._pattern = re.compile(pattern)
         self._literals = literals
         self._above: dict[int | None, deque[str]] = {}
-        self._sure: dict[int | None, tuple[float, str]] = {}  # under a traceback, or of torch's hook or NCCL
-        self._last: dict[int | None, tuple[float, str]] = {}  # the last that may be a word in the data as well
-        self.hits: dict[int | None, tuple[float, str]] = {}
+        self._sure: _Hits = {}  # under a traceback, or of torch's hook or NCCL
+        self._last: _Hits = {}  # the last that may be a word in the data as well
+        self.hits: _Hits = {}
 
     def observe(self, at: float, fact: Observation) -> None:
         if not isinstance(fact, LogLine) or fact.bar:
@@ -54,74 +62,75 @@ class _FirstLine:
             if rank not in self.hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
                 self.hits[rank] = (at, text)
 
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(sorted(rank for rank in self.hits if rank is not None))
-
-    def evidence(self) -> tuple[Evidence, ...]:
-        return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(self.hits.items())[:3])
-
-    def first_at(self) -> float:
-        return min(at for at, _ in self.hits.values())
-
 
 class ShmDetector:
     """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its segments.
 
     Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full; a rank's end by
-    SIGBUS where it is small or full.
+    SIGBUS, or PyTorch's words for that of a worker, where it is full or not above 1 GiB.
 
     What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on /dev/shm.
 
-    False alarms: a small /dev/shm that nothing uses is reported only as info.
+    False alarms: a small /dev/shm that nothing uses is reported only as info. A bus error is also what a mapped file gives that
+    got shorter or lies on a full disk: it counts for nothing here where /dev/shm is above 1 GiB and was never seen 80 % full, nor
+    beside a full disk, and is told with medium confidence where nobody saw /dev/shm full.
     """
 
     name = "shm-too-small"
 
     def __init__(self) -> None:
-        # torch 2.13 DataLoader, torch/utils/data/_utils/signal_handling.py:
-        #   ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
-        #   RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's
-        #   workers are out of shared memory. Please try to raise your shared memory limit.
         # torch 2.13, aten/src/ATen/MapAllocator.cpp:
         #   RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)
         # NCCL 2.28.9, captured on 2 x H200 with /dev/shm of 4 MB, 2026-11-20:
         #   ... NCCL WARN Error while creating shared memory segment /dev/shm/nccl-8mU5qJ (size 9637888), error: ...
         self._lines = _FirstLine(
-            r"insufficient shared memory|out of shared memory|unable to (?:write to|resize) file </torch_"
-            r"|unable to (?:allocate|mmap) .*shm|creating shared memory segment /dev/shm",
+            r"unable to (?:write to|resize) file </torch_|unable to (?:allocate|mmap) .*shm"
+            r"|creating shared memory segment /dev/shm",
             ("shared memory", "</torch_", "/dev/shm"),
         )
-
-        self._filled: set[int] = set()  # ranks that saw it nearly full: the lines do not always tell whose they are
+        # torch 2.13 DataLoader, torch/csrc/DataLoader.cpp, says these of every bus error of a worker:
+        #   ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
+        #   RuntimeError: DataLoader worker (pid 1234) is killed by signal: Bus error. It is possible that dataloader's
+        #   workers are out of shared memory. Please try to raise your shared memory limit.
+        self._guesses = _FirstLine(r"insufficient shared memory|out of shared memory", ("shared memory",))
+        self._highest: dict[int, float] = {}  # by rank, the share that was used
 
     def observe(self, at: float, fact: Observation) -> None:
         self._lines.observe(at, fact)
-        if (isinstance(fact, SharedMemory) and fact.rank is not None and fact.size_bytes
-                and 1 - fact.available_bytes / fact.size_bytes >= _SHM_NEARLY_FULL):
-            self._filled.add(fact.rank)
+        self._guesses.observe(at, fact)
+        if isinstance(fact, SharedMemory) and fact.rank is not None and fact.size_bytes:
+            used = 1 - fact.available_bytes / fact.size_bytes
+            self._highest[fact.rank] = max(used, self._highest.get(fact.rank, 0.0))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        self._lines.judge(job, likely=bool(self._filled))
+        filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
+        self._lines.judge(job, likely=bool(filled))
+        self._guesses.judge(job, likely=bool(filled))
         full = [rank for rank in job.ranks.values() if rank.shm and rank.shm.size_bytes
                 and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL]
         small = [rank for rank in job.ranks.values() if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES]
-        bus = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGBUS
-               and (rank in full or rank in small or rank.rank in self._filled)]
-        if not (self._lines.hits or full or small):
+        elsewhere = not filled and _disk_is_full(job)
+        bus = [rank for rank in job.ranks.values() if _of_bus_error(rank) and not elsewhere
+               and any(not self._is_ample(of) for of in _with_reading([rank], job))]
+        guesses = {} if elsewhere else {
+            rank: said for rank, said in self._guesses.hits.items() if self._may_be_full(rank, job)
+        }
+        hits = {**guesses, **self._lines.hits}
+        if not (hits or full or small or bus):
             return
-        crashed = bool(self._lines.hits or bus)
-        shown = next(iter(full or small), None)
+        crashed = bool(hits or bus)
+        shown = next(iter(full or small or [of for rank in bus for of in _with_reading([rank], job)]), None)
         size = f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free" if (
             shown and shown.shm) else "/dev/shm ran out"
-        if bus and not self._lines.hits:
+        if bus and not hits:
             # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word from anybody.
             ranks, severity = tuple(sorted(rank.rank for rank in bus)), Severity.CRITICAL
             text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
             since = min(rank.exited_at or now for rank in bus)
         elif crashed:
-            ranks, severity = self._lines.ranks() or tuple(sorted(self._filled)), Severity.CRITICAL
+            ranks, severity = _ranks(hits) or tuple(sorted(filled)), Severity.CRITICAL
             text = f"shared memory ran out{_of(ranks)}: {size}"
-            since = self._lines.first_at()
+            since = _first_at(hits)
         elif full:
             ranks, severity = tuple(sorted(rank.rank for rank in full)), Severity.WARNING
             text, since = f"{size}: the next batch of a DataLoader worker may not fit", now
@@ -132,16 +141,26 @@ class ShmDetector:
             text, since = f"{size}: too small for DataLoader workers and for NCCL", now
         yield Finding(
             id="shm-too-small", subject=JOB, severity=severity,
-            confidence=Confidence.HIGH if self._lines.hits or full else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if self._lines.hits or full or (guesses and filled) else Confidence.MEDIUM,
             ranks=ranks, since=since, cause="exhausted" if crashed else "nearly_full" if full else "small",
             summary=text,
             advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: "
             "dshm, emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
-            evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
+            evidence=_evidence(hits), final=crashed, holds_seconds=30.0,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+    def _is_ample(self, rank: RankState) -> bool:
+        big = rank.shm is not None and rank.shm.size_bytes > _SHM_AMPLE_BYTES
+        return big and self._highest.get(rank.rank, 0.0) < _SHM_AMPLE_RATIO
+
+    def _may_be_full(self, rank: int | None, job: JobState) -> bool:
+        """Whether PyTorch's guess can be right; where nobody read /dev/shm, it stands."""
+        whose = [job.ranks[rank]] if rank in job.ranks else list(job.ranks.values())
+        read = _with_reading(whose, job)
+        return not read or not all(self._is_ample(of) for of in read)
 
 
 class FdLimitDetector:
@@ -171,7 +190,7 @@ class FdLimitDetector:
         if not near and not self._lines.hits:
             return
         crashed = bool(self._lines.hits)
-        ranks = tuple(sorted({*self._lines.ranks(), *(rank.rank for rank in near)}))
+        ranks = tuple(sorted({*_ranks(self._lines.hits), *(rank.rank for rank in near)}))
         if near:
             rank = near[0]
             assert rank.tree is not None and rank.limits is not None
@@ -181,12 +200,12 @@ class FdLimitDetector:
         yield Finding(
             id="fd-limit", subject=JOB,
             severity=Severity.CRITICAL if crashed and (job.broken or near) else Severity.WARNING,
-            confidence=Confidence.HIGH, ranks=ranks, since=self._lines.first_at() if crashed else now,
+            confidence=Confidence.HIGH, ranks=ranks, since=_first_at(self._lines.hits) if crashed else now,
             cause="exhausted" if crashed else "nearly_full", summary=text,
             advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "
             "LimitNOFILE= for systemd and Slurm. With many DataLoader workers also "
             "torch.multiprocessing.set_sharing_strategy('file_system').",
-            evidence=self._lines.evidence(), final=crashed, holds_seconds=30.0,
+            evidence=_evidence(self._lines.hits), final=crashed, holds_seconds=30.0,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -199,6 +218,39 @@ class FdLimitDetector:
                 "open files of ranks " + ",".join(map(str, closed)), "/proc/PID/fd may not be read",
                 "run diag as the user of the ranks, or give it CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
             )
+
+
+def _ranks(hits: _Hits) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in hits if rank is not None))
+
+
+def _evidence(hits: _Hits) -> tuple[Evidence, ...]:
+    return tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(hits.items())[:3])
+
+
+def _first_at(hits: _Hits) -> float:
+    return min(at for at, _ in hits.values())
+
+
+def _of_bus_error(rank: RankState) -> bool:
+    return rank.exit is not None and (rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE)
+
+
+def _with_reading(ranks: list[RankState], job: JobState) -> list[RankState]:
+    """Those whose /dev/shm was read; where none lived that long the others of their hosts, most often of the same container."""
+    read = [rank for rank in ranks if rank.shm is not None and rank.shm.size_bytes]
+    if read:
+        return read
+    hosts = {rank.placement.host for rank in ranks}
+    return [rank for rank in job.ranks.values() if rank.shm is not None and rank.shm.size_bytes and rank.placement.host in hosts]
+
+
+def _disk_is_full(job: JobState) -> bool:
+    """A mapped file there gives a bus error too."""
+    return any(
+        space.purpose in ("save", "tmp") and space.total_bytes and space.available_bytes < _DISK_FULL_BYTES
+        for _, space in job.disks.values()
+    )
 
 
 def _fd_ratio(rank: RankState) -> float:
