@@ -80,6 +80,7 @@ class JobHub:
             with contextlib.suppress(OSError):
                 (run_dir / "job").mkdir(exist_ok=True)
                 self._journal = JournalWriter(run_dir / "job", max_bytes=max_bytes)
+        self._say()
         self._thread = threading.Thread(target=self._loop, name="job-hub", daemon=True)
         self._thread.start()
 
@@ -157,7 +158,7 @@ class JobHub:
         if seen.get("roster_seen") != [self.own_id, self.roster_version]:
             answer["roster"] = self._entries
         said = self._said.get(run_id == self.own_id)
-        if said is None:
+        if said is None:  # this hub's own node, on a thread of its own: nobody who is served waits for the engine
             with self.lock:
                 said = self.verdict(run_id)
         answer["verdict"] = said

@@ -18,7 +18,7 @@ __all__ = ["LOOK_SECONDS", "MOST_LISTENERS", "Events", "TooMany"]
 
 LOOK_SECONDS = 1.0  # ours: as often as the engine checks
 MOST_LISTENERS = 32
-_SLOW_PARTS: Mapping[str, int] = {"timeline": 5, "nodes": 5}  # looks from one to the next: what is large and changes slowly
+_SLOW_EVERY = 5  # looks from one at the slow parts to the next
 _COST_RATIO = 0.05  # of the server's time: thousands of ranks are looked at more seldom
 _LONGEST_PAUSE_SECONDS = 10.0
 _QUIET_SECONDS = 15.0  # a comment is sent then, by which proxies and clients know that we live
@@ -65,9 +65,10 @@ class _Mailbox:
 
 
 class Events:
-    """Shared by all listeners of one server. `look` gives the parts as they are now; it is awaited on the server's loop."""
+    """Shared by all listeners of one server. `look(slow)` gives the parts as they are now, without `slow` only those that may
+    change each second; it is awaited on the server's loop."""
 
-    def __init__(self, look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, look: Callable[[bool], Awaitable[dict[str, Any]]]) -> None:
         self._look = look
         self._mailboxes: set[_Mailbox] = set()
         self._parts: dict[str, Any] = {}
@@ -121,18 +122,18 @@ class Events:
         while self._mailboxes:
             began = time.monotonic()
             try:
-                parts = await self._look()
+                parts = await self._look(not self._parts or looks % _SLOW_EVERY == 0)
             except Exception as error:  # the hub is busy, or a bug: the page says so, and the next look may do
                 for mailbox in self._mailboxes:
                     mailbox.put("trouble", {"detail": f"{type(error).__name__}: {error}"})
             else:
-                self._take(parts, looks)
+                self._take(parts)
             looks += 1
             took = time.monotonic() - began
             await asyncio.sleep(max(LOOK_SECONDS, min(took / _COST_RATIO, _LONGEST_PAUSE_SECONDS)))
         self._parts, self._rows = {}, {}  # who comes next gets what is true then
 
-    def _take(self, parts: dict[str, Any], looks: int) -> None:
+    def _take(self, parts: dict[str, Any]) -> None:
         first = not self._parts
         rows = parts.pop("ranks")
         before, self._rows = self._rows, {row["rank"]: row for row in rows}
@@ -144,8 +145,6 @@ class Events:
             elif fresh:
                 mailbox.put_rows(fresh, whole=False)
         for part, value in parts.items():
-            if not first and looks % _SLOW_PARTS.get(part, 1):
-                continue
             if self._parts.get(part) != value:
                 self._parts[part] = value
                 for mailbox in self._mailboxes:

@@ -8,6 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from diag.outputs import parts
+from diag.outputs.beside import beside
 from diag.outputs.events import Events, TooMany
 from diag.outputs.view import HubView, json_bytes
 
@@ -44,9 +45,11 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
         headers = {"Content-Security-Policy": _POLICY}
         return Response(files[name].read_bytes(), media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
 
-    async def look() -> dict[str, Any]:
-        told: dict[str, Any] = await reading(lambda: parts.own_parts(view))
-        return parts.with_others(told, view)
+    async def look(slow: bool = True) -> dict[str, Any]:
+        told: dict[str, Any] = await reading(lambda: parts.own_parts(view, slow=slow))
+        if not view.takes_digests:
+            return parts.with_others(told, view, slow=slow)  # no other node, no other lock
+        return await beside(lambda: parts.with_others(told, view, slow=slow))
 
     events = Events(look)
 

@@ -65,6 +65,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     from starlette.responses import HTMLResponse, Response
 
     from diag.outputs import api_page, flame, schema
+    from diag.outputs.beside import beside
     from diag.outputs.drawings import Drawings
     from diag.outputs.face import add_face
     from diag.outputs.prometheus import exposition, families
@@ -116,7 +117,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         """Every rank of this node, and of all where this hub judges the whole job: its state, what its main thread does,
         what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
-        return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, view.other_ranks())})
+        others = await beside(view.other_ranks) if view.takes_digests else []
+        return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
 
     @app.get(
         "/ranks/{rank}/stacks",
@@ -154,7 +156,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         state = await reading(lambda: view.engine.job.ranks.get(rank))
         if state is None:
             seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
-            there = next((node for node in view.nodes() if rank in node["ranks"]), None)
+            there = next((node for node in await beside(view.nodes) if rank in node["ranks"]), None)
             if there is not None:
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
@@ -235,12 +237,13 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     @app.get("/nodes", responses={200: {"model": schema.Nodes}}, response_class=Response)
     async def nodes() -> Response:
         """The nodes of the job: who was heard when. Complete on the job hub."""
-        return answer({"schema": "diag.nodes/1", "nodes": view.nodes()})
+        return answer({"schema": "diag.nodes/1", "nodes": await beside(view.nodes)})
 
     @app.get("/metrics", response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
-        taken = await reading(lambda: families(view))
+        cluster = await beside(view.cluster_facts) if view.takes_digests else None
+        taken = await reading(lambda: families(view, cluster))
         body, content_type = exposition(taken, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 

@@ -16,14 +16,15 @@ from diag.outputs.text import job_sentence
 from diag.outputs.view import HubView, ranks_json, rows_of_job
 from diag.state.gpustate import gpus_of_ranks
 
-__all__ = ["PARTS", "changed_rows", "own_parts", "with_others"]
+__all__ = ["PARTS", "SLOW_PARTS", "changed_rows", "own_parts", "with_others"]
 
 _MOST_PAST = 100  # findings that are over: told again with each step of the job
+SLOW_PARTS = ("timeline", "nodes")  # large, and they change slowly: looked at more seldom
 PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 
 
-def own_parts(view: HubView) -> dict[str, Any]:
-    """All but `nodes` and the ranks of other nodes. The caller holds the lock."""
+def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
+    """All but `nodes` and the ranks of other nodes; without `slow` none of SLOW_PARTS. The caller holds the lock."""
     engine = view.engine
     classes = stack_classes(engine)
     return {
@@ -32,16 +33,17 @@ def own_parts(view: HubView) -> dict[str, Any]:
         "report": _report(engine, classes),
         "ranks": _rows(engine),
         "stacks": [one.to_json() for one in classes],
-        "timeline": engine.timeline.to_json(engine.job),
+        **({"timeline": engine.timeline.to_json(engine.job)} if slow else {}),
     }
 
 
-def with_others(own: dict[str, Any], view: HubView) -> dict[str, Any]:
-    """The same with what this hub knows of other nodes. Called without the lock."""
+def with_others(own: dict[str, Any], view: HubView, *, slow: bool = True) -> dict[str, Any]:
+    """The same with what this hub knows of other nodes. Called without the lock, and not on the server's loop: where this hub
+    judges the whole job, it waits for the lock under which that takes digests."""
     others = view.other_ranks()
     if others:
         own["ranks"] = rows_of_job(own["ranks"], list(map(_row, others)))
-    return {**own, "nodes": view.nodes()}
+    return {**own, "nodes": view.nodes()} if slow else own
 
 
 def _head(view: HubView) -> dict[str, Any]:

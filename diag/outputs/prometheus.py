@@ -31,7 +31,7 @@ from diag.outputs.cluster_metrics import CLUSTER_METRICS, cluster_samples
 from diag.outputs.gpu_metrics import GPU_METRICS, gpu_samples
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
-from diag.outputs.view import RANK_STATES, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
+from diag.outputs.view import RANK_STATES, ClusterFacts, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.rank import RankState
 
@@ -148,10 +148,13 @@ class HubCollector:
             return families(self._view)
 
 
-def families(view: HubView) -> list[Metric]:
-    """Every metric that has a sample now. The caller holds the view's lock; what it gets is its own."""
+def families(view: HubView, cluster: ClusterFacts | None = None) -> list[Metric]:
+    """Every metric that has a sample now. The caller holds the view's lock; what it gets is its own.
+
+    `cluster`: the view's facts of the cluster; without them they are asked for, which may wait for another lock.
+    """
     made: dict[str, Metric] = {}
-    for name, labels, value, exemplar in _samples(view):
+    for name, labels, value, exemplar in _samples(view, cluster or view.cluster_facts()):
         spec = _SPECS.get(name) or _SPECS[name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket")]
         names = (*spec.labels, "le") if name.endswith("_bucket") else spec.labels
         family = made.get(spec.name)
@@ -191,7 +194,7 @@ def _registry(metrics: Iterable[Metric]) -> CollectorRegistry:
 _Sample = tuple[str, Sequence[str], float, Exemplar | None]
 
 
-def _samples(view: HubView) -> Iterator[_Sample]:
+def _samples(view: HubView, cluster: ClusterFacts | None) -> Iterator[_Sample]:
     gpus = gpus_of_ranks(view.engine.job)
     yield ("diag_build_info", (_encodable(view.version),), 1, None)
     yield from _ranks(view.engine, gpus)
@@ -201,7 +204,6 @@ def _samples(view: HubView) -> Iterator[_Sample]:
     yield from checkpoint_samples(view.engine.job)
     yield from network_samples(view.engine.job)
     yield from nccl_samples(view.engine)
-    cluster = view.cluster_facts()
     yield from cluster_samples(cluster)
     yield from _findings(view.engine, elsewhere=cluster is not None and not cluster.is_job_hub)
     yield from _agent(view)

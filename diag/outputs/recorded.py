@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from diag.discovery import Target
 from diag.engine import Engine
 from diag.errors import DiagError
 from diag.model import Placement
+from diag.outputs.beside import beside
 from diag.outputs.view import ClusterFacts, Counters, FlameWanted
 
 __all__ = ["RecordedView"]
@@ -53,7 +52,7 @@ class RecordedView:
             if why := when_read_again(path):
                 raise DiagError(why, hint="a flame graph is drawn from evidence that is read again; give a file or a folder")
         args = argparse.Namespace(children=wanted.children, format=wanted.form, native=False)
-        return await _beside(lambda: recorded(self._paths, args, place.rank))
+        return await beside(lambda: recorded(self._paths, args, place.rank))
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
         raise DiagError("this is recorded evidence: there is no process to look at",
@@ -73,28 +72,3 @@ class RecordedView:
 
     def other_ranks(self) -> list[dict[str, Any]]:
         return []
-
-
-async def _beside(work: Callable[[], bytes]) -> bytes:
-    """`work` on a thread that the end of the process does not wait for: all of a long run may be read there."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[bytes] = loop.create_future()
-
-    def tell(result: bytes, error: Exception | None) -> None:
-        if done.done():  # whoever asked is gone
-            return
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        try:
-            result, error = work(), None
-        except Exception as raised:  # told to whoever asked
-            result, error = b"", raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
-
-    threading.Thread(target=run, name="flame", daemon=True).start()
-    return await done

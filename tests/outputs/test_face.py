@@ -22,6 +22,7 @@ from diag.outputs import events as events_module
 from diag.outputs import server as server_module
 from diag.outputs.events import MOST_LISTENERS, Events, TooMany
 from diag.outputs.http import create_app
+from diag.outputs.parts import SLOW_PARTS, own_parts, with_others
 from diag.outputs.recorded import RecordedView
 from diag.outputs.view import ranks_json
 from diag.replay import replay
@@ -64,6 +65,7 @@ def test_rank_that_a_restart_gave_to_another_node_is_shown_where_it_lives(monkey
     for number in (1, 3):
         rank = view.engine.job.ranks[number]
         rank.exit, rank.exited_at = RankExited(number, rank.placement.pid, 1, None, "waited"), view.engine.now
+    monkeypatch.setattr(view, "takes_digests", True)
     monkeypatch.setattr(view, "other_ranks", lambda: [*others, *late, {**others[0], "rank": 4}])
 
     for path in ("/state", "/ranks"):
@@ -189,9 +191,11 @@ class Looks:
     def __init__(self, *told: dict[str, Any]) -> None:
         self.told = list(told)
         self.count = 0
+        self.slow: list[bool] = []
 
-    async def __call__(self) -> dict[str, Any]:
+    async def __call__(self, slow: bool) -> dict[str, Any]:
         self.count += 1
+        self.slow.append(slow)
         return dict(self.told.pop(0) if len(self.told) > 1 else self.told[0])
 
 
@@ -336,7 +340,7 @@ def test_looks_that_cost_much_are_made_seldom(monkeypatch: pytest.MonkeyPatch) -
     paused: list[float] = []
     sleep = asyncio.sleep
 
-    async def look() -> dict[str, Any]:
+    async def look(slow: bool) -> dict[str, Any]:
         await sleep(0.05)
         return parts("a", (0, "running"))
 
@@ -357,6 +361,61 @@ def test_looks_that_cost_much_are_made_seldom(monkeypatch: pytest.MonkeyPatch) -
     assert paused[0] >= 0.05 * 20
 
 
+@pytest.mark.usefixtures("quick")
+def test_what_is_large_and_changes_slowly_is_made_at_each_fifth_look_only() -> None:
+    async def play() -> list[bool]:
+        looks = Looks(*(parts(f"say {n}", (0, "running")) for n in range(12)))
+        shown = Events(looks)
+        stream = await shown.listen()  # kept: a stream that nobody has is closed
+        while looks.count < 11:
+            await asyncio.sleep(0.01)
+        shown.close()
+        await stream.aclose()  # type: ignore[attr-defined]
+        return looks.slow[:11]
+
+    assert [number for number, slow in enumerate(asyncio.run(play())) if slow] == [0, 5, 10]
+
+
+def test_look_without_the_slow_parts_makes_no_timeline(hung: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = with_others(own_parts(hung), hung)
+    monkeypatch.setattr(hung.engine, "timeline", None)  # whoever asks it fails
+
+    assert with_others(own_parts(hung, slow=False), hung, slow=False).keys() == whole.keys() - set(SLOW_PARTS)
+
+
+@pytest.mark.parametrize("path", ["/state", "/ranks", "/nodes", "/metrics"])
+def test_server_answers_others_while_one_waits_for_the_job_hub(path: str, hung: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_hub_lock, waiting = threading.Lock(), threading.Event()
+
+    def held(value: Any) -> Any:
+        waiting.set()
+        with job_hub_lock:
+            return value
+
+    monkeypatch.setattr(hung, "takes_digests", True)
+    for name, value in (("other_ranks", []), ("nodes", []), ("cluster_facts", None)):
+        monkeypatch.setattr(hung, name, lambda value=value: held(value))
+
+    async def play() -> tuple[int, bool, int]:
+        transport = httpx.ASGITransport(create_app(hung))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            asked = asyncio.ensure_future(client.get(path))
+            while not waiting.is_set():
+                await asyncio.sleep(0.01)
+            other = await client.get("/healthz")
+            done = asked.done()
+            job_hub_lock.release()
+            return other.status_code, done, (await asked).status_code
+
+    job_hub_lock.acquire()
+    watchdog = threading.Timer(20, job_hub_lock.release)  # where the loop itself waits, or the test would never end
+    watchdog.start()
+    try:
+        assert asyncio.run(play()) == (200, False, 200)
+    finally:
+        watchdog.cancel()
+
+
 def test_listeners_are_counted_and_the_end_of_the_server_ends_them() -> None:
     async def play() -> bytes:
         shown = Events(Looks(parts("a", (0, "running"))))
@@ -375,7 +434,7 @@ def test_listeners_are_counted_and_the_end_of_the_server_ends_them() -> None:
 
 
 def test_look_that_fails_is_told_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken() -> dict[str, Any]:
+    async def broken(slow: bool) -> dict[str, Any]:
         raise OSError("no luck")
 
     async def play() -> list[tuple[str, Any]]:
