@@ -13,6 +13,7 @@ from diag.cluster.gather import Gathering
 from diag.cluster.jobdump import job_document
 from diag.cluster.member import Member
 from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
+from diag.rundir import forget_old_bundles
 from diag.sidecars import SidecarPool
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class DumpTaker:
                 facts = manifest_facts(hub)
             if kept:
                 write_bundle(document, facts, path.parent.parent, path)
+                forget_old_bundles(path)
                 timer.took("bundle")
                 finish_document(document, timer)
         return document

@@ -18,11 +18,13 @@ from diag import runs
 from diag.errors import DiagError
 from diag.runs import SCHEMA
 
-__all__ = ["MIN_FREE_BYTES", "RunDir", "live_runs", "roots"]
+__all__ = ["MIN_FREE_BYTES", "RunDir", "forget_old_bundles", "live_runs", "roots"]
 
 # A run directory on a disk with less than this is no help: the next candidate is tried.
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
+# A bundle holds the whole journal (256 MiB at most), and an alert may ask for one each hour for weeks.
+_KEEP_BUNDLES, _KEEP_BUNDLE_BYTES = 20, 1 << 30
 
 
 def roots(configured: Path | None) -> list[Path]:
@@ -88,6 +90,21 @@ def live_runs(configured: Path | None = None) -> Iterator[tuple[Path, dict[str, 
     """Runs of this user whose hub still lives on this machine, newest first."""
     for path, run in runs.live_in(map(str, roots(configured))):
         yield Path(path), run
+
+
+def forget_old_bundles(newest: Path) -> None:
+    """Keep the newest bundles beside this one, which always stays: somebody was just told where it is."""
+    found = []
+    for path in newest.parent.glob("dump-*.tar.gz"):
+        with contextlib.suppress(OSError):  # another dump removed it
+            told = path.stat()
+            found.append((path != newest, -told.st_mtime_ns, path, told.st_size))
+    held = 0
+    for number, (is_other, _, path, size) in enumerate(sorted(found)):
+        held += size
+        if is_other and (number >= _KEEP_BUNDLES or held > _KEEP_BUNDLE_BYTES):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _forget_old(root: Path) -> None:

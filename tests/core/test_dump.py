@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tarfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +24,7 @@ from diag.dump import (
     native_ranks,
     write_bundle,
 )
+from diag.dumping import DumpTaker
 from diag.hub import Hub
 from diag.model import Record
 from diag.replay import replay
@@ -256,3 +259,21 @@ def test_segment_that_the_journal_drops_meanwhile_costs_only_itself(
 
     assert "bundle_error" not in made
     assert replay([tmp_path / "dump.tar.gz"])[0].job.returncode == 0
+
+
+def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
+    story: Story, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_dir / "dumps"
+    folder.mkdir()
+    monkeypatch.setattr("diag.rundir._KEEP_BUNDLES", 2)
+    for number, name in enumerate(("dump-1.tar.gz", "dump-2.tar.gz")):
+        (folder / name).write_bytes(b"")
+        os.utime(folder / name, (number, number))
+    hub = hub_of(story)
+    hub.member, hub.lock = None, threading.RLock()
+    taker = DumpTaker(hub, cast(Any, None), lambda: None, lambda seconds: None, lambda: True)
+    monkeypatch.setattr(taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz"))
+
+    assert taker.take_now(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
+    assert sorted(path.name for path in folder.iterdir()) == ["dump-2.tar.gz", "dump-3.tar.gz"]

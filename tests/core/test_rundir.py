@@ -15,7 +15,7 @@ import pytest
 
 from diag import rundir
 from diag.errors import DiagError
-from diag.rundir import RunDir, live_runs, read_run, roots
+from diag.rundir import RunDir, forget_old_bundles, live_runs, read_run, roots
 
 Usage = namedtuple("Usage", "total used free")
 TICKS = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
@@ -277,3 +277,39 @@ def test_folder_that_is_no_run_is_never_removed(tmp_path: Path) -> None:
     RunDir.create(tmp_path)
 
     assert (tmp_path / "00000000-precious").exists()
+
+
+# --- bundles ---------------------------------------------------------------------------------------------------
+
+
+def bundles(folder: Path, *sizes: int) -> list[Path]:
+    """Oldest first."""
+    made = [folder / f"dump-20260101-00000{number}.tar.gz" for number in range(len(sizes))]
+    for number, (path, size) in enumerate(zip(made, sizes, strict=True)):
+        path.write_bytes(b"x" * size)
+        os.utime(path, (number, number))
+    return made
+
+
+@pytest.mark.parametrize("sizes, stay", [((1, 1, 1, 1), [2, 3, 4]), ((1, 60, 60, 1), [3, 4]), ((1, 1, 1, 1, 500), [5])])
+def test_newest_bundles_stay_and_the_last_one_whatever_its_size(
+    sizes: tuple[int, ...], stay: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rundir, "_KEEP_BUNDLES", 3)
+    monkeypatch.setattr(rundir, "_KEEP_BUNDLE_BYTES", 100)
+    (tmp_path / "notes.tar.gz").write_bytes(b"x" * 1000)
+    made = bundles(tmp_path, *sizes)
+
+    forget_old_bundles(made[-1])
+
+    assert [number for number, path in enumerate(made, 1) if path.exists()] == stay
+    assert (tmp_path / "notes.tar.gz").exists()  # not of ours
+
+
+def test_bundle_that_was_just_written_stays_though_the_clock_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir, "_KEEP_BUNDLES", 1)
+    made = bundles(tmp_path, 1, 1, 1)
+
+    forget_old_bundles(made[0])
+
+    assert [path.exists() for path in made] == [True, False, False]
