@@ -20,6 +20,7 @@ __all__ = ["RankFiles"]
 
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
+_MOST_FILES, _OLD_SECONDS = 256, 600.0  # three a rank of the largest nodes; beyond, those that nobody has used for so long
 _THROUGH_ROOT = re.compile(r"/proc/\d+/root/", re.ASCII)
 
 
@@ -32,6 +33,7 @@ class RankFiles:
         self._put = put
         self._lost = lost
         self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
+        self._used: dict[Path, float] = {}  # when each was last named by a process, or grew
         self._left_out: set[Path] = set()
         self._awaited: list[tuple[tuple[Path, ...], int | None, float, float]] = []  # places, rank, not before, until
 
@@ -44,6 +46,7 @@ class RankFiles:
         real = self._known_as(path)
         if real in self._left_out:
             return
+        self._used[real] = time.monotonic()
         if real in self._followers:
             other, follower = self._followers[real]
             if other != rank:
@@ -91,15 +94,37 @@ class RankFiles:
         """What came since last time; files that NCCL made in the run directory `home` are followed from now on."""
         if home is not None:
             for path in (home / "nccl").glob("*.log"):
-                if path not in self._followers:
+                if path not in self._followers and path not in self._left_out:
                     self.follow(path, f"nccl:{path.name}", None)
         self._follow_awaited()
         for path, (rank, follower) in list(self._followers.items()):
             try:
-                self._put(follower.read_new(), rank)
+                payload = follower.read_new()
             except OSError as error:
                 del self._followers[path]
                 self._lost(path, error)
+                continue
+            if payload is not None:
+                self._used[path] = time.monotonic()
+            self._put(payload, rank)
+        self._leave_old()
+
+    def _leave_old(self) -> None:
+        """Each attempt of an elastic job has files of its own: those of attempts long ago are read to their ends and closed, or a
+        job that is restarted for weeks leaves diag without file descriptors."""
+        if len(self._followers) <= _MOST_FILES:
+            return
+        by_use = sorted(self._followers, key=lambda path: self._used.get(path, 0.0))
+        for path in by_use[:-_MOST_FILES]:
+            if time.monotonic() - self._used.get(path, 0.0) < _OLD_SECONDS:
+                break
+            rank, follower = self._followers.pop(path)
+            with contextlib.suppress(OSError):
+                for payload in follower.read_rest():
+                    self._put(payload, rank)
+            follower.close()
+            self._left_out.add(path)
+            self._used.pop(path, None)
 
     def read_rest(self) -> None:
         """To their ends: nobody writes any more."""

@@ -16,6 +16,7 @@ from diag.model import Finding, NotChecked
 from diag.observations import FlightRecorder, NodeDigest, Observation, RankDigest, StackSample, ThreadSeen, ThreadStack
 from diag.outputs.classes import living_children
 from diag.sources.digest import SCHEMA, wire, wire_all
+from diag.state.cluster import MOST_FRAMES
 from diag.state.rank import RankState
 
 __all__ = ["DigestMaker", "Identity"]
@@ -72,6 +73,8 @@ class DigestMaker:
             "node": wire(_node(engine, me, self._seq, every, leaving=leaving, trip=(round_trip, connect)), now),
             "ranks": [], "frames": {}, "commands": {},
         }
+        if len(self._sent_frames) > MOST_FRAMES:  # as many as a job hub keeps
+            self._sent_frames.clear()
         for _, rank in sorted(job.ranks.items()):
             seen: dict[str, ThreadStack] = {}
             fact = _rank(engine, rank, me, detail, seen)

@@ -108,8 +108,9 @@ class JobHub:
         node["every_seconds"] = max(float(node["every_seconds"]), self.every())  # it will keep to what it is told now
         node["skew_seconds"] = round(skew, 1) if abs(skew) > max(2.0, trip + 0.5) else None
         self._taken_at = time.monotonic()
-        if len(self._frames) < MOST_FRAMES:
-            self._frames.update(document["frames"])
+        if len(self._frames) > MOST_FRAMES:  # the engine has let the oldest go: who still shows them sends them again
+            self._frames = set(self.engine.job.cluster.frames.copy())
+        self._frames.update(document["frames"])
         want = any(thread["key"] not in self._frames for rank in ranks for thread in rank.get("threads", ()))
         self._note(run_id, node, ranks)
         self._queue.put(Record(digest_source.SOURCE, document, host=str(node["host"]), emitted=float(document["wall"])))
@@ -117,13 +118,16 @@ class JobHub:
             taken = threading.Event()
             self._queue.put(taken)
             taken.wait(2.0)
-        return {"want": want and len(self._frames) < MOST_FRAMES, **self.reply(run_id, document)}
+        return {"want": want, **self.reply(run_id, document)}
 
     def refuse(self, address: str, why: str) -> None:
         """Somebody at this address was sent away."""
-        if address in self.refused or len(self.refused) < _MOST_REFUSED:
-            self._refused_at[address] = time.monotonic()
-            self.refused[address] = why
+        self.refused.pop(address, None)
+        while len(self.refused) >= _MOST_REFUSED:  # who came longest ago makes room
+            oldest = next(iter(self.refused))
+            del self.refused[oldest], self._refused_at[oldest]
+        self._refused_at[address] = time.monotonic()
+        self.refused[address] = why
 
     @property
     def idle(self) -> bool:
@@ -145,8 +149,19 @@ class JobHub:
             "nodes": node["nodes"], "rendezvous": node.get("rendezvous", ""), "world_size": node["world_size"], "ranks": places,
         }
         if self.roster.get(run_id) != entry:
+            if run_id not in self.roster:
+                self._forget_replaced(entry)
             self.roster[run_id] = entry
             self._tell_roster()
+
+    def _forget_replaced(self, entry: dict[str, Any]) -> None:
+        """A hub has come: those that were at its place before it and have left are not looked for any more. A job that is
+        restarted for weeks has had hundreds."""
+        place = (entry["host"], entry["node_rank"])
+        for run_id, other in list(self.roster.items()):
+            if other["gone"] and (other["host"], other["node_rank"]) == place:
+                self.roster.pop(run_id, None)
+                self._probed.pop(run_id, None)
 
     def reply(self, run_id: str, seen: dict[str, Any]) -> dict[str, Any]:
         """What a node is told: how often to report, whether stacks are wanted, the verdict and the roster where they are news."""
@@ -204,7 +219,7 @@ class JobHub:
     def _refused_lately(self) -> list[tuple[str, str]]:
         """A hub comes again every few seconds; one that does not has the token by now, or was none."""
         since = time.monotonic() - _REFUSED_SECONDS
-        return [(address, why) for address, why in list(self.refused.items()) if self._refused_at[address] > since]
+        return [(address, why) for address, why in list(self.refused.items()) if self._refused_at.get(address, 0.0) > since]
 
     def facts(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
         """Nodes expected, nodes heard, and (kind, severity) of each finding that is open."""

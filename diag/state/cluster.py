@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from diag.observations import (
     Frame,
@@ -89,13 +90,17 @@ class Cluster:
                 if self._doubled or not same:  # of two of one number it matters who spoke last, and whether one has left
                     self._current = None
             return
+        if len(self.nodes) >= _MOST_NODES:  # hubs that others have taken the place of
+            self.nodes = {node.digest.run_id: node for node in self._find_current()}
         if len(self.nodes) < _MOST_NODES:
             self.nodes[fact.run_id] = NodeState(fact, at, at)
             self._current = None
 
     def see_frames(self, at: float, fact: FramesSeen) -> None:
-        if len(self.frames) < MOST_FRAMES:
-            self.frames[fact.key] = fact.frames
+        if len(self.frames) >= MOST_FRAMES:
+            for key in list(islice(self.frames, MOST_FRAMES // 4)):  # the oldest; where they are still shown they come again
+                del self.frames[key]
+        self.frames[fact.key] = fact.frames
 
     def see_probe(self, at: float, fact: NodeProbed) -> None:
         if fact.run_id in self.nodes:

@@ -89,7 +89,7 @@ class JobState(Machine):
         self._saving: set[int] = set()  # and those whose stacks show a save
         self._named_worker: int | None = None
         self._numbers: list[int] = []  # of the ranks, in order
-        self.worker_failures: list[tuple[float, WorkerFailureReported]] = []
+        self.worker_failures: deque[tuple[float, WorkerFailureReported]] = deque(maxlen=_MOST_FAILURES)
         self.failed_sources: dict[tuple[str, int | None], SourceFailed] = {}
         self.unparsed: deque[Unparsed] = deque(maxlen=50)
         self.unparsed_total = 0
@@ -215,6 +215,7 @@ class JobState(Machine):
             return
         if old is not None:  # elastic restart: a new process has this rank
             self.past_ranks.append(old)
+            self._forget_past_ranks()
             self._start_over(at)
         in_log = place.launcher == "log"  # told at the log's end of a rank that was there from its beginning
         if self.started_at is None and not in_log:
@@ -241,6 +242,17 @@ class JobState(Machine):
         self.gpu_faults.start_over()
         self.save_memory.start_over()
         self._mark(at, "rendezvous")
+
+    def _forget_past_ranks(self) -> None:
+        """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter, and of many such
+        the first, by whom the job's first failure is told, and the latest."""
+        last = len(self.ranks)
+        if len(self.past_ranks) <= 2 * (last + _MOST_FAILURES):
+            return
+        failed = [rank for rank in self.past_ranks[:-last] if rank.failed and not rank.was_ended]
+        failed.sort(key=lambda rank: rank.exited_at or 0.0)
+        half = _MOST_FAILURES // 2
+        self.past_ranks = [*failed[:half], *failed[half:][-half:], *self.past_ranks[-last:]]
 
     def _rank_exited(self, at: float, fact: RankExited) -> None:
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
@@ -409,6 +421,7 @@ class JobState(Machine):
 
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 
+_MOST_FAILURES = 64  # of earlier attempts
 _FEW_NODES = 128  # of more, the word of the one that speaks is taken instead of asking all again at each digest
 
 _STEPS = (Iteration, BarMoved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,11 @@ class RankState:
     @property
     def alive(self) -> bool:
         return self.exit is None
+
+    @property
+    def was_ended(self) -> bool:
+        """By somebody's signal, as a launcher ends the others when one has failed."""
+        return self.exit is not None and self.exit.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     @property
     def failed(self) -> bool:

@@ -135,6 +135,48 @@ def test_address_that_was_sent_away_is_a_note_for_the_job_hubs_own_node(job_hub:
     assert "10.0.0.9" not in json.dumps(other)
 
 
+def test_hub_that_was_started_anew_takes_the_place_of_those_that_left(job_hub: JobHub) -> None:
+    for number in range(20):
+        job_hub.take(document(NodeEngine(1, run_id=f"run-{number}")), "10.0.0.2")
+        job_hub.take(document(NodeEngine(2, run_id=f"other-{number}")), "10.0.0.3")
+        last = document(NodeEngine(1, run_id=f"run-{number}"))
+        last["node"]["leaving"] = True
+        job_hub.take(last, "10.0.0.2")
+
+    kept = [run_id for run_id in job_hub.roster if run_id.startswith("run-")]
+    assert kept == ["run-19"]
+    assert len(job_hub.roster) == 21  # those of node 2 never said that they leave: they are missed
+
+
+def test_frames_that_are_still_shown_are_asked_for_again_once_the_oldest_were_let_go(
+    job_hub: JobHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diag.cluster.jobhub.MOST_FRAMES", 8)
+    monkeypatch.setattr("diag.state.cluster.MOST_FRAMES", 8)
+    shown = document(with_rank(1, stack(1, time.time() - 1.0, ALL_REDUCE)), 1)
+    keys = set(shown["frames"])
+    job_hub.take(shown, "10.0.0.2", now=True)
+
+    for number in range(40):
+        other = document(NodeEngine(2))
+        other["frames"] = {f"key {number}": [["f", "a.py", number]]}
+        job_hub.take(other, "10.0.0.3", now=True)
+
+    known = job_hub.engine.job.cluster.frames
+    assert len(known) <= 8 and "key 39" in known and not keys & known.keys()
+    assert job_hub.take({**shown, "frames": {}}, "10.0.0.2")["want"] is True
+    assert job_hub.take(shown, "10.0.0.2", now=True)["want"] is False
+    assert keys <= known.keys()
+
+
+def test_address_that_was_sent_away_last_is_noted_however_many_were_before(job_hub: JobHub) -> None:
+    for number in range(1000):
+        job_hub.refuse(f"10.0.{number // 250}.{number % 250}", "another token")
+
+    assert len(job_hub.refused) == len(job_hub._refused_at) == 256
+    assert list(job_hub.refused)[-1] == "10.0.3.249"
+
+
 def test_many_nodes_report_less_often_and_are_told_only_of_those_that_could_take_over(job_hub: JobHub) -> None:
     entry = {"host": "n", "url": "http://10.1.0.1:9095", "nodes": 1000, "rendezvous": "", "world_size": 1000, "ranks": []}
     for number in range(1000):

@@ -119,3 +119,21 @@ def test_file_of_another_container_that_two_ranks_print_to_is_read_once_and_nobo
 
     # then each line came once, from no rank in particular
     assert [(line, rank) for line, rank in told if line] == [("step 1", None), ("step 2", None)]
+
+
+def test_files_of_attempts_long_ago_are_read_to_their_ends_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diag.rankfiles._MOST_FILES", 3)
+    monkeypatch.setattr("diag.rankfiles._OLD_SECONDS", 0.0)
+    told, home = Told(), tmp_path / "run"
+    (home / "nccl").mkdir(parents=True)
+    files = RankFiles(told.put, lost)
+    before = len(os.listdir("/proc/self/fd"))
+
+    for attempt in range(10):
+        (home / "nccl" / f"{attempt}.log").write_text(f"attempt {attempt}\nno end of line {attempt}")
+        files.read_new(home)
+    files.read_new(home)
+
+    assert len(os.listdir("/proc/self/fd")) - before == 3
+    assert [text for text, _ in told.lines if text.startswith("attempt")] == [f"attempt {attempt}" for attempt in range(10)]
+    assert ("no end of line 0", None) in told.lines  # the last words of one that was killed
