@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,37 @@ def test_file_becomes_the_kernels_of_a_rank(tmp_path: Path) -> None:
 
     assert found == GpuKernels(3, (GpuKernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (24, 1, 1), (544, 1, 1), 24),))
     assert "failed" in source.load_file(tmp_path / "none")
+
+
+def test_core_dump_that_is_cut_off_while_it_is_read_says_so_and_kills_nobody(tmp_path: Path) -> None:
+    # in a process of its own: a page of a mapped file that is gone is SIGBUS
+    path = tmp_path / "core"
+    path.write_bytes(captured("nccl_wait"))
+    script = """if True:
+        import os, sys
+        from pathlib import Path
+        from diag.sources import cuda_core, cuda_coredump
+
+        sections = cuda_core._sections
+
+        def cut_off(*args):
+            os.truncate(sys.argv[1], 0)
+            yield from sections(*args)
+
+        cuda_core._BLOCK, cuda_core._sections = 512, cut_off
+        print(cuda_coredump.load_file(Path(sys.argv[1]))["failed"])
+    """
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout.startswith("it is cut off")) == (0, True), done
+
+
+@pytest.mark.parametrize("size", [64, 100, 4096])
+def test_what_lies_across_blocks_is_read_whole(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "core"
+    path.write_bytes(captured("nccl_wait"))
+    at_once = cuda_core.kernels(path)
+
+    monkeypatch.setattr(cuda_core, "_BLOCK", size)
+
+    assert at_once and cuda_core.kernels(path) == at_once
