@@ -55,6 +55,7 @@ _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan c
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
+_AWAY_SECONDS = 3.0  # the loop takes records five times a second; so long after the last time this process did not run
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
@@ -131,6 +132,7 @@ class Hub(HubAmongNodes):
         self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
         self._next: dict[str, float] = {}
         self._mode = "normal"
+        self._took_at = time.monotonic()
         self._alone: set[tuple[object, ...]] = set()  # what this node by itself would say of the job, as the job hub was told
 
     @property
@@ -214,7 +216,10 @@ class Hub(HubAmongNodes):
             while len(batch) < _BATCH:
                 batch.append(self._queue.get_nowait())
         changes: list[Change] = []
+        away = time.monotonic() - self._took_at
         with self.lock:
+            if away > _AWAY_SECONDS:
+                changes += self._feed(run_source.looked_away(away, self.host))
             for record in batch:
                 if isinstance(record, threading.Event):
                     record.set()  # somebody waits until all that was put before it is in
@@ -230,6 +235,7 @@ class Hub(HubAmongNodes):
         self._alone = alone
         for change in changes:
             self._on_change(change)
+        self._took_at = time.monotonic()
 
     def _feed(self, record: Record) -> list[Change]:
         stamped = Record(record.source, record.payload, record.rank, record.host, record.emitted, self._clock())

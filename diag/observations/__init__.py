@@ -119,6 +119,7 @@ from diag.observations.network import (
 from diag.observations.run import (
     EnvironmentSeen,
     Interrupted,
+    LookedAway,
     RankExited,
     RankFound,
     RunEnded,
@@ -177,6 +178,7 @@ __all__ = [
     "LimitsSeen",
     "LogLine",
     "Look",
+    "LookedAway",
     "LossScaleReduced",
     "MemoryEstimated",
     "MemoryTerm",

@@ -10,6 +10,7 @@ from diag.observations.base import Observation
 __all__ = [
     "EnvironmentSeen",
     "Interrupted",
+    "LookedAway",
     "RankExited",
     "RankFound",
     "RunEnded",
@@ -77,6 +78,13 @@ class Interrupted(Observation):
     """Somebody asked the job to end: `diag run` passed on a signal. Deaths after that are no failures."""
 
     signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAway(Observation):
+    """diag itself did not run for so long (it was stopped, or the machine slept): what comes now comes late, in a bunch."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

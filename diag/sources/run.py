@@ -9,6 +9,7 @@ from diag.model import Placement, Record
 from diag.observations import (
     EnvironmentSeen,
     Interrupted,
+    LookedAway,
     NetworkExpected,
     Observation,
     RankFound,
@@ -21,7 +22,7 @@ from diag.observations import (
     Unparsed,
 )
 
-__all__ = ["SOURCE", "ended", "failed", "interrupted", "parse", "rank_found", "snapshot", "started", "works"]
+__all__ = ["SOURCE", "ended", "failed", "interrupted", "looked_away", "parse", "rank_found", "snapshot", "started", "works"]
 
 SOURCE = "run"
 
@@ -43,6 +44,10 @@ def ended(returncode: int, host: str) -> Record:
 
 def interrupted(signal: int, host: str) -> Record:
     return Record(SOURCE, {"event": "interrupted", "signal": signal}, host=host)
+
+
+def looked_away(seconds: float, host: str) -> Record:
+    return Record(SOURCE, {"event": "away", "seconds": round(seconds, 3)}, host=host)
 
 
 def rank_found(
@@ -82,6 +87,8 @@ def parse(record: Record) -> Iterator[Observation]:
             yield RunEnded(None, int(payload["returncode"]))
         elif event == "interrupted":
             yield Interrupted(None, int(payload["signal"]))
+        elif event == "away":
+            yield LookedAway(None, float(payload["seconds"]))
         elif event == "rank":
             place = Placement.from_json(payload["placement"])
             yield RankFound(place.rank, place, str(payload["command"]), bool(payload["distributed"]))

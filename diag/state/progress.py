@@ -14,6 +14,7 @@ from diag.observations import (
     BarMoved,
     EpochStarted,
     Iteration,
+    LookedAway,
     MetricsLogged,
     Observation,
     PhaseMarked,
@@ -122,6 +123,9 @@ class Progress:
         elif self.phase == "eval":
             self._mark(at, "steady" if self.iteration is not None else "first_step")
 
+    def _looked_away(self, at: float, fact: LookedAway) -> None:
+        self.steps.looked_away(at)
+
     def _epoch(self, at: float, fact: EpochStarted) -> None:
         self.log_moved_at = at
         if self.iteration is None:
@@ -133,7 +137,8 @@ class Progress:
             self.borrowed, self.iteration = False, None
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
             return  # a bar that was redrawn late: the metrics line was ahead of it
-        if self.iteration is not None and self.iteration_at is not None and fact.iteration > self.iteration:
+        late = self.steps.comes_late(at)  # nor is the line before it any measure of when it was written
+        if self.iteration is not None and self.iteration_at is not None and fact.iteration > self.iteration and not late:
             self.line_seconds.append(at - self.iteration_at)
             self.step_seconds.append((at - self.iteration_at) / (fact.iteration - self.iteration))
         if self.iteration is None or fact.iteration != self.iteration:
@@ -204,4 +209,5 @@ PROGRESS_HANDLERS: dict[type[Observation], Callable[[Any, float, Any], None]] = 
     SaveStarted: Progress._save_started,
     SaveFinished: Progress._save_finished,
     SavesBehind: Progress._saves_behind,
+    LookedAway: Progress._looked_away,
 }

@@ -20,6 +20,7 @@ __all__ = ["StepTimes", "steps_sentence"]
 # had; over so long the error is below 4 %.
 _LAP_SECONDS = 5.0
 _SHORTEST_SECONDS = 0.1
+_BUNCH_SECONDS = 2.0  # of lines that were not read in time: files are looked at each half second, in pieces of a MiB
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
 _MOST = 1e9  # a line may say inf
@@ -39,12 +40,14 @@ class _Interval:
     told_steps: int = 0
     disturbed: bool = False
 
-    def add(self, at: float, steps: int, told: float | None) -> tuple[int, float] | None:
-        """(steps, seconds of all) once they are enough; then it begins anew."""
+    def add(self, at: float, steps: int, told: float | None, *, late: bool) -> tuple[int, float] | None:
+        """(steps, seconds of all) once they are enough; then it begins anew. Not at a line that comes late."""
         self.steps += steps
         if told is not None:
             self.told += told * steps
             self.told_steps += steps
+        if late and self.told_steps != self.steps:
+            return None
         passed = self.told if self.told_steps == self.steps else at - self.began
         if self.disturbed and self.told_steps != self.steps:
             self._begin(at)
@@ -71,6 +74,7 @@ class StepTimes:
         self._short: _Interval | None = None
         self._lap: _Interval | None = None
         self._iteration = 0
+        self._late_until = 0.0
 
     # -- being told ---------------------------------------------------------------------------------------
 
@@ -78,6 +82,14 @@ class StepTimes:
         """Another attempt, or another training in the same processes: its pace is its own."""
         self._short = self._lap = None
         self.pace = Pace()
+
+    def looked_away(self, at: float) -> None:
+        """diag did not run for a while until now: the lines of that time come in a bunch, and only all of them together took as
+        long as it was."""
+        self._late_until = at + _BUNCH_SECONDS
+
+    def comes_late(self, at: float) -> bool:
+        return at < self._late_until
 
     def disturbed(self) -> None:
         """Something else than steps took time since the last report, or stopped a rank."""
@@ -96,13 +108,14 @@ class StepTimes:
         steps, self._iteration = iteration - self._iteration, iteration
         told = next((metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None)
         since, was = self._lap.began, self._short.disturbed and told is None
-        done = self._short.add(at, steps, told)
+        late = self.comes_late(at)
+        done = self._short.add(at, steps, told, late=late)
         if done is not None:
             self.counted += done[0]
             self._seen.append((at, iteration, done[0], done[1] / done[0]))
         elif was:
             self.left_out += steps
-        lap = self._lap.add(at, steps, told)
+        lap = self._lap.add(at, steps, told, late=late)
         if lap is not None:
             self.pace.lap(Lap(since, at, iteration, lap[0], lap[1] / lap[0]))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from diag.hub import Hub
 from diag.launchers.nodes import nodes_of
+from diag.model import Record
 from diag.settings import load
 
 # A launcher that has a rank below it, or none, and says so when that stands.
@@ -82,3 +83,17 @@ def test_launcher_that_waits_for_other_nodes_is_no_rank(tmp_path: Path) -> None:
 
     assert not hub.engine.job.ranks
     assert not any("no ranks found" in line for line in said)
+
+
+def test_hub_that_did_not_run_for_a_while_says_so_before_what_came_meanwhile(tmp_path: Path) -> None:
+    hub = Hub(load(run_root=tmp_path), None, talk=lambda text: None)
+    lines = [[f" iteration {number:8}/     500 | lm loss: 1.0 |", False] for number in range(1, 10)]
+    hub._take(0.0)
+    hub.put(Record("output", {"stream": "stdout", "lines": lines[:2]}))
+    hub._took_at -= 60.0  # SIGSTOP and SIGCONT, as the loop sees it
+    hub._take(0.0)
+    hub.put(Record("output", {"stream": "stdout", "lines": lines[2:]}))
+    hub._take(0.0)
+
+    assert hub.engine.job.iteration == 9 and not hub.engine.job.step_seconds
+    hub.finish(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import Iteration
+from diag.observations import Iteration, LookedAway
 from diag.outputs.steps_view import shares_json, steps_json
 from diag.outputs.text import job_sentence, summary_line
 from diag.state.steptimes import StepTimes, steps_sentence
@@ -45,6 +45,32 @@ def test_lines_that_arrive_in_one_burst_are_one_measurement() -> None:
             steps.reported(100.0 + burst, 5 * burst + iteration + 1, {})
 
     assert steps.median() == pytest.approx(0.2) and steps.counted == 95
+
+
+def test_lines_of_a_time_in_which_diag_did_not_run_count_together() -> None:
+    steps = StepTimes()
+    at = reported(steps, 1, 21, 1000.0, 1.0)
+    steps.looked_away(at + 60.0)  # SIGSTOP and SIGCONT: the job went on
+    reported(steps, 22, 60, at + 60.0, 0.0001)
+    reported(steps, 82, 20, at + 60.0, 1.0)
+
+    told = steps.to_json()
+    assert told is not None
+    assert (told["count"], told["seconds_median"], told["seconds_p95"]) == (100, 1.0, pytest.approx(1.0, abs=0.05))
+    assert told["slowest"][0]["seconds"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_bunch_of_lines_teaches_nothing_of_how_long_a_step_is() -> None:
+    story = Story([])
+    for iteration in range(1, 21):
+        story.tell(Iteration(0, iteration, 100, ""))
+        story.wait(1.0)
+    story.wait(60.0)
+    story.tell(LookedAway(None, 60.0), *(Iteration(0, iteration, 100, "") for iteration in range(21, 80)))
+    story.wait(3.0)
+    job = story.engine.job
+
+    assert (job.iteration, set(job.step_seconds), max(job.line_seconds)) == (79, {1.0}, 1.0)
 
 
 def test_times_that_megatron_tells_are_taken_although_a_save_was_between() -> None:
