@@ -8,6 +8,7 @@ import errno
 import resource
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CannotServe", "PortTaken", "Server", "serve"]
 
-_MOST_REQUESTS = 4096  # at once: all nodes may report in the same second
+_MOST_REQUESTS = 4096  # at once, and connections: all nodes may report in the same second
 _OTHER_FILES = 256  # that this process needs beside its connections
 _GRACE_SECONDS = 1  # for requests under way when the job has ended
 _LAST_WORD_SECONDS = 0.2  # of it for a page to take that diag ends: a laptop that was closed takes nothing
+_HANDSHAKE_SECONDS = 10.0  # of TLS
 _START_SECONDS = 10.0  # imports and one bind; measured 0.3 s
 
 
@@ -104,6 +106,8 @@ class Server:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
+        if server.config.ssl is not None:  # a minute otherwise, in which such a connection counts nowhere
+            self._loop.create_server = partial(self._loop.create_server, ssl_handshake_timeout=_HANDSHAKE_SECONDS)  # type: ignore[method-assign]
         await server.startup(sockets=[self._listener])
         await server.on_tick(0)  # sets what it sends with every answer
         self._ready.set()
@@ -127,14 +131,17 @@ def serve(
     cannot listen for another reason (no such address, no right to the port, no such certificate)."""
     import uvicorn
 
+    from diag.outputs.connections import Connection, forget_readers_that_stopped
+
     if certificate is not None:
         _check_certificate(certificate, key)
     listener = _listen(host, port)
+    forget_readers_that_stopped(listener)
     app = create_app(view, host=host)
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         interface="asgi3",
