@@ -41,6 +41,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     from fastapi import FastAPI, HTTPException, Path, Query, Request
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException as AnyHTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.responses import HTMLResponse, Response
 
     from diag.outputs import api_page, flame, schema
@@ -202,6 +203,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
                 raise HTTPException(409, _NOT_JOINED)
             document = _unpacked(await _body(request), request.headers.get("content-encoding", ""))
             told = view.take_digest(document, plain_address(request.client.host if request.client else ""))
+        except ClientDisconnect:
+            raise HTTPException(400, "the digest was cut off") from None
         except asyncio.TimeoutError:
             raise HTTPException(408, f"the digest did not come whole within {_BODY_SECONDS:.0f} s") from None
         except Busy as error:

@@ -6,16 +6,20 @@ import contextlib
 import json
 import os
 import re
+import resource
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from diag.inject import STACK_SIGNAL
 from tests.liverun import LiveRun
-from tests.security.secretrun import TOKEN, processes
+from tests.security.secretrun import TOKEN, get, processes
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("secrets")]
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -47,7 +51,7 @@ def listening(pids: list[int]) -> set[tuple[str, str]]:
 
 def as_nobody(program: str) -> list[str]:
     """Lines that a program of user nobody prints. All is imported before: Python itself may lie where nobody may not look."""
-    drop = "import ctypes, os, pathlib, signal, socket, sys\nimport diag.runs\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    drop = "import ctypes, os, socket, diag.runs\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     done = subprocess.run([sys.executable, "-c", drop + program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -68,6 +72,27 @@ def test_unix_sockets_that_listen_are_in_the_run_directory_alone(run: LiveRun) -
 
     # An abstract name (@...) could be reached by every user of the network namespace.
     assert [name for name in named if not name.startswith(str(run.run_dir))] == []
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /findings HTTP/1.1\r\nHost: 127"], ids=["silent", "half a head"])
+def test_thousand_idle_connections_keep_nobody_out_and_cost_the_hub_few_files(run: LiveRun, sent: bytes) -> None:
+    told = run.run_json()
+    port, hub = urlsplit(told["url"]).port, psutil.Process(told["hub_pid"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    before, most = hub.num_fds(), 0
+    with contextlib.ExitStack() as opened:
+        for number in range(1000):
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            connection.sendall(sent)
+            if number % 50 == 0:
+                most = max(most, hub.num_fds())
+        began = time.monotonic()
+        assert get(run, "/healthz") == b'{"status":"ok"}'
+        assert time.monotonic() - began < 2.0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert most - before < 200  # 64 that are kept, some that were just taken, some on their way out
 
 
 @as_root

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
