@@ -80,7 +80,8 @@ class RunDir:
         document = {"schema": SCHEMA, "run_id": self.run_id, "hub_pid": os.getpid(), "host": socket.gethostname(), **facts}
         with contextlib.suppress(OSError):
             temporary = self.path / ".run.json"
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            temporary.unlink(missing_ok=True)  # of a hub that was killed
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 json.dump(document, file, indent=1)
             temporary.replace(self.path / "run.json")
 
