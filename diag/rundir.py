@@ -50,6 +50,7 @@ class RunDir:
             try:
                 if place := _of_anybody(root):
                     _make_own(place)
+                _check_above(root)
                 root.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if root.stat().st_uid != os.getuid() and not (configured and root == roots(configured)[0]):
                     problems.append(f"{root}: belongs to another user")  # such as the HOME that sudo left
@@ -109,6 +110,17 @@ def _make_own(place: Path) -> None:
         raise DiagError(f"{place}: belongs to another user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise DiagError(f"{place}: others can write there")
+
+
+def _check_above(root: Path) -> None:
+    """What lies in a place of everybody (/tmp) must be this user's or that place's owner's, as the kernel has it for links and
+    files (fs.protected_symlinks): a configured /tmp/diag-JOBID can be foreseen, too. Raises DiagError."""
+    for path in (root, *root.parents[:-1]):
+        with contextlib.suppress(OSError):  # not there yet: mkdir makes it, or says why not
+            above = path.parent.stat()
+            everybodys = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
+            if everybodys and path.lstat().st_uid not in (os.getuid(), above.st_uid):
+                raise DiagError(f"{path}: belongs to another user")
 
 
 def read_run(path: Path) -> dict[str, Any]:

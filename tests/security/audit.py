@@ -51,8 +51,9 @@ def _ask(packages: Mapping[str, str], database: str) -> Answer:
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder) / "requirements.txt"
         listed.write_text("".join(f"{name}=={version}\n" for name, version in sorted(packages.items())))
-        command = [sys.executable, "-m", "pip_audit", "--requirement", str(listed), "--no-deps", "--disable-pip", "--timeout", "20",
-                   "--format", "json", "--progress-spinner", "off", "--vulnerability-service", database]  # fmt: skip
+        command = [sys.executable, "-m", "pip_audit", "--requirement", str(listed), "--no-deps", "--disable-pip",
+                   "--timeout", "20", "--format", "json", "--progress-spinner", "off",
+                   "--vulnerability-service", database]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     return done.returncode, done.stdout, done.stderr
 

@@ -90,6 +90,32 @@ def test_what_somebody_made_in_our_place_is_refused_and_named(shared: Path, trap
     assert sorted(shared.rglob("*")) == before
 
 
+@as_root
+@pytest.mark.parametrize("link", [False, True])
+def test_configured_place_in_tmp_that_somebody_foresaw_is_refused(shared: Path, link: bool) -> None:
+    """DIAG_RUN_ROOT=/tmp/diag-JOBID-NODE, as deploy/slurm has it: ids of jobs are counted up."""
+    root = shared / "diag-4711-gpu7"
+    if link:
+        (shared / "trap").mkdir()
+        root.symlink_to(shared / "trap")
+        os.chown(root, NOBODY, NOBODY, follow_symlinks=False)
+    else:
+        theirs(root)
+
+    for place in (root, root / "below"):
+        run, problems = RunDir.create(place)
+        assert run.path.parent == shared / OURS / "runs"
+        assert f"{root}: belongs to another user" in problems
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+@as_root
+def test_configured_place_of_a_group_is_taken(tmp_path: Path) -> None:
+    theirs(tmp_path / "project", 0o2770)
+
+    assert RunDir.create(tmp_path / "project")[0].path.parent == tmp_path / "project"
+
+
 def test_place_that_is_free_or_was_made_by_diag_is_taken_whatever_the_umask(shared: Path) -> None:
     old = os.umask(0)
     try:
