@@ -9,6 +9,7 @@ import os
 import sys
 
 from diag.errors import DiagError
+from diag.tokens import read_token, warn_of_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +19,13 @@ __all__ = ["endpoint"]
 
 
 def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
-    """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`, `token` and
-    `tls_ca`. Raises DiagError where there is none."""
-    given, ca = args.token or os.environ.get("DIAG_TOKEN"), args.tls_ca or os.environ.get("DIAG_TLS_CA")
+    """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`, `token`,
+    `token_file` and `tls_ca`. Raises DiagError where there is none."""
+    ca = args.tls_ca or os.environ.get("DIAG_TLS_CA")
+    if args.token:
+        warn_of_arguments()
     if args.endpoint:
-        return args.endpoint.rstrip("/"), given, None, ca
+        return args.endpoint.rstrip("/"), _given(args), None, ca
     from diag.runs import live_in, places, read_run
 
     if args.run_dir is not None:
@@ -39,7 +42,24 @@ def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str
         raise DiagError(f"the run in {path} has ended", hint=f"diag replay {path}")
     if not data.get("url"):
         raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint=f"its journal can be read: diag replay {path}")
-    return str(data["url"]).rstrip("/"), data.get("token") or given, path, data.get("tls_ca") or ca
+    return str(data["url"]).rstrip("/"), data.get("token") or _given(args), path, data.get("tls_ca") or ca
+
+
+def _given(args: argparse.Namespace) -> str | None:
+    """As for all settings: option, variable, diag.toml. An empty variable is none."""
+    if args.token:
+        return str(args.token)
+    if args.token_file:
+        return read_token(args.token_file, told="--token-file FILE")
+    token = os.environ.get("DIAG_TOKEN", "").strip()
+    if token:
+        return token
+    if os.path.exists("diag.toml"):  # noqa: PTH110 - as below
+        from diag.settings import load
+
+        return load().token
+    path = os.environ.get("DIAG_TOKEN_FILE")
+    return read_token(path) if path else None
 
 
 def _run_root() -> str | None:

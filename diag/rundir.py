@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,9 +50,12 @@ class RunDir:
         run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
         for root in roots(configured):
             try:
+                if place := _of_anybody(root):
+                    _make_own(place)
+                _check_above(root)
                 root.mkdir(parents=True, exist_ok=True, mode=0o700)
-                if root != roots(configured)[0] and root.stat().st_uid != os.getuid():
-                    problems.append(f"{root}: belongs to another user")  # who made it in /tmp to read or change ours
+                if root.stat().st_uid != os.getuid() and not (configured and root == roots(configured)[0]):
+                    problems.append(f"{root}: belongs to another user")  # such as the HOME that sudo left
                     continue
                 free = shutil.disk_usage(root).free
                 if free < MIN_FREE_BYTES:
@@ -66,6 +70,9 @@ class RunDir:
             except OSError as error:
                 problems.append(f"{root}: {error.strerror or error}")
                 continue
+            except DiagError as error:
+                problems.append(str(error))
+                continue
             _forget_old(root)
             return cls(path, run_id), problems
         raise DiagError("no run directory can be made: " + "; ".join(problems),
@@ -76,9 +83,46 @@ class RunDir:
         document = {"schema": SCHEMA, "run_id": self.run_id, "hub_pid": os.getpid(), "host": socket.gethostname(), **facts}
         with contextlib.suppress(OSError):
             temporary = self.path / ".run.json"
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            temporary.unlink(missing_ok=True)  # of a hub that was killed
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 json.dump(document, file, indent=1)
             temporary.replace(self.path / "run.json")
+
+
+def _of_anybody(root: Path) -> Path | None:
+    """The folder of ours in a place where every user can make one of that name; None of a user's own or a configured place.
+
+    >>> str(_of_anybody(Path(f"/tmp/diag-{os.getuid()}/runs"))) == f"/tmp/diag-{os.getuid()}"
+    True
+    """
+    return root.parent if root.parent.name == f"diag-{os.getuid()}" else None
+
+
+def _make_own(place: Path) -> None:
+    """Make it, or see that it was made by this user and can be changed by nobody else: who owns it, or the target of a link in
+    its place, could read what is kept below, and put something else there. Raises OSError and DiagError."""
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    found = place.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise DiagError(f"{place}: somebody has put a link there")
+    if not stat.S_ISDIR(found.st_mode):
+        raise DiagError(f"{place}: somebody has put a file there")
+    if found.st_uid != os.getuid():
+        raise DiagError(f"{place}: belongs to another user")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise DiagError(f"{place}: others can write there")
+
+
+def _check_above(root: Path) -> None:
+    """What lies in a place of everybody (/tmp) must be this user's or that place's owner's, as the kernel has it for links and
+    files (fs.protected_symlinks): a configured /tmp/diag-JOBID can be foreseen, too. Raises DiagError."""
+    for path in (root, *root.parents[:-1]):
+        with contextlib.suppress(OSError):  # not there yet: mkdir makes it, or says why not
+            above = path.parent.stat()
+            everybodys = above.st_mode & stat.S_ISVTX and above.st_mode & stat.S_IWOTH
+            if everybodys and path.lstat().st_uid not in (os.getuid(), above.st_uid):
+                raise DiagError(f"{path}: belongs to another user")
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -112,7 +156,7 @@ def _forget_old(root: Path) -> None:
     found = sorted((path.parent for path in root.glob("*/run.json")), reverse=True)
     for path in found[_KEEP_RUNS:]:
         with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
-            run = read_run(path)
+            run = runs.read_run(str(path), ours=True)
             # The job goes on when its hub was killed, and writes into this directory.
             hub = runs.is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
             if run.get("ended") or (runs.is_ours(run) and not hub and not runs.is_alive(int(run["pid"]), None)):

@@ -31,11 +31,14 @@ def places(configured: str | None) -> list[str]:
     return ([os.path.abspath(os.path.expanduser(configured))] if configured else []) + found  # noqa: PTH100, PTH111 - the same
 
 
-def read_run(path: str) -> dict[str, Any]:
-    """run.json of a run directory. Raises DiagError that says what the directory is instead."""
+def read_run(path: str, *, ours: bool = False) -> dict[str, Any]:
+    """run.json of a run directory; with `ours`, one that this user wrote. Raises DiagError that says what the directory is
+    instead."""
     file_name = os.path.join(path, "run.json")
     try:
         with open(file_name) as file:
+            if ours and os.fstat(file.fileno()).st_uid != os.getuid():
+                raise DiagError(f"{path} is another user's")
             data = json.load(file)
     except FileNotFoundError:
         raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None
@@ -52,9 +55,7 @@ def live_in(roots: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Runs of this user below these places whose hub still lives on this machine, newest first."""
     for path in sorted({path for root in roots for path in _runs_in(root)}, key=os.path.basename, reverse=True):
         try:
-            if os.stat(os.path.join(path, "run.json")).st_uid != os.getuid():  # noqa: PTH116
-                continue  # in a shared place: who asks it would talk to another user's program
-            run = read_run(path)
+            run = read_run(path, ours=True)  # in a shared place: who asks it would talk to another user's program
             if not run.get("ended") and is_ours(run) and is_alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
                 yield path, run
         except (DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):

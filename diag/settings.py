@@ -15,6 +15,7 @@ from pydantic_settings import (
 )
 
 from diag.errors import DiagError
+from diag.tokens import read_token
 
 __all__ = ["Settings", "load", "unread_variables"]
 
@@ -95,7 +96,7 @@ def load(**flags: Any) -> Settings:
     if settings.token is not None and settings.token.strip():
         return settings
     # `DIAG_TOKEN=` as an optional secret leaves it: no token was given, and none that is empty may ever count.
-    token = _read_token(settings.token_file) if settings.token_file is not None else None
+    token = read_token(str(settings.token_file)) if settings.token_file is not None else None
     return settings.model_copy(update={"token": token})
 
 
@@ -129,13 +130,3 @@ def unread_variables(environment: Mapping[str, str]) -> list[str]:
         found = near(name.upper(), known, 1, _AS_TYPED)
         told += [f"{name} is read by nothing: did you mean {found[0]}?"] if found else []
     return told
-
-
-def _read_token(path: Path) -> str:
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DiagError(f"the token in {path} cannot be read: {error}", hint="token_file, DIAG_TOKEN_FILE", exit_code=2) from None
-    if not token:
-        raise DiagError(f"{path} holds no token: it is empty", hint="token_file, DIAG_TOKEN_FILE", exit_code=2)
-    return token

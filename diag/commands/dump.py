@@ -9,6 +9,7 @@ import json
 import os
 import sys
 
+from diag import tokens
 from diag.endpoint import endpoint
 from diag.errors import DiagError
 
@@ -33,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON")
     parser.add_argument("--native", action="store_true",
                         help="also C frames of one rank of each stack class, 8 at most; stops these ranks for about a second")
-    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback (default: DIAG_TOKEN)")
+    tokens.options(parser)
     parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
                         "DIAG_TLS_CA)")
     parser.add_argument("--seconds", type=float, metavar="S",
@@ -80,7 +81,7 @@ def _columns() -> int:
 def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
-    from diag.httpget import get
+    from diag.httpget import post
     from diag.language import language_for
     from diag.ticker import Ticker
 
@@ -91,9 +92,9 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with Ticker(_Waiting(url, headers, ca, seconds)):
-            status, reason, body = get(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
+            status, reason, body = post(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
         if status != 200:
-            raise DiagError(f"{url} answers {status} {reason}", hint="give --token (run.json has it)" if status == 401 else "")
+            raise DiagError(f"{url} answers {status} {reason}", hint=tokens.WHERE if status == 401 else "")
         document: dict[str, Any] = json.loads(body)
     except (OSError, ValueError, RecursionError) as error:
         raise DiagError(f"the hub at {url} does not answer: {error}", hint=f"attach a new one: {again}") from None

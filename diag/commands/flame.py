@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diag import tokens
 from diag.endpoint import endpoint
 from diag.errors import DiagError
 from diag.ticker import Ticker, bar
 
 if TYPE_CHECKING:
+    import urllib.request
+
     from diag.outputs.flame import Profile
 
 __all__ = ["add", "recorded", "run"]
@@ -37,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
     where.add_argument("--from", dest="source", type=Path, metavar="PATH",
                        help="draw what was recorded: a run directory or a bundle; no process is looked at")
-    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback (default: DIAG_TOKEN)")
+    tokens.options(parser)
     parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
                         "DIAG_TLS_CA)")
 
@@ -109,26 +112,39 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
         wanted |= {"seconds": f"{args.seconds:g}", "rate": f"{args.rate:.0f}", "native": str(args.native).lower()}
         about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
         print(f"diag: looking at rank {rank} for {args.seconds:g} s{about}", file=sys.stderr, flush=True)
-    request = urllib.request.Request(f"{url}{path}?{urllib.parse.urlencode(wanted)}")
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    asked = f"{url}{path}?{urllib.parse.urlencode(wanted)}"
+    request = urllib.request.Request(asked, headers=headers, method="GET" if rank is None else "POST")
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = ca is None  # hubs go by addresses
-    # A proxy must not see this, nor be waited for.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    # A proxy must not see this, nor be waited for; and no hub sends us, with the token, elsewhere.
+    opener = urllib.request.OpenerDirector()
+    for handler in (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context),
+                    urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler()):
+        opener.add_handler(handler)
     recorded = args.seconds if rank is not None else 0.0
     try:
-        with (
-            Ticker(lambda passed: _recording(passed, recorded)),
-            opener.open(request, timeout=args.seconds + _GRACE_SECONDS) as answer,
-        ):
-            data: bytes = answer.read()
-            return data
+        with Ticker(lambda passed: _recording(passed, recorded)):
+            return _fetched(opener, request, args.seconds + _GRACE_SECONDS)
     except urllib.error.HTTPError as error:
         raise _refusal(url, error.code, error.read(65536)) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DiagError(f"the hub at {url} does not answer: {error}",
                         hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+
+
+def _fetched(opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float) -> bytes:
+    import urllib.error
+
+    try:
+        with opener.open(request, timeout=seconds) as answer:
+            data: bytes = answer.read()
+            return data
+    except urllib.error.HTTPError as error:
+        if error.code != 405 or request.get_method() == "GET":
+            raise
+        request.method = "GET"  # a hub of an older diag
+        return _fetched(opener, request, seconds)
 
 
 def _recording(passed: float, seconds: float) -> str:
@@ -150,7 +166,7 @@ def _refusal(url: str, code: int, body: bytes) -> DiagError:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return DiagError(f"{url} answers {code} and is no hub of diag")
     if code == 401:
-        hint = "give --token (run.json has it)"
+        hint = tokens.WHERE
     return DiagError(detail, hint=hint)
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag import tokens
 from diag.errors import DiagError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the state (diag.state/1) and end")
     parser.add_argument("--lang", choices=("en", "zh"),
                         help="zh: findings' meanings and manual pages in Chinese (default: the setting lang, else the locale)")
-    parser.add_argument("--token", metavar="TOKEN", help="bearer token of an endpoint beyond loopback (default: DIAG_TOKEN)")
+    tokens.options(parser)
     parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
                         "DIAG_TLS_CA)")
 

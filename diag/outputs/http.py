@@ -5,56 +5,35 @@ does without `from __future__ import annotations`: FastAPI must see the classes 
 """
 
 import asyncio
-import base64
-import binascii
-import hmac
-import ipaddress
 import json
-import logging
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Collection
-from email.utils import formatdate
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from diag.discovery import sd_document
 from diag.engine import report
 from diag.errors import Busy, DiagError, OtherJob
 from diag.model import format_ranks
+from diag.outputs.guard import Guard, is_loopback, plain_address
 from diag.outputs.text import dump_text
 from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, rows_of_job, stacks_json
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["create_app", "is_loopback"]
-
-_log = logging.getLogger(__name__)
 
 DUMP_SECONDS = 10.0  # contracts: complete or explained within 10 s
 _LONGEST_DUMP_SECONDS = 60.0
 _DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its caller must hear of it
 _LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 10 s
 _LONGEST_DIGEST = 64 << 20
+_BODY_SECONDS = 15.0  # a hub gives up its request after 4 s
 _NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
-_OPEN_TO_ALL = frozenset({"/metrics", "/healthz"})
 _T = TypeVar("_T")
-
-
-def is_loopback(host: str) -> bool:
-    """
-    >>> is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, False)
-    """
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], float] = time.time) -> "FastAPI":
@@ -62,6 +41,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     from fastapi import FastAPI, HTTPException, Path, Query, Request
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException as AnyHTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.responses import HTMLResponse, Response
 
     from diag.outputs import api_page, flame, schema
@@ -79,7 +59,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         # Shapes are told by hand: validating every answer against pydantic would cost more than making it.
         responses={401: {"model": schema.Error}, 403: {"model": schema.Error}, 503: {"model": schema.Error}},
     )
-    app.add_middleware(_Guard, view=view, host=host, clock=clock)
+    app.add_middleware(Guard, view=view, host=host, clock=clock)
     dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
     drawings = Drawings()
 
@@ -135,14 +115,14 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
 
     def drawing(body: bytes | str, form: str) -> Response:
         # py-spy's SVG brings its own script (zoom, search): in a sandbox it reaches nothing of ours.
-        policy = "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+        policy = ("sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                  "frame-ancestors 'self'")
         return Response(body, media_type=flame.FORMATS[form], headers={"Content-Security-Policy": policy})
 
-    @app.get(
-        "/ranks/{rank}/flame",
-        responses={404: {"model": schema.Error}, 409: {"model": schema.Error}},
-        response_class=Response,
-    )
+    no_flame: dict[int | str, dict[str, Any]] = {404: {"model": schema.Error}, 409: {"model": schema.Error}}
+
+    @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
+    @app.post("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
     async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
         rank: Annotated[int, Path(description="global rank")],
         seconds: Annotated[float, Query(ge=1, le=300, description="how long to look")] = 10.0,
@@ -190,6 +170,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         return drawing(flame.write(profile, form), form)
 
     @app.get("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
+    @app.post("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
     async def dump(  # noqa: PLR0917 - FastAPI passes them by name
         deadline: Annotated[
             float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
@@ -223,7 +204,11 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             if not view.takes_digests:  # before anything is read: on loopback any user of the machine may ask
                 raise HTTPException(409, _NOT_JOINED)
             document = _unpacked(await _body(request), request.headers.get("content-encoding", ""))
-            told = view.take_digest(document, _plain_address(request.client.host if request.client else ""))
+            told = view.take_digest(document, plain_address(request.client.host if request.client else ""))
+        except ClientDisconnect:
+            raise HTTPException(400, "the digest was cut off") from None
+        except asyncio.TimeoutError:
+            raise HTTPException(408, f"the digest did not come whole within {_BODY_SECONDS:.0f} s") from None
         except Busy as error:
             raise HTTPException(503, str(error)) from None
         except OtherJob as error:
@@ -275,90 +260,24 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         said.headers.update(error.headers or {})
         return said
 
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        _log.error("GET %s failed", request.url.path, exc_info=error)
-        return answer({"detail": f"diag failed here, please report it: {type(error).__name__}: {error}"}, 500)
-
     return app
-
-
-class _Guard:
-    """Who may ask: the token beyond loopback, no foreign Host on loopback, no other site's page anywhere."""
-
-    def __init__(self, app: "ASGIApp", *, view: HubView, host: str, clock: Callable[[], float]) -> None:
-        self._app = app
-        self._view = view
-        self._token = view.token
-        self._beyond = view.bound_beyond_loopback or not is_loopback(host)
-        self._hosts: Collection[str] = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host.lower()}
-        self._clock = clock
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        said = (
-            (b"date", formatdate(self._clock(), usegmt=True).encode()),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-        )
-
-        async def send_with_headers(message: "Message") -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *said]
-            await send(message)
-
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope["method"], scope["path"], headers)
-        if refusal is None:
-            await self._app(scope, receive, send_with_headers)
-            return
-        status, detail = refusal
-        if status == 401 and scope["path"] == "/digests" and scope.get("client"):
-            self._view.refuse_digest(_plain_address(scope["client"][0]))
-        body = json_bytes({"detail": detail})
-        # A line each: Chromium reads one challenge a line, and asks nobody for a password where the first is Bearer.
-        challenges = (b'Basic realm="diag", charset="UTF-8"', b'Bearer realm="diag"') if status == 401 else ()
-        extra = [(b"www-authenticate", challenge) for challenge in challenges]
-        start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
-        await send_with_headers({"type": "http.response.start", "status": status, "headers": start})
-        await send({"type": "http.response.body", "body": body})
-
-    def _refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
-        host = headers.get("host", "")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
-        if not self._beyond and name.lower() not in self._hosts:
-            return 403, f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}"
-        if self._is_of_another_site(method, path, headers):
-            return 403, "a page of another site asked for this; open diag's own page instead"
-        if not self._beyond or path in _OPEN_TO_ALL:
-            return None
-        if not self._token:
-            return 403, "diag is bound beyond loopback without a token; only /metrics and /healthz are answered"
-        if not _token_matches(headers.get("authorization", ""), self._token):
-            return 401, "this needs the run's token: Authorization: Bearer TOKEN (or as the password of Basic)"
-        return None
-
-    def _is_of_another_site(self, method: str, path: str, headers: dict[str, str]) -> bool:
-        """Browsers say where a request comes from (Fetch metadata; Origin with each POST); other clients do not."""
-        site = headers.get("sec-fetch-site", "none")
-        if site not in ("none", "same-origin"):
-            # Following a link to a page is fine; a link to /dump or a flame graph would make us work.
-            return headers.get("sec-fetch-mode") != "navigate" or method != "GET" or path.endswith(("/dump", "/flame"))
-        origin = headers.get("origin")
-        return method not in ("GET", "HEAD") and origin is not None and origin.partition("//")[2] != headers.get("host")
 
 
 async def _body(request: "Request") -> bytes:
     """The body as it was sent. Raises ValueError for more than a digest can have: this process is in the job's memory cgroup."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _LONGEST_DIGEST:
-            raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
-    return bytes(body)
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > _LONGEST_DIGEST:
+        raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+
+    async def read() -> bytes:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _LONGEST_DIGEST:
+                raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")
+        return bytes(body)
+
+    return await asyncio.wait_for(read(), _BODY_SECONDS)
 
 
 def _unpacked(body: bytes, encoding: str) -> dict[str, Any]:
@@ -374,26 +293,5 @@ def _unpacked(body: bytes, encoding: str) -> dict[str, Any]:
     return document
 
 
-def _plain_address(host: str) -> str:
-    """An IPv4 address as such, also where a socket of both families took it.
-
-    >>> _plain_address("::ffff:10.0.0.2")
-    '10.0.0.2'
-    """
-    return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host
-
-
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no number")
-
-
-def _token_matches(authorization: str, token: str) -> bool:
-    scheme, _, given = authorization.partition(" ")
-    if scheme.lower() == "basic":  # what a browser can offer: any user name, the token as password
-        try:
-            given = base64.b64decode(given, validate=True).decode("utf-8", "replace").partition(":")[2]
-        except (binascii.Error, ValueError):
-            return False
-    elif scheme.lower() != "bearer":
-        return False
-    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode("utf-8", "replace"))

@@ -8,6 +8,7 @@ import errno
 import resource
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CannotServe", "PortTaken", "Server", "serve"]
 
-_MOST_REQUESTS = 4096  # at once: all nodes may report in the same second
+_MOST_REQUESTS = 4096  # at once, and connections: all nodes may report in the same second
+_MOST_ACCEPTED = 16  # at one time: asyncio takes as many before it looks at any of them
+_MOST_WAITING = 4096  # for that, in the kernel: who finds no place there tries again after a second
 _OTHER_FILES = 256  # that this process needs beside its connections
 _GRACE_SECONDS = 1  # for requests under way when the job has ended
 _LAST_WORD_SECONDS = 0.2  # of it for a page to take that diag ends: a laptop that was closed takes nothing
+_HANDSHAKE_SECONDS = 10.0  # of TLS
 _START_SECONDS = 10.0  # imports and one bind; measured 0.3 s
 
 
@@ -104,7 +108,10 @@ class Server:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
+        if server.config.ssl is not None:  # a minute otherwise, in which such a connection counts nowhere
+            self._loop.create_server = partial(self._loop.create_server, ssl_handshake_timeout=_HANDSHAKE_SECONDS)  # type: ignore[method-assign]
         await server.startup(sockets=[self._listener])
+        self._listener.listen(_MOST_WAITING)
         await server.on_tick(0)  # sets what it sends with every answer
         self._ready.set()
         await self._stop.wait()
@@ -127,14 +134,17 @@ def serve(
     cannot listen for another reason (no such address, no right to the port, no such certificate)."""
     import uvicorn
 
+    from diag.outputs.connections import Connection, forget_readers_that_stopped
+
     if certificate is not None:
         _check_certificate(certificate, key)
     listener = _listen(host, port)
+    forget_readers_that_stopped(listener)
     app = create_app(view, host=host)
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -146,7 +156,7 @@ def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         limit_concurrency=_most_requests() if view.bound_beyond_loopback else 64,
-        backlog=_MOST_REQUESTS if view.bound_beyond_loopback else 64,
+        backlog=_MOST_ACCEPTED,
         ssl_certfile=str(certificate) if certificate else None,
         ssl_keyfile=str(key) if key else None,
     )
@@ -189,7 +199,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setblocking(False)
         listener.bind(address)
-        listener.listen(_MOST_REQUESTS)
+        listener.listen(_MOST_WAITING)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

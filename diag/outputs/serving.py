@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from diag.tokens import SHORTEST
+
 if TYPE_CHECKING:
     from diag.hub import Hub
     from diag.outputs.server import Server
@@ -63,6 +65,9 @@ class Serving:
         hub.bound_beyond_loopback = not is_loopback(host)
         if hub.bound_beyond_loopback and hub.token is None:
             hub.token = secrets.token_urlsafe(24)
+        elif hub.bound_beyond_loopback and hub.token is not None and len(hub.token) < SHORTEST:
+            self._say(f"diag: a token of {len(hub.token)} characters can be guessed by whoever reaches this hub: one of "
+                      "`openssl rand -hex 16` cannot")
         from diag.discovery import reachable_host
 
         problem: Exception | None = None

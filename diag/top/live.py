@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from diag import tokens
 from diag.errors import DiagError
-from diag.httpget import get
+from diag.httpget import get, post
 from diag.outputs.text import clean
 from diag.runs import is_alive, is_ours, read_run
 from diag.top.source import Inbox, Link
@@ -34,6 +35,7 @@ _STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
 _END_SECONDS = 5.0  # from the end of the events to run.json that says it
 _STACKS_SECONDS = 6.0
 _DUMP_SECONDS, _DUMP_GRACE_SECONDS = 8.0, 4.0
+_Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes]]
 
 
 class Live:
@@ -69,14 +71,14 @@ class Live:
 
     def dump(self, columns: int, lang: str) -> dict[str, Any]:
         query = f"/dump?deadline={_DUMP_SECONDS:g}&columns={columns}&lang={lang}"
-        return self._ask(query, _DUMP_SECONDS + _DUMP_GRACE_SECONDS)
+        return self._ask(query, _DUMP_SECONDS + _DUMP_GRACE_SECONDS, send=post)
 
     # -- one answer ---------------------------------------------------------------------------------------
 
-    def _ask(self, path: str, seconds: float, url: str = "") -> dict[str, Any]:
+    def _ask(self, path: str, seconds: float, url: str = "", send: _Send = get) -> dict[str, Any]:
         base = url.rstrip("/") or self._url
         try:
-            status, reason, body = get(base + path, self._headers(), seconds, self._ca)
+            status, reason, body = send(base + path, self._headers(), seconds, self._ca)
             document = json.loads(body)
         except (OSError, ValueError, RecursionError) as error:
             raise DiagError(f"the hub at {base} does not answer: {clean(str(error))}",
@@ -218,7 +220,7 @@ def _refusal(status: int, body: bytes) -> str:
 
 def _hint(status: int, document: dict[str, Any]) -> str:
     if status == 401:
-        return "give --token (run.json has it)"
+        return tokens.WHERE
     if status == 404:
         return "a hub of an older diag has no /state: use its own version"
     return clean(str(document.get("hint") or ""))

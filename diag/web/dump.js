@@ -23,7 +23,7 @@ export function useDump() {
     setState({ kind: "busy", began: performance.now() });
     requestAnimationFrame(() => go("dump"));
     try {
-      const answer = await ask(`dump?deadline=${DEADLINE}&columns=${COLUMNS}`);
+      const answer = await ask(`dump?deadline=${DEADLINE}&columns=${COLUMNS}`, { method: "POST" });
       setState({ kind: "done", document: await answer.json(), at: jobNow() });
     } catch (error) {
       setState({ kind: "failed", error: error.message });

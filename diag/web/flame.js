@@ -34,7 +34,7 @@ export function RankFlame({ rank, row }) {
     stop.current = new AbortController();
     setState({ kind: "busy", began: performance.now(), length });
     try {
-      const answer = await ask(`${path}&format=svg`, { signal: stop.current.signal });
+      const answer = await ask(`${path}&format=svg`, { method: "POST", signal: stop.current.signal });
       const kept = (answer.headers.get("Content-Location") ?? "").split("/").pop();
       await answer.body?.cancel();
       setState({ kind: "done", path, shown: kept ? `drawings/${kept}` : `${path}&format=svg` });
