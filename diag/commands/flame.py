@@ -15,11 +15,14 @@ from diag.errors import DiagError
 from diag.ticker import Ticker, bar
 
 if TYPE_CHECKING:
+    import urllib.request
+
     from diag.outputs.flame import Profile
 
 __all__ = ["add", "recorded", "run"]
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
+_LARGEST = 256 << 20  # bytes of an answer
 _GRACE_SECONDS = 30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
 
 
@@ -115,20 +118,33 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     context = ssl.create_default_context(cafile=ca)
     context.check_hostname = ca is None  # hubs go by addresses
     # A proxy must not see this, nor be waited for.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _stay(), urllib.request.HTTPSHandler(context=context))
     recorded = args.seconds if rank is not None else 0.0
     try:
         with (
             Ticker(lambda passed: _recording(passed, recorded)),
             opener.open(request, timeout=args.seconds + _GRACE_SECONDS) as answer,
         ):
-            data: bytes = answer.read()
+            data: bytes = answer.read(_LARGEST + 1)
+            if len(data) > _LARGEST:
+                raise DiagError(f"{url} answers more than {_LARGEST >> 20} MiB: this is no flame graph")
             return data
     except urllib.error.HTTPError as error:
         raise _refusal(url, error.code, error.read(65536)) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DiagError(f"the hub at {url} does not answer: {error}",
                         hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+
+
+def _stay() -> urllib.request.BaseHandler:
+    """No redirect is followed: the token goes to nobody but whom it was given for."""
+    import urllib.request
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *args: Any, **named: Any) -> None:
+            return None
+
+    return Stay()
 
 
 def _recording(passed: float, seconds: float) -> str:

@@ -20,7 +20,7 @@ from diag.state.savefacts import save_words
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.classes import StackClass
 
-__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text", "summary_line"]
+__all__ = ["classes_text", "clean", "clean_lines", "dump_text", "job_sentence", "panel", "report_text", "summary_line"]
 
 _PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
 _NARROWEST = 30
@@ -38,6 +38,8 @@ _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
+
+_PAINT = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 
 
 def clean(text: str) -> str:
@@ -58,6 +60,19 @@ def _printable(char: str) -> str:
     if char in "\t\n\r\v\f" or unicodedata.category(char) == "Zs":
         return " "
     return char.encode("unicode_escape").decode("ascii")
+
+
+def clean_lines(text: str, *, colour: bool = False) -> str:
+    r"""Several lines, each cleaned and none left out; of escape sequences with `colour` those that only paint are kept.
+
+    >>> clean_lines("one\x1b[2J\n\n\x1b[1;31mtwo\x1b[0m", colour=True)
+    'one\n\n\x1b[1;31mtwo\x1b[0m'
+    """
+    told = []
+    for line in text.split("\n"):
+        pieces = _PAINT.split(line) if colour else [line]
+        told.append("".join(piece if at % 2 else clean(piece) for at, piece in enumerate(pieces)))
+    return "\n".join(told)
 
 
 def _clean_lines(text: str) -> list[str]:
