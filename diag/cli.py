@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(error: DiagError) -> None:
-    from diag.outputs.text import clean_lines  # a file's name and a server's words may hold what moves the cursor
+    from diag.printable import clean_lines  # a file's name and a server's words may hold what moves the cursor
 
     print(f"error: {clean_lines(str(error))}", file=sys.stderr)
     if error.hint:

@@ -90,7 +90,8 @@ class JobHub:
     def take(self, document: dict[str, Any], address: str, *, now: bool = False) -> dict[str, Any]:
         """A digest from the node at this address (empty: this node's own). Returns what it is told. `now`: wait until it is in.
 
-        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is no digest, Busy where too many wait already: what is taken is not
+        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is no digest, Busy
+        where too many wait already: what is taken is not
         forgotten, and a node that was not heard in time sends all of it again.
         """
         if self.broken:

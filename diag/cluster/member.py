@@ -175,8 +175,8 @@ class Member:
         )
 
     def take(self, document: dict[str, Any], address: str) -> dict[str, Any]:
-        """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is none, and
-        OtherJob."""
+        """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError, AttributeError or
+        OverflowError for what is none, and OtherJob."""
         theirs, mine = str(document.get("job_id") or ""), self._job_id()
         there, here = _port_of(str(document["node"].get("rendezvous") or "")), _port_of(self._me.rendezvous)
         # Parts of one job may have ids of their own (Slurm's heterogeneous jobs), and ports that differ are a mistake to be told.

@@ -11,8 +11,8 @@ _MOST = 1 << 20  # of ranks and of nodes: as in model
 
 
 def checked(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with what an entry has. Raises KeyError, TypeError or ValueError where others could not go on with it: one that is kept
-    is sorted, asked and told to every node."""
+    """The entry with what an entry has. Raises KeyError, TypeError or ValueError where others could not go on with it: one that
+    is kept is sorted, asked and told to every node."""
     node_rank = entry["node_rank"]
     ranks = entry["ranks"]
     if type(ranks) is not list or len(ranks) > _MOST:

@@ -66,7 +66,7 @@ def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
     code = 10 if document["found"] else 0
     if json_too:
         return json.dumps({**document["report"], "dump": document}, indent=1), code
-    from diag.outputs.text import clean_lines
+    from diag.printable import clean_lines
 
     if screen is None:  # the same
         from diag.language import language_for

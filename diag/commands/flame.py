@@ -231,5 +231,7 @@ def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
                 yield record.at, fact
     finally:
         progress.close()
+    from diag.printable import clean
+
     for note in notes:
-        print(f"diag: {note}", file=sys.stderr)
+        print(f"diag: {clean(note)}", file=sys.stderr)

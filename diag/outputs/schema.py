@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-__all__ = ["DIGEST_BODY", "DRAWINGS", "EVENTS", "METRICS", "REFUSED", "Dump", "Error", "Explained", "Health", "Nodes", "Ranks", "Report",
-           "SdGroup", "Stacks", "State", "Timeline", "Told"]
+__all__ = [
+    "DIGEST_BODY", "DRAWINGS", "EVENTS", "METRICS", "REFUSED", "Dump", "Error", "Explained", "Health", "Nodes", "Ranks", "Report",
+    "SdGroup", "Stacks", "State", "Timeline", "Told",
+]
 
 
 class Evidence(BaseModel):
@@ -261,7 +263,8 @@ class Told(BaseModel):
 
 # --- what is no model ------------------------------------------------------------------------------------------
 
-REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": Error, "description": "Not understood"}}  # as `detail`, not FastAPI's list
+# As `detail`, not FastAPI's list of errors.
+REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": Error, "description": "Not understood"}}
 DRAWINGS: dict[int | str, dict[str, Any]] = {200: {"description": "A flame graph", "content": {
     "image/svg+xml": {}, "application/json": {}, "text/plain": {},
 }}}
@@ -274,10 +277,15 @@ _NODE_OF_DIGEST = {"type": "object", "required": ["run_id", "host", "nodes", "wo
     "world_size": {"type": "integer", "minimum": 0, "maximum": 1 << 20}, "node_rank": {"type": ["integer", "null"]},
     "every_seconds": {"type": "number", "minimum": 0, "maximum": 600}, "returncode": {"type": ["integer", "null"]},
 }}
-_DIGEST = {"type": "object", "title": "diag.digest/1", "required": ["schema", "node", "ranks", "frames", "wall", "port"], "properties": {
-    "schema": {"const": "diag.digest/1"}, "node": _NODE_OF_DIGEST, "ranks": {"type": "array", "items": {
-        "type": "object", "description": "state, stack and GPU of one rank, with its `placement`", "required": ["placement"]}},
-    "frames": {"type": "object", "description": "stacks by key, each once"}, "wall": {"type": "number"},
-    "port": {"type": "integer", "minimum": 1, "maximum": 65535},
-}}
+_RANK_OF_DIGEST = {
+    "type": "object", "description": "state, stack and GPU of one rank, with its `placement`", "required": ["placement"],
+}
+_DIGEST = {
+    "type": "object", "title": "diag.digest/1", "required": ["schema", "node", "ranks", "frames", "wall", "port"],
+    "properties": {
+        "schema": {"const": "diag.digest/1"}, "node": _NODE_OF_DIGEST, "ranks": {"type": "array", "items": _RANK_OF_DIGEST},
+        "frames": {"type": "object", "description": "stacks by key, each once"}, "wall": {"type": "number"},
+        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+    },
+}
 DIGEST_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _DIGEST}}}}

@@ -15,16 +15,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, Severity, format_ranks
+from diag.printable import clean
 from diag.state.savefacts import save_words
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.classes import StackClass
 
-__all__ = ["classes_text", "clean", "clean_lines", "dump_text", "job_sentence", "panel", "report_text", "summary_line"]
+__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text", "summary_line"]
 
 _PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
 _NARROWEST = 30
-_LONGEST_LINE = 2000  # characters of a log line that are looked at
 _LONGEST_WHO = 30  # columns of a title; longer lists of ranks stand in a line of their own
 _PANEL_EVIDENCE_LINES = 3
 _REPORT_EVIDENCE_LINES = 12
@@ -32,48 +32,6 @@ _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
 _FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
 
 _COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
-
-# CSI, OSC (closed by BEL or ST, or left open), DCS and kin, two-character escapes; 8-bit CSI.
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-)
-
-_PAINT = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
-
-
-def clean(text: str) -> str:
-    r"""One line that prints as it reads: escape sequences dropped, whatever else does not print shown as an escape.
-
-    >>> clean("\x1b[31mloss\x1b[0m\t0.5\x07 \u202e")
-    'loss 0.5\\x07 \\u202e'
-    """
-    text = _ESCAPE_SEQUENCE.sub("", text[:_LONGEST_LINE])
-    if text.isprintable():
-        return text
-    return "".join(map(_printable, text))
-
-
-def _printable(char: str) -> str:
-    if char.isprintable():
-        return char
-    if char in "\t\n\r\v\f" or unicodedata.category(char) == "Zs":
-        return " "
-    return char.encode("unicode_escape").decode("ascii")
-
-
-def clean_lines(text: str, *, colour: bool = False) -> str:
-    r"""Several lines, each cleaned and none left out; of escape sequences with `colour` those that only paint are kept.
-
-    >>> clean_lines("one\x1b[2J\n\n\x1b[1;31mtwo\x1b[0m", colour=True)
-    'one\n\n\x1b[1;31mtwo\x1b[0m'
-    """
-    told = []
-    for line in text.split("\n"):
-        pieces = _PAINT.split(line) if colour else [line]
-        told.append("".join(piece if at % 2 else clean(piece) for at, piece in enumerate(pieces)))
-    return "\n".join(told)
-
 
 def _clean_lines(text: str) -> list[str]:
     # A pager's worth is enough to cut from; splitting on \n alone keeps a redrawn bar on one line until here.
