@@ -21,7 +21,7 @@ from tests.fuzz.worker import has_atheris
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build"
 HTTP = "http"
-_GRACE_SECONDS = 90.0  # to start, and for one input that takes long
+_GRACE_SECONDS = 240.0  # to start, and for one input that takes long
 
 
 @dataclass
@@ -41,9 +41,9 @@ def main() -> int:
         return _repeat(options.repeat)
     rows: list[Row] = []
     names = _names(options.only)
-    share = max(1, int(options.seconds / len(names)))
     began = time.time()
-    for name in names:
+    for number, name in enumerate(names):
+        share = max(1.0, (began + options.seconds - time.time()) / (len(names) - number))  # what one leaves is the others'
         rows.append(_http(share, options) if name == HTTP else _one(name, share, options))
         row = rows[-1]
         print(f"{name:<24} {row.executions:>9,} executions {row.new_inputs:>6,} new {len(row.crashes)} crashes", file=sys.stderr, flush=True)
@@ -51,7 +51,8 @@ def main() -> int:
     print(_table(rows))
     for row in rows:
         for where, file in row.crashes.items():
-            print(f"\n{row.target}: {where}\n  python -m tests.fuzz --repeat {file}")
+            again = f"--only {HTTP} --seed {options.seed}  # told in {file}" if row.target == HTTP else f"--repeat {file}"
+            print(f"\n{row.target}: {where}\n  python -m tests.fuzz {again}")
     return 1 if any(row.crashes for row in rows) else 0
 
 
@@ -86,7 +87,7 @@ def _worker(name: str, options: argparse.Namespace, scratch: Path, *words: str) 
             *words]  # fmt: skip
 
 
-def _one(name: str, share: int, options: argparse.Namespace) -> Row:
+def _one(name: str, share: float, options: argparse.Namespace) -> Row:
     from tests.fuzz.targets import TARGETS
 
     row = Row(name, TARGETS[name].reads)
@@ -139,12 +140,12 @@ def _repeat(file: Path, *, quiet: bool = False) -> int:
         return 1 if done.returncode else 0
 
 
-def _http(share: int, options: argparse.Namespace) -> Row:
+def _http(share: float, options: argparse.Namespace) -> Row:
     from tests.fuzz.api import fuzzed
 
     row = Row(HTTP, "every route of the HTTP API, by its OpenAPI document (schemathesis)")
     began = time.monotonic()
-    row.executions, faults = fuzzed(float(share), options.seed, options.runs)
+    row.executions, faults = fuzzed(share, options.seed, options.runs)
     for number, (where, told) in enumerate(faults.items()):
         file = options.out / "fuzz" / "crashes" / f"http@{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ MOST_BYTES = 512 << 20  # that the peak of memory may grow by one input
 
 _NEVER = frozenset({
     "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "subprocess.Popen", "pty.spawn", "os.kill", "os.chmod",
-    "os.chown", "os.setxattr", "pickle.find_class", "socket.getaddrinfo", "ctypes.dlopen",
+    "os.chown", "os.setxattr", "pickle.find_class", "ctypes.dlopen",
     "shutil.unpack_archive", "os.killpg",
 })  # fmt: skip
 _PATHS = frozenset({"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.move", "shutil.rmtree"})
@@ -64,9 +64,11 @@ class Guard:
                 self._stop(f"open {path!r} to write")
         elif event in _NEVER:
             self._stop(f"{event} {args!r}"[:200])
-        elif event in _PATHS and not all(self._may(path) for path in args[:1]):
+        elif event in _PATHS and not self._may(_whole(args)):
             self._stop(f"{event} {args!r}"[:200])
         elif event in _SECOND and not self._may(args[1]):
+            self._stop(f"{event} {args!r}"[:200])
+        elif event == "socket.getaddrinfo" and not _is_near(args):
             self._stop(f"{event} {args!r}"[:200])
         elif event == "socket.connect" and not _is_near(args[1]):
             self._stop(f"{event} {args[1]!r}"[:200])
@@ -80,6 +82,13 @@ class Guard:
     def _stop(self, what: str) -> None:
         self.done.append(what)
         raise Forbidden(what)
+
+
+def _whole(args: tuple[object, ...]) -> object:
+    """The path, also where it is told relative to a folder that is open."""
+    if isinstance(args[-1], int) and args[-1] >= 0 and isinstance(args[0], str) and len(args) > 1 and not args[0].startswith(os.sep):
+        return f"/proc/self/fd/{args[-1]}/{args[0]}"
+    return args[0]
 
 
 def _is_near(address: object) -> bool:
