@@ -1,6 +1,7 @@
-"""`python -m tests.fuzz --seconds N`: every target for its share of the time, as a table; and the HTTP API against its OpenAPI document.
+"""`python -m tests.fuzz --seconds N`: every target for its share of the time, and the HTTP API against its document.
 
-Each target is a process of its own. Exit code 1 where an input was at fault: it is kept in build/fuzz/crashes, beside what it raised.
+Each target is a process of its own. Exit code 1 where an input was at fault: it is kept in build/fuzz/crashes, beside what it
+raised.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Row:
     target: str
     reads: str
     executions: int = 0
+    engine: str = ""
     new_inputs: int = 0  # that took a way nothing before took: what guides the search
     slowest_seconds: float = 0.0
     seconds: float = 0.0
@@ -46,7 +48,11 @@ def main() -> int:
         share = max(1.0, (began + options.seconds - time.time()) / (len(names) - number))  # what one leaves is the others'
         rows.append(_http(share, options) if name == HTTP else _one(name, share, options))
         row = rows[-1]
-        print(f"{name:<24} {row.executions:>9,} executions {row.new_inputs:>6,} new {len(row.crashes)} crashes", file=sys.stderr, flush=True)
+        print(
+            f"{name:<24} {row.executions:>9,} executions {row.new_inputs:>6,} new {len(row.crashes)} crashes",
+            file=sys.stderr,
+            flush=True,
+        )
         _write(rows, options, time.time() - began)
     print(_table(rows))
     for row in rows:
@@ -61,7 +67,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=300.0, help="of all targets together (default 300)")
     parser.add_argument("--only", default="", metavar="TARGET,...", help="these targets alone; record-* for all that begin so")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", choices=("atheris", "seeded"), default="atheris" if has_atheris() else "seeded")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "atheris", "seeded"),
+        default="auto",
+        help="atheris: branches guide the search; seeded: recorded inputs are changed; auto: atheris where it is installed, for "
+        "text and bytes (of trees of JSON three times as many are tried without)",
+    )
     parser.add_argument("--runs", type=int, default=0, help="at most so many executions of a target")
     parser.add_argument("--out", type=Path, default=OUT, help="where fuzz.json, fuzz.md and fuzz/crashes go (default: build)")
     parser.add_argument("--repeat", type=Path, metavar="FILE", help="run a kept input once")
@@ -82,25 +94,58 @@ def _names(only: str) -> list[str]:
     return found
 
 
+def _engine(name: str, options: argparse.Namespace) -> str:
+    from tests.fuzz.targets import TARGETS
+
+    if options.engine != "auto":
+        return str(options.engine)
+    return "atheris" if has_atheris() and TARGETS[name].form != "json" else "seeded"
+
+
 def _worker(name: str, options: argparse.Namespace, scratch: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "tests.fuzz.worker", name, "--kept", str(options.out / "fuzz" / "crashes"), "--scratch", str(scratch),
-            *words]  # fmt: skip
+    return [
+        sys.executable,
+        "-m",
+        "tests.fuzz.worker",
+        name,
+        "--kept",
+        str(options.out / "fuzz" / "crashes"),
+        "--scratch",
+        str(scratch),
+        *words,
+    ]
 
 
 def _one(name: str, share: float, options: argparse.Namespace) -> Row:
     from tests.fuzz.targets import TARGETS
 
-    row = Row(name, TARGETS[name].reads)
+    row = Row(name, TARGETS[name].reads, engine=_engine(name, options))
     scratch = Path(tempfile.mkdtemp(prefix="diag-fuzz-"))
     stats = scratch / "stats.json"
     began = time.monotonic()
-    words = ["--seconds", str(share), "--runs", str(options.runs), "--seed", str(options.seed), "--engine", options.engine,
-             "--stats", str(stats)]  # fmt: skip
+    words = [
+        "--seconds",
+        str(share),
+        "--runs",
+        str(options.runs),
+        "--seed",
+        str(options.seed),
+        "--engine",
+        _engine(name, options),
+        "--stats",
+        str(stats),
+    ]
     try:
         with (scratch / "log").open("wb") as log:
             try:
-                code = subprocess.run(_worker(name, options, scratch, *words), cwd=ROOT, stdout=log, stderr=log, check=False,
-                                      timeout=share + _GRACE_SECONDS).returncode  # fmt: skip
+                code = subprocess.run(
+                    _worker(name, options, scratch, *words),
+                    cwd=ROOT,
+                    stdout=log,
+                    stderr=log,
+                    check=False,
+                    timeout=share + _GRACE_SECONDS,
+                ).returncode
             except subprocess.TimeoutExpired:
                 code = -9
         said = (scratch / "log").read_text(errors="replace")
@@ -116,7 +161,9 @@ def _one(name: str, share: float, options: argparse.Namespace) -> Row:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(said[-20_000:])
             row.crashes[f"the process ended with {code}"] = kept[1] if kept else str(log)
-        row.crashes = {where: file for where, file in row.crashes.items() if not where.startswith("TimeoutError") or _is_slow(file)}
+        row.crashes = {
+            where: file for where, file in row.crashes.items() if not where.startswith("TimeoutError") or _is_slow(file)
+        }
     finally:
         row.seconds = round(time.monotonic() - began, 1)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -131,8 +178,18 @@ def _is_slow(file: str) -> bool:
 def _repeat(file: Path, *, quiet: bool = False) -> int:
     name = file.name.partition("@")[0]
     with tempfile.TemporaryDirectory(prefix="diag-fuzz-") as scratch:
-        command = [sys.executable, "-m", "tests.fuzz.worker", name, "--kept", f"{scratch}/kept", "--scratch", scratch, "--repeat",
-                   str(file.resolve())]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz.worker",
+            name,
+            "--kept",
+            f"{scratch}/kept",
+            "--scratch",
+            scratch,
+            "--repeat",
+            str(file.resolve()),
+        ]
         try:
             done = subprocess.run(command, cwd=ROOT, check=False, timeout=_GRACE_SECONDS, capture_output=quiet)
         except subprocess.TimeoutExpired:
@@ -143,7 +200,7 @@ def _repeat(file: Path, *, quiet: bool = False) -> int:
 def _http(share: float, options: argparse.Namespace) -> Row:
     from tests.fuzz.api import fuzzed
 
-    row = Row(HTTP, "every route of the HTTP API, by its OpenAPI document (schemathesis)")
+    row = Row(HTTP, "every route of the HTTP API, by its OpenAPI document", engine="schemathesis")
     began = time.monotonic()
     row.executions, faults = fuzzed(share, options.seed, options.runs)
     for number, (where, told) in enumerate(faults.items()):
@@ -158,17 +215,27 @@ def _http(share: float, options: argparse.Namespace) -> Row:
 def _write(rows: list[Row], options: argparse.Namespace, seconds: float) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "fuzz.md").write_text(_table(rows) + "\n")
-    told = {"seconds": round(seconds, 1), "seed": options.seed, "engine": options.engine, "targets": [asdict(row) for row in rows]}
+    told = {
+        "seconds": round(seconds, 1),
+        "seed": options.seed,
+        "engine": options.engine,
+        "targets": [asdict(row) for row in rows],
+    }
     (options.out / "fuzz.json").write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _table(rows: list[Row]) -> str:
-    lines = ["| target | what it reads | executions | new inputs | slowest, s | crashes |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    lines = [
+        "| target | what it reads | engine | executions | new inputs | slowest, s | crashes |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
     for row in rows:
         slowest = f"{row.slowest_seconds:.2f}" if row.slowest_seconds else "-"
-        lines.append(f"| {row.target} | {row.reads} | {row.executions:,} | {row.new_inputs:,} | {slowest} | {len(row.crashes)} |")
+        lines.append(
+            f"| {row.target} | {row.reads} | {row.engine} | {row.executions:,} | {row.new_inputs or '-'} | {slowest} | {len(row.crashes)} |"
+        )
     total = sum(row.executions for row in rows)
-    lines.append(f"| all | | {total:,} | {sum(row.new_inputs for row in rows):,} | | {sum(len(row.crashes) for row in rows)} |")
+    lines.append(f"| all | | | {total:,} | {sum(row.new_inputs for row in rows):,} | | {sum(len(row.crashes) for row in rows)} |")
     return "\n".join(lines)
 
 

@@ -15,11 +15,26 @@ __all__ = ["LONGEST_SECONDS", "MOST_BYTES", "Forbidden", "Guard", "place_of"]
 LONGEST_SECONDS = 2.0  # of processor time for an input of at most 64 KiB
 MOST_BYTES = 512 << 20  # that the peak of memory may grow by one input
 
-_NEVER = frozenset({
-    "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "subprocess.Popen", "pty.spawn", "os.kill", "os.chmod",
-    "os.chown", "os.setxattr", "pickle.find_class", "ctypes.dlopen",
-    "shutil.unpack_archive", "os.killpg",
-})  # fmt: skip
+_NEVER = frozenset(
+    {
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.fork",
+        "os.forkpty",
+        "subprocess.Popen",
+        "pty.spawn",
+        "os.kill",
+        "os.chmod",
+        "os.chown",
+        "os.setxattr",
+        "pickle.find_class",
+        "ctypes.dlopen",
+        "shutil.unpack_archive",
+        "os.killpg",
+    }
+)
 _PATHS = frozenset({"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.move", "shutil.rmtree"})
 _SECOND = frozenset({"os.symlink", "os.link", "shutil.copyfile"})  # of these the second argument is what is made
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -62,13 +77,12 @@ class Guard:
             path, _, flags = args
             if isinstance(flags, int) and flags & _WRITES and not self._may(path):
                 self._stop(f"open {path!r} to write")
-        elif event in _NEVER:
-            self._stop(f"{event} {args!r}"[:200])
-        elif event in _PATHS and not self._may(_whole(args)):
-            self._stop(f"{event} {args!r}"[:200])
-        elif event in _SECOND and not self._may(args[1]):
-            self._stop(f"{event} {args!r}"[:200])
-        elif event == "socket.getaddrinfo" and not _is_near(args):
+        elif (
+            event in _NEVER
+            or (event in _PATHS and not self._may(_whole(args)))
+            or (event in _SECOND and not self._may(args[1]))
+            or (event == "socket.getaddrinfo" and not _is_near(args))
+        ):
             self._stop(f"{event} {args!r}"[:200])
         elif event == "socket.connect" and not _is_near(args[1]):
             self._stop(f"{event} {args[1]!r}"[:200])
@@ -86,7 +100,13 @@ class Guard:
 
 def _whole(args: tuple[object, ...]) -> object:
     """The path, also where it is told relative to a folder that is open."""
-    if isinstance(args[-1], int) and args[-1] >= 0 and isinstance(args[0], str) and len(args) > 1 and not args[0].startswith(os.sep):
+    if (
+        isinstance(args[-1], int)
+        and args[-1] >= 0
+        and isinstance(args[0], str)
+        and len(args) > 1
+        and not args[0].startswith(os.sep)
+    ):
         return f"/proc/self/fd/{args[-1]}/{args[0]}"
     return args[0]
 

@@ -1,4 +1,4 @@
-"""Inputs made from recorded ones: trees of JSON with parts replaced, text line by line, bytes. The same seed gives the same input."""
+"""Inputs made from recorded ones: trees of JSON with parts replaced, text line by line, bytes. A seed gives the same input."""
 
 from __future__ import annotations
 
@@ -14,16 +14,89 @@ Form = Literal["json", "text", "bytes"]
 
 # What breaks parsers: wrong kinds, numbers beyond what fits, text that is none, names that mean something to Python.
 JUNK: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, -(2**70), 10**400, 0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan"),
-    "", "x", "0", "-1", "max", "nan", "9" * 5000, "\x00", "\x1b[2J\x1b]52;c;cXVpdA==\x07", "\ud800", "\u202e\u2066", "a" * 10_000,
-    "../../etc/passwd", "/dev/zero", "__class__", "{{7*7}}", "<script>", "=cmd()", "%s%n", "\n\n\r\n", "\u0660\u0661", "1_000",
-    [], [None], [[]], {}, {"": None}, {"x": {}}, [0] * 300, ["rank"] * 50,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    2**70,
+    -(2**70),
+    10**400,
+    0.5,
+    -0.0,
+    1e308,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    "",
+    "x",
+    "0",
+    "-1",
+    "max",
+    "nan",
+    "9" * 5000,
+    "\x00",
+    "\x1b[2J\x1b]52;c;cXVpdA==\x07",
+    "\ud800",
+    "\u202e\u2066",
+    "a" * 10_000,
+    "../../etc/passwd",
+    "/dev/zero",
+    "__class__",
+    "{{7*7}}",
+    "<script>",
+    "=cmd()",
+    "%s%n",
+    "\n\n\r\n",
+    "\u0660\u0661",
+    "1_000",
+    [],
+    [None],
+    [[]],
+    {},
+    {"": None},
+    {"x": {}},
+    [0] * 300,
+    ["rank"] * 50,
+)
 _PIECES: tuple[bytes, ...] = (
-    b"\x00", b"\xff", b"\xed\xa0\x80", b"\r", b"\n", b"\x1b[2J", b"\x1b]8;;http://x\x07", b"\x9b31m", b"\xe2\x80\xae", b"\xef\xbb\xbf",
-    b"-1", b"0", b"nan", b"inf", b"1e999", b"18446744073709551616", b"9" * 4400, b"[" * 200, b"{" * 200, b"(" * 200, b" " * 500,
-    b"a" * 3000, b"%", b"\\", b'"', b"'", b"\xd9\xa3", b": ", b"=", b"|", b"Traceback (most recent call last):\n", b"rank", b"[rank7]: ",
-)  # fmt: skip
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\r",
+    b"\n",
+    b"\x1b[2J",
+    b"\x1b]8;;http://x\x07",
+    b"\x9b31m",
+    b"\xe2\x80\xae",
+    b"\xef\xbb\xbf",
+    b"-1",
+    b"0",
+    b"nan",
+    b"inf",
+    b"1e999",
+    b"18446744073709551616",
+    b"9" * 4400,
+    b"[" * 200,
+    b"{" * 200,
+    b"(" * 200,
+    b" " * 500,
+    b"a" * 3000,
+    b"%",
+    b"\\",
+    b'"',
+    b"'",
+    b"\xd9\xa3",
+    b": ",
+    b"=",
+    b"|",
+    b"Traceback (most recent call last):\n",
+    b"rank",
+    b"[rank7]: ",
+)
 _INTEGERS = (0, 1, -1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF, -(2**63), 1 << 40)
 
 
@@ -112,7 +185,9 @@ def _near(value: Any, chance: random.Random) -> Any:
         return not value
     if isinstance(value, (int, float)):
         small = abs(value) < 1e300
-        return chance.choice([value + 1, value - 1, -value, value * 2, value * 1e6 if small else 0, float(value) if small else 0, str(value)])
+        return chance.choice(
+            [value + 1, value - 1, -value, value * 2, value * 1e6 if small else 0, float(value) if small else 0, str(value)]
+        )
     if isinstance(value, str):
         try:
             made = chance.choice(_TEXT)(value.encode(), (), chance)
@@ -120,7 +195,9 @@ def _near(value: Any, chance: random.Random) -> Any:
             return value[: chance.randrange(len(value) + 1)]
         return made.decode("utf-8", "replace")[:20_000]
     if isinstance(value, dict) and value:
-        return {chance.choice(["", "x", "\ud800", "rank"]) if chance.random() < 0.2 else name: part for name, part in value.items()}
+        return {
+            chance.choice(["", "x", "\ud800", "rank"]) if chance.random() < 0.2 else name: part for name, part in value.items()
+        }
     return [value, value]
 
 
@@ -180,7 +257,11 @@ def _digits(data: bytes, pool: Sequence[bytes], chance: random.Random) -> bytes:
     begin = end = chance.choice(places)
     while end < len(data) and 48 <= data[end] < 58:
         end += 1
-    return data[:begin] + chance.choice((b"", b"0", b"-1", b"9" * 30, b"9" * 4400, b"1e400", b"nan", b"\xd9\xa3", b"1_0")) + data[end:]
+    return (
+        data[:begin]
+        + chance.choice((b"", b"0", b"-1", b"9" * 30, b"9" * 4400, b"1e400", b"nan", b"\xd9\xa3", b"1_0"))
+        + data[end:]
+    )
 
 
 def _lines(data: bytes, pool: Sequence[bytes], chance: random.Random) -> bytes:

@@ -43,7 +43,9 @@ sys.exit(code)
 
 def measured(*words: object, seconds: float = 60.0, feed: bytes | None = None) -> tuple[int, str, int]:
     """Exit code, what was printed, and the peak in MiB of `diag WORDS`."""
-    done = subprocess.run([sys.executable, "-c", _MEASURED, *map(str, words)], capture_output=True, timeout=seconds, check=False, input=feed)
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED, *map(str, words)], capture_output=True, timeout=seconds, check=False, input=feed
+    )
     said = (done.stdout + done.stderr).decode("utf-8", "replace")
     return done.returncode, said, int(said.rpartition("PEAK ")[2].split()[0])
 
@@ -100,7 +102,10 @@ def test_log_of_one_line_of_a_gigabyte_costs_no_gigabyte(tmp_path: Path) -> None
 def test_packing_that_diag_does_not_read_is_not_unpacked(name: str, tmp_path: Path) -> None:
     bomb = tmp_path / name
     if name == "b.zip":
-        with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("journal-000001.jsonl.gz", "w", force_zip64=True) as file:
+        with (
+            zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed,
+            packed.open("journal-000001.jsonl.gz", "w", force_zip64=True) as file,
+        ):
             for _ in range(200):
                 file.write(_CHUNK)
     else:  # frames of zstd that each stand for 128 KiB of zeros (RFC 8878: magic, header, RLE block)
@@ -129,9 +134,16 @@ def test_links_of_a_folder_that_lead_out_of_it_are_not_followed(secret: Path, tm
     # given a folder as a stranger packed it: links to a file of ours, to a device, to themselves; and one log
     folder = tmp_path / "evidence"
     folder.mkdir()
-    for name, target in {"rank0.log": str(secret), "rank1.log": "../home/secret.log", "rank2.log": "rank2.log", "rank3.log": "/dev/zero",
-                         "pyspy_rank0.txt": "/etc/passwd", "meta.json": "/proc/self/environ", "fr_trace_0": "..",
-                         "journal-000001.jsonl.gz": str(secret)}.items():
+    for name, target in {
+        "rank0.log": str(secret),
+        "rank1.log": "../home/secret.log",
+        "rank2.log": "rank2.log",
+        "rank3.log": "/dev/zero",
+        "pyspy_rank0.txt": "/etc/passwd",
+        "meta.json": "/proc/self/environ",
+        "fr_trace_0": "..",
+        "journal-000001.jsonl.gz": str(secret),
+    }.items():
         (folder / name).symlink_to(target)
     (folder / "job.log").write_text("[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n")
     (folder / "rank5.log").symlink_to("job.log")
@@ -175,7 +187,9 @@ class Calls:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("name", [".metadata", "common.pt", "mp_rank_00/model_optim_rng.pt", "rng_state.pth", "training_args.bin"])
+@pytest.mark.parametrize(
+    "name", [".metadata", "common.pt", "mp_rank_00/model_optim_rng.pt", "rng_state.pth", "training_args.bin"]
+)
 def test_pickles_of_a_checkpoint_are_never_run(name: str, protocol: int, tmp_path: Path) -> None:
     # given a checkpoint of a stranger, with a call and with megatron's own argparse.Namespace in it
     mark, folder = tmp_path / "was-here", tmp_path / "save" / "iter_0000005"
@@ -191,14 +205,18 @@ def test_pickles_of_a_checkpoint_are_never_run(name: str, protocol: int, tmp_pat
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("made", [argparse.Namespace(tp=2), Calls(Path("/tmp/x")), {1: frozenset([2])}, range(3), Path("/"), 1j, b"x" * 9])
+@pytest.mark.parametrize(
+    "made", [argparse.Namespace(tp=2), Calls(Path("/tmp/x")), {1: frozenset([2])}, range(3), Path("/"), 1j, b"x" * 9]
+)
 @pytest.mark.parametrize("protocol", range(6))
 def test_reader_of_plain_pickles_makes_no_objects(made: Any, protocol: int) -> None:
     with pytest.raises(ValueError, match="plain data"):
         plain_pickle.loads(pickle.dumps({"entries": [made]}, protocol))
 
 
-@pytest.mark.parametrize("data", [b"\x80\x02G?\xf0.", b"\x80\x02M\x01", b"\x80\x02J\x01\x02", b"\x80\x04X\x01", b"\x80\x04\x95\x00"])
+@pytest.mark.parametrize(
+    "data", [b"\x80\x02G?\xf0.", b"\x80\x02M\x01", b"\x80\x02J\x01\x02", b"\x80\x04X\x01", b"\x80\x04\x95\x00"]
+)
 def test_pickle_that_ends_within_a_number_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="plain data"):
         plain_pickle.loads(data)
@@ -207,10 +225,17 @@ def test_pickle_that_ends_within_a_number_is_refused(data: bytes) -> None:
 # --- depth, numbers, characters ------------------------------------------------------------------------------------
 
 ODD: dict[str, bytes] = {
-    "deep": b"[" * 100_000, "deep and closed": b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "huge number": b'{"pid": ' + b"9" * 100_001 + b"}",
-    "no number": b'{"schema": NaN, "pid": Infinity}', "NUL": b"\0" * 5000, "half a pair": b'{"schema": "\\ud800"}', "no UTF-8": b"\xff\xfe{\x80}",
-    "a list": b"[]", "a number": b"1e999", "nothing": b"",
-}  # fmt: skip
+    "deep": b"[" * 100_000,
+    "deep and closed": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "huge number": b'{"pid": ' + b"9" * 100_001 + b"}",
+    "no number": b'{"schema": NaN, "pid": Infinity}',
+    "NUL": b"\0" * 5000,
+    "half a pair": b'{"schema": "\\ud800"}',
+    "no UTF-8": b"\xff\xfe{\x80}",
+    "a list": b"[]",
+    "a number": b"1e999",
+    "nothing": b"",
+}
 NAMES = ("pyspy_rank0.json", "fr_trace_0", "nvml.jsonl", "meta.json", "ras.json", "rank0.log", "proc_stat_rank0", "dmesg.txt")
 
 
@@ -227,9 +252,18 @@ def test_folder_of_odd_files_is_read_or_refused_in_a_line(odd: str, tmp_path: Pa
     assert report(engine, resolved=True)["findings"] == []
 
 
-
-@pytest.mark.parametrize("words", [["replay", "WORD"], ["dump", "--run-dir", "WORD"], ["top", "WORD"], ["rules", "test", "WORD"],
-                                   ["explain", "WORD"], ["flame", "0", "--from", "WORD"], ["WORD"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["replay", "WORD"],
+        ["dump", "--run-dir", "WORD"],
+        ["top", "WORD"],
+        ["rules", "test", "WORD"],
+        ["explain", "WORD"],
+        ["flame", "0", "--from", "WORD"],
+        ["WORD"],
+    ],
+)
 @pytest.mark.parametrize("word", ["\x1b[2J\x1b]52;c;aGk=\x07.tar", "\x9b31m\x07", "\u202e\u2066txt.exe", "half\udcff"])
 def test_error_about_a_name_moves_no_cursor(words: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
     from diag.cli import main
@@ -256,5 +290,3 @@ def test_name_of_a_file_in_a_folder_is_shown_without_what_it_does(tmp_path: Path
     said = capsys.readouterr()
     assert "not used" in said.err
     assert not set("\x1b\x9b\x07") & set(said.err + said.out)
-
-

@@ -28,8 +28,20 @@ __all__ = ["Trial", "has_atheris", "seeded"]
 _MOST_KEPT = 20  # different faults of one target
 _TELL_SECONDS = 1.0
 # The readers, of which branches guide the search; judgement behind them is run as it is.
-_GUIDES = ["diag.capture", "diag.cluster", "diag.commands", "diag.httpget", "diag.launchers", "diag.loose", "diag.preflight.manifest",
-           "diag.replay", "diag.rules", "diag.settings", "diag.sources", "diag.top"]
+_GUIDES = [
+    "diag.capture",
+    "diag.cluster",
+    "diag.commands",
+    "diag.httpget",
+    "diag.launchers",
+    "diag.loose",
+    "diag.preflight.manifest",
+    "diag.replay",
+    "diag.rules",
+    "diag.settings",
+    "diag.sources",
+    "diag.top",
+]
 
 
 def has_atheris() -> bool:
@@ -39,13 +51,13 @@ def has_atheris() -> bool:
 class Trial:
     """Inputs of one target, one after the other: what each did, and those that are kept."""
 
-    def __init__(self, target: Any, home: Path, kept: Path, stats: Path | None = None) -> None:
+    def __init__(self, target: Any, home: Path, kept: Path, stats: Path | None = None, guard: Guard | None = None) -> None:
         self.target = target
         self.executions = 0
         self.faults: dict[str, str] = {}  # by place: the kept file
         self.slowest = 0.0
         self._home, self._kept, self._stats = home, kept, stats
-        self._guard = Guard(home)
+        self._guard = guard or Guard(home)
         self._told = time.monotonic()
 
     def one(self, data: bytes) -> BaseException | None:
@@ -120,9 +132,21 @@ def _guided(trial: Trial, options: argparse.Namespace, corpus: Path) -> None:
     def one(data: bytes) -> None:
         trial.one(data)
 
-    words = [sys.argv[0], f"-max_total_time={options.seconds}", f"-seed={options.seed + 1}", "-max_len=65536", "-len_control=0", "-reduce_inputs=0",
-             "-timeout=60", "-rss_limit_mb=3000", "-print_final_stats=1", "-verbosity=1", f"-artifact_prefix={options.kept}/{trial.target.name}@",
-             *([f"-runs={options.runs}"] if options.runs else []), str(corpus)]  # fmt: skip
+    words = [
+        sys.argv[0],
+        f"-max_total_time={options.seconds}",
+        f"-seed={options.seed + 1}",
+        "-max_len=65536",
+        "-len_control=0",
+        "-reduce_inputs=0",
+        "-timeout=60",
+        "-rss_limit_mb=3000",
+        "-print_final_stats=1",
+        "-verbosity=1",
+        f"-artifact_prefix={options.kept}/{trial.target.name}@",
+        *([f"-runs={options.runs}"] if options.runs else []),
+        str(corpus),
+    ]
     atheris.Setup(words, one, custom_mutator=changed)
     atheris.Fuzz()
 

@@ -35,7 +35,6 @@ class Target:
     form: Form
     seeds: Callable[[], list[bytes]]
     run: Callable[[bytes, Path], object]
-    covers: tuple[str, ...] = ("diag",)
 
 
 def of_files(*patterns: str, most: int = 40, packed: bool = False) -> Callable[[], list[bytes]]:
@@ -53,13 +52,25 @@ def of_files(*patterns: str, most: int = 40, packed: bool = False) -> Callable[[
 def _recorded() -> dict[str, list[str]]:
     """By source: payloads of different shapes, as they stand in journals of real runs."""
     found: dict[str, dict[tuple[Any, ...], str]] = defaultdict(dict)
-    folders = ("gpu-drills/*", "h200-live/loop-*", "h200-live/data-hang-ras", "h200-net/*node0", "memory/v2", "memory/saves-that-fit",
-               "sources/rdma", "steps/slow-from-step")  # fmt: skip
+    folders = (
+        "gpu-drills/*",
+        "h200-live/loop-*",
+        "h200-live/data-hang-ras",
+        "h200-net/*node0",
+        "memory/v2",
+        "memory/saves-that-fit",
+        "sources/rdma",
+        "steps/slow-from-step",
+    )
     for path in sorted(path for folder in folders for path in CAPTURES.glob(f"{folder}/journal-*.jsonl.gz")):
         for record in JournalReader([path]):
             text = json.dumps(record.payload)
             if len(text) < _LARGEST:
-                shape = (*sorted(record.payload), str(record.payload.get("event", record.payload.get("failed", ""))), len(text) // 400)
+                shape = (
+                    *sorted(record.payload),
+                    str(record.payload.get("event", record.payload.get("failed", ""))),
+                    len(text) // 400,
+                )
                 found[record.source].setdefault(shape, text)
     return {source: list(texts.values()) for source, texts in found.items()}
 

@@ -62,8 +62,8 @@ def _settings(data: bytes, home: Path) -> None:
         os.chdir(before)
 
 
-_TOML = b'''run_root = "/tmp/x"\nport = 9100\nhttp = true\nnodes = "gpu1:9095,gpu2"\nstack_seconds = 5.0\nlang = "zh"\nras = "off"
-token_file = "diag.toml"\nrules = "."\njob_id = "77"\njournal_max_bytes = 1048576\n'''
+_TOML = b"""run_root = "/tmp/x"\nport = 9100\nhttp = true\nnodes = "gpu1:9095,gpu2"\nstack_seconds = 5.0\nlang = "zh"\nras = "off"
+token_file = "diag.toml"\nrules = "."\njob_id = "77"\njournal_max_bytes = 1048576\n"""
 
 
 def _run_json(data: bytes, home: Path) -> None:
@@ -99,8 +99,13 @@ def _launchers(data: bytes, home: Path) -> None:
             parse_spans(line)
 
 
-_HOSTS = [b"gpu-1 slots=8\ngpu-2 slots=8 # x\n[group]\n", b"gpu[1-4,7],head\nrack[01-12]node[1,3-5]\n", b"NCCL_DEBUG=INFO\n# x\nNCCL_IB_HCA=mlx5\n",
-          b"PID      JOBID    STEPID   LOCALID GLOBALID\n812      77       0        0       0\n", b"0-3,7,9-11\n"]  # fmt: skip
+_HOSTS = [
+    b"gpu-1 slots=8\ngpu-2 slots=8 # x\n[group]\n",
+    b"gpu[1-4,7],head\nrack[01-12]node[1,3-5]\n",
+    b"NCCL_DEBUG=INFO\n# x\nNCCL_IB_HCA=mlx5\n",
+    b"PID      JOBID    STEPID   LOCALID GLOBALID\n812      77       0        0       0\n",
+    b"0-3,7,9-11\n",
+]
 
 
 def _manifest(data: bytes, home: Path) -> None:
@@ -141,7 +146,9 @@ def _memory(data: bytes, home: Path) -> None:
         lie = lies.pop(0) if lies else 0
         if lie and read:
             place, width = chance.randrange(len(read)), (1, 2, 4, 8)[lie & 3]
-            read[place : place + width] = (b"\0" * width, b"\xff" * width, chance.randbytes(width), bytes(read[:width]))[lie >> 2 & 3]
+            read[place : place + width] = (b"\0" * width, b"\xff" * width, chance.randbytes(width), bytes(read[:width]))[
+                lie >> 2 & 3
+            ]
             if lie > 200:
                 del read[chance.randrange(len(read) + 1) :]
         return bytes(read)
@@ -161,14 +168,16 @@ def _memory_seeds() -> list[bytes]:
 
 
 TARGETS = (
-    Target("rules", "rule files (YAML), `diag rules test`, and what they match", "text", _rule_seeds, _rules, ("diag.rules", "yaml")),
-    Target("settings", "`diag.toml`", "text", lambda: [_TOML], _settings, ("diag.settings", "tomllib")),
-    Target("run-json", "`run.json` of a run directory", "json",
-           lambda: [b'{"schema": "diag.run/1", "run_id": "r", "hub_pid": 1, "pid": 1, "host": "x", "url": "http://127.0.0.1:9095"}'],
-           _run_json, ("diag.rundir", "diag.runs")),
-    Target("launchers", "hostfiles, host lists of Slurm, `nccl.conf`, lists of ranks", "text", lambda: _HOSTS, _launchers,
-           ("diag.launchers", "diag.merge", "diag.nccl_rules")),
-    Target("manifests", "Kubernetes manifests (YAML), `diag doctor`", "text", _manifest_seeds, _manifest, ("diag.preflight.manifest",)),
-    Target("process-memory", "memory of a rank that lies, to the reader of its stacks", "bytes", _memory_seeds, _memory,
-           ("diag.sources.remote_stack",)),
-)  # fmt: skip
+    Target("rules", "rule files (YAML), `diag rules test`, and what they match", "text", _rule_seeds, _rules),
+    Target("settings", "`diag.toml`", "text", lambda: [_TOML], _settings),
+    Target(
+        "run-json",
+        "`run.json` of a run directory",
+        "json",
+        lambda: [b'{"schema": "diag.run/1", "run_id": "r", "hub_pid": 1, "pid": 1, "host": "x", "url": "http://127.0.0.1:9095"}'],
+        _run_json,
+    ),
+    Target("launchers", "hostfiles, host lists of Slurm, `nccl.conf`, lists of ranks", "text", lambda: _HOSTS, _launchers),
+    Target("manifests", "Kubernetes manifests (YAML), `diag doctor`", "text", _manifest_seeds, _manifest),
+    Target("process-memory", "memory of a rank that lies, to the reader of its stacks", "bytes", _memory_seeds, _memory),
+)

@@ -51,8 +51,16 @@ def _core_seeds() -> list[bytes]:
     return [*(data[:64_000] for data in whole), *(data for data in whole if len(data) < 1 << 20)]
 
 
-_FILES = ("model.safetensors", "model.safetensors.index.json", ".metadata", "__0_0.distcp", "rng_state.pth", "latest",
-          "latest_checkpointed_iteration.txt", "metadata.json")  # fmt: skip
+_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    ".metadata",
+    "__0_0.distcp",
+    "rng_state.pth",
+    "latest",
+    "latest_checkpointed_iteration.txt",
+    "metadata.json",
+)
 
 
 def _checkpoint(data: bytes, home: Path) -> None:
@@ -72,16 +80,26 @@ def _checkpoint_seeds() -> list[bytes]:
 
     header = json.dumps({"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     index = json.dumps({"metadata": {"total_size": 8}, "weight_map": {"w": "model-00001-of-00002.safetensors"}}).encode()
-    return [len(header).to_bytes(8, "little") + header + b"\0" * 8, index, pickle.dumps({"storage": ["__0_0.distcp", "__1_0.distcp"]}, 2),
-            b"PK\3\4" + b"\0" * 60 + b"PK\5\6" + b"\0" * 18, b"5", b"global_step5", b'{"sharded_backend": "torch_dist"}']  # fmt: skip
+    return [
+        len(header).to_bytes(8, "little") + header + b"\0" * 8,
+        index,
+        pickle.dumps({"storage": ["__0_0.distcp", "__1_0.distcp"]}, 2),
+        b"PK\3\4" + b"\0" * 60 + b"PK\5\6" + b"\0" * 18,
+        b"5",
+        b"global_step5",
+        b'{"sharded_backend": "torch_dist"}',
+    ]
 
 
 def _journal_lines() -> bytes:
     from tests.fuzz.targets.base import payloads
 
     lines = [json.dumps({"schema": SCHEMA, "segment": 1}), *(json.dumps(record.to_json()) for record in story())]
-    lines += [json.dumps({"at": 1010.0 + at, "source": source, "rank": 0, "payload": json.loads(text)})
-              for source in ("exits", "shm", "proc", "disk") for at, text in enumerate(payloads(source, 2))]
+    lines += [
+        json.dumps({"at": 1010.0 + at, "source": source, "rank": 0, "payload": json.loads(text)})
+        for source in ("exits", "shm", "proc", "disk")
+        for at, text in enumerate(payloads(source, 2))
+    ]
     return "\n".join([*lines, ""]).encode()
 
 
@@ -100,9 +118,9 @@ def _journal_seeds() -> list[bytes]:
 
 
 def _replay(path: Path) -> None:
-    from diag.commands import replay as command
-
     import argparse
+
+    from diag.commands import replay as command
 
     said = io.StringIO()
     for json_too in (False, True):
@@ -127,7 +145,11 @@ def _bundle_seeds() -> list[bytes]:
         for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
             out = io.BytesIO()
             with tarfile.open(fileobj=out, mode=mode, format=form) as tar:  # type: ignore[call-overload]
-                for name, data in (("dump.json", b"{}"), ("journal-000001.jsonl.gz", gzip.compress(_journal_lines())), ("x" * 150, b"y")):
+                for name, data in (
+                    ("dump.json", b"{}"),
+                    ("journal-000001.jsonl.gz", gzip.compress(_journal_lines())),
+                    ("x" * 150, b"y"),
+                ):
                     entry = tarfile.TarInfo(name)
                     entry.size = len(data)
                     tar.addfile(entry, io.BytesIO(data))
@@ -150,7 +172,7 @@ def _folder(data: bytes, home: Path) -> None:
             with contextlib.suppress(OSError, ValueError):
                 file = place / name.replace("/", "_").encode("utf-8", "replace").decode()
                 if content.startswith("->"):
-                    os.symlink(content[2:], file)
+                    file.symlink_to(content[2:])
                 elif file.parent == place:
                     file.write_bytes(content.encode("latin-1", "replace"))
         _replay(place)
@@ -161,8 +183,11 @@ def _folder(data: bytes, home: Path) -> None:
 def _folder_seeds() -> list[bytes]:
     found = []
     for scenario in ("data_hang", "rank_killed", "straggler", "cuda_oom"):
-        files = {path.name: path.read_bytes()[:2500].decode("latin-1") for path in sorted((CAPTURES / "loose" / scenario).iterdir())
-                 if path.is_file()}  # fmt: skip
+        files = {
+            path.name: path.read_bytes()[:2500].decode("latin-1")
+            for path in sorted((CAPTURES / "loose" / scenario).iterdir())
+            if path.is_file()
+        }
         found.append(json.dumps(files).encode())
     run = {"journal-000001.jsonl.gz": gzip.compress(_journal_lines()).decode("latin-1"), "run.json": '{"schema": "diag.run/1"}'}
     links = {"rank0.log": "->/dev/zero", "rank1.log": "->rank1.log", "pyspy_rank0.txt": "->/etc/passwd", "meta.json": "->.."}
@@ -170,15 +195,20 @@ def _folder_seeds() -> list[bytes]:
 
 
 TARGETS = (
-    Target("pickle", "the reader of pickles of plain data", "bytes", of_files("fr/*_?"), _pickle, ("diag.sources.plain_pickle", "pickle")),
-    Target("flight-recorder", "dumps of the Flight Recorder, pickle and JSON", "bytes", of_files("fr/*_?", "fr/*.json"), _recorder,
-           ("diag.sources", "pickle")),
-    Target("cuda-core", "core dumps of GPUs", "bytes", _core_seeds, _core, ("diag.sources.cuda_core", "diag.sources.cuda_coredump")),
-    Target("checkpoint-files", "headers of safetensors, indexes, `.metadata`, trackers, ends of zip files", "bytes", _checkpoint_seeds,
-           _checkpoint, ("diag.sources", "diag.detectors.checkpoint")),
-    Target("journal", "journals: torn, packed, in pieces", "bytes", _journal_seeds, _journal, ("diag.capture", "diag.model")),
-    Target("journal-lines", "lines of journals", "text", lambda: [_journal_lines()], _journal, ("diag.capture", "diag.model")),
-    Target("bundle", "`diag replay` of an archive", "bytes", _bundle_seeds, _bundle, ("diag.replay", "diag.capture", "tarfile")),
-    Target("folder", "`diag replay` of a folder of evidence, with links", "json", _folder_seeds, _folder,
-           ("diag.replay", "diag.loose", "diag.sources")),
-)  # fmt: skip
+    Target("pickle", "the reader of pickles of plain data", "bytes", of_files("fr/*_?"), _pickle),
+    Target(
+        "flight-recorder", "dumps of the Flight Recorder, pickle and JSON", "bytes", of_files("fr/*_?", "fr/*.json"), _recorder
+    ),
+    Target("cuda-core", "core dumps of GPUs", "bytes", _core_seeds, _core),
+    Target(
+        "checkpoint-files",
+        "headers of safetensors, indexes, `.metadata`, trackers, ends of zip files",
+        "bytes",
+        _checkpoint_seeds,
+        _checkpoint,
+    ),
+    Target("journal", "journals: torn, packed, in pieces", "bytes", _journal_seeds, _journal),
+    Target("journal-lines", "lines of journals", "text", lambda: [_journal_lines()], _journal),
+    Target("bundle", "`diag replay` of an archive", "bytes", _bundle_seeds, _bundle),
+    Target("folder", "`diag replay` of a folder of evidence, with links", "json", _folder_seeds, _folder),
+)

@@ -94,8 +94,12 @@ def _nccl(data: bytes, home: Path) -> None:
 
 
 def _nccl_seeds() -> list[bytes]:
-    return [line.encode() for path in sorted(_LINES.glob("*.txt")) for line in path.read_text().splitlines()
-            if not line.startswith(("# ", "    => "))]  # fmt: skip
+    return [
+        line.encode()
+        for path in sorted(_LINES.glob("*.txt"))
+        for line in path.read_text().splitlines()
+        if not line.startswith(("# ", "    => "))
+    ]
 
 
 def _kernel(data: bytes, home: Path) -> None:
@@ -126,18 +130,36 @@ def _clock(data: bytes, home: Path) -> None:
     clock.silent_seconds()
 
 
-_LOGS = of_files("logs/*.log", "logs/swift*/*.log", "logs/torch*/*.log", "logs/deepspeed-accelerate/*.log", "loose/*/*.log", "gpu/*.txt",
-                 "steps/*.log", most=60)  # fmt: skip
-_SOME = ("diag.sources", "diag.loose", "diag.rules", "diag.detectors", "diag.state")
+_LOGS = of_files(
+    "logs/*.log",
+    "logs/swift*/*.log",
+    "logs/torch*/*.log",
+    "logs/deepspeed-accelerate/*.log",
+    "loose/*/*.log",
+    "gpu/*.txt",
+    "steps/*.log",
+    most=60,
+)
 TARGETS = (
-    Target("output", "what the job prints: lines, bars, rules, findings", "text", _LOGS, _output, _SOME),
-    Target("plain-log", "log files given to `diag replay`: times, ends, tracebacks, places", "text", _LOGS, _plain, _SOME),
-    Target("log-lines", "prefixes, and the readers of trainers', swift's, torch's, CUDA's, launchers' and watchdogs' lines", "text", _LOGS,
-           _every_line, ("diag.sources", "diag.loose")),
-    Target("nccl-lines", "lines of NCCL 2.18 to 2.31", "text", _nccl_seeds, _nccl, ("diag.sources",)),
-    Target("kernel-log", "`/dev/kmsg` and `dmesg`", "text", of_files("gpu/kmsg_raw.txt", "gpu/dmesg.txt", "memory/v2/kmsg*", "sources/kmsg/*"),
-           _kernel, ("diag.sources", "diag.watches.kernel")),
-    Target("stack-text", "`py-spy dump` and faulthandler as text", "text", of_files("loose/*/pyspy*.txt", "trees/*.txt"), _stacks,
-           ("diag.sources", "diag.loose", "diag.stacks")),
-    Target("log-clock", "times in lines, of any form", "text", _LOGS, functools.partial(_clock), ("diag.loose", "diag.sources.output")),
-)  # fmt: skip
+    Target("output", "what the job prints: lines, bars, rules, findings", "text", _LOGS, _output),
+    Target("plain-log", "log files given to `diag replay`: times, ends, tracebacks, places", "text", _LOGS, _plain),
+    Target(
+        "log-lines",
+        "prefixes, and the readers of trainers', swift's, torch's, CUDA's, launchers' and watchdogs' lines",
+        "text",
+        _LOGS,
+        _every_line,
+    ),
+    Target("nccl-lines", "lines of NCCL 2.18 to 2.31", "text", _nccl_seeds, _nccl),
+    Target(
+        "kernel-log",
+        "`/dev/kmsg` and `dmesg`",
+        "text",
+        of_files("gpu/kmsg_raw.txt", "gpu/dmesg.txt", "memory/v2/kmsg*", "sources/kmsg/*"),
+        _kernel,
+    ),
+    Target(
+        "stack-text", "`py-spy dump` and faulthandler as text", "text", of_files("loose/*/pyspy*.txt", "trees/*.txt"), _stacks
+    ),
+    Target("log-clock", "times in lines, of any form", "text", _LOGS, functools.partial(_clock)),
+)

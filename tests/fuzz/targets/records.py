@@ -27,7 +27,11 @@ def _made(source: str) -> list[Any]:
         text = (CAPTURES / "stacks" / "README.md").read_text()[:200]
         thread = 'Thread 0x00007f3c5d7fa640 [pt_autograd] (most recent call first):\n  File "/app/train.py", line 64 in main\n'
         main = 'Current thread 0x00007f3c9e1c1740 (most recent call first):\n  File "/app/train.py", line 3 in <module>\n  ...\n'
-        return [{"pid": 20, "text": thread + main}, {"pid": 20, "text": thread + text}, {"pid": 20, "failed": "denied", "detail": "x"}]
+        return [
+            {"pid": 20, "text": thread + main},
+            {"pid": 20, "text": thread + text},
+            {"pid": 20, "failed": "denied", "detail": "x"},
+        ]
     if source == "cuda_coredump":
         import gzip
         import tempfile
@@ -41,7 +45,7 @@ def _made(source: str) -> list[Any]:
 
 def _seeds(source: str) -> list[bytes]:
     texts = [*payloads(source), *map(json.dumps, _made(source))]
-    return [f'[0, {text}]'.encode() for text in texts] + [f'[null, {text}, {text}]'.encode() for text in texts[:5]]
+    return [f"[0, {text}]".encode() for text in texts] + [f"[null, {text}, {text}]".encode() for text in texts[:5]]
 
 
 def _run(source: str, data: bytes, home: Path) -> None:
@@ -55,7 +59,12 @@ def _run(source: str, data: bytes, home: Path) -> None:
 
 
 TARGETS = tuple(
-    Target(f"record-{source.replace('_', '-')}", f"payloads of `{source}` in journals", "json", functools.partial(_seeds, source),
-           functools.partial(_run, source), ("diag.sources", "diag.state", "diag.detectors"))
+    Target(
+        f"record-{source.replace('_', '-')}",
+        f"payloads of `{source}` in journals",
+        "json",
+        functools.partial(_seeds, source),
+        functools.partial(_run, source),
+    )
     for source in PARSERS
-)  # fmt: skip
+)

@@ -35,8 +35,15 @@ def _node() -> Any:
 def _digest_text() -> str:
     one = _node()
     one.maker.forget()
-    document = {**one.digest(one.engine.now, 1), "schema": "diag.digest/1", "wall": 1.6e9, "port": 9095, "scheme": "http",
-                "roster_seen": [], "job_id": "77"}  # fmt: skip
+    document = {
+        **one.digest(one.engine.now, 1),
+        "schema": "diag.digest/1",
+        "wall": 1.6e9,
+        "port": 9095,
+        "scheme": "http",
+        "roster_seen": [],
+        "job_id": "77",
+    }
     return json.dumps(document)
 
 
@@ -136,13 +143,38 @@ def _verdict(data: bytes, home: Path) -> None:
 
 
 def _answers() -> list[bytes]:
-    base = {"hub": "run-9", "over": False, "host": "gpu-0", "every": 5.0, "detail": 0, "version": 3, "roster_version": 2, "want": False}
-    entry = {"run_id": "run-9", "host": "gpu-0", "node_rank": 0, "url": "", "gone": False, "nodes": 4, "rendezvous": "10.0.0.1:29500",
-             "world_size": 8, "ranks": [[0, 0, 20, 5]]}  # fmt: skip
-    return [json.dumps(one).encode() for one in (
-        {**base, "verdict": a_verdict(), "roster": [entry, {**entry, "run_id": "run-8", "node_rank": 1, "url": "http://10.0.0.3:9095"}]},
-        {**base, "verdict": a_verdict()},
-    )]  # fmt: skip
+    base = {
+        "hub": "run-9",
+        "over": False,
+        "host": "gpu-0",
+        "every": 5.0,
+        "detail": 0,
+        "version": 3,
+        "roster_version": 2,
+        "want": False,
+    }
+    entry = {
+        "run_id": "run-9",
+        "host": "gpu-0",
+        "node_rank": 0,
+        "url": "",
+        "gone": False,
+        "nodes": 4,
+        "rendezvous": "10.0.0.1:29500",
+        "world_size": 8,
+        "ranks": [[0, 0, 20, 5]],
+    }
+    return [
+        json.dumps(one).encode()
+        for one in (
+            {
+                **base,
+                "verdict": a_verdict(),
+                "roster": [entry, {**entry, "run_id": "run-8", "node_rank": 1, "url": "http://10.0.0.3:9095"}],
+            },
+            {**base, "verdict": a_verdict()},
+        )
+    ]
 
 
 # --- a server that lies ------------------------------------------------------------------------------------------
@@ -259,8 +291,15 @@ def _event_seeds() -> list[bytes]:
     state = json.loads(a_state())
     rows = {"whole": True, "rows": state.pop("ranks")}
     parts = {**state, "ranks": rows, "trouble": {"detail": "busy"}}
-    return [b"retry: 2000\n\n" + b"".join(f"event: {name}\ndata: {json.dumps(part)}\n\n".encode() for name, part in parts.items()
-                                          if len(json.dumps(part)) < 12_000), b": quiet\n\nevent: end\ndata: {}\n\n"]  # fmt: skip
+    return [
+        b"retry: 2000\n\n"
+        + b"".join(
+            f"event: {name}\ndata: {json.dumps(part)}\n\n".encode()
+            for name, part in parts.items()
+            if len(json.dumps(part)) < 12_000
+        ),
+        b": quiet\n\nevent: end\ndata: {}\n\n",
+    ]
 
 
 def _http(data: bytes, home: Path) -> None:
@@ -295,8 +334,18 @@ def _dumped() -> list[bytes]:
     from diag.outputs.text import dump_text
 
     state = json.loads(a_state())
-    document = {"schema": "diag.dump/1", "report": state["report"], "text": "rank 3: data", "missing": {"1": "its stack was not read"},
-                "ranks": [], "seconds": 0.1, "probes": [], "native": {}, "bundle": "/tmp/b.tar.gz", "found": True}  # fmt: skip
+    document = {
+        "schema": "diag.dump/1",
+        "report": state["report"],
+        "text": "rank 3: data",
+        "missing": {"1": "its stack was not read"},
+        "ranks": [],
+        "seconds": 0.1,
+        "probes": [],
+        "native": {},
+        "bundle": "/tmp/b.tar.gz",
+        "found": True,
+    }
     screen = dump_text(document, colour=False, width=80)
     return [json.dumps(one).encode() for one in (document, {**document, "screen": screen}, state)]
 
@@ -323,26 +372,40 @@ def _targets() -> tuple[Any, ...]:
     from tests.fuzz.targets.base import Target, of_files
 
     page = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-    answers = [_hundred(b'{"schema": "diag.state/1"}'), page + b"\r\n{}", page + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-               b"HTTP/1.0 401 no\r\n\r\n", b"HTTP/1.1 500 x\r\nContent-Length: 20\r\n\r\n{\"detail\": \"broken\"}"]  # fmt: skip
+    answers = [
+        _hundred(b'{"schema": "diag.state/1"}'),
+        page + b"\r\n{}",
+        page + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.0 401 no\r\n\r\n",
+        b'HTTP/1.1 500 x\r\nContent-Length: 20\r\n\r\n{"detail": "broken"}',
+    ]
     return (
-        Target("digests", "digests of other nodes (`POST /digests`), to the job hub's engine", "json", lambda: [_digest_text().encode()],
-               _digest, ("diag.cluster", "diag.sources.digest", "diag.state", "diag.detectors")),
-        Target("verdicts", "a job hub's answers to a node: verdict, roster", "json", _answers, _verdict,
-               ("diag.cluster", "diag.sources.digest")),
-        Target("top-state", "`/state` of a hub, as `diag top` draws it", "json", _state_seeds, _top, ("diag.top", "diag.outputs")),
-        Target("top-stacks", "`/ranks/N/stacks` and `/dump` of a hub, as `diag top` shows them", "json", _dumped, _stacks,
-               ("diag.top", "diag.outputs")),
-        Target("top-events", "`/events` of a hub", "text", _event_seeds, _events, ("diag.top",)),
-        Target("http-client", "any bytes in place of a hub's HTTP answer", "bytes", lambda: answers, _http,
-               ("diag.httpget", "diag.top")),
-        Target("dump-endpoint", "`diag dump --endpoint` of a server that lies", "json", _dumped,
-               functools.partial(_command, "dump"), ("diag.commands", "diag.outputs")),
-        Target("top-endpoint", "`diag top --once --endpoint` of a server that lies", "json", _state_seeds,
-               functools.partial(_command, "top --once"), ("diag.commands", "diag.top")),
-        Target("ras-answers", "answers of NCCL RAS, text and JSON", "text", of_files("loose/*/*ras*.txt", "sources/ras/*/*"), _ras,
-               ("diag.sources.ras_text", "diag.sources.ras_json")),
-    )  # fmt: skip
+        Target(
+            "digests",
+            "digests of other nodes (`POST /digests`), to the job hub's engine",
+            "json",
+            lambda: [_digest_text().encode()],
+            _digest,
+        ),
+        Target("verdicts", "a job hub's answers to a node: verdict, roster", "json", _answers, _verdict),
+        Target("top-state", "`/state` of a hub, as `diag top` draws it", "json", _state_seeds, _top),
+        Target("top-stacks", "`/ranks/N/stacks` and `/dump` of a hub, as `diag top` shows them", "json", _dumped, _stacks),
+        Target("top-events", "`/events` of a hub", "text", _event_seeds, _events),
+        Target("http-client", "any bytes in place of a hub's HTTP answer", "bytes", lambda: answers, _http),
+        Target(
+            "dump-endpoint", "`diag dump --endpoint` of a server that lies", "json", _dumped, functools.partial(_command, "dump")
+        ),
+        Target(
+            "top-endpoint",
+            "`diag top --once --endpoint` of a server that lies",
+            "json",
+            _state_seeds,
+            functools.partial(_command, "top --once"),
+        ),
+        Target(
+            "ras-answers", "answers of NCCL RAS, text and JSON", "text", of_files("loose/*/*ras*.txt", "sources/ras/*/*"), _ras
+        ),
+    )
 
 
 TARGETS = _targets()
