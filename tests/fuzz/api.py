@@ -106,7 +106,7 @@ def fuzzed(
                             case.query["deadline"] = min(case.query["deadline"], 1.0)
                         began = time.process_time()
                         response = case.call()
-                        # 503 and 504 are documented words: the hub is busy, nothing came in time. status_code_conformance holds them.
+                        # 503 and 504 are documented words (busy; not in time), held by status_code_conformance.
                         assert response.status_code < 500 or response.status_code in (503, 504), (
                             f"{response.status_code}: {response.text}"
                         )

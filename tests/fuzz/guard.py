@@ -45,7 +45,7 @@ class Forbidden(BaseException):
 
 
 class Guard:
-    """An audit hook of this process, for good; it looks while `watching`. Writing below `home` is fine, and to what is no file."""
+    """An audit hook of this process, for good; it looks while `watching`. Writing below `home` is fine, and to no file."""
 
     def __init__(self, home: Path) -> None:
         self._home = os.path.realpath(home)

@@ -7,7 +7,6 @@ import functools
 import gzip
 import io
 import json
-import os
 import shutil
 import tarfile
 from pathlib import Path
