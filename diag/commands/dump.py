@@ -141,6 +141,15 @@ class _Waiting:
             return 0
 
 
+def _is_bundle(path: str) -> bool:
+    """Raises OSError and ValueError."""
+    import gzip
+
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as raw, gzip.open(raw) as file:
+        head = file.read(1024)
+    return head.startswith(b"manifest.json\0") and b'"diag.bundle/1"' in head
+
+
 def _copy(document: dict[str, Any], target: str) -> None:
     import shutil
 
@@ -148,7 +157,10 @@ def _copy(document: dict[str, Any], target: str) -> None:
     if not source:
         raise DiagError(f"there is no bundle to copy: {document.get('bundle_error', 'the run has no run directory')}")
     try:
+        if not _is_bundle(str(source)):  # whoever answered named a file of this machine
+            raise DiagError(f"{source} is no bundle of diag: it is not copied")
         shutil.copyfile(source, target)
-    except OSError as error:
-        raise DiagError(f"the bundle cannot be copied to {target}: {error.strerror}", hint=f"it is at {source}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DiagError(f"the bundle cannot be copied to {target}: {why}", hint=f"it is at {source}") from None
     document["bundle"] = target

@@ -23,7 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from diag.cli import main
 from diag.cluster.roster import checked
 from diag.errors import DiagError
+from diag.model import Record
+from diag.observations import JobVerdict
 from diag.outputs import prometheus
+from diag.sources import digest as digest_source
+from tests.cluster_unit.facts import finding
 from tests.fuzz.api import a_live_hub
 from tests.fuzz.guard import _peak
 from tests.fuzz.targets.wire import a_digest, a_hub
@@ -192,6 +196,19 @@ def test_dump_that_is_none_is_an_error_in_a_line(document: Any, more: list[str],
     assert code != 1 or "answers what is no dump of diag" in said.err
 
 
+@pytest.mark.parametrize("named", ["/etc/passwd", "/dev/zero", "secret", "packed.gz", "x\x00", ["a"], 7])
+def test_file_that_a_server_names_is_copied_only_if_it_is_a_bundle(
+    named: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_text("hunter2")
+    Path("packed.gz").write_bytes(gzip.compress(b"hunter2"))
+    with lying(json.dumps({"report": REPORT, "screen": "x", "found": False, "bundle": named}).encode()) as (url, _):
+        assert main(["dump", "--endpoint", url, "-o", "out"]) == 1
+
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize("verb", [["dump"], ["top", "--once"], ["top", "--json"], ["flame", "0"]])
 @pytest.mark.parametrize("status", [200, 404, 500])
 def test_error_of_a_server_moves_no_cursor(verb: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,13 +253,17 @@ def test_word_in_a_label_forges_no_series(word: str) -> None:
     with a_live_hub() as hub:
         plain = {family.name for family in text_string_to_metric_families(exposed(hub))}
         hub.host = hub.job_id = hub.version = word
-        hub.counters.sampler_errors[(word, word)] += 1
         for rank in hub.engine.job.ranks.values():
             rank.placement = replace(rank.placement, host=word)
+        told = finding(word, subject=word, klass=word, cause=word)
+        said = digest_source.verdict(JobVerdict(None, word, 2, 2, (told,)), 1.0)
+        hub.engine.feed(Record(digest_source.VERDICT_SOURCE, json.loads(json.dumps(said)), at=hub.engine.now + 1.0))
+        hub.engine.advance(hub.engine.now + 5.0)
+        assert word in {one.subject for one in hub.engine.active()}
         text = exposed(hub)
 
     families = list(text_string_to_metric_families(text))
-    assert {family.name for family in families} <= plain | {"diag_sampler_errors"}
+    assert {family.name for family in families} <= plain | {"diag_finding_active", "diag_findings"}
     values = {value for family in families for sample in family.samples for value in sample.labels.values()}
     assert any(part in value for value in values for part in (word, word.encode("ascii", "backslashreplace").decode(), "?"))
 

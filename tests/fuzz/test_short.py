@@ -18,6 +18,7 @@ from tests.fuzz import guard as guard_module
 from tests.fuzz.guard import Forbidden, Guard
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets.config import end_what_was_started
 from tests.fuzz.worker import Trial, seeded
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +26,11 @@ _SECONDS, _MOST = 0.7, 150  # of each target
 
 
 @pytest.fixture(scope="session")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Guard, Path]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Guard, Path]]:
     """One for all tests: an audit hook stays for good."""
     home = tmp_path_factory.mktemp("home")
-    return Guard(home), home
+    yield Guard(home), home
+    end_what_was_started()
 
 
 @pytest.fixture
@@ -140,7 +142,7 @@ def test_changed_input_is_the_same_for_the_same_seed_and_stays_within_its_size()
 
 def test_command_runs_targets_in_processes_of_their_own_and_writes_its_tables(tmp_path: Path) -> None:
     """With atheris where it is installed: branches guide the search."""
-    words = ["--only", "nccl-lines,run-json", "--runs", "2000", "--seconds", "60", "--seed", "7", "--out", str(tmp_path)]
+    words = ["--only", "nccl-lines,run-json", "--runs", "1000", "--seconds", "20", "--seed", "7", "--out", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", *words], cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
     )
@@ -148,7 +150,7 @@ def test_command_runs_targets_in_processes_of_their_own_and_writes_its_tables(tm
     assert done.returncode == 0, done.stdout + done.stderr
     told = {row["target"]: row for row in json.loads((tmp_path / "fuzz.json").read_text())["targets"]}
     assert set(told) == {"nccl-lines", "run-json"}
-    assert all(row["executions"] >= 1000 and row["crashes"] == {} for row in told.values()), told
+    assert all(row["executions"] >= 100 and row["crashes"] == {} for row in told.values()), told
     assert (tmp_path / "fuzz.md").read_text().strip() == done.stdout.strip()
 
 

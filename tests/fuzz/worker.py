@@ -151,7 +151,7 @@ def _guided(trial: Trial, options: argparse.Namespace, corpus: Path) -> None:
     atheris.Fuzz()
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("target")
     parser.add_argument("--seconds", type=float, default=10, help="with what it takes to start")
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, required=True, help="an empty folder, which the caller removes")
     parser.add_argument("--engine", choices=("atheris", "seeded"), default="atheris" if has_atheris() else "seeded")
     parser.add_argument("--repeat", type=Path, help="run this input once, and raise what it raises")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     sys.dont_write_bytecode = True
     logging.disable()
     began = time.monotonic()

@@ -14,7 +14,7 @@ from pathlib import Path
 from diag.errors import DiagError
 from tests.fuzz.targets.base import Target
 
-__all__ = ["TARGETS"]
+__all__ = ["TARGETS", "end_what_was_started"]
 
 _ROOT = Path(__file__).parents[3]
 
@@ -121,11 +121,23 @@ def _manifest_seeds() -> list[bytes]:
     return [path.read_bytes()[:20_000] for path in sorted((_ROOT / "deploy").rglob("*.yaml"))[:12]]
 
 
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def end_what_was_started() -> None:
+    for process in _started:
+        process.kill()
+        process.communicate()
+    _started.clear()
+    _sleeper.cache_clear()
+
+
 @functools.cache
 def _sleeper() -> int:
     """A process with a Python stack, that ends when this one does."""
     code = "import sys\ndef inner():\n    print('ready', flush=True)\n    sys.stdin.read()\ndef outer():\n    inner()\nouter()\n"
     process = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    _started.append(process)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     return process.pid
 
