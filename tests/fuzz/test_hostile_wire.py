@@ -64,10 +64,23 @@ def test_digest_that_unpacks_to_a_gigabyte_is_refused_at_64_mib() -> None:
     assert _peak() - before < 500 << 20
 
 
-@pytest.mark.parametrize("body", [
-    b"[" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000, b'{"schema": NaN}', b'{"wall": ' + b"9" * 5001 + b"}", b"\0" * 1000,
-    b'{"schema": "\xff"}', b"[]", b"null", b"", b'{"schema": "diag.digest/1"}', b'{"schema": "\\ud800", "node": {}}',
-], ids=lambda body: repr(body[:16]))  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b'{"schema": NaN}',
+        b'{"wall": ' + b"9" * 5001 + b"}",
+        b"\0" * 1000,
+        b'{"schema": "\xff"}',
+        b"[]",
+        b"null",
+        b"",
+        b'{"schema": "diag.digest/1"}',
+        b'{"schema": "\\ud800", "node": {}}',
+    ],
+    ids=lambda body: repr(body[:16]),
+)
 def test_what_is_no_digest_is_refused_in_a_sentence(body: bytes) -> None:
     with a_hub() as hub:
         answer = posted(hub, body)
@@ -79,9 +92,26 @@ def test_what_is_no_digest_is_refused_in_a_sentence(body: bytes) -> None:
 ODD = [10**400, -1, 0.5, "x", None, [], {}, True, 2**70]
 
 
-@pytest.mark.parametrize("name", ["wall", "port", "node.node_rank", "node.nodes", "node.world_size", "node.run_id", "node.host",
-                                  "node.every_seconds", "node.url", "node.rendezvous", "ranks", "frames", "ranks.0.placement",
-                                  "ranks.0.placement.rank", "ranks.0.placement.pid"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wall",
+        "port",
+        "node.node_rank",
+        "node.nodes",
+        "node.world_size",
+        "node.run_id",
+        "node.host",
+        "node.every_seconds",
+        "node.url",
+        "node.rendezvous",
+        "ranks",
+        "frames",
+        "ranks.0.placement",
+        "ranks.0.placement.rank",
+        "ranks.0.placement.pid",
+    ],
+)
 def test_one_odd_digest_keeps_no_other_node_from_being_heard(name: str) -> None:
     with a_hub() as hub:
         for odd in ODD:
@@ -105,14 +135,56 @@ def test_one_odd_digest_keeps_no_other_node_from_being_heard(name: str) -> None:
             assert checked(entry) == entry
 
 
-@pytest.mark.parametrize("roster", [
-    [5], ["x"], [{}], [{"run_id": "r"}], {"a": 1}, "abc", [[]], 7, [None],
-    [{"run_id": "r", "host": "h", "node_rank": "first", "url": "http://x", "nodes": 2, "world_size": 2, "rendezvous": "", "ranks": []}],
-    [{"run_id": "r", "host": "h", "node_rank": 1, "url": ["x"], "nodes": 2, "world_size": 2, "rendezvous": "", "ranks": []}],
-    [{"run_id": "r", "host": "h", "node_rank": 1, "url": "", "nodes": 2, "world_size": 2, "rendezvous": "", "ranks": [[0, 0, "x", 1]]}],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "roster",
+    [
+        [5],
+        ["x"],
+        [{}],
+        [{"run_id": "r"}],
+        {"a": 1},
+        "abc",
+        [[]],
+        7,
+        [None],
+        [
+            {
+                "run_id": "r",
+                "host": "h",
+                "node_rank": "first",
+                "url": "http://x",
+                "nodes": 2,
+                "world_size": 2,
+                "rendezvous": "",
+                "ranks": [],
+            }
+        ],
+        [{"run_id": "r", "host": "h", "node_rank": 1, "url": ["x"], "nodes": 2, "world_size": 2, "rendezvous": "", "ranks": []}],
+        [
+            {
+                "run_id": "r",
+                "host": "h",
+                "node_rank": 1,
+                "url": "",
+                "nodes": 2,
+                "world_size": 2,
+                "rendezvous": "",
+                "ranks": [[0, 0, "x", 1]],
+            }
+        ],
+    ],
+)
 def test_roster_that_is_none_is_a_failed_report_and_changes_nothing(roster: Any) -> None:
-    answer = {"hub": "run-9", "over": False, "host": "gpu-0", "every": 5.0, "detail": 0, "version": 3, "roster_version": 2, "verdict": {}}
+    answer = {
+        "hub": "run-9",
+        "over": False,
+        "host": "gpu-0",
+        "every": 5.0,
+        "detail": 0,
+        "version": 3,
+        "roster_version": 2,
+        "verdict": {},
+    }
     with a_hub() as hub:
         before = hub.member._candidates()
 
@@ -126,7 +198,16 @@ def test_roster_that_is_none_is_a_failed_report_and_changes_nothing(roster: Any)
 def test_member_goes_on_after_an_answer_that_no_hub_gives(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from diag.cluster.post import Exchange, Sender
 
-    told = {"hub": "run-9", "over": False, "host": "gpu-0", "every": 5.0, "detail": 0, "version": 3, "roster_version": 2, "verdict": {}}
+    told = {
+        "hub": "run-9",
+        "over": False,
+        "host": "gpu-0",
+        "every": 5.0,
+        "detail": 0,
+        "version": 3,
+        "roster_version": 2,
+        "verdict": {},
+    }
     monkeypatch.setattr(Sender, "send", lambda *words: Exchange({**told, **change}, 1, 1, None))
     with a_hub() as hub:
         hub.member._try("http://10.0.0.9:9095")  # raises nothing: its thread would end with it
@@ -168,7 +249,9 @@ HOSTILE = "\x1b[2J\x1b]52;c;aGk=\x07\x1b]8;;http://evil\x07\x9b31m\u202e"
 REPORT: dict[str, Any] = {"job": {"state": "hung"}, "findings": [], "not_checked": []}
 
 
-def test_dump_of_a_server_paints_and_does_nothing_else(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_of_a_server_paints_and_does_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = f"\x1b[1;31mCRITICAL\x1b[0m hang\n\n{HOSTILE}rank 3"
     with lying(json.dumps({"report": REPORT, "screen": screen, "found": True}).encode()) as (url, _):
         assert main(["dump", "--endpoint", url]) == 10
@@ -182,10 +265,20 @@ def test_dump_of_a_server_paints_and_does_nothing_else(capsys: pytest.CaptureFix
     assert not CONTROLS & set(re.sub(r"\x1b\[[0-9;]*m", "", painted))
 
 
-@pytest.mark.parametrize("document", [
-    {"report": {}}, {"report": []}, {"report": 5, "found": False}, {"report": REPORT, "screen": 5, "found": 1}, {"report": {"findings": [5]}},
-    {"report": {**REPORT, "job": None}}, {"report": {**REPORT, "findings": [{"ranks": 5}]}, "text": "x"}, {"report": None, "found": True},
-], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"report": {}},
+        {"report": []},
+        {"report": 5, "found": False},
+        {"report": REPORT, "screen": 5, "found": 1},
+        {"report": {"findings": [5]}},
+        {"report": {**REPORT, "job": None}},
+        {"report": {**REPORT, "findings": [{"ranks": 5}]}, "text": "x"},
+        {"report": None, "found": True},
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_dump_that_is_none_is_an_error_in_a_line(document: Any, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with lying(json.dumps(document).encode()) as (url, _):
@@ -235,8 +328,9 @@ def test_flame_graph_of_any_length_is_not_taken_into_memory(monkeypatch: pytest.
     from diag.commands import flame
 
     monkeypatch.setattr(flame, "_LARGEST", 1 << 20)
-    args = argparse.Namespace(endpoint="", token=None, tls_ca=None, run_dir=None, format="svg", children=False, seconds=1.0, rate=5,
-                              native=False)  # fmt: skip
+    args = argparse.Namespace(
+        endpoint="", token=None, tls_ca=None, run_dir=None, format="svg", children=False, seconds=1.0, rate=5, native=False
+    )
     with lying(b"x" * (2 << 20)) as (url, _):
         args.endpoint = url
         with pytest.raises(DiagError, match="more than 1 MiB"):
@@ -280,8 +374,17 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize("form", [LAUGHS, LAUGHS + "apiVersion: diag/v1\nid: x\nexamples: *a8\nmatch: *a8\n", "a: &a [*a]\n",
-                                  "&a {<<: *a}\n", "[" * 200_000, "x: " + "9" * 100_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        LAUGHS,
+        LAUGHS + "apiVersion: diag/v1\nid: x\nexamples: *a8\nmatch: *a8\n",
+        "a: &a [*a]\n",
+        "&a {<<: *a}\n",
+        "[" * 200_000,
+        "x: " + "9" * 100_000,
+    ],
+)
 def test_rule_file_that_grows_is_refused_at_once(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "one.yaml").write_text(form)
     began, before = time.process_time(), _peak()
