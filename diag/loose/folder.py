@@ -45,8 +45,8 @@ def folder_records(directory: Path, notes: list[str], progress: Progress | None 
     used, unused = classify(_files(directory))
     links = [path.name for path in sorted(directory.iterdir()) if leads_out(path, directory)]
     if links:
-        notes.append(f"not used: links out of {directory}: {', '.join(links[:8])}{' ...' if len(links) > 8 else ''}; copy the files "
-                     "into it, or give them by themselves")
+        named = ", ".join(links[:8]) + (" ..." if len(links) > 8 else "")
+        notes.append(f"not used: links out of {directory}: {named}; copy the files into it, or give them by themselves")
     if unused:
         names = ", ".join(sorted(path.name for path in unused)[:8])
         notes.append(f"not used: {names}{' ...' if len(unused) > 8 else ''}")

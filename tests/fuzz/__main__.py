@@ -261,9 +261,8 @@ def _table(rows: list[Row]) -> str:
     ]
     for row in rows:
         slowest = f"{row.slowest_seconds:.2f}" if row.slowest_seconds else "-"
-        lines.append(
-            f"| {row.target} | {row.reads} | {row.engine} | {row.executions:,} | {row.new_inputs or '-'} | {slowest} | {len(row.crashes)} |"
-        )
+        counts = f"{row.executions:,} | {row.new_inputs or '-'} | {slowest} | {len(row.crashes)}"
+        lines.append(f"| {row.target} | {row.reads} | {row.engine} | {counts} |")
     total = sum(row.executions for row in rows)
     lines.append(f"| all | | | {total:,} | {sum(row.new_inputs for row in rows):,} | | {sum(len(row.crashes) for row in rows)} |")
     return "\n".join(lines)
