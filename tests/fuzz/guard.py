@@ -79,7 +79,7 @@ class Guard:
                 self._stop(f"open {path!r} to write")
         elif (
             event in _NEVER
-            or (event in _PATHS and not self._may(_whole(args)))
+            or (event in _PATHS and not self._may(_whole(args), itself=True))
             or (event in _SECOND and not self._may(args[1]))
             or (event == "socket.getaddrinfo" and not _is_near(args))
         ):
@@ -87,10 +87,12 @@ class Guard:
         elif event == "socket.connect" and not _is_near(args[1]):
             self._stop(f"{event} {args[1]!r}"[:200])
 
-    def _may(self, path: object) -> bool:
+    def _may(self, path: object, *, itself: bool = False) -> bool:
+        """`itself`: the entry of its folder, also where that is a link."""
         if isinstance(path, int):  # a descriptor that is open already
             return True
-        place = os.path.realpath(os.fspath(path))  # type: ignore[call-overload]
+        given = Path(os.fspath(path))  # type: ignore[call-overload]
+        place = f"{os.path.realpath(given.parent)}/{given.name}" if itself else os.path.realpath(given)
         return place == "/dev/null" or place.startswith((self._home + os.sep, "/dev/pts/"))
 
     def _stop(self, what: str) -> None:
