@@ -173,7 +173,8 @@ class JournalReader:
 
     def _lines(self, file: IO[bytes]) -> Iterator[bytes]:
         unzip = zlib.decompressobj(31)
-        rest = b""
+        rest = bytearray()  # of the line that has not ended
+        over = False  # it is longer than any of ours: what is left of it is passed over
         self.notes.unended = False
         while True:
             chunk = file.read(1 << 16)
@@ -187,12 +188,16 @@ class JournalReader:
                 except zlib.error:
                     self.notes.torn += 1
                     return
-                rest += data
-                if len(rest) > self.MAX_LINE and b"\n" not in rest:
+                first, *others = data.split(b"\n")
+                rest += b"" if over else first
+                if others:
+                    if not over:
+                        yield bytes(rest)
+                    yield from others[:-1]
+                    rest, over = bytearray(others[-1]), False
+                if len(rest) > self.MAX_LINE:
                     self.notes.bad_lines += 1
-                    rest = b""
-                *lines, rest = rest.split(b"\n")
-                yield from lines
+                    rest, over = bytearray(), True
                 if unzip.eof:
                     chunk, unzip = unzip.unused_data, zlib.decompressobj(31)
                     self.notes.unended = bool(chunk)

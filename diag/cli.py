@@ -97,9 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(error: DiagError) -> None:
-    print(f"error: {error}", file=sys.stderr)
+    from diag.printable import clean_lines  # a file's name and a server's words may hold what moves the cursor
+
+    print(f"error: {clean_lines(str(error))}", file=sys.stderr)
     if error.hint:
-        print(f"\nhint: {error.hint}", file=sys.stderr)
+        print(f"\nhint: {clean_lines(error.hint)}", file=sys.stderr)
 
 
 def _near_choice(message: str) -> str:

@@ -20,7 +20,7 @@ from diag.engine import Engine
 from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
 from diag.loose.ends import LogEnds
-from diag.loose.files import rank_of_log
+from diag.loose.files import leads_out, rank_of_log
 from diag.loose.places import LinePlaces
 from diag.loose.plain import log_records, merged
 from diag.model import Change, Record
@@ -172,7 +172,7 @@ def _one(path: Path, notes: list[str], unended: list[Path], progress: Progress) 
 
 
 def _directory(path: Path, notes: list[str], unended: list[Path], progress: Progress) -> Iterator[Record]:
-    found = segments(path)
+    found = [segment for segment in segments(path) if not leads_out(segment, path)]
     if (path / "run.json").exists():
         read_run(path)  # says so when another diag wrote it
     if found:

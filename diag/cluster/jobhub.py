@@ -16,6 +16,7 @@ from typing import Any
 
 from diag.capture import JournalWriter
 from diag.cluster.post import try_connection
+from diag.cluster.roster import checked
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import wants_closer_look
 from diag.engine import Engine
@@ -89,7 +90,8 @@ class JobHub:
     def take(self, document: dict[str, Any], address: str, *, now: bool = False) -> dict[str, Any]:
         """A digest from the node at this address (empty: this node's own). Returns what it is told. `now`: wait until it is in.
 
-        Raises KeyError, TypeError or ValueError for what is no digest, Busy where too many wait already: what is taken is not
+        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is no digest, Busy
+        where too many wait already: what is taken is not
         forgotten, and a node that was not heard in time sends all of it again.
         """
         if self.broken:
@@ -144,10 +146,10 @@ class JobHub:
     def _note(self, run_id: str, node: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
         gone = bool(node.get("leaving")) or node.get("returncode") is not None
         places = [[rank["placement"][name] for name in ("rank", "local_rank", "pid", "start_ticks")] for rank in ranks]
-        entry = {
+        entry = checked({
             "run_id": run_id, "host": node["host"], "node_rank": node.get("node_rank"), "url": node.get("url", ""), "gone": gone,
             "nodes": node["nodes"], "rendezvous": node.get("rendezvous", ""), "world_size": node["world_size"], "ranks": places,
-        }
+        })
         if self.roster.get(run_id) != entry:
             if run_id not in self.roster:
                 self._forget_replaced(entry)

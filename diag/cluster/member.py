@@ -19,6 +19,7 @@ from diag.cluster.collector import Collector
 from diag.cluster.digest import DigestMaker, Identity
 from diag.cluster.jobhub import WHOLE_ROSTER, JobHub, every_of
 from diag.cluster.post import Failed, Refused, Sender
+from diag.cluster.roster import checked
 from diag.engine import Engine
 from diag.errors import OtherJob
 from diag.launchers.nodes import JobNodes
@@ -174,8 +175,8 @@ class Member:
         )
 
     def take(self, document: dict[str, Any], address: str) -> dict[str, Any]:
-        """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError or ValueError for what is none, and
-        OtherJob."""
+        """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError, AttributeError or
+        OverflowError for what is none, and OtherJob."""
         theirs, mine = str(document.get("job_id") or ""), self._job_id()
         there, here = _port_of(str(document["node"].get("rendezvous") or "")), _port_of(self._me.rendezvous)
         # Parts of one job may have ids of their own (Slurm's heterogeneous jobs), and ports that differ are a mistake to be told.
@@ -302,7 +303,7 @@ class Member:
                     self.counts.digest_bytes["sent"] += exchange.sent_bytes
                     self.counts.digest_bytes["taken"] += exchange.received_bytes
                 self._hear(answer, url, document)
-            except (Failed, KeyError, TypeError, ValueError) as error:
+            except (Failed, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 self.counts.digests["sent", "failed"] += 1
                 self._maker.forget()
                 if isinstance(error, Refused) and error.status == _BUSY and self._is_patient(url):
@@ -327,14 +328,14 @@ class Member:
         return waits and (url == self._target or not self._target)
 
     def _hear(self, answer: dict[str, Any], url: str, document: dict[str, Any]) -> None:
-        """What the job hub said. Raises KeyError, TypeError or ValueError for what no hub says."""
+        """What the job hub said. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what no hub says."""
         heard_from, every = str(answer["hub"]), float(answer["every"])
         verdict = answer["verdict"]
         # One that was not the target before was told all; another hub at the same address was not.
         if answer.get("want") or (heard_from != self._heard_from and url == self._target):
             self._maker.forget()
         if "roster" in answer:
-            self._roster = [self._placed(entry, heard_from, url) for entry in answer["roster"] if entry["run_id"]]
+            self._roster = [self._placed(checked(entry), heard_from, url) for entry in answer["roster"] if entry["run_id"]]
             self._roster_seen = [heard_from, answer["roster_version"]]
         if heard_from == self._me.run_id and url != "self":
             url = "self"  # the rendezvous is here

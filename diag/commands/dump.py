@@ -46,24 +46,35 @@ def run(args: argparse.Namespace) -> int:
     document = _ask(args, url, token, run_path, ca)
     if args.output is not None:
         _copy(document, args.output)
-    if args.json:
-        screen = document.pop("screen", "")
-        print(json.dumps({**document["report"], "dump": document}, indent=1))
-    else:
-        screen = document.get("screen")
-        if screen is None:  # the same
-            from diag.language import language_for
-            from diag.outputs.text import dump_text
+    try:
+        text, code = _text(document, json_too=args.json)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise DiagError(f"{url} answers what is no dump of diag: {type(error).__name__}: {error}"[:300],
+                        hint="the hub's diag and this one are of other versions, or it is no hub") from None
+    print(text)
+    if args.output is not None and not args.json:
+        print(f"copied to {args.output}")
+    return code
 
-            screen = dump_text(document, colour=_colour(), width=_columns(), lang=language_for(sys.stdout))
-        print(screen)
-        if args.output is not None:
-            print(f"copied to {args.output}")
+
+def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
+    """What is printed, and the exit code. Raises anything where the document is none."""
+    screen = document.pop("screen", None)
     if "found" not in document:  # a hub of an older diag
         from diag.model import found
 
         document["found"] = found(document["report"])
-    return 10 if document["found"] else 0
+    code = 10 if document["found"] else 0
+    if json_too:
+        return json.dumps({**document["report"], "dump": document}, indent=1), code
+    from diag.printable import clean_lines
+
+    if screen is None:  # the same
+        from diag.language import language_for
+        from diag.outputs.text import dump_text
+
+        screen = dump_text(document, colour=_colour(), width=_columns(), lang=language_for(sys.stdout))
+    return clean_lines(screen, colour=_colour()), code  # whoever answered, it only paints
 
 
 def _colour() -> bool:
@@ -131,6 +142,15 @@ class _Waiting:
             return 0
 
 
+def _is_bundle(path: str) -> bool:
+    """Raises OSError and ValueError."""
+    import gzip
+
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as raw, gzip.open(raw) as file:
+        head = file.read(1024)
+    return head.startswith(b"manifest.json\0") and b'"diag.bundle/1"' in head
+
+
 def _copy(document: dict[str, Any], target: str) -> None:
     import shutil
 
@@ -138,7 +158,10 @@ def _copy(document: dict[str, Any], target: str) -> None:
     if not source:
         raise DiagError(f"there is no bundle to copy: {document.get('bundle_error', 'the run has no run directory')}")
     try:
+        if not _is_bundle(str(source)):  # whoever answered named a file of this machine
+            raise DiagError(f"{source} is no bundle of diag: it is not copied")
         shutil.copyfile(source, target)
-    except OSError as error:
-        raise DiagError(f"the bundle cannot be copied to {target}: {error.strerror}", hint=f"it is at {source}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DiagError(f"the bundle cannot be copied to {target}: {why}", hint=f"it is at {source}") from None
     document["bundle"] = target

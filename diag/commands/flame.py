@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["add", "recorded", "run"]
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
+_LARGEST = 256 << 20  # bytes of an answer
 _GRACE_SECONDS = 30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
 
 
@@ -138,13 +139,15 @@ def _fetched(opener: urllib.request.OpenerDirector, request: urllib.request.Requ
 
     try:
         with opener.open(request, timeout=seconds) as answer:
-            data: bytes = answer.read()
-            return data
+            data: bytes = answer.read(_LARGEST + 1)
     except urllib.error.HTTPError as error:
         if error.code != 405 or request.get_method() == "GET":
             raise
         request.method = "GET"  # a hub of an older diag
         return _fetched(opener, request, seconds)
+    if len(data) > _LARGEST:
+        raise DiagError(f"{request.host} answers more than {_LARGEST >> 20} MiB: this is no flame graph")
+    return data
 
 
 def _recording(passed: float, seconds: float) -> str:
@@ -231,5 +234,7 @@ def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
                 yield record.at, fact
     finally:
         progress.close()
+    from diag.printable import clean
+
     for note in notes:
-        print(f"diag: {note}", file=sys.stderr)
+        print(f"diag: {clean(note)}", file=sys.stderr)

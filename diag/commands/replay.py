@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.model import found
     from diag.outputs.text import classes_text, report_text
     from diag.outputs.view import stack_classes
+    from diag.printable import clean
     from diag.progress import Progress
     from diag.replay import replay
     from diag.rules.load import load
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         progress.close()
     for note in notes:
-        print(f"diag: {note}", file=sys.stderr)
+        print(f"diag: {clean(note)}", file=sys.stderr)  # names of files are strangers' too
     if args.serve:
         return _serve(engine, args)
     document = report(engine, resolved=True)

@@ -107,8 +107,10 @@ def _source(args: argparse.Namespace) -> Source:
             from diag.top.source import Recorded
 
             told = Recorded(args.paths)
+            from diag.printable import clean
+
             for note in told.notes:
-                print(f"diag: {note}", file=sys.stderr)
+                print(f"diag: {clean(note)}", file=sys.stderr)
             return told
         args.run_dir = str(args.paths[0])
     from diag.endpoint import endpoint

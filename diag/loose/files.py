@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from diag.sources import cuda_core, nccl_ras
 
-__all__ = ["LooseFile", "classify", "rank_of_log", "read_some"]
+__all__ = ["LooseFile", "classify", "leads_out", "rank_of_log", "read_some"]
 
 LARGEST_FILE = 64 << 20  # of anything but a log: a py-spy dump is 100 kB, a Flight Recorder file some MB
 _HEAD = 64 << 10
@@ -46,6 +47,12 @@ def rank_of_log(path: Path) -> int | None:
         return int(found[1])
     own = path.parent.name.isdecimal() and path.parent.parent.name.startswith("attempt_") and len(path.parent.name) < 7
     return int(path.parent.name) if own else None
+
+
+def leads_out(path: Path, directory: Path) -> bool:
+    """Whether it is a link to what lies outside of the directory: in evidence of strangers it would show them files of ours."""
+    # realpath, since Path.resolve raises for a link to itself; such a one is no file for anybody.
+    return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
 
 
 def read_some(path: Path, most: int = LARGEST_FILE) -> bytes:

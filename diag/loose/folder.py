@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from diag.loose.files import LooseFile, classify, read_some
+from diag.loose.files import LooseFile, classify, leads_out, read_some
 from diag.loose.logs import LooseLogs
 from diag.loose.moments import Moment, moments_of
 from diag.loose.still import flat_seconds, recorder_seconds
@@ -43,6 +43,10 @@ def holds_evidence(directory: Path) -> bool:
 def folder_records(directory: Path, notes: list[str], progress: Progress | None = None) -> Iterator[Record]:
     """Raises OSError for files that cannot be read."""
     used, unused = classify(_files(directory))
+    links = [path.name for path in sorted(directory.iterdir()) if leads_out(path, directory)]
+    if links:
+        named = ", ".join(links[:8]) + (" ..." if len(links) > 8 else "")
+        notes.append(f"not used: links out of {directory}: {named}; copy the files into it, or give them by themselves")
     if unused:
         names = ", ".join(sorted(path.name for path in unused)[:8])
         notes.append(f"not used: {names}{' ...' if len(unused) > 8 else ''}")
@@ -50,7 +54,8 @@ def folder_records(directory: Path, notes: list[str], progress: Progress | None 
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in directory.iterdir()
+                  if path.is_file() and not path.name.startswith(".") and not leads_out(path, directory))
 
 
 class _Folder:

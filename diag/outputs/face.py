@@ -68,7 +68,7 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
         """All that the page shows, at once."""
         return Response(json_bytes({"schema": "diag.state/1", **await look()}), media_type="application/json")
 
-    @app.get("/events", responses={503: {"model": schema.Error}}, response_class=Response)
+    @app.get("/events", responses=schema.EVENTS, response_class=Response)
     async def stream() -> Response:
         """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the part. Of `ranks`
         {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event: end`: diag ends."""
@@ -78,7 +78,7 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
             raise HTTPException(503, "too many pages look at this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    @app.get("/timeline", responses={200: {"model": schema.Timeline}}, response_class=Response)
+    @app.get("/timeline", responses={200: {"model": schema.Timeline}, **schema.REFUSED}, response_class=Response)
     async def timeline(
         rank: Annotated[int | None, Query(ge=0, description="of this rank alone, and its GPU")] = None,
     ) -> Response:
@@ -87,7 +87,11 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
         told = engine.timeline.to_json if rank is None else lambda job: engine.timeline.of_rank(rank, job)
         return Response(json_bytes(await reading(lambda: told(engine.job))), media_type="application/json")
 
-    @app.get("/explain/{finding}", responses={404: {"model": schema.Error}}, response_class=Response)
+    @app.get(
+        "/explain/{finding}",
+        responses={200: {"model": schema.Explained}, 404: {"model": schema.Error}, **schema.REFUSED},
+        response_class=Response,
+    )
     async def explain(
         finding: Annotated[str, Path(description="a finding id, such as hang")],
         lang: Annotated[Literal["en", "zh"], Query(description="language of the page")] = "en",

@@ -102,7 +102,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
 
     @app.get(
         "/ranks/{rank}/stacks",
-        responses={200: {"model": schema.Stacks}, 404: {"model": schema.Error}},
+        responses={200: {"model": schema.Stacks}, 404: {"model": schema.Error}, **schema.REFUSED},
         response_class=Response,
     )
     async def stacks(rank: Annotated[int, Path(description="global rank")]) -> Response:
@@ -119,7 +119,9 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
                   "frame-ancestors 'self'")
         return Response(body, media_type=flame.FORMATS[form], headers={"Content-Security-Policy": policy})
 
-    no_flame: dict[int | str, dict[str, Any]] = {404: {"model": schema.Error}, 409: {"model": schema.Error}}
+    no_flame: dict[int | str, dict[str, Any]] = {
+        404: {"model": schema.Error}, 409: {"model": schema.Error}, **schema.DRAWINGS, **schema.REFUSED,
+    }
 
     @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
     @app.post("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
@@ -152,7 +154,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         drawn.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
         return drawn
 
-    @app.get("/drawings/{name}", responses={404: {"model": schema.Error}}, response_class=Response)
+    @app.get("/drawings/{name}", responses={404: {"model": schema.Error}, **schema.DRAWINGS}, response_class=Response)
     async def drawing_again(name: str) -> Response:
         """A flame graph of a rank that was recorded before; the last few are kept."""
         kept = drawings.get(name)
@@ -160,7 +162,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             raise HTTPException(404, "this flame graph is not kept any more: record it again")
         return drawing(*kept)
 
-    @app.get("/flame", response_class=Response)
+    @app.get("/flame", responses={**schema.DRAWINGS, **schema.REFUSED}, response_class=Response)
     async def flame_of_all(
         form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
         children: Annotated[bool, Query(description="child processes too")] = False,
@@ -169,8 +171,12 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         profile = await reading(lambda: flame.merged_profile(view.engine, children=children))
         return drawing(flame.write(profile, form), form)
 
-    @app.get("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
-    @app.post("/dump", responses={504: {"model": schema.Error}}, response_class=Response)
+    dumped: dict[int | str, dict[str, Any]] = {
+        200: {"model": schema.Dump}, 409: {"model": schema.Error}, 504: {"model": schema.Error}, **schema.REFUSED,
+    }
+
+    @app.get("/dump", responses=dumped, response_class=Response)
+    @app.post("/dump", responses=dumped, response_class=Response)
     async def dump(  # noqa: PLR0917 - FastAPI passes them by name
         deadline: Annotated[
             float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
@@ -197,7 +203,12 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             return answer(document)
         return answer({**document, "screen": dump_text(document, colour=colour, width=columns, lang=lang)})
 
-    @app.post("/digests", responses={409: {"model": schema.Error}}, response_class=Response)
+    @app.post(
+        "/digests",
+        responses={200: {"model": schema.Told}, 409: {"model": schema.Error}, **schema.REFUSED},
+        openapi_extra=schema.DIGEST_BODY,
+        response_class=Response,
+    )
     async def digests(request: Request) -> Response:
         """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to report again."""
         try:
@@ -213,7 +224,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             raise HTTPException(503, str(error)) from None
         except OtherJob as error:
             raise HTTPException(403, str(error)) from None
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
             raise HTTPException(422, f"this is no digest: {type(error).__name__}: {str(error)[:200]}") from None
         if told is None:
             raise HTTPException(409, _NOT_JOINED)
@@ -224,7 +235,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         """The nodes of the job: who was heard when. Complete on the job hub."""
         return answer({"schema": "diag.nodes/1", "nodes": await beside(view.nodes)})
 
-    @app.get("/metrics", response_class=Response)
+    @app.get("/metrics", responses=schema.METRICS, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
         cluster = await beside(view.cluster_facts) if view.takes_digests else None

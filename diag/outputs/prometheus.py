@@ -170,11 +170,25 @@ def exposition(metrics: Iterable[Metric], accept: str = "") -> tuple[bytes, str]
     >>> exposition([], "application/openmetrics-text; version=1.0.0")[0]
     b'# EOF\\n'
     """
+    metrics = list(metrics)
+    try:
+        return _exposition(metrics, accept)
+    except UnicodeEncodeError:  # half of a surrogate pair in a name that another node, or a journal, told
+        return _exposition([_with_encodable_labels(metric) for metric in metrics], accept)
+
+
+def _exposition(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     # Whoever names OpenMetrics can read it, whatever else it would take; only there exemplars have a place.
     if "application/openmetrics-text" in accept.lower():
         text: bytes = openmetrics.generate_latest(_registry(metrics))  # type: ignore[no-untyped-call]
         return text, openmetrics.CONTENT_TYPE_LATEST
     return generate_latest(_registry(metrics)), "text/plain; version=0.0.4; charset=utf-8"
+
+
+def _with_encodable_labels(metric: Metric) -> Metric:
+    metric.samples = [sample._replace(labels={name: _encodable(value) for name, value in sample.labels.items()})
+                      for sample in metric.samples]
+    return metric
 
 
 class _Taken:
@@ -209,7 +223,7 @@ def _samples(view: HubView, cluster: ClusterFacts | None) -> Iterator[_Sample]:
     yield from _agent(view)
 
 
-def _encodable(text: str) -> str:  # version and subject come from outside; every other label is a number or a known word
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -6,7 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-__all__ = ["Error", "Health", "Ranks", "Report", "Stacks", "State", "Timeline"]
+__all__ = [
+    "DIGEST_BODY", "DRAWINGS", "EVENTS", "METRICS", "REFUSED", "Dump", "Error", "Explained", "Health", "Nodes", "Ranks", "Report",
+    "SdGroup", "Stacks", "State", "Timeline", "Told",
+]
 
 
 class Evidence(BaseModel):
@@ -227,3 +230,62 @@ class State(BaseModel):
     stacks: list[dict[str, Any]] = Field(description="merged stacks: classes of ranks that stand at the same place")
     timeline: Timeline
     nodes: list[dict[str, Any]] = Field(description="as of /nodes")
+
+
+class Explained(BaseModel):
+    id: str
+    lang: Literal["en", "zh"]
+    sections: dict[str, str] = Field(description="text by heading")
+
+
+class Dump(BaseModel):
+    """diag.dump/1: evidence of every rank. What it has beside the report depends on what could be read."""
+
+    schema_: Literal["diag.dump/1"] = Field(alias="schema")
+    report: Report | None = Field(None, description="of this node's job; not with scope=node")
+    screen: str | None = Field(None, description="the same as text, where `columns` was given")
+
+
+class Told(BaseModel):
+    """What a node is told for its digest."""
+
+    hub: str = Field(description="the run id of the job hub")
+    host: str
+    every: float = Field(description="seconds until the next digest")
+    over: bool = Field(description="every node's command has ended")
+    want: bool = Field(description="frames are missing: send all of them again")
+    detail: int = Field(description="1: send stacks too")
+    version: int
+    roster_version: int
+    roster: list[dict[str, Any]] | None = None
+    verdict: dict[str, Any]
+
+
+# --- what is no model ------------------------------------------------------------------------------------------
+
+# As `detail`, not FastAPI's list of errors.
+REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": Error, "description": "Not understood"}}
+DRAWINGS: dict[int | str, dict[str, Any]] = {200: {"description": "A flame graph", "content": {
+    "image/svg+xml": {}, "application/json": {}, "text/plain": {},
+}}}
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"description": "A stream without an end", "content": {"text/event-stream": {}}}}
+METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "Metrics", "content": {
+    "text/plain": {}, "application/openmetrics-text": {},
+}}}
+_NODE_OF_DIGEST = {"type": "object", "required": ["run_id", "host", "nodes", "world_size", "every_seconds"], "properties": {
+    "run_id": {"type": "string"}, "host": {"type": "string"}, "nodes": {"type": "integer", "minimum": 1, "maximum": 1 << 20},
+    "world_size": {"type": "integer", "minimum": 0, "maximum": 1 << 20}, "node_rank": {"type": ["integer", "null"]},
+    "every_seconds": {"type": "number", "minimum": 0, "maximum": 600}, "returncode": {"type": ["integer", "null"]},
+}}
+_RANK_OF_DIGEST = {
+    "type": "object", "description": "state, stack and GPU of one rank, with its `placement`", "required": ["placement"],
+}
+_DIGEST = {
+    "type": "object", "title": "diag.digest/1", "required": ["schema", "node", "ranks", "frames", "wall", "port"],
+    "properties": {
+        "schema": {"const": "diag.digest/1"}, "node": _NODE_OF_DIGEST, "ranks": {"type": "array", "items": _RANK_OF_DIGEST},
+        "frames": {"type": "object", "description": "stacks by key, each once"}, "wall": {"type": "number"},
+        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+    },
+}
+DIGEST_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _DIGEST}}}}

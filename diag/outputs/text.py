@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, Severity, format_ranks
+from diag.printable import clean
 from diag.state.savefacts import save_words
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
@@ -24,7 +25,6 @@ __all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "repor
 
 _PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
 _NARROWEST = 30
-_LONGEST_LINE = 2000  # characters of a log line that are looked at
 _LONGEST_WHO = 30  # columns of a title; longer lists of ranks stand in a line of their own
 _PANEL_EVIDENCE_LINES = 3
 _REPORT_EVIDENCE_LINES = 12
@@ -32,33 +32,6 @@ _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
 _FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
 
 _COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
-
-# CSI, OSC (closed by BEL or ST, or left open), DCS and kin, two-character escapes; 8-bit CSI.
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b[ -/]*[0-~]"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-)
-
-
-def clean(text: str) -> str:
-    r"""One line that prints as it reads: escape sequences dropped, whatever else does not print shown as an escape.
-
-    >>> clean("\x1b[31mloss\x1b[0m\t0.5\x07 \u202e")
-    'loss 0.5\\x07 \\u202e'
-    """
-    text = _ESCAPE_SEQUENCE.sub("", text[:_LONGEST_LINE])
-    if text.isprintable():
-        return text
-    return "".join(map(_printable, text))
-
-
-def _printable(char: str) -> str:
-    if char.isprintable():
-        return char
-    if char in "\t\n\r\v\f" or unicodedata.category(char) == "Zs":
-        return " "
-    return char.encode("unicode_escape").decode("ascii")
-
 
 def _clean_lines(text: str) -> list[str]:
     # A pager's worth is enough to cut from; splitting on \n alone keeps a redrawn bar on one line until here.

@@ -28,6 +28,7 @@ _DEEPSPEED_STATES = re.compile(
     r"(?:mp_rank_\d\d|(?:bf16_)?zero_pp_rank_\d{1,6}_mp_rank_\d\d)_(?:model|optim)_states\.pt\Z", re.ASCII
 )
 _ZERO_RANK = re.compile(r"((?:bf16_)?zero_pp_rank_)(\d{1,6})(_mp_rank_\d\d_\w{1,20}\.pt)\Z", re.ASCII)
+_MOST = 1 << 63  # no file system counts further
 
 
 def read_folder(root: str, entry: Any) -> CheckpointFolder | None:
@@ -36,7 +37,9 @@ def read_folder(root: str, entry: Any) -> CheckpointFolder | None:
         return None
     numbers = [entry.get(name) for name in ("count", "bytes", "empty")]
     changed = entry.get("changed")
-    if not all(isinstance(number, int) and number >= 0 for number in numbers) or not isinstance(changed, (int, float)):
+    if not all(isinstance(number, int) and 0 <= number < _MOST for number in numbers):
+        return None
+    if not isinstance(changed, (int, float)) or not -_MOST < changed < _MOST:
         return None
     name = str(entry.get("name") or "")
     path = f"{root.rstrip('/')}/{name}" if name else root

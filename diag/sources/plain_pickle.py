@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from typing import Any
 
 __all__ = ["loads"]
@@ -47,5 +48,5 @@ def loads(data: bytes) -> Any:
         return _Plain(io.BytesIO(data)).load()
     except KeyError as error:  # not in our table
         raise ValueError(f"opcode {error} is not plain data") from None
-    except (pickle.UnpicklingError, EOFError, IndexError, TypeError, AttributeError, OverflowError) as error:
+    except (pickle.UnpicklingError, struct.error, EOFError, IndexError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"no pickle of plain data: {error!r}") from None

@@ -63,7 +63,7 @@ def parse(record: Record) -> Iterator[Observation]:
     """One SharedMemory."""
     payload = record.payload
     values = [payload.get(name) for name in ("frsize", "blocks", "bavail")] if isinstance(payload, Mapping) else []
-    numbers = [value for value in values if isinstance(value, int) and value >= 0]
+    numbers = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
     if len(numbers) != 3:
         yield Unparsed(record.rank, SOURCE, "no statvfs numbers", str(payload)[:200])
         return

@@ -39,7 +39,7 @@ def parse_pids(text: str) -> tuple[StepProcess, ...]:
         # Slurm 22.05.8, scontrol listpids:
         #   25630    2        0        0       0
         words = line.split()
-        if len(words) >= 4 and words[0].isdecimal() and words[2].isdecimal() and words[3].isdecimal():
+        if len(words) >= 4 and all(words[at].isdecimal() and len(words[at]) < 20 for at in (0, 2, 3)):
             found.append(StepProcess(int(words[0]), words[2], int(words[3])))
     return tuple(found)
 

@@ -61,7 +61,7 @@ class KmsgLines:
         if self._fragment is not None and flag == b"+":
             text = self._fragment + text
         self._fragment = text[:1000] if flag in (b"+", b"c") else None
-        micros = int(fields[2]) if fields[2].isdigit() else 0
+        micros = int(fields[2]) if fields[2].isdigit() and len(fields[2]) < 20 else 0
         stamp = f"[{micros // 1_000_000:5d}.{micros % 1_000_000:06d}] "
         return [stamp + line.decode("utf-8", "replace")[:900] for line in text.split(b"\\x0a") if self._wanted(line)]
 

@@ -1,13 +1,11 @@
-"""Nothing that a file can contain makes the parser of NCCL's lines raise, hang, or say more than one thing a line."""
+"""Nothing that a file can contain makes the parser of NCCL's lines raise, hang, or say more than one thing a line.
+
+Longer, and guided by branches: python -m tests.fuzz --only nccl-lines.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +19,6 @@ from tests.sources.test_nccl_log_lines import TABLE, entries
 
 REAL = [line for path in TABLE for line, _ in entries(path)]
 _MARKS = "0123456789[]:<>/(){} ->"
-ATHERIS = Path(__file__).with_name("fuzz_nccl_log.py")
 
 
 def check(text: str) -> None:
@@ -98,14 +95,3 @@ def test_line_made_to_be_slow_is_not(text: str) -> None:
     LineAssembler("x").feed(text.encode(), final=True)
 
     assert time.process_time() - began < 1.0
-
-
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
-def test_atheris_finds_nothing_in_a_moment(tmp_path: Path) -> None:
-    """A longer run: python tests/sources/fuzz_nccl_log.py -max_total_time=600."""
-    command = [sys.executable, str(ATHERIS), "-runs=20000", "-max_len=1200", "-seed=7"]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}  # its corpus: libFuzzer's exit gives Python no time to remove it
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=env)
-
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "Done 20000 runs" in done.stderr

@@ -1,0 +1,87 @@
+"""What fuzzing found in readers: the smallest input of each."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag.capture import SCHEMA, JournalReader
+from diag.model import Record
+from diag.observations import CheckpointFolder, Unparsed
+from diag.sources import checkpoint, shm, slurm
+from diag.sources.parsers import PARSERS
+from diag.watches.kernel import KmsgLines
+from tests.fuzz.targets.base import told
+
+HUGE = 10**400
+FOLDER = {
+    "name": "checkpoint-5",
+    "changed": 1.0,
+    "count": 1,
+    "bytes": 2,
+    "empty": 0,
+    "files": [["a.safetensors", 2]],
+    "heads": {},
+}
+
+
+def save(**changed: Any) -> Record:
+    payload = {"root": "/save", "role": "save", "flag": "", "exists": True, "tracker": None, "folders": [{**FOLDER, **changed}]}
+    return Record(checkpoint.SOURCE, payload, None, "node0", 1010.0, 1010.0)
+
+
+@pytest.mark.parametrize("name", ["changed", "count", "bytes", "empty"])
+def test_folder_of_a_checkpoint_with_a_number_beyond_any_disk_is_left_out(name: str) -> None:
+    told([save(**{name: HUGE})])
+
+    facts = list(PARSERS[checkpoint.SOURCE](save(**{name: HUGE})))
+    assert not any(isinstance(folder, CheckpointFolder) for fact in facts for folder in getattr(fact, "folders", ()))
+    assert any(getattr(fact, "folders", ()) for fact in PARSERS[checkpoint.SOURCE](save()))
+
+
+@pytest.mark.parametrize("name", ["frsize", "blocks", "bavail"])
+def test_shared_memory_of_impossible_size_is_not_understood(name: str) -> None:
+    payload = {"view": "rank", "frsize": 4096, "blocks": 100, "bavail": 50, name: HUGE}
+    record = Record(shm.SOURCE, payload, 0, "node0", 1010.0, 1010.0)
+
+    assert [type(fact) for fact in PARSERS[shm.SOURCE](record)] == [Unparsed]
+    told([record])
+
+
+def test_kernel_line_with_a_time_of_thousands_of_digits_is_a_line_without_one() -> None:
+    (line,) = KmsgLines().take(b"3,561," + b"9" * 5000 + b",-;Out of memory: Killed process 216 (python3) total-vm:1kB\n")
+
+    assert line.startswith("[    0.000000] Out of memory")
+
+
+def test_pid_of_thousands_of_digits_is_none_of_slurms() -> None:
+    lines = f"{'9' * 5000} 2 0 0 0\n7 2 {'1' * 5000} 0 0\n25630 2 0 1 0\n"
+
+    assert [task.pid for task in slurm.parse_pids(lines)] == [25630]
+
+
+def test_line_longer_than_any_of_ours_is_passed_over_whole_and_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JournalReader, "MAX_LINE", 1 << 20)
+    good = json.dumps({"at": 1.0, "source": "x", "payload": 1})
+    text = "\n".join([json.dumps({"schema": SCHEMA}), good, "a" * (20 << 20), good, ""])
+    reader = JournalReader([])
+
+    found = list(reader.read(io.BytesIO(gzip.compress(text.encode(), 1)), "journal"))
+
+    assert len(found) == 2
+    assert (reader.notes.bad_lines, reader.notes.torn) == (1, 0)
+
+
+def test_run_file_that_holds_anything_is_refused_in_a_line(tmp_path: Path) -> None:
+    from diag.errors import DiagError
+    from diag.rundir import read_run
+
+    for content in (b"\xff", b"[", b"[" * 100_000, b"9" * 5000, b"null", b'{"schema": 5}'):
+        (tmp_path / "run.json").write_bytes(content)
+        with pytest.raises(DiagError):
+            read_run(tmp_path)
