@@ -14,6 +14,7 @@ from diag.sources import nccl_log as parser
 from diag.sources import output
 from diag.sources.output import LineAssembler
 
+from .machine import cpu_of
 from .stats import interval, judge
 from .table import Row
 
@@ -76,18 +77,10 @@ def rows(communicators: int, times_each: int, say: Callable[[str], None]) -> lis
         texts = data.decode().splitlines()
         grep, parse, read = [], [], []
         for _ in range(times_each):
-            grep.append(_cpu(lambda: _grep(path), resource.RUSAGE_CHILDREN))
-            parse.append(_cpu(lambda: _parse(texts), resource.RUSAGE_SELF))
-            read.append(_cpu(lambda: _read(path), resource.RUSAGE_SELF))
+            grep.append(cpu_of(lambda: _grep(path), resource.RUSAGE_CHILDREN))
+            parse.append(cpu_of(lambda: _parse(texts), resource.RUSAGE_SELF))
+            read.append(cpu_of(lambda: _read(path), resource.RUSAGE_SELF))
     return [_parse_row(lines, parse), _read_row(lines, read, grep)]
-
-
-def _cpu(work: Callable[[], object], who: int) -> float:
-    """Seconds of CPU: on a machine that others use too, the wall clock tells more of them than of the work."""
-    before = resource.getrusage(who)
-    work()
-    after = resource.getrusage(who)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _grep(path: Path) -> None:
