@@ -112,7 +112,7 @@ def _parse_row(lines: int, seconds: list[float]) -> Row:
         f"NCCL lines parsed a second of CPU, line by line ({lines} lines of 16 ranks)",
         f"{speed.mid:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]", goal=f"> {_LINES_A_SECOND:,}",
         verdict="met" if speed.low > _LINES_A_SECOND else "missed" if speed.high < _LINES_A_SECOND else "unclear",
-        values={"lines_per_second": speed.mid},
+        values={"lines_per_second": speed.mid}, key="nccl lines",
     )
 
 
@@ -123,4 +123,5 @@ def _read_row(lines: int, ours: list[float], grep: list[float]) -> Row:
         f"CPU to read that file whole, bytes to facts ({lines / mine.mid:,.0f} lines a second)", f"{1000 * mine.mid:.0f} ms",
         f"`grep -cF NCCL`: {1000 * peer.mid:.1f} ms", f"{ratio.mid:.0f} [{ratio.low:.0f}, {ratio.high:.0f}]",
         f"< {_GREP_TIMES:.0f} x", judge(ratio, _GREP_TIMES), {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid},
+        "nccl file",
     )
