@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECTIONS = ("commands", "sample", "dump", "debug", "hubs", "slowdown", "events", "steady", "scale", "nccl", "rules", "logs", "gpu")
+SECTIONS = ("commands", "sample", "dump", "debug", "hubs", "slowdown", "events", "steady", "scale", "nccl", "rules", "logs",
+            "gpu")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,7 +73,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parts(name: str, quick: bool, say: Callable[[str], None], rows: Sequence[Row]) -> Parts:
     """`rows` are those that were measured before."""
-    from . import commands, debug_server, dumps, events, gpu, hubs, logs, nccl_log, rules, run_start, sample, scale, slowdown, steady
+    from . import (
+        commands,
+        debug_server,
+        dumps,
+        events,
+        gpu,
+        hubs,
+        logs,
+        nccl_log,
+        rules,
+        run_start,
+        sample,
+        scale,
+        slowdown,
+        steady,
+    )
 
     def rank_seconds() -> float | None:
         return next((row.values["peer"] / 64 for row in rows if row.key == "P7 64 ranks"), None)

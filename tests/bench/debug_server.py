@@ -83,9 +83,11 @@ def _healthy(run: LiveRun, port: int, pids: list[int], count: int) -> list[Row]:
     return found
 
 
-def _held(run: LiveRun, folder: Path, port: int, pids: list[int], limit: float, say: Callable[[str], None]) -> list[Row]:
+def _held(  # noqa: PLR0917 - one caller
+    run: LiveRun, folder: Path, port: int, pids: list[int], limit: float, say: Callable[[str], None]
+) -> list[Row]:
     (folder / "hold").touch()
-    until(lambda: (folder / "held").exists(), 30, "a rank holds the GIL")
+    until((folder / "held").exists, 30, "a rank holds the GIL")
     time.sleep(1.0)
     say(f"the same with a rank that holds the GIL; the debug server is given {limit:g} s")
     env = bench_env(DIAG_RUN_ROOT=str(run.root))
@@ -101,11 +103,12 @@ def _held(run: LiveRun, folder: Path, port: int, pids: list[int], limit: float, 
     for thread in threads:
         thread.join(limit + 10.0)
     told = "; ".join(
-        f"/{page}: " + (f"{ranks} of {_RANKS} ranks in {1000 * seconds:.0f} ms" if ranks is not None else f"no answer in {limit:g} s")
+        f"/{page}: {f'no answer in {limit:g} s' if ranks is None else f'{ranks} of {_RANKS} ranks in {1000 * seconds:.0f} ms'}"
         for page in _PAGES for seconds, ranks in [answers.get(page, (limit, None))])
     spied = sum(one.returncode == 0 for one in spies)
     return [Row(
-        f"the same, where rank {debug_job.HELD_RANK} holds the GIL: ranks with a stack", f"{ours} of {_RANKS} in {1000 * wall:.0f} ms",
+        f"the same, where rank {debug_job.HELD_RANK} holds the GIL: ranks with a stack",
+        f"{ours} of {_RANKS} in {1000 * wall:.0f} ms",
         f"{told}; shell loop: {spied} of {_RANKS} in {1000 * sum(one.wall for one in spies):.0f} ms", goal=f"all {_RANKS}",
         verdict="met" if ours == _RANKS else "missed",
         values={"diag": wall, "ranks": ours, "loop_ranks": spied,

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.history`: docs/benchmarks.md from tests/bench/history.jsonl, which has one line for each `make bench`."""
+"""`python -m tests.bench.history`: docs/benchmarks.md from history.jsonl, which has one line for each `make bench`."""
 
 from __future__ import annotations
 

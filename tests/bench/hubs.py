@@ -52,7 +52,8 @@ def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
         free.close()
-        process = subprocess.Popen([sys.executable, "-m", "tests.bench.hubs", str(count), str(port)], env=bench_env(), cwd=folder)
+        process = subprocess.Popen([sys.executable, "-m", "tests.bench.hubs", str(count), str(port)], env=bench_env(),
+                                   cwd=folder)
         try:
             until(lambda: _listens(port), 120, "the played nodes listen", process.poll)
             urls = [f"http://{_address(number)}:{port}" for number in range(count)]
@@ -85,8 +86,9 @@ def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row
 
 
 def command_rows(nodes: int, times_each: int, rank_seconds: float | None, say: Callable[[str], None]) -> list[Row]:
-    """`diag dump` at a real job hub whose other nodes are played by one process on the same cores. `rank_seconds`: of a shell loop
-    for each rank, as measured in this run."""
+    """`diag dump` at a real job hub whose other nodes are played by one process on the same cores.
+
+    `rank_seconds`: of a shell loop for each rank, as measured in this run."""
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as folder:
         say(f"a job hub and {nodes} played nodes start")
         lab = Lab(Path(folder), nodes)

@@ -58,7 +58,8 @@ def rows(size: int, say: Callable[[str], None]) -> list[Row]:
     peers = (f"`grep -E -f` of {len(WORDS)} words: {grep.wall:.1f} s ({size / grep.wall / 1e6:.0f} MB/s); "
              f"`wc -l`: {count.wall:.2f} s")
     return [
-        Row(what, f"{ours.wall:.1f} s, {ours.cpu:.1f} s of CPU: {size / ours.cpu / 1e6:.1f} MB, {lines / ours.cpu:,.0f} lines a second",
+        Row(what, f"{ours.wall:.1f} s, {ours.cpu:.1f} s of CPU: {size / ours.cpu / 1e6:.1f} MB, {lines / ours.cpu:,.0f} lines a "
+            "second",
             peers, f"{ours.cpu / max(grep.cpu, 0.01):.0f}", f"> {_BYTES_A_SECOND / 1e6:.0f} MB a second of CPU",
             "met" if size / ours.cpu > _BYTES_A_SECOND else "missed",
             {"wall": ours.wall, "cpu": ours.cpu, "bytes": size, "lines": lines, "grep_wall": grep.wall, "grep_cpu": grep.cpu,

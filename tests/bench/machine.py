@@ -138,7 +138,8 @@ def facts() -> dict[str, object]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
-        "commit": _commit(), "cores": len(os.sched_getaffinity(0)), "cpu": model, "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "commit": _commit(),
+        "cores": len(os.sched_getaffinity(0)), "cpu": model, "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "kernel": platform.release(), "python": platform.python_version(), "versions": versions,
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"), "load_at_start": os.getloadavg(),
     }

@@ -51,14 +51,16 @@ def rows(count: int, firsts: int, say: Callable[[str], None]) -> list[Row]:
             values={"diag": value.mid, "peer": peer}, key=key))
     first = interval([_first_stack() for _ in range(firsts)])
     return [*found, Row(
-        "from `diag run` to the first stack of a rank that is there at once", f"{first.mid:.1f} s [{first.low:.1f}, {first.high:.1f}]",
+        "from `diag run` to the first stack of a rank that is there at once",
+        f"{first.mid:.1f} s [{first.low:.1f}, {first.high:.1f}]",
         goal=f"< {_FIRST_GOAL:g} s", verdict=judge(first, _FIRST_GOAL), values={"diag": first.mid}, key="first stack")]
 
 
 def _began(command: Sequence[str], env: Mapping[str, str]) -> tuple[float, float]:
     """Seconds until the command itself ran, and until all was over."""
     before = time.time()
-    told = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True)
+    told = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+                          check=True)
     return float(told.stdout) - before, time.time() - before
 
 

@@ -75,7 +75,8 @@ def cost_rows(groups: int, one_shots: int, say: Callable[[str], None]) -> list[R
     what = f"{len(payload['threads'])} threads, {frames} frames, written as the JSON line for the hub"
     rows = [Row(
         f"CPU of one periodic sample ({what})", f"{1000 * mine.mid:.2f} ms [{1000 * mine.low:.2f}, {1000 * mine.high:.2f}]",
-        f"one-shot `py-spy dump --nonblocking`: {1000 * peer.mid:.1f} ms", f"1/{1 / ratio.mid:.0f}", f"< 1/{1 / _PEER_GOAL:.0f} x",
+        f"one-shot `py-spy dump --nonblocking`: {1000 * peer.mid:.1f} ms", f"1/{1 / ratio.mid:.0f}",
+        f"< 1/{1 / _PEER_GOAL:.0f} x",
         judge(ratio, _PEER_GOAL), {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid}, "P1",
     )]
     what = f"CPU of one periodic sample, floor: the same {len(reads)} reads, {sum(size for _, size in reads) / 1000:.0f} kB"
@@ -171,8 +172,8 @@ def _floor(folder: Path, pid: int, reads: Sequence[tuple[int, int]]) -> float | 
     if built.returncode != 0:  # a compiler without a C library's headers
         return None
     text = "\n".join(f"{address} {size}" for address, size in reads)
-    told = [subprocess.run([str(program), str(pid), str(_C_ROUNDS)], input=text, text=True, check=True, capture_output=True).stdout
-            for _ in range(3)]
+    command = [str(program), str(pid), str(_C_ROUNDS)]
+    told = [subprocess.run(command, input=text, text=True, check=True, capture_output=True).stdout for _ in range(3)]
     return statistics.median(map(float, told))
 
 

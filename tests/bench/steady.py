@@ -69,12 +69,14 @@ def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None], *
 
 def idle_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
     """`diag run` of a command without ranks, not scraped."""
-    with tempfile.TemporaryDirectory(prefix="diag-bench-") as name, _peer_app(200) as app:
-        with under_diag(["sleep", "1000"], Path(name)) as run:
-            until(lambda: run.run_json().get("url"), 60, "diag serves HTTP")
-            say(f"idle: settling {_SETTLE_SECONDS:.0f} s, measuring {seconds:.0f} s")
-            time.sleep(_SETTLE_SECONDS)
-            use = _watch({"hub": [run.process.pid], "app": [app[0]]}, seconds, [])
+    with (
+        tempfile.TemporaryDirectory(prefix="diag-bench-") as name, _peer_app(200) as app,
+        under_diag(["sleep", "1000"], Path(name)) as run,
+    ):  # fmt: skip
+        until(lambda: run.run_json().get("url"), 60, "diag serves HTTP")
+        say(f"idle: settling {_SETTLE_SECONDS:.0f} s, measuring {seconds:.0f} s")
+        time.sleep(_SETTLE_SECONDS)
+        use = _watch({"hub": [run.process.pid], "app": [app[0]]}, seconds, [])
     (rss, cpu), (app_rss, app_cpu) = use["hub"], use["app"]
     return [
         Row("CPU of the hub, idle (a command without ranks)", percent(cpu), f"bare FastAPI: {percent(app_cpu)}",
@@ -152,7 +154,9 @@ def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks:
     ]
 
 
-def _memory(what: str, rss: float, peer: str, peer_rss: float, limit: float, key: str) -> Row:
+def _memory(  # noqa: PLR0917 - one file
+    what: str, rss: float, peer: str, peer_rss: float, limit: float, key: str
+) -> Row:
     return Row(what, f"{rss:.1f} MB", f"{peer}: {peer_rss:.1f} MB", times(rss, peer_rss), f"< {limit:.0f} MB", judge(rss, limit),
                {"diag": rss, "peer": peer_rss}, key)
 
