@@ -19,10 +19,10 @@ _WHY = {
 motion shows two successive moments in one stack. A verdict needs the same stack several times, from a rank
 that stands still.""",
     "P7 8 ranks": "the loop reads stacks only; on a busy machine diag's own sidecars wait for a core.",
-    "P7 64 ranks": """each sidecar takes its own full look (stack, children, memory, limits), and on two cores 64 of them wait for
-each other; the loop reads stacks only.""",
-    "P7 1000 nodes": """the nodes are played on the two cores that the hub has, and their 8,000 ranks are judged anew for the dump.
-Gathering alone is in the rows above it.""",
+    "P7 64 ranks": """each sidecar takes its own full look (stack, children, memory, limits), and on two cores 64 of
+them wait for each other; the loop reads stacks only.""",
+    "P7 1000 nodes": """the nodes are played on the two cores that the hub has, and their 8,000 ranks are judged
+anew for the dump. Gathering alone is in the rows above it.""",
     "P8 pyspy_dump": _DEBUG,
     "P8 stacks": _DEBUG,
     "P9": """128 threads of http.client cost more CPU than one loop of asyncio. It is paid when a person asks for a dump,
@@ -36,8 +36,8 @@ in Python, and says which rule it was.""",
     "P14 help": "Python's own start and argparse are most of it.",
     "P14 explain": "the manual's languages and the settings are loaded, pydantic with them.",
     "nccl file": "`grep` counts lines; diag makes facts of them.",
-    "replay speed": """a line that says something goes past every detector, some tens of microseconds; in this log many do: a step's
-numbers, and lines near a word of an error.""",
+    "replay speed": """a line that says something goes past every detector, some tens of microseconds; in this log many
+do: a step's numbers, and lines near a word of an error.""",
     "run delay": """settings are checked before the command starts, so that a wrong one is told and not ignored: the import of
 pydantic is most of it. It is paid once a job.""",
     "run whole": "the hub starts beside the command, and its last checks wait for it. It is paid once a job.",
