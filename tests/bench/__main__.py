@@ -98,18 +98,18 @@ def _parts(name: str, quick: bool, say: Callable[[str], None], rows: Sequence[Ro
         "commands": [lambda: commands.start_rows(count, say), lambda: commands.hook_rows(count, say),
                      lambda: run_start.rows(2 if quick else 15, 1 if quick else 5, say)],
         "sample": [lambda: sample.cost_rows(10 if quick else 40, 5 if quick else 40, say),
-                   lambda: sample.torn_rows(5_000 if quick else 50_000, 40 if quick else 300, say)],
+                   lambda: sample.torn_rows(5_000 if quick else 30_000, 40 if quick else 300, say)],
         "dump": [lambda: dumps.rows(8, 1.0, 3, say)] if quick else [
-            lambda: dumps.rows(8, 1.0, 15, say), lambda: dumps.rows(64, 0.3, 7, say), lambda: dumps.sick_rows(7, say)],
+            lambda: dumps.rows(8, 1.0, 11, say), lambda: dumps.rows(64, 0.3, 6, say), lambda: dumps.sick_rows(5, say)],
         "debug": [] if quick else [lambda: debug_server.rows(10, 20.0, say)],
         "hubs": [lambda: hubs.gather_rows(100, 2, say)] if quick else [
             lambda: hubs.gather_rows(1000, 7, say), lambda: hubs.command_rows(1000, 3, rank_seconds(), say)],
-        "slowdown": [] if quick else [lambda: slowdown.rows(13.0, 3, say), lambda: slowdown.switched(60, say)],
-        "events": [lambda: events.rows(8.0 if quick else 40.0, say)] + (
-            [] if quick else [lambda: events.recorder_rows(40.0, say)]),
-        "steady": [lambda: steady.rows(1, 5.0, 1, say, torch=False)] if quick else [
-            lambda: steady.idle_rows(40.0, say), lambda: steady.rows(1, 40.0, 0, say, torch=False),
-            lambda: steady.rows(8, 40.0, 7, say, torch=False), lambda: steady.rows(2, 40.0, 0, say, torch=True)],
+        "slowdown": [] if quick else [lambda: slowdown.rows(10.0, 2, say), lambda: slowdown.switched(50, say)],
+        "events": [lambda: events.rows(8.0 if quick else 30.0, say)] + (
+            [] if quick else [lambda: events.recorder_rows(30.0, say)]),
+        "steady": [lambda: steady.rows(1, 5.0, 1, say)] if quick else [
+            lambda: steady.idle_rows(30.0, say), lambda: steady.rows(1, 30.0, 0, say),
+            lambda: steady.rows(8, 30.0, 7, say)],
         "scale": [
             lambda: scale.merge_rows({10_000: 0.1} if quick else {10_000: 0.1, 100_000: 1.0}, say),
             lambda: scale.verdict_rows(1024 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say)],

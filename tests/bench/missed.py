@@ -34,7 +34,7 @@ in Python, and says which rule it was.""",
 15 s it is some hundredth of a percent of a core.""",
     "P13 idle": "the hub looks for ranks below the command several times a second, as they may appear any moment.",
     "P14 help": "Python's own start and argparse are most of it.",
-    "P14 explain": "the manual's languages and the settings are loaded, pydantic with them.",
+    "P14 explain": "English pages are in part the detectors' own docstrings, so their modules are loaded.",
     "nccl file": "`grep` counts lines; diag makes facts of them.",
     "replay speed": """a line that says something goes past every detector, some tens of microseconds; in this log many
 do: a step's numbers, and lines near a word of an error.""",
@@ -43,7 +43,7 @@ pydantic is most of it. It is paid once a job.""",
     "run whole": "the hub starts beside the command, and its last checks wait for it. It is paid once a job.",
     "suspicion, 8": "the hub judges each second while a hang stands.",
     "hub memory idle": _HUB,
-    **{f"P5 P12, {ranks}": _WHOLE for ranks in ("1", "8", "2 torch")},
-    **{f"hub memory, {ranks}": _HUB for ranks in ("1", "8", "2 torch")},
+    **{f"P5 P12, {ranks}": _WHOLE for ranks in (1, 8)},
+    **{f"hub memory, {ranks}": _HUB for ranks in (1, 8)},
 }
 EXPLAINED = {key: " ".join(text.split()) for key, text in _WHY.items()}

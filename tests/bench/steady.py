@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.liverun import LiveRun
 
-from . import scrape, target, timed_job
+from . import scrape, target
 from .machine import Cost, bench_env, cost, ran
 from .runs import Diag, NotReady, processes, shell_script, under_diag, until
 from .scrape import fetched, series_in
@@ -29,20 +29,15 @@ _WHOLE_RSS, _WHOLE_CPU, _IDLE_CPU, _CLOSE_CPU = 40.0, 0.005, 0.001, 0.05
 _SETTLE_SECONDS = 15.0
 _SCRAPE_SECONDS = 15.0  # as Prometheus is usually set
 _LOOP_SECONDS = 10.0
-_SUSPECTS_SECONDS = 40.0  # three stacks at the same place, and the patience of a job that made steps
+_SUSPECTS_SECONDS = 100.0  # its patience is 15 s
 
 
-def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None], *, torch: bool) -> list[Row]:
-    """A healthy job, and then, where it is not torch's, the same job as it hangs. `torch`: the bundled job, else plain Python
-    ranks. `scrapes`: rounds of them, 0 for none."""
+def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None]) -> list[Row]:
+    """A healthy job, and then the same job as it hangs. `scrapes`: rounds of them, 0 for none."""
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as name, contextlib.ExitStack() as stack:
         folder, stop = Path(name), Path(name) / "stop"
-        if torch:
-            command, kind = timed_job.command(ranks, step_seconds=0.5), "the bundled job, steps of 0.5 s"
-        else:  # mostly asleep, so that many fit on a small machine
-            spins = target.calibrate(0.005)
-            command = target.command(folder, ranks=ranks, spins=spins, rest=0.25, threads=4, stop_file=stop)
-            kind = "plain Python, steps of 0.25 s"
+        spins = target.calibrate(0.005)  # mostly asleep, so that many fit on a small machine
+        command = target.command(folder, ranks=ranks, spins=spins, rest=0.25, threads=4, stop_file=stop)
         run = stack.enter_context(under_diag(command, folder))
         url = str(until(lambda: run.run_json().get("url"), 60, "diag serves HTTP"))
         pids = until(lambda: target.complete(folder, ranks), 180, "all ranks train")
@@ -55,16 +50,13 @@ def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None], *
         groups = {"hub": [diag.hub], "sidecar": list(diag.sidecars), "other": list(diag.others), "app": [app[0]]}
         use = _watch(groups, seconds, scraped)
         loop = statistics.median(ran(["bash", "-c", shell_script(list(pids.values()))]).cpu for _ in range(5)) / _LOOP_SECONDS
-        found = _table(use, loop, _bare_rss(), ranks, kind)
+        found = _table(use, loop, _bare_rss(), ranks)
         if scrapes:
             found += scrape.rows((diag.hub, scraped[0]), (app[0], scraped[1]), scrapes, say)
-        if not torch:
-            say(f"{ranks} ranks hang: measuring {seconds:.0f} s under suspicion")
-            stop.touch()
-            until(lambda: run.opened("hang"), _SUSPECTS_SECONDS + 60, "the hang is told")
-            use = _watch(groups, seconds, scraped)
-            found.append(_suspicion(use, loop, ranks))
-        return found
+        say(f"{ranks} ranks hang: measuring {seconds:.0f} s under suspicion")
+        stop.touch()
+        until(lambda: run.opened("hang"), _SUSPECTS_SECONDS, "the hang is told")
+        return [*found, _suspicion(_watch(groups, seconds, scraped), loop, ranks)]
 
 
 def idle_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
@@ -127,30 +119,29 @@ def _watch(groups: dict[str, list[int]], seconds: float, scrape: Sequence[str]) 
     }
 
 
-def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks: int, kind: str) -> list[Row]:
+def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks: int) -> list[Row]:
     (sidecar_rss, sidecar_cpu), (hub_rss, hub_cpu), (app_rss, app_cpu) = use["sidecar"], use["hub"], use["app"]
     other_rss, other_cpu = use.get("other", (0.0, 0.0))
     whole_rss = hub_rss + other_rss + ranks * sidecar_rss
     whole_cpu = hub_cpu + other_cpu + ranks * sidecar_cpu
     each = f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop / ranks)} a rank"
     scraped, of = f", scraped each {_SCRAPE_SECONDS:.0f} s", f"{ranks} rank{'s' * (ranks > 1)}"
-    key = f"{ranks}{' torch' if kind.startswith('the bundled') else ''}"
     both = f"< {_WHOLE_RSS:.0f} MB, {percent(_WHOLE_CPU, 1)}"
     return [
-        _memory(f"memory of a sidecar, {of} ({kind})", sidecar_rss, "`python -c pass`, asleep", bare, _SIDECAR_RSS,
-                f"sidecar memory, {key}"),
-        Row(f"CPU of a sidecar, {of} ({kind})", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
+        _memory(f"memory of a sidecar, {of}", sidecar_rss, "`python -c pass`, asleep", bare, _SIDECAR_RSS,
+                f"sidecar memory, {ranks}"),
+        Row(f"CPU of a sidecar, {of}", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
             f"< {percent(_SIDECAR_CPU, 1)}", judge(sidecar_cpu, _SIDECAR_CPU), {"diag": sidecar_cpu, "peer": loop / ranks},
-            f"sidecar CPU, {key}"),
-        _memory(f"memory of the hub, {of} ({kind})", hub_rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS,
-                f"hub memory, {key}"),
-        Row(f"CPU of the hub{scraped}, {of} ({kind})", percent(hub_cpu), f"bare FastAPI{scraped}: {percent(app_cpu)}",
+            f"sidecar CPU, {ranks}"),
+        _memory(f"memory of the hub, {of}", hub_rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS,
+                f"hub memory, {ranks}"),
+        Row(f"CPU of the hub{scraped}, {of}", percent(hub_cpu), f"bare FastAPI{scraped}: {percent(app_cpu)}",
             times(hub_cpu, app_cpu), f"< {percent(_HUB_CPU, 0)}", judge(hub_cpu, _HUB_CPU), {"diag": hub_cpu, "peer": app_cpu},
-            f"hub CPU, {key}"),
-        Row(f"all of diag on a node of {of} ({kind})", f"{whole_rss:.0f} MB, {percent(whole_cpu)} of a core",
+            f"hub CPU, {ranks}"),
+        Row(f"all of diag on a node of {of}", f"{whole_rss:.0f} MB, {percent(whole_cpu)} of a core",
             f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop)}; bare Python: {bare:.0f} MB", times(whole_cpu, loop), both,
             "met" if whole_rss < _WHOLE_RSS and whole_cpu < _WHOLE_CPU else "missed",
-            {"rss": whole_rss, "cpu": whole_cpu, "peer_cpu": loop}, f"P5 P12, {key}"),
+            {"rss": whole_rss, "cpu": whole_cpu, "peer_cpu": loop}, f"P5 P12, {ranks}"),
     ]
 
 
