@@ -43,7 +43,7 @@ def dump_rows(run: LiveRun, pids: Sequence[int], times_each: int, goal: float, s
 def start_rows(count: int, say: Callable[[str], None]) -> list[Row]:
     """Verbs that need no run: what a person waits for before anything is done."""
     env = bench_env()
-    verbs = (["--help"], ["explain", "hang"], ["completion", "bash"])
+    verbs = (["--help"], ["explain", "hang"])
     say(f"starting diag, {count} times each")
     *ours, plain = in_turns([*(([*DIAG, *verb], env) for verb in verbs), ([sys.executable, "-c", "pass"], env)], count)
     peer, rows = statistics.median(one.cpu for one in plain), []

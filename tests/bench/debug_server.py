@@ -107,7 +107,7 @@ def _held(  # noqa: PLR0917 - one caller
         for page in _PAGES for seconds, ranks in [answers.get(page, (limit, None))])
     spied = sum(one.returncode == 0 for one in spies)
     return [Row(
-        f"the same, where rank {debug_job.HELD_RANK} holds the GIL: ranks with a stack",
+        f"ranks with a stack in a dump where rank {debug_job.HELD_RANK} of {_RANKS} torch ranks holds the GIL",
         f"{ours} of {_RANKS} in {1000 * wall:.0f} ms",
         f"{told}; shell loop: {spied} of {_RANKS} in {1000 * sum(one.wall for one in spies):.0f} ms", goal=f"all {_RANKS}",
         verdict="met" if ours == _RANKS else "missed",

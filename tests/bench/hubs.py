@@ -78,7 +78,7 @@ def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row
             f"raw asyncio streams: {1000 * peer.mid:.0f} ms, {1000 * peer_cpu:.0f} ms of CPU",
             f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]", f"< {_GATHER_GOAL:g} x", judge(ratio, _GATHER_GOAL),
             {"diag": mine.mid, "peer": peer.mid, "cpu": mine_cpu, "peer_cpu": peer_cpu, "ratio": ratio.mid}, "P9"),
-        Row(f"the same, where one of {count:,} never answers (a limit of {_LIMIT:g} s)", f"{dead:.1f} s, {got} answers",
+        Row(f"gathering, where one of {count:,} nodes never answers (a limit of {_LIMIT:g} s)", f"{dead:.1f} s, {got} answers",
             goal=f"< {_LIMIT + 0.5:g} s, all others there",
             verdict="met" if dead < _LIMIT + 0.5 and got == count - 1 else "missed", values={"diag": dead, "answers": got},
             key="P9 dead node"),

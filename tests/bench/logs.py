@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,17 @@ WORDS = ("Error", "Exception", "Traceback", "NCCL WARN", "Watchdog caught", "out
          "SIG(KILL|TERM|ABRT|SEGV)", "exitcode *: *-?[0-9]+", "timed? ?out", "Connection (reset|refused)")
 _BYTES_A_SECOND = 10e6  # ours: 1 GB in less than two minutes
 _MOST_MEMORY = 300e6  # whatever the size of the log
+
+
+# argv: where its output goes, then the command. Prints seconds, seconds of CPU and bytes.
+_MEASURE = """
+import json, resource, subprocess, sys, time
+began = time.perf_counter()
+with open(sys.argv[1], "wb") as output:
+    subprocess.run(sys.argv[2:], stdout=output, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +81,10 @@ def rows(size: int, say: Callable[[str], None]) -> list[Row]:
 
 
 def _cost(command: Sequence[str]) -> _Cost:
-    """Through a pipe: with /dev/null as its output grep stops at the first match."""
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=bench_env())
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    process.stdout.close()
-    return _Cost(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024.0, output)
+    """By a small Python between: a process begins with the peak memory of the one that forked it. Into a file: with /dev/null as
+    its output grep stops at the first match."""
+    with tempfile.NamedTemporaryFile() as output:
+        told = subprocess.run([sys.executable, "-c", _MEASURE, output.name, *command], env=bench_env(), stdout=subprocess.PIPE,
+                              check=True, text=True)
+        wall, cpu, rss = json.loads(told.stdout)
+        return _Cost(wall, cpu, rss, Path(output.name).read_bytes())

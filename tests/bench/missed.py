@@ -11,8 +11,7 @@ _HUB = """FastAPI, uvicorn and pydantic, which the bare app beside it has as wel
 the rules' RE2."""
 _DEBUG = """its answer comes from a server inside the training processes, already started, unmerged and unjudged. diag's
 time begins with the start of a Python process, and every rank is asked for memory, limits, children and its
-Flight Recorder too. What both have to say where a rank holds the GIL is in the row `the same, where rank 5
-holds the GIL`."""
+Flight Recorder too. What both have to say where a rank holds the GIL is in the row of that name."""
 
 _WHY = {
     "P6": """a sample is a copy of memory that its owner writes to. One in some ten thousand of a main thread in full
@@ -41,6 +40,8 @@ do: a step's numbers, and lines near a word of an error.""",
     "run delay": """settings are checked before the command starts, so that a wrong one is told and not ignored: the import of
 pydantic is most of it. It is paid once a job.""",
     "run whole": "the hub starts beside the command, and its last checks wait for it. It is paid once a job.",
+    "first stack": """imports of the hub, of its server and of the sidecar come one after another, and a busy
+machine stretches them.""",
     "suspicion, 8": "the hub judges each second while a hang stands.",
     "hub memory idle": _HUB,
     **{f"P5 P12, {ranks}": _WHOLE for ranks in (1, 8)},
