@@ -13,9 +13,9 @@ _LOGS = Path(__file__).resolve().parents[1] / "captures" / "logs"
 _HEALTHY = ("megatron_4.6.0_lora.log", "megatron_4.6.0_tp2sp.log", "swift_4.6.0_dense_ddp.log", "hf_trainer_4.57.6_info.log")
 FAILED = _LOGS / "elastic_2.13.log"  # the end of a job that failed
 _STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '\d+/\d+'")
-# A log of 1 GB is some 35,000 steps and what is printed between them: NCCL's INFO lines, a data loader's talk, and now and then a
+# A log of 1 GB is some 50,000 steps and what is printed between them: NCCL's INFO lines, a data loader's talk, and now and then a
 # line of the job itself.
-_NCCL_LINES, _LOADER_LINES = 160, 160
+_NCCL_LINES, _LOADER_LINES = 20, 200
 _PIECE = 40_000  # lines
 
 
