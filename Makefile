@@ -28,7 +28,7 @@ $(VENV)/.job: $(VENV)/.diag requirements/job.txt
 # try waits longer. Without root the tests say that they were skipped, and why.
 system-packages:
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
-	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2 tmux:tmux \
+	for tool in prometheus:prometheus amtool:prometheus-alertmanager gcc:gcc nft:nftables ip:iproute2 tmux:tmux rg:ripgrep \
 	  chromium:chromium; do \
 	  command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool#*:}"; done; \
 	case "$$missing" in *gcc*) missing="$$missing libc6-dev";; esac; \
@@ -124,7 +124,7 @@ gauntlet: $(VENV)/.job ## faults x seeds on the bundled job, beside what torchfr
 forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how many diag tells in time (20 minutes)
 	$(BIN)/python -m tests.forecast --workers $(WORKERS) --resume
 
-bench: $(VENV)/.job ## what diag costs, side by side with a shell loop of py-spy dump
+bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, beside what people use instead; appends to docs/benchmarks.md (20 minutes)
 	$(BIN)/python -m tests.bench
 
 lint: $(VENV)/.diag ## ruff

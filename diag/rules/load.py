@@ -88,21 +88,22 @@ def files_of(path: Path) -> list[Path]:
     return [path]
 
 
-def read_rules(paths: Iterable[Path]) -> Iterator[Loaded | Problem]:
-    """Each file is one rule. Files or folders."""
+def read_rules(paths: Iterable[Path], *, own: bool = False) -> Iterator[Loaded | Problem]:
+    """Each file is one rule. Files or folders; `own` ones come with diag."""
     for path in paths:
         for file in files_of(path):
-            yield from _read(file)
+            yield from _read(file, own)
 
 
-def _read(path: Path) -> Iterator[Loaded | Problem]:
+def _read(path: Path, own: bool) -> Iterator[Loaded | Problem]:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
         if len(text) > _LARGEST_FILE:
             yield Problem(path, 1, f"is no rule: larger than {_LARGEST_FILE} characters")
             return
-        _refuse_depth(text)
+        if not own:  # a fifth of diag's start
+            _refuse_depth(text)
         loader = _Loader(text)
         root: Any = loader.get_single_node()
         data: Any = loader.construct_document(root) if root is not None else None
@@ -175,4 +176,4 @@ def packaged() -> RuleSet:
     folder = packaged_folder()
     if not folder.is_dir():
         return RuleSet(())
-    return RuleSet(tuple(item.rule for item in read_rules([folder]) if isinstance(item, Loaded)))
+    return RuleSet(tuple(item.rule for item in read_rules([folder], own=True) if isinstance(item, Loaded)), checked=True)

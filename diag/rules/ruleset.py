@@ -16,6 +16,7 @@ from diag.rules.schema import Pattern, Rule
 __all__ = ["Match", "RuleSet", "winners"]
 
 _MEMORY = 64 << 20  # of the automaton: with RE2's 8 MiB some hundred literals make it forget states, and slow
+_NEVER = r"\b\B"
 _LONGEST = 4096  # characters of a line that are looked at: what tells stands at its beginning
 
 
@@ -36,19 +37,32 @@ class Match:
     groups: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Compiled:
     rule: Rule
     role: str
     number: int
     literal: str
     regex: Any  # a compiled RE2, or None
+    text: str | None = None  # of the regex, where it is compiled when a line first asks for it
+
+    def search(self, message: str) -> Any:
+        if self.text is not None:
+            try:
+                made = re2.compile(self.text, _options())
+            except re2.error:  # an installation that is damaged: this one never fits, the others do
+                made = re2.compile(_NEVER)
+            self.regex, self.text = made, None
+        return self.regex.search(message)
 
 
 class RuleSet:
-    """Immutable. Raises ValueError, with the rule's id and the pattern, for a regex that RE2 does not take."""
+    """Raises ValueError, with the rule's id and the pattern, for a regex that RE2 does not take.
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    `checked`: tests have seen to that. Each of hundreds is then compiled when a line first asks for it, and most never are.
+    """
+
+    def __init__(self, rules: Sequence[Rule], *, checked: bool = False) -> None:
         self.rules = tuple(rules)
         self.by_id = {rule.id: rule for rule in rules}
         self._ranges = {
@@ -58,7 +72,8 @@ class RuleSet:
         for rule in rules:
             for role, patterns in (("match", rule.match), ("also", rule.also), ("unless", rule.unless)):
                 for number, pattern in enumerate(patterns):
-                    by_literal[pattern.literal].append(_compile(rule, role, number, pattern))
+                    made = _Compiled(rule, role, number, pattern.literal, None, pattern.regex)
+                    by_literal[pattern.literal].append(made if checked else _compile(rule, role, number, pattern))
         self._of_literal = [by_literal[literal] for literal in by_literal]
         self.literals = tuple(by_literal)
         self.kernel_words = tuple(pattern.literal for rule in rules if rule.source == "kernel" for pattern in rule.match)
@@ -96,11 +111,11 @@ class RuleSet:
         found = []
         for number in candidates:
             for one in self._of_literal[number]:
-                if one.regex is None:
+                if one.regex is None and one.text is None:
                     if one.literal in message:
                         found.append(Match(one.rule, one.role, one.number, {}))
                     continue
-                match = one.regex.search(message)
+                match = one.search(message)
                 if match is not None:
                     groups = {name: value or "" for name, value in match.groupdict().items()}
                     found.append(Match(one.rule, one.role, one.number, groups))

@@ -1,4 +1,4 @@
-"""What commands cost: `diag dump --all-ranks`, `diag --help`, and the hook at the start of every Python of the job."""
+"""What commands cost: `diag dump --all-ranks`, starting `diag`, and the hook at the start of every Python of the job."""
 
 from __future__ import annotations
 
@@ -36,18 +36,25 @@ def dump_rows(run: LiveRun, pids: Sequence[int], times_each: int, goal: float, s
         f"shell loop of py-spy dump: {1000 * peer.mid:.0f} ms [{1000 * peer.low:.0f}, {1000 * peer.high:.0f}]",
         f"{ratio.mid:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]", f"< {goal:g} x", judge(ratio, goal),
         {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid, "diag_command_cpu": statistics.median(one.cpu for one in ours)},
+        f"P7 {len(pids)} ranks",
     )]
 
 
 def start_rows(count: int, say: Callable[[str], None]) -> list[Row]:
-    say(f"diag --help, {count} times")
+    """Verbs that need no run: what a person waits for before anything is done."""
     env = bench_env()
-    ours, plain = in_turns([([*DIAG, "--help"], env), ([sys.executable, "-c", "pass"], env)], count)
-    mine, peer = (statistics.median(one.cpu for one in runs) for runs in (ours, plain))
-    ratio = interval([a.cpu / b.cpu for a, b in zip(ours, plain, strict=True)])
-    return [Row("CPU of `diag --help`", f"{1000 * mine:.1f} ms", f"`python -c pass`: {1000 * peer:.1f} ms",
-                f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]", f"< {_HELP_TIMES:.0f} x", judge(ratio, _HELP_TIMES),
-                {"diag": mine, "peer": peer})]
+    verbs = (["--help"], ["explain", "hang"])
+    say(f"starting diag, {count} times each")
+    *ours, plain = in_turns([*(([*DIAG, *verb], env) for verb in verbs), ([sys.executable, "-c", "pass"], env)], count)
+    peer, rows = statistics.median(one.cpu for one in plain), []
+    for verb, runs in zip(verbs, ours, strict=True):
+        mine = statistics.median(one.cpu for one in runs)
+        ratio = interval([a.cpu / b.cpu for a, b in zip(runs, plain, strict=True)])
+        rows.append(Row(
+            f"CPU of `diag {' '.join(verb)}`", f"{1000 * mine:.1f} ms", f"`python -c pass`: {1000 * peer:.1f} ms",
+            f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]", f"< {_HELP_TIMES:.0f} x", judge(ratio, _HELP_TIMES),
+            {"diag": mine, "peer": peer, "ratio": ratio.mid}, f"P14 {verb[0].strip('-')}"))
+    return rows
 
 
 def hook_rows(count: int, say: Callable[[str], None]) -> list[Row]:
@@ -69,7 +76,7 @@ def hook_rows(count: int, say: Callable[[str], None]) -> list[Row]:
             f"CPU that the hook adds to the start of {what}",
             f"{1000 * more.mid:+.2f} ms [{1000 * more.low:+.2f}, {1000 * more.high:+.2f}]",
             f"`python -c pass`: {1000 * peer:.1f} ms", f"{1 + more.mid / peer:.2f}", f"< {1000 * _HOOK_SECONDS:.0f} ms",
-            judge(more, _HOOK_SECONDS), {"diag": more.mid, "peer": peer},
+            judge(more, _HOOK_SECONDS), {"diag": more.mid, "peer": peer}, f"hook of {what.split()[1]}",
         ))
     return found
 

@@ -71,7 +71,7 @@ def sick_rows(count: int, say: Callable[[str], None]) -> list[Row]:
         f"wall time of `diag dump --all-ranks`, 8 ranks: one holds the GIL, one is stopped, one is dead ({told})",
         f"{1000 * mine.mid:.0f} ms [{1000 * mine.low:.0f}, {1000 * mine.high:.0f}]",
         f"shell loop of py-spy dump over the 7 that live: {1000 * peer.mid:.0f} ms", f"{mine.mid / peer.mid:.2g}",
-        f"< {_DEADLINE:.0f} s", judge(mine, _DEADLINE), {"diag": mine.mid, "peer": peer.mid},
+        f"< {_DEADLINE:.0f} s", judge(mine, _DEADLINE), {"diag": mine.mid, "peer": peer.mid}, "dump, sick ranks",
     )]
 
 

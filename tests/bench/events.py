@@ -47,21 +47,24 @@ def rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
         steps, stacks, procs = _under_diag(seconds, spins, core)
         say(f"events: blocking py-spy dump each {_OFTEN} s for {seconds:.0f} s")
         peer_steps, dumps = _beside_dumps(seconds, spins, core)
+        say(f"events: py-spy dump --nonblocking each {_OFTEN} s for {seconds:.0f} s")
+        gentle_steps, gentle_dumps = _beside_dumps(seconds, spins, core, "--nonblocking")
     stack = _loss(steps, stacks, stacks + procs)
     apart = [window for window in procs if not any(window[0] < end and begin < window[1] for begin, end in stacks)]
     proc = _loss(steps, apart, stacks + procs)
-    peer = _loss(peer_steps, dumps, dumps)
+    peer, gentle = _loss(peer_steps, dumps, dumps), _loss(gentle_steps, gentle_dumps, gentle_dumps)
     share, peer_share = stack.scaled(1 / _STACK_SECONDS), peer.scaled(1 / _STACK_SECONDS)
     note = f"{_THREADS} idle threads, {1000 * statistics.median(step.held for step in steps):.0f} ms steps"
     return [
         Row(f"loss by a stack sample each {_STACK_SECONDS:.0f} s, event method ({len(stacks)} samples; {note})",
             f"{percent(share, 3)}; {1000 * stack.mid:.2f} ms a sample",
-            f"py-spy dump: {percent(peer_share, 3)}; {1000 * peer.mid:.2f} ms",
+            f"py-spy dump: {percent(peer_share, 3)}; {1000 * peer.mid:.2f} ms; --nonblocking: {1000 * gentle.mid:.2f} ms",
             times(stack.mid, peer.mid), f"< {percent(_GOAL)}", judge(share, _GOAL),
-            {"diag_ms": 1000 * stack.mid, "peer_ms": 1000 * peer.mid, "share": share.mid, "peer_share": peer_share.mid}),
+            {"diag_ms": 1000 * stack.mid, "peer_ms": 1000 * peer.mid, "nonblocking_ms": 1000 * gentle.mid,
+             "share": share.mid, "peer_share": peer_share.mid}, "P4 stack"),
         Row(f"loss by a reading of /proc each {_PROC_SECONDS:.0f} s, event method ({len(apart)} readings)",
             f"{percent(proc.scaled(1 / _PROC_SECONDS), 3)}; {1000 * proc.mid:.2f} ms a reading", "", "", f"< {percent(_GOAL)}",
-            judge(proc.scaled(1 / _PROC_SECONDS), _GOAL), {"diag_ms": 1000 * proc.mid}),
+            judge(proc.scaled(1 / _PROC_SECONDS), _GOAL), {"diag_ms": 1000 * proc.mid}, "P4 proc"),
     ]
 
 
@@ -78,7 +81,7 @@ def recorder_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
         Row(f"loss by one question to the Flight Recorder, event method ({len(asked)} questions; steps of "
             f"{1000 * statistics.median(step.held for step in steps):.0f} ms, {_CALLS} collectives kept)",
             f"{1000 * loss.mid:.2f} ms [{1000 * loss.low:.2f}, {1000 * loss.high:.2f}]; answered in {1000 * took:.1f} ms",
-            values={"diag_ms": 1000 * loss.mid, "answer_ms": 1000 * took})
+            values={"diag_ms": 1000 * loss.mid, "answer_ms": 1000 * took}, key="loss, recorder")
     ]
 
 
@@ -120,7 +123,7 @@ def _under_diag(seconds: float, spins: int, core: int) -> tuple[list[Step], Wind
         return _warm(steps), _windows(records, "remote_stack", _STACK_WINDOW), _windows(records, "proc", _PROC_WINDOW)
 
 
-def _beside_dumps(seconds: float, spins: int, core: int) -> tuple[list[Step], Windows]:
+def _beside_dumps(seconds: float, spins: int, core: int, *options: str) -> tuple[list[Step], Windows]:
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as name:
         folder = Path(name)
         with alone(target.command(folder, ranks=1, spins=spins, threads=_THREADS, core=core), folder):
@@ -128,7 +131,7 @@ def _beside_dumps(seconds: float, spins: int, core: int) -> tuple[list[Step], Wi
             windows, end = [], time.monotonic() + seconds
             while time.monotonic() < end:
                 time.sleep(_OFTEN)
-                ran([PY_SPY, "dump", "--pid", str(pid)])
+                ran([PY_SPY, "dump", *options, "--pid", str(pid)])
                 done = time.time()
                 windows.append((done + _STACK_WINDOW[0], done + _STACK_WINDOW[1]))
             return _warm(target.read_steps(folder)), windows

@@ -52,7 +52,7 @@ def rows(pairs: int, say: Callable[[str], None], ranks: int = _RANKS) -> list[Ro
     return [
         Row(f"slowdown of the median step, diag on against off ({pairs} pairs of {_BLOCK_SECONDS:g} s; {note})",
             percent(slower, 3), "the same run, diag stopped", times(1 + slower.mid, 1.0), goal, judge(slower, _GOAL),
-            {"diag": slower.mid, "low": slower.low, "high": slower.high, "findings": len(found)}),
+            {"diag": slower.mid, "low": slower.low, "high": slower.high, "findings": len(found)}, "gpu median"),
         Row("slowdown of the mean step (same run)", percent(mean, 3), "the same run, diag stopped", times(1 + mean.mid, 1.0),
-            goal, judge(mean, _GOAL), {"diag": mean.mid, "low": mean.low, "high": mean.high}),
+            goal, judge(mean, _GOAL), {"diag": mean.mid, "low": mean.low, "high": mean.high}, "gpu mean"),
     ]

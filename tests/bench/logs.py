@@ -1,53 +1,90 @@
-"""`diag replay` of a large ordinary training log, detectors and all, against `grep -c` over the same file, in the same run."""
+"""`diag replay` of a large training log, the command as people type it, against `grep -E -f` and `wc -l` over the same file."""
 
 from __future__ import annotations
 
-import resource
+import json
+import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from diag.replay import replay
+from tests.liverun import DIAG
 
-from .nccl_log import _cpu
-from .stats import interval, judge
+from .captured import training_log
+from .machine import bench_env
+from .runs import NotReady
 from .table import Row
 
-__all__ = ["rows", "training_log"]
+__all__ = ["rows"]
 
-_LINES_A_SECOND = 150_000  # ours: 1 GB of lines of 100 characters in a minute
-_CAPTURE = Path(__file__).resolve().parents[1] / "captures" / "logs" / "elastic_2.13.log"
-
-
-def training_log(steps: int, between: int = 200) -> bytes:
-    """Megatron's line for each step, `between` lines of a data loader's own talk before each, and torchelastic's end."""
-    lines: list[str] = []
-    for step in range(1, steps + 1):
-        clock = f"{10 + step * 2 // 3600 % 14:02d}:{step * 2 // 60 % 60:02d}:{step * 2 % 60:02d}"
-        lines += [f"2026-11-21 {clock} - INFO - data.loader - worker {row % 8} fetched batch {step * row} of shard {row}"
-                  for row in range(between)]
-        lines.append(f" [2026-11-21 {clock}] iteration {step:8d}/  100000 | consumed samples: {step * 8:12d} | elapsed time per "
-                     f"iteration (ms): 2000.0 | learning rate: 1.0E-05 | lm loss: {2 + step % 7 / 100:.6E} | grad norm: 1.2 |")
-    return ("\n".join(lines) + "\n").encode() + _CAPTURE.read_bytes()
+# What people grep for when a job failed.
+WORDS = ("Error", "Exception", "Traceback", "NCCL WARN", "Watchdog caught", "out of memory", "Killed", "Segmentation fault",
+         "SIG(KILL|TERM|ABRT|SEGV)", "exitcode *: *-?[0-9]+", "timed? ?out", "Connection (reset|refused)")
+_BYTES_A_SECOND = 10e6  # ours: 1 GB in less than two minutes
+_MOST_MEMORY = 300e6  # whatever the size of the log
 
 
-def rows(steps: int, times_each: int, say: Callable[[str], None]) -> list[Row]:
-    data = training_log(steps)
-    lines = data.count(b"\n")
-    say(f"replay of {lines} lines of a training log, {times_each} times each")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "train.log"
-        path.write_bytes(data)
-        ours, grep = [], []
-        for _ in range(times_each):
-            grep.append(_cpu(lambda: subprocess.run(["grep", "-c", "Error", str(path)], stdout=subprocess.PIPE, check=True),
-                             resource.RUSAGE_CHILDREN))
-            ours.append(_cpu(lambda: replay([path]), resource.RUSAGE_SELF))
-    mine, peer, speed = interval(ours), interval(grep), interval([lines / one for one in ours])
-    return [Row(
-        f"lines of a training log replayed a second of CPU ({lines} lines, {len(data) / 1e6:.0f} MB)",
-        f"{speed.mid:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]", f"`grep -c Error`: {lines / max(peer.mid, 1e-6):,.0f}",
-        goal=f"> {_LINES_A_SECOND:,}", verdict=judge(mine, lines / _LINES_A_SECOND),
-        values={"lines_per_second": speed.mid, "diag": mine.mid, "peer": peer.mid},
-    )]
+# argv: where its output goes, then the command. Prints seconds, seconds of CPU and bytes.
+_MEASURE = """
+import json, resource, subprocess, sys, time
+began = time.perf_counter()
+with open(sys.argv[1], "wb") as output:
+    subprocess.run(sys.argv[2:], stdout=output, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    wall: float
+    cpu: float
+    rss: float
+    output: bytes
+
+
+def rows(size: int, say: Callable[[str], None]) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="diag-bench-") as name:
+        if shutil.disk_usage(name).free < 2 * size:
+            raise NotReady(f"replay of {size / 1e9:g} GB: no room for the log")
+        path, words = Path(name) / "train.log", Path(name) / "words"
+        with path.open("wb") as file:
+            for data in training_log(size):
+                file.write(data)
+        words.write_text("\n".join(WORDS) + "\n")
+        size = path.stat().st_size
+        say(f"diag replay of a log of {size / 1e6:.0f} MB")
+        count = _cost(["wc", "-l", str(path)])  # the file is in memory by then
+        grep = _cost(["grep", "-c", "-a", "-E", "-f", str(words), str(path)])
+        ours = _cost([*DIAG, "replay", "--json", str(path)])
+    lines = int(count.output.split()[0])
+    found = [finding["id"] for finding in json.loads(ours.output)["findings"]]
+    if not found:
+        raise NotReady("replay found nothing in a log that ends in a failure")
+    what = f"`diag replay` of {size / 1e9:.2g} GB, {lines:,} lines of training logs"
+    peers = (f"`grep -E -f` of {len(WORDS)} words: {grep.wall:.1f} s ({size / grep.wall / 1e6:.0f} MB/s); "
+             f"`wc -l`: {count.wall:.2f} s")
+    return [
+        Row(what, f"{ours.wall:.1f} s, {ours.cpu:.1f} s of CPU: {size / ours.cpu / 1e6:.1f} MB, {lines / ours.cpu:,.0f} lines a "
+            "second",
+            peers, f"{ours.cpu / max(grep.cpu, 0.01):.0f}", f"> {_BYTES_A_SECOND / 1e6:.0f} MB a second of CPU",
+            "met" if size / ours.cpu > _BYTES_A_SECOND else "missed",
+            {"wall": ours.wall, "cpu": ours.cpu, "bytes": size, "lines": lines, "grep_wall": grep.wall, "grep_cpu": grep.cpu,
+             "wc_wall": count.wall}, "replay speed"),
+        Row("peak memory of that replay", f"{ours.rss / 1e6:.0f} MB", f"`grep`: {grep.rss / 1e6:.0f} MB", "",
+            f"< {_MOST_MEMORY / 1e6:.0f} MB", "met" if ours.rss < _MOST_MEMORY else "missed",
+            {"diag": ours.rss, "peer": grep.rss}, "replay memory"),
+    ]  # fmt: skip
+
+
+def _cost(command: Sequence[str]) -> _Cost:
+    """By a small Python between: a process begins with the peak memory of the one that forked it. Into a file: with /dev/null as
+    its output grep stops at the first match."""
+    with tempfile.NamedTemporaryFile() as output:
+        told = subprocess.run([sys.executable, "-c", _MEASURE, output.name, *command], env=bench_env(), stdout=subprocess.PIPE,
+                              check=True, text=True)
+        wall, cpu, rss = json.loads(told.stdout)
+        return _Cost(wall, cpu, rss, Path(output.name).read_bytes())

@@ -6,17 +6,20 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
+import resource
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-__all__ = ["PY_SPY", "ROOT", "Cost", "Ran", "bench_env", "cost", "facts", "load", "pinned", "ran"]
+__all__ = ["PY_SPY", "ROOT", "Cost", "Ran", "bench_env", "cost", "cpu_of", "facts", "load", "pinned", "ran", "scrubbed"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
@@ -65,6 +68,15 @@ def bench_env(**more: str) -> dict[str, str]:
     return {**env, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
 
 
+def cpu_of(work: Callable[[], object], who: int) -> float:
+    """Seconds of CPU, of RUSAGE_SELF or RUSAGE_CHILDREN: on a machine that others use too, the wall clock tells more of them than
+    of the work."""
+    before = resource.getrusage(who)
+    work()
+    after = resource.getrusage(who)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 @contextlib.contextmanager
 def pinned() -> Iterator[int]:
     """Yields a core that everything started meanwhile keeps off, -1 where there is only one: the target takes it."""
@@ -96,14 +108,37 @@ class load:
         self._over.set()
 
 
+def scrubbed(text: str) -> str:
+    """Without this machine's name and without paths: the table is published.
+
+    >>> scrubbed("no /tmp/x/run.json, [/proc/1/mem] and 3/4 of <1/3 x")
+    'no PATH, [PATH] and 3/4 of <1/3 x'
+    """
+    text = re.sub(r"(?<![\w/.<])/(?:[\w.@+-]+/)+[\w.@+-]*", "PATH", text)
+    name = socket.gethostname()
+    return re.sub(rf"\b{re.escape(name)}\b", "HOST", text) if name and name != "localhost" else text
+
+
+def _commit() -> str:
+    """Short, with a + where files differ from it; empty outside of a checkout."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], check=False, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except OSError:
+        return ""
+
+
 def facts() -> dict[str, object]:
     model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.machine())
     versions = {}
-    for name in ("diag", "py-spy", "torch", "megatron-core", "fastapi", "uvicorn", "prometheus-client", "psutil"):
+    for name in ("diag", "py-spy", "torch", "fastapi", "uvicorn", "prometheus-client", "psutil", "google-re2"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
+        "commit": _commit(),
         "cores": len(os.sched_getaffinity(0)), "cpu": model, "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "kernel": platform.release(), "python": platform.python_version(), "versions": versions,
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"), "load_at_start": os.getloadavg(),

@@ -14,6 +14,7 @@ from diag.sources import nccl_log as parser
 from diag.sources import output
 from diag.sources.output import LineAssembler
 
+from .machine import cpu_of
 from .stats import interval, judge
 from .table import Row
 
@@ -76,18 +77,10 @@ def rows(communicators: int, times_each: int, say: Callable[[str], None]) -> lis
         texts = data.decode().splitlines()
         grep, parse, read = [], [], []
         for _ in range(times_each):
-            grep.append(_cpu(lambda: _grep(path), resource.RUSAGE_CHILDREN))
-            parse.append(_cpu(lambda: _parse(texts), resource.RUSAGE_SELF))
-            read.append(_cpu(lambda: _read(path), resource.RUSAGE_SELF))
+            grep.append(cpu_of(lambda: _grep(path), resource.RUSAGE_CHILDREN))
+            parse.append(cpu_of(lambda: _parse(texts), resource.RUSAGE_SELF))
+            read.append(cpu_of(lambda: _read(path), resource.RUSAGE_SELF))
     return [_parse_row(lines, parse), _read_row(lines, read, grep)]
-
-
-def _cpu(work: Callable[[], object], who: int) -> float:
-    """Seconds of CPU: on a machine that others use too, the wall clock tells more of them than of the work."""
-    before = resource.getrusage(who)
-    work()
-    after = resource.getrusage(who)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _grep(path: Path) -> None:
@@ -119,7 +112,7 @@ def _parse_row(lines: int, seconds: list[float]) -> Row:
         f"NCCL lines parsed a second of CPU, line by line ({lines} lines of 16 ranks)",
         f"{speed.mid:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]", goal=f"> {_LINES_A_SECOND:,}",
         verdict="met" if speed.low > _LINES_A_SECOND else "missed" if speed.high < _LINES_A_SECOND else "unclear",
-        values={"lines_per_second": speed.mid},
+        values={"lines_per_second": speed.mid}, key="nccl lines",
     )
 
 
@@ -130,4 +123,5 @@ def _read_row(lines: int, ours: list[float], grep: list[float]) -> Row:
         f"CPU to read that file whole, bytes to facts ({lines / mine.mid:,.0f} lines a second)", f"{1000 * mine.mid:.0f} ms",
         f"`grep -cF NCCL`: {1000 * peer.mid:.1f} ms", f"{ratio.mid:.0f} [{ratio.low:.0f}, {ratio.high:.0f}]",
         f"< {_GREP_TIMES:.0f} x", judge(ratio, _GREP_TIMES), {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid},
+        "nccl file",
     )

@@ -101,6 +101,7 @@ def merge_rows(sizes: dict[int, float], say: Callable[[str], None]) -> list[Row]
             f"CPU of merging {size:,} ranks' stacks (main, 6 threads, 4 children each), sent as hashes; JSON read included",
             f"{best:.3f} s, and {tree:.3f} s for the prefix tree", f"whole stacks: {peer:.2f} s", times(best, peer),
             f"< {goal:g} s", "met" if best < goal else "missed", {"diag": best, "tree": tree, "peer": peer},
+            f"P10 {size}",
         ))
     return rows
 
@@ -120,5 +121,6 @@ def verdict_rows(size: int, kinds: tuple[str, ...], say: Callable[[str], None]) 
             f"merge and verdict, {size:,} ranks with Flight Recorders (100 calls each, read twice), {kind}",
             f"{seconds:.2f} s ({parts}), peak {peak / 1e9:.2f} GB", "", "", "< 5 s, 2 GB",
             "met" if seconds < 5 and peak < 2e9 else "missed", {"diag": seconds, "peak_bytes": peak, **told["parts"]},
+            f"verdict, {kind}",
         ))
     return rows

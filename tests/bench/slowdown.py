@@ -44,10 +44,12 @@ def rows(seconds: float, rounds: int, say: Say) -> list[Row]:
     base = statistics.median(step.wall for run in measured["alone"] for step in run)
     note = f"bundled job, {_RANKS} ranks, {1000 * base:.0f} ms steps, {rounds} paired runs of {seconds:.0f} s"
     return [
-        _row(f"slowdown of the median step ({note})", measured, lambda run: statistics.median(step.wall for step in run), _GOAL),
-        _row("slowdown of the mean step (same runs)", measured, lambda run: statistics.fmean(step.wall for step in run), _GOAL),
+        _row(f"slowdown of the median step ({note})", measured, lambda run: statistics.median(step.wall for step in run), _GOAL,
+             "pairs median"),
+        _row("slowdown of the mean step (same runs)", measured, lambda run: statistics.fmean(step.wall for step in run), _GOAL,
+             "pairs mean"),
         _row("CPU time of a rank's step (same runs; waiting is not in it)", measured,
-             lambda run: statistics.median(step.cpu for step in run), None),
+             lambda run: statistics.median(step.cpu for step in run), None, "pairs CPU"),
     ]
 
 
@@ -62,14 +64,15 @@ def _run(way: str, seconds: float) -> list[Step]:
         return target.read_steps(folder)[_WARM_UP_STEPS:]
 
 
-def _row(title: str, measured: dict[str, list[list[Step]]], of: Callable[[list[Step]], float], limit: float | None) -> Row:
+def _row(title: str, measured: dict[str, list[list[Step]]], of: Callable[[list[Step]], float], limit: float | None,
+         key: str) -> Row:
     figures = {way: [of(run) for run in runs] for way, runs in measured.items()}
     slower = {way: ratios(runs, figures["alone"]).scaled(1.0, -1.0) for way, runs in figures.items() if way != "alone"}
     diag = slower.pop("diag")
     peers = "; ".join(f"py-spy loop each {way.split()[1]} s: {percent(value)}" for way, value in slower.items())
     values = {f"{way}, round {number + 1}": run for way, runs in figures.items() for number, run in enumerate(runs)}
     goal, verdict = (f"< {percent(limit, 0)}", judge(diag, limit)) if limit else ("", "")
-    return Row(title, percent(diag), peers, times(1 + diag.mid, 1 + slower["shell 10"].mid), goal, verdict, values)
+    return Row(title, percent(diag), peers, times(1 + diag.mid, 1 + slower["shell 10"].mid), goal, verdict, values, key)
 
 
 def switched(pairs: int, say: Say) -> list[Row]:
@@ -93,7 +96,7 @@ def switched(pairs: int, say: Say) -> list[Row]:
         title = f"slowdown of the {what} step, diag on against off ({pairs} pairs of {_BLOCK_SECONDS:g} s, busy loops)"
         found.append(Row(title, percent(slower), "the same run, diag stopped", times(1 + slower.mid, 1.0),
                          f"< {percent(_GOAL, 0)}", judge(slower, _GOAL),
-                         {"diag": slower.mid, "low": slower.low, "high": slower.high}))
+                         {"diag": slower.mid, "low": slower.low, "high": slower.high}, f"P4 blocks {what}"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Memory and CPU of diag's own processes beside a healthy job, from /proc, with what they waited for."""
+"""Memory and CPU of diag's own processes, from /proc: without ranks, beside a healthy job, and under suspicion."""
 
 from __future__ import annotations
 
@@ -15,42 +15,79 @@ from pathlib import Path
 
 from tests.liverun import LiveRun
 
-from . import target, timed_job
+from . import scrape, target
 from .machine import Cost, bench_env, cost, ran
 from .runs import Diag, NotReady, processes, shell_script, under_diag, until
+from .scrape import fetched, series_in
 from .stats import judge
 from .table import Row, percent, times
 
-__all__ = ["rows"]
+__all__ = ["idle_rows", "rows"]
 
 _SIDECAR_RSS, _SIDECAR_CPU, _HUB_RSS, _HUB_CPU = 30.0, 0.005, 90.0, 0.01
+_WHOLE_RSS, _WHOLE_CPU, _IDLE_CPU, _CLOSE_CPU = 40.0, 0.005, 0.001, 0.05
 _SETTLE_SECONDS = 15.0
 _SCRAPE_SECONDS = 15.0  # as Prometheus is usually set
 _LOOP_SECONDS = 10.0
+_SUSPECTS_SECONDS = 100.0  # its patience is 15 s
 
 
-def rows(ranks: int, seconds: float, say: Callable[[str], None], *, torch: bool) -> list[Row]:
-    """`torch`: the bundled job, else plain Python ranks."""
-    with tempfile.TemporaryDirectory(prefix="diag-bench-") as name, _peer_app() as app:
-        folder = Path(name)
-        if torch:
-            command, kind = timed_job.command(ranks, step_seconds=0.5), "the bundled job, steps of 0.5 s"
-        else:  # mostly asleep, so that many fit on a small machine
-            spins = target.calibrate(0.005)
-            command = target.command(folder, ranks=ranks, spins=spins, rest=0.25, threads=4)
-            kind = "plain Python, steps of 0.25 s"
-        with under_diag(command, folder) as run:
-            url = until(lambda: run.run_json().get("url"), 60, "diag serves HTTP")
-            pids = until(lambda: target.complete(folder, ranks), 180, "all ranks train")
-            diag = until(lambda: _complete(run, ranks), 60, "each rank has its sidecar")
-            assert diag is not None
-            say(f"steady state, {ranks} ranks: settling {_SETTLE_SECONDS:.0f} s, measuring {seconds:.0f} s")
-            time.sleep(_SETTLE_SECONDS)
-            groups = {"hub": [diag.hub], "sidecar": list(diag.sidecars), "other": list(diag.others), "app": [app[0]]}
-            use = _watch(groups, seconds, [f"{url}/metrics", f"http://127.0.0.1:{app[1]}/metrics/"])
-            loop = statistics.median(ran(["bash", "-c", shell_script(list(pids.values()))]).cpu for _ in range(5)) / _LOOP_SECONDS
-            bare = _bare_rss()
-            return _table(use, loop, bare, ranks, kind)
+def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None]) -> list[Row]:
+    """A healthy job, and then the same job as it hangs. `scrapes`: rounds of them, 0 for none."""
+    with tempfile.TemporaryDirectory(prefix="diag-bench-") as name, contextlib.ExitStack() as stack:
+        folder, stop = Path(name), Path(name) / "stop"
+        spins = target.calibrate(0.005)  # mostly asleep, so that many fit on a small machine
+        command = target.command(folder, ranks=ranks, spins=spins, rest=0.25, threads=4, stop_file=stop)
+        run = stack.enter_context(under_diag(command, folder))
+        url = str(until(lambda: run.run_json().get("url"), 60, "diag serves HTTP"))
+        pids = until(lambda: target.complete(folder, ranks), 180, "all ranks train")
+        diag = until(lambda: _complete(run, ranks), 60, "each rank has its sidecar")
+        assert diag is not None
+        say(f"steady state, {ranks} ranks: settling {_SETTLE_SECONDS:.0f} s, measuring {seconds:.0f} s")
+        time.sleep(_SETTLE_SECONDS)
+        app = stack.enter_context(_peer_app(series_in(fetched(f"{url}/metrics"))))
+        scraped = [f"{url}/metrics", f"http://127.0.0.1:{app[1]}/metrics/"]
+        groups = {"hub": [diag.hub], "sidecar": list(diag.sidecars), "other": list(diag.others), "app": [app[0]]}
+        use = _watch(groups, seconds, scraped)
+        loop = statistics.median(ran(["bash", "-c", shell_script(list(pids.values()))]).cpu for _ in range(5)) / _LOOP_SECONDS
+        found = _table(use, loop, _bare_rss(), ranks)
+        if scrapes:
+            found += scrape.rows((diag.hub, scraped[0]), (app[0], scraped[1]), scrapes, say)
+        say(f"{ranks} ranks hang: measuring {seconds:.0f} s under suspicion")
+        stop.touch()
+        until(lambda: run.opened("hang"), _SUSPECTS_SECONDS, "the hang is told")
+        return [*found, _suspicion(_watch(groups, seconds, scraped), loop, ranks)]
+
+
+def idle_rows(seconds: float, say: Callable[[str], None]) -> list[Row]:
+    """`diag run` of a command without ranks, not scraped."""
+    with (
+        tempfile.TemporaryDirectory(prefix="diag-bench-") as name, _peer_app(200) as app,
+        under_diag(["sleep", "1000"], Path(name)) as run,
+    ):  # fmt: skip
+        until(lambda: run.run_json().get("url"), 60, "diag serves HTTP")
+        say(f"idle: settling {_SETTLE_SECONDS:.0f} s, measuring {seconds:.0f} s")
+        time.sleep(_SETTLE_SECONDS)
+        use = _watch({"hub": [run.process.pid], "app": [app[0]]}, seconds, [])
+    (rss, cpu), (app_rss, app_cpu) = use["hub"], use["app"]
+    return [
+        Row("CPU of the hub, idle (a command without ranks)", percent(cpu), f"bare FastAPI: {percent(app_cpu)}",
+            times(cpu, app_cpu), f"< {percent(_IDLE_CPU, 1)}", judge(cpu, _IDLE_CPU), {"diag": cpu, "peer": app_cpu}, "P13 idle"),
+        _memory("memory of the hub, idle", rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS, "hub memory idle"),
+    ]  # fmt: skip
+
+
+def _suspicion(use: dict[str, tuple[float, float]], loop: float, ranks: int) -> Row:
+    (sidecar_rss, sidecar_cpu), (hub_rss, hub_cpu) = use["sidecar"], use["hub"]
+    whole = hub_cpu + ranks * sidecar_cpu
+    peer = loop * _LOOP_SECONDS / 2.0  # a loop as often as diag then looks
+    goal = _CLOSE_CPU + 0.005 * ranks
+    return Row(
+        f"CPU of all of diag under suspicion (a hang, stacks each 2 s), {ranks} rank{'s' * (ranks > 1)}",
+        f"{percent(whole)}: hub {percent(hub_cpu)}, {hub_rss:.0f} MB; a sidecar {percent(sidecar_cpu)}, {sidecar_rss:.0f} MB",
+        f"py-spy loop each 2 s: {percent(peer)}", times(whole, peer), f"< {percent(goal, 0)}", judge(whole, goal),
+        {"diag": whole, "hub": hub_cpu, "sidecar": sidecar_cpu, "hub_rss": hub_rss, "sidecar_rss": sidecar_rss, "peer": peer},
+        f"suspicion, {ranks}")
 
 
 def _complete(run: LiveRun, ranks: int) -> Diag | None:
@@ -82,38 +119,46 @@ def _watch(groups: dict[str, list[int]], seconds: float, scrape: Sequence[str]) 
     }
 
 
-def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks: int, kind: str) -> list[Row]:
+def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks: int) -> list[Row]:
     (sidecar_rss, sidecar_cpu), (hub_rss, hub_cpu), (app_rss, app_cpu) = use["sidecar"], use["hub"], use["app"]
     other_rss, other_cpu = use.get("other", (0.0, 0.0))
     whole_rss = hub_rss + other_rss + ranks * sidecar_rss
     whole_cpu = hub_cpu + other_cpu + ranks * sidecar_cpu
     each = f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop / ranks)} a rank"
-    scraped = f", scraped each {_SCRAPE_SECONDS:.0f} s"
+    scraped, of = f", scraped each {_SCRAPE_SECONDS:.0f} s", f"{ranks} rank{'s' * (ranks > 1)}"
+    both = f"< {_WHOLE_RSS:.0f} MB, {percent(_WHOLE_CPU, 1)}"
     return [
-        _memory(f"memory of a sidecar, {ranks} ranks ({kind})", sidecar_rss, "`python -c pass`, asleep", bare, _SIDECAR_RSS),
-        Row(f"CPU of a sidecar, {ranks} ranks", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
-            f"< {percent(_SIDECAR_CPU, 1)}", judge(sidecar_cpu, _SIDECAR_CPU), {"diag": sidecar_cpu, "peer": loop / ranks}),
-        _memory(f"memory of the hub, {ranks} ranks", hub_rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS),
-        Row(f"CPU of the hub{scraped}, {ranks} ranks", percent(hub_cpu), f"bare FastAPI{scraped}: {percent(app_cpu)}",
-            times(hub_cpu, app_cpu), f"< {percent(_HUB_CPU, 0)}", judge(hub_cpu, _HUB_CPU), {"diag": hub_cpu, "peer": app_cpu}),
-        Row(f"all of diag on a node of {ranks} ranks", f"{whole_rss:.0f} MB, {percent(whole_cpu)} of a core",
-            f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop)}", times(whole_cpu, loop), "", "",
-            {"rss": whole_rss, "cpu": whole_cpu, "peer_cpu": loop}),
+        _memory(f"memory of a sidecar, {of}", sidecar_rss, "`python -c pass`, asleep", bare, _SIDECAR_RSS,
+                f"sidecar memory, {ranks}"),
+        Row(f"CPU of a sidecar, {of}", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
+            f"< {percent(_SIDECAR_CPU, 1)}", judge(sidecar_cpu, _SIDECAR_CPU), {"diag": sidecar_cpu, "peer": loop / ranks},
+            f"sidecar CPU, {ranks}"),
+        _memory(f"memory of the hub, {of}", hub_rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS,
+                f"hub memory, {ranks}"),
+        Row(f"CPU of the hub{scraped}, {of}", percent(hub_cpu), f"bare FastAPI{scraped}: {percent(app_cpu)}",
+            times(hub_cpu, app_cpu), f"< {percent(_HUB_CPU, 0)}", judge(hub_cpu, _HUB_CPU), {"diag": hub_cpu, "peer": app_cpu},
+            f"hub CPU, {ranks}"),
+        Row(f"all of diag on a node of {of}", f"{whole_rss:.0f} MB, {percent(whole_cpu)} of a core",
+            f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop)}; bare Python: {bare:.0f} MB", times(whole_cpu, loop), both,
+            "met" if whole_rss < _WHOLE_RSS and whole_cpu < _WHOLE_CPU else "missed",
+            {"rss": whole_rss, "cpu": whole_cpu, "peer_cpu": loop}, f"P5 P12, {ranks}"),
     ]
 
 
-def _memory(what: str, rss: float, peer: str, peer_rss: float, limit: float) -> Row:
+def _memory(  # noqa: PLR0917 - one file
+    what: str, rss: float, peer: str, peer_rss: float, limit: float, key: str
+) -> Row:
     return Row(what, f"{rss:.1f} MB", f"{peer}: {peer_rss:.1f} MB", times(rss, peer_rss), f"< {limit:.0f} MB", judge(rss, limit),
-               {"diag": rss, "peer": peer_rss})
+               {"diag": rss, "peer": peer_rss}, key)
 
 
 @contextlib.contextmanager
-def _peer_app() -> Iterator[tuple[int, int]]:
+def _peer_app(series: int) -> Iterator[tuple[int, int]]:
     """Pid and port of the bare app, once it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    process = subprocess.Popen([sys.executable, "-m", "tests.bench.peer_app", str(port)], env=bench_env())
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench.peer_app", str(port), str(series)], env=bench_env())
     try:
         until(lambda: _answers(port), 60, "the bare FastAPI app answers")
         yield process.pid, port

@@ -17,7 +17,7 @@ SCHEMA = "diag.bench/1"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `values` are its numbers, unrounded."""
+    """One line of the table; `values` are its numbers, unrounded. `key` stays from run to run: history goes by it."""
 
     what: str
     diag: str
@@ -26,6 +26,7 @@ class Row:
     goal: str = ""
     verdict: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
+    key: str = ""
 
 
 def percent(value: Interval | float, digits: int = 2) -> str:

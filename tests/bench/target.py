@@ -15,9 +15,10 @@ from pathlib import Path
 
 from .stats import Step
 
-__all__ = ["Recorder", "calibrate", "command", "complete", "pids", "read_steps"]
+__all__ = ["DEEP", "Recorder", "calibrate", "command", "complete", "pids", "read_steps"]
 
 _DEPTH = 20  # frames below the loop, about what a training step has
+DEEP = _DEPTH + 1  # of them are in each stack
 
 
 class Recorder:
@@ -76,9 +77,20 @@ def _timed(count: int) -> float:
 
 
 def command(folder: Path, *, ranks: int, spins: int, rest: float = 0.0, threads: int = 0, core: int = -1,
-            calls: int = 0) -> list[str]:
+            calls: int = 0, modules: bool = False, stop_file: Path | None = None) -> list[str]:
+    """`modules`: steps of calls that go up and down; `stop_file`: once it is there no rank makes a step any more."""
+    more = [*(["--modules"] if modules else []), *(["--stop-file", str(stop_file)] if stop_file else [])]
     return [sys.executable, "-m", "tests.bench.target", "--folder", str(folder), "--ranks", str(ranks), "--spins", str(spins),
-            "--rest", str(rest), "--threads", str(threads), "--core", str(core), "--calls", str(calls)]
+            "--rest", str(rest), "--threads", str(threads), "--core", str(core), "--calls", str(calls), *more]
+
+
+def _modules(count: int) -> int:
+    """Calls as of nested modules: the stack is another one each microsecond."""
+    return sum(_forward(number % 12) for number in range(count // 20))
+
+
+def _forward(depth: int) -> int:
+    return _forward(depth - 1) + 1 if depth else 0
 
 
 def _deep(depth: int, work: object) -> None:
@@ -86,6 +98,10 @@ def _deep(depth: int, work: object) -> None:
         _deep(depth - 1, work)
     elif callable(work):
         work()
+
+
+def waits_for_the_others() -> None:
+    time.sleep(3600)
 
 
 def _collectives(folder: Path, count: int) -> None:
@@ -109,12 +125,15 @@ def _rank(options: argparse.Namespace, rank: int) -> None:
     if options.core >= 0:  # of this thread alone: torch's server has the other cores, as it has beside a real rank
         os.sched_setaffinity(0, {options.core})
     recorder = Recorder(options.folder, rank)
+    work = _modules if options.modules else _spin
 
     def train() -> None:
         said, number = 0.0, 0
         while True:
             recorder.lap()
-            _spin(options.spins)
+            work(options.spins)
+            if options.stop_file is not None and options.stop_file.exists():
+                waits_for_the_others()
             if options.rest:
                 time.sleep(options.rest)
             number += 1
@@ -134,6 +153,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0, help="idle Python threads in each rank")
     parser.add_argument("--core", type=int, default=-1, help="run on this core only")
     parser.add_argument("--calls", type=int, default=0, help="collectives before the first step (torch, one rank)")
+    parser.add_argument("--modules", action="store_true", help="steps of nested calls instead of one loop")
+    parser.add_argument("--stop-file", type=Path, help="once this file is there no further step is made")
     options = parser.parse_args()
     if "RANK" in os.environ:
         _rank(options, int(os.environ["RANK"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from diag.merge import merge, spans_of
-from tests.bench import scale, stats, table, target
+from tests.bench import captured, history, scale, stats, table, target
+from tests.bench.missed import EXPLAINED
 from tests.bench.stats import Interval, Step
 
 ROOT = Path(__file__).resolve().parents[2]
+MACHINE = {"started": "2026-11-22 18:00:00 +0000", "commit": "c0", "cores": 2, "cpu": "a CPU", "memory_gib": 24, "kernel": "6.1",
+           "python": "3.11.7", "versions": {"diag": "0.1.0"}, "seconds": 900, "quick": False, "load_meanwhile": [0.5, 1.5]}
 
 
 def steps_of(durations: list[float], waited: float = 0.0) -> list[Step]:
@@ -146,3 +150,48 @@ def test_command_starts() -> None:
 
     assert answer.returncode == 0, answer.stderr
     assert "--quick" in answer.stdout and "--output" in answer.stdout
+
+
+def test_history_has_neither_paths_nor_names_of_this_machine(tmp_path: Path) -> None:
+    row = table.Row("a row", f"not measured: no {tmp_path}/run.json on {socket.gethostname()}", verdict="not measured", key="a")
+
+    history.append(MACHINE, [row], tmp_path / "history.jsonl")
+
+    (run,) = history.read(tmp_path / "history.jsonl")
+    text = json.dumps(run)
+    assert str(tmp_path) not in text and "no PATH on" in text
+    assert socket.gethostname() not in run["rows"][0]["diag"]
+
+
+def test_page_shows_the_newest_run_why_goals_were_missed_and_the_runs_before(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    for number, verdict in ((1, "met"), (2, "missed")):
+        values = {"diag": float(number)}
+        row = table.Row("time of a dump", f"{number} s", "a loop: 4 s", "0.5", "< 0.3 x", verdict, values, "P7 64 ranks")
+        history.append({**MACHINE, "commit": f"c{number}"}, [row], path)
+    text = f"by hand\n{history._BEGIN}\nold\n{history._END}\nby hand too\n"
+
+    page = history.page_of(text, history.read(path))
+
+    assert page.startswith("by hand\n") and page.endswith("by hand too\n") and "\nold\n" not in page
+    assert "| time of a dump | 2 s | a loop: 4 s | 0.5 | < 0.3 x | missed |" in page.splitlines()
+    assert f"- **time of a dump**: {EXPLAINED['P7 64 ranks']}" in page.splitlines()
+    told = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| 2026-")]
+    assert told == ["c2", "c1"]
+    assert history.page_of(page, history.read(path)) == page
+
+
+def test_page_in_the_repository_is_what_its_history_renders() -> None:
+    page = history.PAGE.read_text("utf-8")
+
+    assert history.page_of(page, history.read()) == page
+    for word in ("/tmp/", "/root/", "/home/", "/work/"):
+        assert word not in page and word not in history.FILE.read_text("utf-8"), word
+
+
+def test_a_replayed_log_is_as_large_as_asked_and_ends_in_a_failure() -> None:
+    pieces = list(captured.training_log(5_000_000))
+
+    data = b"".join(pieces)
+    assert len(data) >= 5_000_000 and data.endswith(captured.FAILED.read_bytes())
+    assert b"'iteration': '2/99999999'" in data and b" NCCL INFO " in data

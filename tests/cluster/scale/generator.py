@@ -65,6 +65,7 @@ class Generator:
         self.first_heard: dict[str, float] = {}
         self.hang_first = 0.0
         self.mute = count - 1 if count > 1 else -1  # never answers a dump
+        self.slow = 1.0
         self.random = random.Random(1)
         self.timeout = max(_TIMEOUT_SECONDS, every_of(count + 2) / 2)
 
@@ -185,7 +186,7 @@ class Generator:
             self.counts["dumps asked"] += 1
             if node.told.number == self.mute:
                 await asyncio.sleep(120.0)
-            await asyncio.sleep(0.2 + 0.3 * self.random.random())
+            await asyncio.sleep(self.slow * (0.2 + 0.3 * self.random.random()))
             body = gzip.compress(packed(self.play.dump(node.told)), 1)
             self.counts["dump bytes"] += len(body)
             head = (f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
@@ -249,8 +250,12 @@ def main() -> None:
     parser.add_argument("--hub", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--spread", type=float, default=5.0)
+    parser.add_argument("--prompt", action="store_true", help="every node answers a dump, and at once")
     options = parser.parse_args()
-    asyncio.run(Generator(options.nodes, options.hub, options.port, os.environ["DIAG_TOKEN"], options.spread).run())
+    generator = Generator(options.nodes, options.hub, options.port, os.environ["DIAG_TOKEN"], options.spread)
+    if options.prompt:
+        generator.mute, generator.slow = -1, 0.0
+    asyncio.run(generator.run())
 
 
 if __name__ == "__main__":

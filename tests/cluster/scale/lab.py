@@ -19,9 +19,9 @@ import psutil
 
 from tests.cluster.scale.nodes import RANKS
 
-__all__ = ["Lab", "Phase"]
+__all__ = ["TOKEN", "Lab", "Phase"]
 
-_TOKEN = "scale-token"
+TOKEN = "scale-token"
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -61,7 +61,7 @@ class Hub:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DIAG_")},
             "PYTHONPATH": f"{_ROOT}:{os.environ.get('PYTHONPATH', '')}",
-            "DIAG_TOKEN": _TOKEN, "DIAG_PORT": str(port), "DIAG_RUN_ROOT": str(home), "DIAG_LONE_PROCESS_SECONDS": "1000000",
+            "DIAG_TOKEN": TOKEN, "DIAG_PORT": str(port), "DIAG_RUN_ROOT": str(home), "DIAG_LONE_PROCESS_SECONDS": "1000000",
         }
         self.home = home
         self.log = open(home / "log", "wb")  # noqa: SIM115 - for as long as the hub lives
@@ -116,7 +116,7 @@ class Lab:
 
     def get(self, path: str, seconds: float = 30.0, hub: int = 0) -> tuple[Any, int]:
         url = self.url if hub == 0 else self.url_of(hub)
-        request = urllib.request.Request(f"{url}{path}", headers={"Authorization": f"Bearer {_TOKEN}"})
+        request = urllib.request.Request(f"{url}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             body = answer.read()
         return json.loads(body), len(body)
@@ -134,12 +134,12 @@ class Lab:
 
     # -- the generator ------------------------------------------------------------------------------------
 
-    def play(self) -> None:
-        """Start the other nodes' hubs."""
+    def play(self, *, prompt: bool = False) -> None:
+        """Start the other nodes' hubs. `prompt`: all of them answer dumps, and at once."""
         self.generator = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.scale.generator", "--nodes", str(self.nodes), "--hub", self.url,
-             "--port", str(self.dump_port), "--spread", str(self.spread)],
-            cwd=_ROOT, env={**os.environ, "DIAG_TOKEN": _TOKEN}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+             "--port", str(self.dump_port), "--spread", str(self.spread), *(["--prompt"] if prompt else [])],
+            cwd=_ROOT, env={**os.environ, "DIAG_TOKEN": TOKEN}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         self.begin()
 
