@@ -154,7 +154,11 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         drawn.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
         return drawn
 
-    @app.get("/drawings/{name}", responses={404: {"model": schema.Error}, **schema.DRAWINGS}, response_class=Response)
+    @app.get(
+        "/drawings/{name}",
+        responses={404: {"model": schema.Error}, **schema.DRAWINGS, **schema.REFUSED},
+        response_class=Response,
+    )
     async def drawing_again(name: str) -> Response:
         """A flame graph of a rank that was recorded before; the last few are kept."""
         kept = drawings.get(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from tests.fuzz.targets.wire import a_digest, a_hub
 __all__ = ["NEVER_ENDS", "a_live_hub", "document_of", "fuzzed"]
 
 NEVER_ENDS = "/events"  # a stream: asked by tests of its own
+_NO_PROCESS = 5_000_000  # added to a pid: above the kernel's highest, 2^22
 _ROUND = 25  # examples of one route at a time, so that each gets its share
 
 
@@ -30,23 +33,26 @@ def a_live_hub() -> Iterator[Any]:
         records = list(JournalReader(segments(CAPTURES / "h200-live" / "loop-data-hang")))
         pids = {record.payload["placement"]["pid"] for record in records if "placement" in record.payload}
         pids |= {record.payload["pid"] for record in records if isinstance(record.payload.get("pid"), int)}
-        moved = {pid: pid + 5_000_000 for pid in pids}
         for record in records:
             hub.engine.feed(
-                Record(record.source, _moved(record.payload, moved), record.rank, record.host, record.emitted, record.at)
+                Record(record.source, _moved(record.payload, pids), record.rank, record.host, record.emitted, record.at)
             )
         hub.host, hub.address = "node-a", "127.0.0.1:9095"
         assert hub.member._try("self")
         hub.take_digest(a_digest(), "10.0.0.2")
+        end = time.monotonic() + 20.0
+        while len(hub.nodes()) < 2:  # the job hub's own thread takes it in
+            assert time.monotonic() < end, "the digest of the other node was not taken in"
+            time.sleep(0.01)
         yield hub
 
 
-def _moved(value: Any, moved: dict[int, int]) -> Any:
-    if isinstance(value, dict):
-        return {key: _moved(part, moved) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_moved(part, moved) for part in value]
-    return moved.get(value, value) if type(value) is int else value
+def _moved(payload: dict[str, Any], pids: set[int]) -> dict[str, Any]:
+    """With other pids, also in the texts of /proc and of NCCL that name them."""
+    names = "|".join(map(str, sorted(pids)))
+    text = re.sub(rf"(?<![\d.])(?:{names})(?![\d.])", lambda found: str(int(found[0]) + _NO_PROCESS), json.dumps(payload))
+    moved: dict[str, Any] = json.loads(text)
+    return moved
 
 
 def document_of(hub: Any) -> tuple[Any, Any]:
@@ -56,7 +62,7 @@ def document_of(hub: Any) -> tuple[Any, Any]:
     from diag.outputs.http import create_app
 
     app = create_app(hub)
-    config = schemathesis.Config.from_dict({"headers": {"Host": "127.0.0.1:9095"}})
+    config = schemathesis.Config.from_dict({"headers": {"Host": "127.0.0.1:9095", "Authorization": f"Bearer {hub.token}"}})
     return app, schemathesis.openapi.from_asgi("/openapi.json", app, config=config, headers={"Host": "127.0.0.1"}).exclude(
         path=NEVER_ENDS
     )

@@ -46,7 +46,7 @@ def posted(hub: Any, body: bytes, **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app=create_app(hub), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9095") as client:
-            return await client.post("/digests", content=body, headers=headers)
+            return await client.post("/digests", content=body, headers=headers | {"authorization": f"Bearer {hub.token}"})
 
     return asyncio.run(asked())
 
@@ -233,6 +233,8 @@ def lying(body: bytes, status: int = 200, headers: dict[str, str] | None = None)
             with contextlib.suppress(OSError):
                 self.wfile.write(body)
 
+        do_POST = do_GET
+
         def log_message(self, *words: Any) -> None: ...
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
@@ -329,7 +331,8 @@ def test_flame_graph_of_any_length_is_not_taken_into_memory(monkeypatch: pytest.
 
     monkeypatch.setattr(flame, "_LARGEST", 1 << 20)
     args = argparse.Namespace(
-        endpoint="", token=None, tls_ca=None, run_dir=None, format="svg", children=False, seconds=1.0, rate=5, native=False
+        endpoint="", token=None, tls_ca=None, run_dir=None, format="svg", children=False, seconds=1.0, rate=5, native=False,
+        token_file=None,
     )
     with lying(b"x" * (2 << 20)) as (url, _):
         args.endpoint = url
