@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import os
 import threading
 import time
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from diag import __version__
 from diag.capture import JournalWriter
 from diag.detectors import make_detectors
-from diag.engine import CHECK_SECONDS, Engine, report
-from diag.model import Change, ChangeKind
+from diag.engine import CHECK_SECONDS, Detector, Engine, report
+from diag.model import Change, ChangeKind, Record
 from diag.outputs.prometheus import exposition, families
 from diag.outputs.view import Counters
 from diag.rules.load import for_a_run
@@ -35,8 +39,8 @@ _AFTER_RESTART = 120.0  # seconds in which a restart explains what is found
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """After so many told hours. Memory in bytes (`traced`: of Python alone, 0 when not traced); CPU in milliseconds a told minute:
-    of taking records in, of the checks, of a scrape each minute."""
+    """After so many told hours. Memory in bytes (`traced`: of Python alone, 0: not traced); CPU in milliseconds a told minute: of
+    taking records in, of the checks, of a scrape each minute."""
 
     hour: float
     records: int
@@ -60,51 +64,50 @@ class _View(AloneHub):
         self.counters = Counters()
 
 
-def soak_told(output: Path, hours: float, *, each: float = 1.0, trace: bool = False) -> dict[str, Any]:
-    """Leaves day.csv (a row each `each` hours) and day.json in `output`; returns what day.json has: per hour the sizes of the state's
-    parts and the entries of its containers, the functools caches, and the findings that no restart explains."""
+def soak_told(
+    output: Path, hours: float, *, each: float = 1.0, step_seconds: float = 0.2, addresses: int = 512, trace: bool = False,
+    more: Sequence[Detector] = (),
+) -> dict[str, Any]:
+    """Leaves day.csv (a row each `each` hours) and day.json in `output`; returns what day.json has: per hour the sizes of the
+    state's parts and the entries of its containers, the functools caches, and the findings that no restart explains.
+    `more`: detectors beside diag's own."""
     output.mkdir(parents=True, exist_ok=True)
-    engine = Engine(PARSERS, make_detectors(for_a_run(None, print)))
+    engine = Engine(PARSERS, [*make_detectors(for_a_run(None, print)), *more])
     journal_folder = output / "journal"
     journal_folder.mkdir(exist_ok=True)
     for old in journal_folder.glob("journal-*"):
         old.unlink()
     journal = JournalWriter(journal_folder)
-    view, node, rows = _View(engine), Node(), Rows(output / "day.csv", Hour)
+    view, node, rows = _View(engine), Node(step_seconds=step_seconds, addresses=addresses), Rows(output / "day.csv", Hour)
+    changes: list[Change] = []
+    told: list[dict[str, Any]] = []
     taking = checking = scraping = 0.0
-    records, changes, told = 0, [], []
-    next_check, next_scrape, next_row = _BEGAN, _BEGAN, _BEGAN + each * 3600
+    records, next_scrape, next_row = 0, _BEGAN, _BEGAN + each * 3600
     if trace:
         tracemalloc.start()
-    for record in node.records(_BEGAN, hours * 3600 + 1):
-        began = time.process_time()
-        if record.at >= next_check:  # the same checks that `feed` would run first: told apart for their cost
-            changes += engine.advance(record.at)
-            next_check = record.at + CHECK_SECONDS / 2
-            checking += time.process_time() - began
-            began = time.process_time()
-        records += 1
-        journal.write(record)
-        changes += engine.feed(record)
-        taking += time.process_time() - began
-        if record.at >= next_scrape:
+    for now, batch in _seconds(node.records(_BEGAN, hours * 3600 + 1)):
+        clocks = [time.process_time()]
+        for record in batch:
+            journal.write(record)
+            changes += engine.feed(record)
+        clocks.append(time.process_time())
+        changes += engine.advance(now)
+        clocks.append(time.process_time())
+        if now >= next_scrape:
             next_scrape += 60.0
-            began = time.process_time()
             exposition(families(view))
             json.dumps([report(engine), engine.timeline.to_json(engine.job)])
-            scraping += time.process_time() - began
-        if record.at >= next_row:
-            hour = (next_row - _BEGAN) / 3600
+        clocks.append(time.process_time())
+        records += len(batch)
+        taking, checking, scraping = (
+            spent + later - early for spent, (early, later) in zip((taking, checking, scraping), pairwise(clocks), strict=True)
+        )
+        if now >= next_row:
+            hour = round((next_row - _BEGAN) / 3600, 3)
             next_row += each * 3600
-            parts = _parts(engine)
-            minutes = each * 60
-            rows.add(Hour(
-                round(hour, 3), records, _rss(), tracemalloc.get_traced_memory()[0] if trace else 0,
-                sum(part["bytes"] for part in parts.values()), sum(part["objects"] for part in parts.values()),
-                round(1000 * taking / minutes, 3), round(1000 * checking / minutes, 3), round(1000 * scraping / minutes, 3),
-                sum(path.stat().st_size for path in journal_folder.iterdir()),
-            ))  # fmt: skip
-            told.append({"hour": round(hour, 3), "parts": parts})
+            rows.add(_hour(hour, records, _parts(engine), [1000 * spent / (each * 60) for spent in (taking, checking, scraping)],
+                           journal_folder))
+            told.append({"hour": hour, "parts": _parts(engine)})
             taking = checking = scraping = 0.0
             (output / "day.json").write_text(json.dumps(_outcome(told, changes, node)))
     journal.close()
@@ -112,6 +115,27 @@ def soak_told(output: Path, hours: float, *, each: float = 1.0, trace: bool = Fa
     outcome = _outcome(told, changes, node)
     (output / "day.json").write_text(json.dumps(outcome))
     return outcome
+
+
+def _seconds(records: Iterable[Record]) -> Iterator[tuple[float, list[Record]]]:
+    """The records between two checks, with the told time of the later check: a clock that is read for each record would cost more
+    than the record."""
+    batch: list[Record] = []
+    due = 0.0
+    for record in records:
+        due = due or math.ceil(record.at / CHECK_SECONDS) * CHECK_SECONDS
+        while record.at >= due:
+            yield due, batch
+            batch, due = [], due + CHECK_SECONDS
+        batch.append(record)
+
+
+def _hour(hour: float, records: int, parts: Mapping[str, Any], costs: Sequence[float], journal: Path) -> Hour:
+    gc.collect()
+    traced = tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else 0
+    state, objects = (sum(part[name] for part in parts.values()) for name in ("bytes", "objects"))
+    size = sum(path.stat().st_size for path in journal.iterdir())
+    return Hour(hour, records, _rss(), traced, state, objects, *(round(cost, 3) for cost in costs), size)
 
 
 def _outcome(told: list[dict[str, Any]], changes: list[Change], node: Node) -> dict[str, Any]:

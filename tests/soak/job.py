@@ -1,7 +1,7 @@
 """A busy node without torch: a launcher and ranks that stand in recorded stacks, step together, print, save and evaluate.
 
-`python -m tests.soak.job FOLDER --ranks 8 --seconds 3600`: ranks have torchrun's variables, threads and DataLoader workers that come
-and go with each epoch. What happens when follows from the number of the step alone. Standard library only: a rank must be light.
+`python -m tests.soak.job FOLDER --ranks 8 --seconds 3600`: ranks have torchrun's variables, threads and DataLoader workers that
+come and go with each epoch. What happens when follows from the number of the step alone. Standard library only: ranks are light.
 """
 
 from __future__ import annotations
@@ -258,8 +258,8 @@ def launch(folder: Path, ranks: int, seconds: float, dense: bool) -> int:
         ours, theirs = socket.socketpair()
         given = {
             "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
-            "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500,
-            "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "TORCHELASTIC_RUN_ID": "none",
+            "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": 29500, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "TORCHELASTIC_RUN_ID": "none",
             "SOAK_END": theirs.fileno(),
         }
         env = {**os.environ, **{name: str(value) for name, value in given.items()}}

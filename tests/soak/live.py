@@ -1,4 +1,4 @@
-"""A busy node under a real `diag run`, with people and Prometheus asking: what diag's processes hold is written down meanwhile."""
+"""A busy node under a real `diag run`, with people and Prometheus asking; what diag's processes hold is written down."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.soak.sampling import Disk, Row, Rows, diag_processes, disk_of, look_a
 __all__ = ["Asking", "Lived", "Sampler", "soak_live"]
 
 _ROOT = Path(__file__).parents[2]
+_ENDING_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,14 @@ class Lived:
 class _Askers:
     """Threads that ask the hub at `url` until they are ended."""
 
-    def __init__(self, url: str, run_dir: Path, asking: Asking, scraped: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, run_dir: Path, asking: Asking, scraped: Callable[[str], None], lives: Callable[[], bool]
+    ) -> None:
         self._host = urlsplit(url).netloc
         self._run_dir = run_dir
         self._asking = asking
         self._scraped = scraped
+        self._lives = lives
         self._over = threading.Event()
         self._lock = threading.Lock()
         self.asked: dict[str, int] = {}
@@ -86,7 +90,7 @@ class _Askers:
             try:
                 work()
             except (OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError) as error:
-                if not self._over.is_set():  # at the end it is no longer there to answer
+                if not self._over.wait(_ENDING_SECONDS) and self._lives():  # at the end it is no longer there to answer
                     with self._lock:
                         self.refused.append(f"{name}: {type(error).__name__}: {error}")
             else:
@@ -126,8 +130,8 @@ class _Askers:
         self._run("top", "--once")
 
 
-def soak_live(  # noqa: PLR0917 - two callers
-    output: Path, seconds: float, *, every: float = 5.0, asking: Asking = Asking(), dense: bool = False, ranks: int = 8  # noqa: B008
+def soak_live(
+    output: Path, seconds: float, *, every: float = 5.0, asking: Asking = Asking(), dense: bool = False, ranks: int = 8
 ) -> Lived:
     """Leaves processes.csv, disk.csv and samplers.csv in `output`, row by row."""
     output.mkdir(parents=True, exist_ok=True)
@@ -147,14 +151,16 @@ def soak_live(  # noqa: PLR0917 - two callers
         document = run.run_json()
         run.until(lambda: run.run_json().get("url"), 30)
         assert run.run_dir is not None
-        askers = _Askers(str(run.run_json()["url"]), run.run_dir, asking, scraped)
+        askers = _Askers(str(run.run_json()["url"]), run.run_dir, asking, scraped, lambda: run.process.poll() is None)
         for at in moments(every, seconds + 300):
             if run.process.poll() is not None:
                 break
-            for name, pid in diag_processes(run.process.pid, int(document["pid"])).items():
-                row = look_at(pid, at, name)
-                if row is not None:
-                    processes.add(row)
+            pids = diag_processes(run.process.pid, int(document["pid"]))
+            looked = [row for name, pid in pids.items() if (row := look_at(pid, at, name)) is not None]
+            if look_at(int(document["pid"]), at, "job") is None:
+                break  # waited for: its CPU is among that of the hub's children now
+            for row in looked:
+                processes.add(row)
             disks.add(disk_of(run.run_dir, at))
         askers.end()
         lived = _outcome(run, askers, time.monotonic() - began)

@@ -1,6 +1,6 @@
 """The records that a hub takes of a busy node, for as long as one likes, in told time: the rates are those of diag's defaults.
 
-Payloads are those that a machine with GPUs gave (tests/captures/h200-live/healthy-saves), for eight ranks, with counters that move on.
+Payloads are those of a machine with GPUs (tests/captures/h200-live/healthy-saves), for eight ranks, with counters that move on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ __all__ = ["Node"]
 
 _JOURNAL = Path(__file__).parents[1] / "captures/h200-live/healthy-saves/journal-000001.jsonl.gz"
 _HOST = "gpu-node-0"
-_TICK = 0.2  # seconds: a step
 _HZ = 100
 _STACKS, _PROC, _NODE, _PEEK = 5.0, 2.0, 5.0, 10.0
 _CHECKPOINT = 30.0
@@ -35,11 +34,13 @@ _HICCUP_SECONDS = 600.0
 
 
 class Node:
-    """`records(began, seconds)` yields records in the order of their told times. `restarts` holds the told times at which rank 3 was
-    killed and all ranks began anew: what is found then is no false alarm."""
+    """`records(began, seconds)` yields records in the order of their told times. `restarts` holds the told times at which rank 3
+    was killed and all ranks began anew: what is found then is no false alarm."""
 
-    def __init__(self, ranks: int = 8, seed: int = 1) -> None:
+    def __init__(self, ranks: int = 8, step_seconds: float = 0.2, addresses: int = 512, seed: int = 1) -> None:
         self.ranks = ranks
+        self.step_seconds = step_seconds
+        self._addresses = addresses
         self.restarts: list[float] = []
         self._chance = random.Random(seed)
         self._templates = _templates()
@@ -65,13 +66,14 @@ class Node:
 
     def _begin(self, at: float) -> Iterator[Record]:
         self._pids = [self._new_pid() for _ in range(self.ranks)]
-        self._nccl = [NcclWords(rank, pid, _HOST) for rank, pid in enumerate(self._pids)]
+        self._nccl = [NcclWords(rank, pid, _HOST, self._addresses) for rank, pid in enumerate(self._pids)]
         self._nccl_left = [words.start() for words in self._nccl]
         template = self._templates["run"]["payload"]
         for rank, pid in enumerate(self._pids):
             place = {**template["placement"], "rank": rank, "local_rank": rank, "world_size": self.ranks, "pid": pid,
                      "local_world_size": self.ranks, "start_ticks": self._ticks(at)}
-            env = {**template["env"], "RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(self._attempt)}
+            env = {**template["env"], "RANK": str(rank), "LOCAL_RANK": str(rank),
+                   "TORCHELASTIC_RESTART_COUNT": str(self._attempt)}
             yield self._record(at, "run", {**template, "placement": place, "env": env}, rank)
             yield self._record(at, "proc", {**self._templates["limits"]["payload"], "pid": pid}, rank)
         yield from self._say(at, self._words.start())
@@ -101,27 +103,29 @@ class Node:
         def numbered(stack: Stack) -> list[int]:
             return [number for name, file, line in stack for number in (codes.setdefault((name, file), len(codes)), line)]
 
-        threads = [{"id": self._pids[rank], "name": "MainThread", "owns_gil": False, "frames": numbered(main)}]
-        threads += [{"id": self._pids[rank] + 5_000_000 + number, "name": f"Thread-{number}", "owns_gil": False, "frames": numbered(stack)}
-                    for number, stack in enumerate(self._stacks["thread"])]
-        return self._record(at, "remote_stack", {"pid": self._pids[rank], "codes": [list(code) for code in codes], "threads": threads}, rank)
+        pid = self._pids[rank]
+        named = [(pid, "MainThread", main)]
+        named += [(5_000_000 + pid + number, f"Thread-{number}", stack) for number, stack in enumerate(self._stacks["thread"])]
+        threads = [{"id": each, "name": name, "owns_gil": False, "frames": numbered(stack)} for each, name, stack in named]
+        return self._record(at, "remote_stack", {"pid": pid, "codes": [list(code) for code in codes], "threads": threads}, rank)
 
     def _proc(self, at: float, rank: int) -> Record:
         pid, ran = self._pids[rank], int(self._trained * _HZ)
         saving = (16 << 20) // 4096 if at < self._saving_until else 0
         rss = 600_000 + self._chance.randrange(2000) + saving
 
-        def stat(pid: int, comm: str, parent: int, ticks: int, threads: int, pages: int) -> str:
-            return (f"{pid} ({comm}) S {parent} 976 976 0 -1 4194560 900952 54101 108 0 {ticks} {ticks // 8} 47 15 20 0 {threads} 0 "
-                    f"5603 3347228545024 {pages}")
+        def stat(pid: int, comm: str, parent: int, ticks: int, *, threads: int, pages: int) -> str:
+            return (f"{pid} ({comm}) S {parent} 976 976 0 -1 4194560 900952 54101 108 0 {ticks} {ticks // 8} 47 15 20 0 "
+                    f"{threads} 0 5603 3347228545024 {pages}")
 
         io = (f"rchar: {711567904 + ran * 9000}\nwchar: {9570935 + ran * 100}\nsyscr: {34921 + ran}\nsyscw: {2554 + ran}\n"
               f"read_bytes: {395915264 + ran * 4096}\nwrite_bytes: {12165120 + ran}\ncancelled_write_bytes: 0\n")
         template = self._templates["proc"]["payload"]
-        children = [{"stat": stat(child, "pt_data_worker", pid, ran // 20, 5, 80_000)} for child in self._workers[rank]]
+        read = [stat(child, "pt_data_worker", pid, ran // 20, threads=5, pages=80_000) for child in self._workers[rank]]
         return self._record(at, "proc", {
-            **template, "pid": pid, "stat": stat(pid, "python3", 957, ran, 88, rss), "io": io,
-            "main_stat": stat(pid, "python3", 957, ran * 3 // 4, 88, rss), "children": children,
+            **template, "pid": pid, "stat": stat(pid, "python3", 957, ran, threads=88, pages=rss), "io": io,
+            "main_stat": stat(pid, "python3", 957, ran * 3 // 4, threads=88, pages=rss),
+            "children": [{"stat": line} for line in read],
         }, rank)  # fmt: skip
 
     def _other(self, at: float, source: str, rank: int | None = None) -> Record:
@@ -130,8 +134,9 @@ class Node:
             payload = {**payload, "pid": self._pids[rank]}
         if source == "nvml":
             first = payload["gpus"][0]
-            gpus = [{**first, "index": index, "uuid": f"GPU-{index:08x}-0000-0000-0000-000000000000", "pci": f"00000000:00:{6 + index:02x}.0",
-                     "util": self._chance.randrange(60, 100), "pids": [pid], "pid_mem": [[pid, 6945767424]]}
+            gpus = [{**first, "index": index, "uuid": f"GPU-{index:08x}-0000-0000-0000-000000000000",
+                     "pci": f"00000000:00:{6 + index:02x}.0", "util": self._chance.randrange(60, 100), "pids": [pid],
+                     "pid_mem": [[pid, 6945767424]]}
                     for index, pid in enumerate(self._pids)]
             payload = {**payload, "count": len(gpus), "gpus": gpus}
         return self._record(at, source, payload, rank)
@@ -151,12 +156,12 @@ class Node:
     # -- all of them, in order ----------------------------------------------------------------------------
 
     def records(self, began: float, seconds: float) -> Iterator[Record]:
-        yield self._record(began, "run", {"event": "started", "argv": ["torchrun", "--nproc_per_node", str(self.ranks), "train.py"],
-                                          "pid": 930, "world_size": self.ranks})
+        argv = ["torchrun", "--nproc_per_node", str(self.ranks), "train.py"]
+        yield self._record(began, "run", {"event": "started", "argv": argv, "pid": 930, "world_size": self.ranks})
         yield from self._begin(began + 1.0)
         next_restart, away_until = began + _RESTART_SECONDS, began + 2.0
-        for tick in range(10, int(seconds / _TICK)):
-            at = began + tick * _TICK
+        for tick in range(int(2 / self.step_seconds), int(seconds / self.step_seconds)):
+            at = began + tick * self.step_seconds
             if at >= next_restart:
                 next_restart += _RESTART_SECONDS
                 away_until = at + _RESTART_PAUSE
@@ -177,7 +182,7 @@ class Node:
 
     def _sampled(self, tick: int, at: float) -> Iterator[Record]:
         def due(seconds: float, shift: int = 0) -> bool:
-            return (tick + shift) % round(seconds / _TICK) == 0
+            return (tick + shift) % round(seconds / self.step_seconds) == 0
 
         for rank in range(self.ranks):
             if due(_STACKS, 3 * rank):
@@ -188,7 +193,8 @@ class Node:
                 yield self._other(at, "cgroup", rank)
                 yield self._other(at, "shm", rank)
             if due(_HICCUP_SECONDS, 50 * rank):
-                yield self._record(at, "run", {"event": "failed", "source": "cgroup", "reason": "Interrupted system call", "remedy": ""}, rank)
+                failed = {"event": "failed", "source": "cgroup", "reason": "Interrupted system call", "remedy": ""}
+                yield self._record(at, "run", failed, rank)
                 yield self._record(at, "run", {"event": "works", "source": "cgroup"}, rank)
         if due(_NODE):
             yield self._other(at, "nvml")
@@ -206,7 +212,7 @@ class Node:
             self._saves.append((self._step, at))
             yield from self._say(at, self._words.saved(self._step))
         self._step += 1
-        self._trained += _TICK
+        self._trained += self.step_seconds
         text = self._words.step(self._step, self._trained)
         if self._step % _EVALUATION_STEPS == 0:
             text += "".join(self._words.evaluated(self._step, self._trained, done, 6, 0.1 * done) for done in range(1, 7))

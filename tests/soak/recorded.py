@@ -25,8 +25,8 @@ _MOST_FRAMES = 52
 
 
 def recorded_stacks() -> dict[str, list[Stack]]:
-    """By what they show: work and waits of a training step, its wait for data, a save, what a DataLoader worker does (waits, reads),
-    and threads of a rank beside its main one."""
+    """By what they show: work and waits of a training step, its wait for data, a save, what a DataLoader worker does (waits,
+    reads), and threads of a rank beside its main one."""
     found: dict[str, dict[tuple[str, ...], Stack]] = {}
     for sample in _samples():
         for thread in sample.threads:

@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The run directory in bytes, its parts, the number of bundles of dumps and of the journal's files, and the machine's load."""
+    """The run directory in bytes and its parts, how many files dumps and journal have, and the machine's load."""
 
     at: float
     total: int
@@ -57,7 +57,7 @@ def look_at(pid: int, at: float, process: str) -> Row | None:
         fds = len(os.listdir(home / "fd"))
     except OSError:
         return None
-    private = sum(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith(("Private_Clean", "Private_Dirty")))
+    private = sum(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith(("Private_C", "Private_D")))
     if stat[0] in "ZX":
         return None
     return Row(round(at, 3), process, int(stat[21]) * _PAGE, private, fds, int(stat[17]), sum(map(int, stat[11:15])) / _TICK)
@@ -95,8 +95,8 @@ def disk_of(run_dir: Path, at: float) -> Disk:
     def count(prefix: str) -> int:
         return sum(name.startswith(prefix) for name in sizes)
 
-    return Disk(round(at, 3), sum(sizes.values()), part("journal-"), part("output"), part("nccl/"), part("dumps/"), count("dumps/"),
-                count("journal-"), os.getloadavg()[0])
+    return Disk(round(at, 3), sum(sizes.values()), part("journal-"), part("output"), part("nccl/"), part("dumps/"),
+                count("dumps/"), count("journal-"), os.getloadavg()[0])
 
 
 class Rows:

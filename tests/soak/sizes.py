@@ -1,4 +1,4 @@
-"""How much each part of a state holds, and which containers in it have how many entries. Looks only; shared objects count once."""
+"""How much each part of a state holds, and which containers in it have how many entries. What is shared counts once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _CONTAINERS = (dict, list, set, frozenset, deque, tuple, array, bytearray)
 
 
 class Held:
-    """`size`: bytes; `objects`: how many; `entries`: by path within, with keys left out, the entries of all containers there."""
+    """`size`: bytes; `objects`: how many; `entries`: by path within, with keys left out, the entries of all containers there
+    that have no bound of their own."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -37,7 +38,8 @@ def held(root: Any, seen: set[int] | None = None) -> Held:
         seen.add(id(thing))
         found.size += sys.getsizeof(thing)
         found.objects += 1
-        if isinstance(thing, _CONTAINERS) and not isinstance(thing, tuple | frozenset):
+        bound = isinstance(thing, tuple | frozenset) or getattr(thing, "maxlen", None) is not None
+        if isinstance(thing, _CONTAINERS) and not bound:
             found.entries[path] += len(thing)
         stack.extend(_within(thing, path))
     return found

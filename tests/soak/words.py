@@ -1,6 +1,6 @@
 """What the ranks print: lines of recorded logs, with numbers that move on. Standard library only, because ranks import it.
 
-Each form is that of tests/captures/logs/megatron_4.6.0_eval.log (ms-swift 4.6.0 with megatron-core 0.16.1), carriage returns and all.
+Each form is that of tests/captures/logs/megatron_4.6.0_eval.log (ms-swift 4.6.0, megatron-core 0.16.1), carriage returns and all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["NcclWords", "TrainingWords"]
 
 _NCCL = Path(__file__).parents[1] / "captures/nccl/2.28.9/one-node"
 _WARNING = (
-    "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py:1102: UserWarning: 'pin_memory' argument is set as true "
-    "but no accelerator is found, then device pinned memory won't be used.\n  super().__init__(loader)\n"
+    "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py:1102: UserWarning: 'pin_memory' argument is set as "
+    "true but no accelerator is found, then device pinned memory won't be used.\n  super().__init__(loader)\n"
 )
 _LOADING = (
-    "[WARNING:swift] Loading model from '/data/tiny' with trust_remote_code=True. This will execute custom Python code shipped in "
-    "the model repository (e.g. configuration_*.py, modeling_*.py, tokenization_*.py). Only proceed if you trust the source of this "
-    "model.\n[INFO:swift] Setting torch_dtype: torch.bfloat16\n"
+    "[WARNING:swift] Loading model from '/data/tiny' with trust_remote_code=True. This will execute custom Python code shipped "
+    "in the model repository (e.g. configuration_*.py, modeling_*.py, tokenization_*.py). Only proceed if you trust the source "
+    "of this model.\n[INFO:swift] Setting torch_dtype: torch.bfloat16\n"
     "[INFO:swift] model_kwargs: {'device_map': 'cuda:0', 'dtype': torch.bfloat16}\n"
 )
 
@@ -63,7 +63,8 @@ class TrainingWords:
         rate = seconds / max(1, number)
         left = _clock(rate * (self.total - number))
         speed = f"{1 / rate:5.2f}it/s" if 0 < rate < 1 else f"{rate:5.2f}s/it"
-        return f"\rTrain: {int(done * 100):3d}%|{'█' * filled + rest:<10}| {number}/{self.total} [{_clock(seconds)}<{left}, {speed}]"
+        drawn = f"{int(done * 100):3d}%|{'█' * filled + rest:<10}| {number}/{self.total}"
+        return f"\rTrain: {drawn} [{_clock(seconds)}<{left}, {speed}]"
 
     def _numbers(self, prefix: str, number: int, seconds: float) -> str:
         chance, rate = self._chance, seconds / max(1, number)
@@ -86,7 +87,8 @@ class TrainingWords:
     def evaluated(self, number: int, seconds: float, done: int, of: int, took: float) -> str:
         """The bar of an evaluation; its numbers with the last batch."""
         rate = f"{done / took:5.2f}it/s" if took else "?it/s"
-        bar = f"\rEvaluate: {100 * done // of:3d}%|{'█' * (10 * done // of):<10}| {done}/{of} [{_clock(took)}<{_clock(0)}, {rate}]"
+        drawn = f"{100 * done // of:3d}%|{'█' * (10 * done // of):<10}| {done}/{of}"
+        bar = f"\rEvaluate: {drawn} [{_clock(took)}<{_clock(0)}, {rate}]"
         if done < of:
             return f"\n{bar}\x1b[A"
         blank = f"\r{' ' * 52}\r\n\r{' ' * 55}\r\x1b[A"
@@ -107,9 +109,11 @@ class TrainingWords:
 
 
 class NcclWords:
-    """What NCCL 2.28.9 says in a rank: its start, then communicators that are split off and destroyed."""
+    """What NCCL 2.28.9 says in a rank: its start, then communicators that are split off and destroyed, at so many addresses: what
+    was freed is taken again."""
 
-    def __init__(self, rank: int, pid: int, host: str) -> None:
+    def __init__(self, rank: int, pid: int, host: str, addresses: int = 512) -> None:
+        self._addresses = addresses
         text = (_NCCL / f"rank{rank % 2}.log").read_text()
         at = text.index("ncclCommSplit")
         at = text.rindex("Connected all rings", 0, at)
@@ -126,7 +130,10 @@ class NcclWords:
         text = re.sub(rf"^\S+?:{theirs[1]}:(\d+) \[\d\]",
                       lambda line: f"{host}:{pid}:{pid if line[1] == theirs[1] else line[1]} [{rank}]", text, flags=re.MULTILINE)
         text = re.sub(r"commId 0x[0-9a-f]+", f"commId 0x{0xe0b44f04 + self._pair:x}{number:08x}", text)
-        return re.sub(r"comm 0x([0-9a-f]+)", lambda found: f"comm 0x{int(found[1], 16) + (number << 12):x}", text)
+        text = re.sub(r"busId [67]0", f"busId {0x60 + 0x10 * int(rank):x}", text)  # each has a GPU of its own
+        text = re.sub(r"(cuda|nvml)Dev [01]", rf"\g<1>Dev {rank}", text)
+        at = number % self._addresses
+        return re.sub(r"comm 0x([0-9a-f]+)", lambda found: f"comm 0x{int(found[1], 16) + (at << 12):x}", text)
 
     def start(self) -> list[str]:
         return self._as_ours(self._start, 0).splitlines(keepends=True)
