@@ -65,7 +65,7 @@ class _View(AloneHub):
 
 
 def soak_told(
-    output: Path, hours: float, *, each: float = 1.0, step_seconds: float = 0.2, addresses: int = 512, trace: bool = False,
+    output: Path, hours: float, *, each: float = 1.0, step_seconds: float = 1.0, addresses: int = 512, trace: bool = False,
     more: Sequence[Detector] = (),
 ) -> dict[str, Any]:
     """Leaves day.csv (a row each `each` hours) and day.json in `output`; returns what day.json has: per hour the sizes of the

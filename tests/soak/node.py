@@ -24,10 +24,11 @@ _HOST = "gpu-node-0"
 _HZ = 100
 _STACKS, _PROC, _NODE, _PEEK = 5.0, 2.0, 5.0, 10.0
 _CHECKPOINT = 30.0
-_SAVE_STEPS, _SAVE_SECONDS = 6000, 12.0
-_EVALUATION_STEPS, _EPOCH_STEPS = 7500, 2000
-_NCCL_STEPS, _NCCL_BURST = 1500, 150  # 30 s of 200 lines a second each five minutes
-_NCCL_LINES = 5
+_SAVE_EVERY, _SAVE_SECONDS = 1200.0, 12.0
+_EVALUATION_EVERY, _EPOCH_EVERY = 1500.0, 400.0
+_NCCL_EVERY, _NCCL_SECONDS = 300.0, 30.0
+_NCCL_LINES = 5  # of each rank a step
+_DUMP_EVERY = 120.0  # stacks of children too
 _RESTART_SECONDS = 4 * 3600.0
 _RESTART_PAUSE = 5.0
 _HICCUP_SECONDS = 600.0
@@ -98,16 +99,22 @@ class Node:
     def _stack(self, at: float, rank: int) -> Record:
         kinds = ("save",) if at < self._saving_until else ("work", "work", "wait", "data")
         main = self._chance.choice(self._stacks[self._chance.choice(kinds)])
+        pid = self._pids[rank]
+        threads = [(pid, "MainThread", main)]
+        threads += [(5_000_000 + pid + number, f"Thread-{number}", stack) for number, stack in enumerate(self._stacks["thread"])]
+        return self._one_stack(at, rank, pid, threads)
+
+    def _one_stack(
+        self, at: float, rank: int, pid: int, named: list[tuple[int, str, Stack]], *, parent: int | None = None
+    ) -> Record:
         codes: dict[tuple[str, str], int] = {}
 
         def numbered(stack: Stack) -> list[int]:
             return [number for name, file, line in stack for number in (codes.setdefault((name, file), len(codes)), line)]
 
-        pid = self._pids[rank]
-        named = [(pid, "MainThread", main)]
-        named += [(5_000_000 + pid + number, f"Thread-{number}", stack) for number, stack in enumerate(self._stacks["thread"])]
         threads = [{"id": each, "name": name, "owns_gil": False, "frames": numbered(stack)} for each, name, stack in named]
-        return self._record(at, "remote_stack", {"pid": pid, "codes": [list(code) for code in codes], "threads": threads}, rank)
+        payload = {"pid": pid, "codes": [list(code) for code in codes], "threads": threads}
+        return self._record(at, "remote_stack", payload if parent is None else {**payload, "parent_pid": parent}, rank)
 
     def _proc(self, at: float, rank: int) -> Record:
         pid, ran = self._pids[rank], int(self._trained * _HZ)
@@ -196,6 +203,12 @@ class Node:
                 failed = {"event": "failed", "source": "cgroup", "reason": "Interrupted system call", "remedy": ""}
                 yield self._record(at, "run", failed, rank)
                 yield self._record(at, "run", {"event": "works", "source": "cgroup"}, rank)
+            if due(_DUMP_EVERY):
+                yield self._stack(at, rank)
+                for number, child in enumerate(self._workers[rank]):
+                    kind = "worker-reads" if number else "worker-waits"
+                    stands = [(child, "MainThread", self._stacks[kind][0])]
+                    yield self._one_stack(at, rank, child, stands, parent=self._pids[rank])
         if due(_NODE):
             yield self._other(at, "nvml")
         if due(_PEEK):
@@ -203,6 +216,10 @@ class Node:
                 yield self._other(at, source)
         if due(_CHECKPOINT) and self._saves:
             yield self._checkpoint(at)
+
+    def _each(self, seconds: float) -> int:
+        """Steps since the last multiple of so many seconds of training."""
+        return self._step % round(seconds / self.step_seconds)
 
     def _trains(self, at: float) -> Iterator[Record]:
         if at < self._saving_until:
@@ -214,20 +231,20 @@ class Node:
         self._step += 1
         self._trained += self.step_seconds
         text = self._words.step(self._step, self._trained)
-        if self._step % _EVALUATION_STEPS == 0:
+        if self._each(_EVALUATION_EVERY) == 0:
             text += "".join(self._words.evaluated(self._step, self._trained, done, 6, 0.1 * done) for done in range(1, 7))
-        if self._step % _EPOCH_STEPS == 0:
+        if self._each(_EPOCH_EVERY) == 0:
             self._epoch()
-            text += "\n" + self._words.epoch(self._step // _EPOCH_STEPS)
+            text += "\n" + self._words.epoch(round(self._trained / _EPOCH_EVERY))
         yield from self._say(at, text)
-        if self._step % _NCCL_STEPS < _NCCL_BURST and not self._nccl_left[-1]:
+        if self._each(_NCCL_EVERY) * self.step_seconds < _NCCL_SECONDS and not self._nccl_left[-1]:
             self._splits += 1
             self._nccl_left = [words.split(self._splits) for words in self._nccl]
         if self._nccl_left[-1]:
             some = [line for left in self._nccl_left for line in left[:_NCCL_LINES]]
             self._nccl_left = [left[_NCCL_LINES:] for left in self._nccl_left]
             yield from self._say(at, "\n" + "".join(some))
-        if self._step % _SAVE_STEPS == 0:
+        if self._each(_SAVE_EVERY) == 0:
             self._saving_until = at + _SAVE_SECONDS
             yield from self._say(at, "\n" + self._words.saving(self._step))
 
