@@ -67,7 +67,8 @@ class Node:
 
     def _begin(self, at: float) -> Iterator[Record]:
         self._pids = [self._new_pid() for _ in range(self.ranks)]
-        self._nccl = [NcclWords(rank, pid, _HOST, self._addresses) for rank, pid in enumerate(self._pids)]
+        self._nccl = [NcclWords(rank, pid, _HOST, addresses=self._addresses, attempt=self._attempt)
+                      for rank, pid in enumerate(self._pids)]
         self._nccl_left = [words.start() for words in self._nccl]
         template = self._templates["run"]["payload"]
         for rank, pid in enumerate(self._pids):

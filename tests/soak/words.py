@@ -112,7 +112,7 @@ class NcclWords:
     """What NCCL 2.28.9 says in a rank: its start, then communicators that are split off and destroyed, at so many addresses: what
     was freed is taken again."""
 
-    def __init__(self, rank: int, pid: int, host: str, addresses: int = 512) -> None:
+    def __init__(self, rank: int, pid: int, host: str, *, addresses: int = 512, attempt: int = 0) -> None:
         self._addresses = addresses
         text = (_NCCL / f"rank{rank % 2}.log").read_text()
         at = text.index("ncclCommSplit")
@@ -121,7 +121,7 @@ class NcclWords:
         self._start = text[:at] + first + "\n"
         self._split = later[: later.index("Destroy COMPLETE") + len("Destroy COMPLETE\n")]
         self._who = (str(pid), str(rank), host)
-        self._pair = rank // 2
+        self._pair = (attempt << 8) + rank // 2
 
     def _as_ours(self, text: str, number: int) -> str:
         pid, rank, host = self._who
@@ -129,7 +129,7 @@ class NcclWords:
         assert theirs is not None
         text = re.sub(rf"^\S+?:{theirs[1]}:(\d+) \[\d\]",
                       lambda line: f"{host}:{pid}:{pid if line[1] == theirs[1] else line[1]} [{rank}]", text, flags=re.MULTILINE)
-        text = re.sub(r"commId 0x[0-9a-f]+", f"commId 0x{0xe0b44f04 + self._pair:x}{number:08x}", text)
+        text = re.sub(r"commId 0x[0-9a-f]+", f"commId 0x{0xe0b44f04 + self._pair & 0xffffffff:x}{number:08x}", text)
         text = re.sub(r"busId [67]0", f"busId {0x60 + 0x10 * int(rank):x}", text)  # each has a GPU of its own
         text = re.sub(r"(cuda|nvml)Dev [01]", rf"\g<1>Dev {rank}", text)
         at = number % self._addresses
