@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         day = options.output / "day"
         hours = 1.0 if options.short else options.hours
         if not options.again:
-            soak_told(day, hours, each=hours / 24, step_seconds=2.0 if options.short else options.step_seconds,
+            soak_told(day, hours, each=hours / 24, ranks=4 if options.short else 8,
+                      step_seconds=2.0 if options.short else options.step_seconds,
                       addresses=64 if options.short else 512, trace=options.trace)
         faults += _told_day(day, hours)
     print("\n".join(f"fault: {fault}" for fault in faults) or "no fault")
@@ -54,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _told_live(folder: Path, limits: Limits) -> list[str]:
     rows, disks = read_rows(folder / "processes.csv", Row), read_rows(folder / "disk.csv", Disk)
     lived = Lived(**json.loads((folder / "lived.json").read_text()))
-    print("| process | RSS MB, first, last, most | slope MB/h | private MB | open files | threads | CPU % of a core |")
+    print("| process | RSS MB: first, last, most | private MB | slope, MB an hour | open files | threads | CPU % of a core |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for one in trends(rows, limits):
         rss, private = (" ".join(f"{value / 1e6:.1f}" for value in values) for values in (one.rss, one.private))
         fds, threads = (" ".join(f"{value:g}" for value in values) for values in (one.fds, one.threads))
         cpu = " ".join(f"{100 * value:.2f}" for value in one.cpu)
-        print(f"| {one.process} | {rss} | {one.rss_slope:+.2f} | {private} | {fds} | {threads} | {cpu} |")
+        print(f"| {one.process} | {rss} | {private} | {one.slope:+.2f} | {fds} | {threads} | {cpu} |")
     last, load = disks[-1], statistics.median(disk.load for disk in disks)
     print(f"disk at the end, MB: journal {last.journal / 1e6:.1f} in {last.journal_files} files, output {last.output / 1e6:.1f}, "
           f"nccl {last.nccl / 1e6:.1f}, dumps {last.dumps / 1e6:.1f} in {last.dump_files} files; load {load:.1f}; "

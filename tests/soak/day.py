@@ -65,8 +65,8 @@ class _View(AloneHub):
 
 
 def soak_told(
-    output: Path, hours: float, *, each: float = 1.0, step_seconds: float = 1.0, addresses: int = 512, trace: bool = False,
-    more: Sequence[Detector] = (),
+    output: Path, hours: float, *, each: float = 1.0, ranks: int = 8, step_seconds: float = 1.0, addresses: int = 512,
+    trace: bool = False, more: Sequence[Detector] = (),
 ) -> dict[str, Any]:
     """Leaves day.csv (a row each `each` hours) and day.json in `output`; returns what day.json has: per hour the sizes of the
     state's parts and the entries of its containers, the functools caches, and the findings that no restart explains.
@@ -78,7 +78,7 @@ def soak_told(
     for old in journal_folder.glob("journal-*"):
         old.unlink()
     journal = JournalWriter(journal_folder)
-    view, node, rows = _View(engine), Node(step_seconds=step_seconds, addresses=addresses), Rows(output / "day.csv", Hour)
+    view, node, rows = _View(engine), Node(ranks, step_seconds=step_seconds, addresses=addresses), Rows(output / "day.csv", Hour)
     changes: list[Change] = []
     told: list[dict[str, Any]] = []
     taking = checking = scraping = 0.0

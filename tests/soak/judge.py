@@ -44,8 +44,8 @@ SHORT = Limits(12, 8, 8 * _MB, 3 * _MB, 4, 4, 2.0, 0.05, 4.0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Of one process: medians of the first and of the last window, the highest of all, and the slope of its RSS in MB an hour
-    over all after the warm-up. `cpu`: shares of a core."""
+    """Of one process: medians of the first and of the last window, the highest of all, and the slope of its private memory in
+    MB an hour over all after the warm-up. `cpu`: shares of a core."""
 
     process: str
     rss: tuple[float, float, float]
@@ -53,7 +53,7 @@ class Trend:
     fds: tuple[float, float, float]
     threads: tuple[float, float, float]
     cpu: tuple[float, float]
-    rss_slope: float
+    slope: float
 
 
 def trends(rows: Sequence[Row], limits: Limits) -> list[Trend]:
@@ -73,7 +73,7 @@ def trends(rows: Sequence[Row], limits: Limits) -> list[Trend]:
             return middles[0], middles[1], max(getattr(row, name) for row in mine)
 
         found.append(Trend(process, told("rss"), told("private"), told("fds"), told("threads"), (_share(first), _share(last)),
-                           3600 * _slope([(row.at, row.rss / _MB) for row in mine])))
+                           3600 * _slope([(row.at, row.private / _MB) for row in mine])))
     return found
 
 
@@ -113,10 +113,11 @@ def judge_live(
 def _judge_process(trend: Trend, limits: Limits) -> list[str]:
     faults = []
     most = limits.hub_rss if trend.process == "hub" else limits.rss
-    grown = trend.rss[1] - trend.rss[0]
-    if grown > most:
-        was, now = (value / _MB for value in trend.rss[:2])
-        faults.append(f"{trend.process}: RSS grew by {grown / _MB:.1f} MB, from {was:.1f} to {now:.1f}")
+    # A machine short of memory takes pages of files back, so RSS alone may hide what grows.
+    for name, values in (("RSS", trend.rss), ("private memory", trend.private)):
+        if values[1] - values[0] > most:
+            was, now = (value / _MB for value in values[:2])
+            faults.append(f"{trend.process}: {name} grew by {now - was:.1f} MB, from {was:.1f} to {now:.1f}")
     for name, allowed in (("fds", limits.fds), ("threads", limits.threads)):
         first, last, _ = getattr(trend, name)
         if last - first > allowed:

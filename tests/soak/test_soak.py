@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,6 @@ while True:
     if what == "files": kept.append(open("/dev/null"))
     if what == "threads":
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-    if what == "cpu": kept.append(0); sum(range(100 * len(kept) ** 2))
     time.sleep(0.02)
 """
 
@@ -46,16 +45,14 @@ def test_half_a_minute_beside_a_busy_node_is_flat_and_silent(tmp_path: Path) -> 
 
 
 def test_a_told_hour_keeps_the_state_within_its_bounds_and_finds_nothing(tmp_path: Path) -> None:
-    outcome = soak_told(tmp_path, 1.0, each=1 / 8, step_seconds=2.0, addresses=64)
+    outcome = soak_told(tmp_path, 1.0, each=1 / 8, step_seconds=2.0, addresses=64, ranks=4)
 
     rows = read_rows(tmp_path / "day.csv", Hour)
     assert judge_day(rows, outcome, 0.75) == []
-    assert rows[-1].records > 25_000
+    assert rows[-1].records > 15_000
 
 
-@pytest.mark.parametrize(
-    "what, told", [("memory", "RSS grew"), ("files", "fds grew"), ("threads", "threads grew"), ("cpu", "CPU rose")]
-)
+@pytest.mark.parametrize("what, told", [("memory", "RSS grew"), ("files", "fds grew"), ("threads", "threads grew")])
 def test_the_judge_names_a_process_that_leaks(what: str, told: str) -> None:
     leaking = subprocess.Popen([sys.executable, "-c", _LEAKS, what])
     sound = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -75,16 +72,19 @@ def test_the_judge_names_a_process_that_leaks(what: str, told: str) -> None:
     assert not any(fault.startswith("sidecar") for fault in faults)
 
 
-def test_the_judge_names_false_alarms_refusals_budgets_and_slower_readings() -> None:
-    rows = [Row(at, name, 10**8, 10**7, 30, 10, at / 100) for at in range(0, 3600, 10) for name in ("hub", "sidecar-0")]
+def test_the_judge_names_cpu_false_alarms_refusals_budgets_and_slower_readings() -> None:
+    def rows(cpu: Callable[[float], float]) -> list[Row]:
+        moments = range(0, 3600, 10)
+        return [Row(at, name, 10**8, 10**7, 30, 10, cpu(at)) for at in moments for name in ("hub", "sidecar-0")]
+
     disks = [replace(_DISK, journal=300 << 20)]
     samplers = [Sampler(at, "proc", at, at * 0.001 if at < 3000 else at * 0.02) for at in range(0, 3600, 10)]
     lived = replace(_LIVED, findings=["hang: all wait"], refused=["dump: timed out"], exit_code=1)
 
-    faults = judge_live(rows, disks, samplers, lived, HOUR)
+    faults = judge_live(rows(lambda at: (at / 500) ** 2), disks, samplers, lived, HOUR)
 
-    assert [fault.partition(" ")[0] for fault in faults] == ["a", "the", "false", "not", "exit"]
-    assert judge_live(rows, [_DISK], [], _LIVED, HOUR) == []
+    assert [fault.partition(" ")[0] for fault in faults] == ["hub:", "sidecar-0:", "a", "the", "false", "not", "exit"]
+    assert judge_live(rows(lambda at: at / 50), [_DISK], [], _LIVED, HOUR) == []
 
 
 class _Keeps:
@@ -107,7 +107,7 @@ class _Keeps:
 
 
 def test_the_judge_names_a_container_that_only_grows(tmp_path: Path) -> None:
-    outcome = soak_told(tmp_path, 0.1, each=0.02, step_seconds=1.0, more=[_Keeps()])
+    outcome = soak_told(tmp_path, 0.1, each=0.02, step_seconds=1.0, ranks=2, more=[_Keeps()])
 
     faults = judge_day(read_rows(tmp_path / "day.csv", Hour), outcome, 0.02)
 
