@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 import diag
+from diag.allocator import use_few_heaps
 from diag.capture import JournalWriter
 from diag.cluster.hubside import HubAmongNodes
 from diag.detectors import make_detectors
@@ -88,6 +89,7 @@ class Hub(HubAmongNodes):
         ras_address: str | None = None,
         attached: bool = False,
     ) -> None:
+        use_few_heaps()
         self._attached = attached  # to a job that another started: nobody relays what it prints
         super().__init__()
         self.settings = settings

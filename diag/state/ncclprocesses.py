@@ -6,6 +6,7 @@ line, the pid, or its number in the communicator of the world.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = ["NcclProcesses"]
 _MOST_PROCESSES = 1 << 17
 _MOST_LINES = 256  # that stand as evidence, with their times
 _MOST_DRIVERS = 16
+_KEPT_ATTEMPTS = 2  # before the present one: what their NCCL said may be why they ended
 # NCCL 2.28.9, captured on 2 x H200, 2026-11-20 (2.18: "Connected all rings" alone):
 #   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
 _CONNECTED = "Connected all "
@@ -53,6 +55,7 @@ class NcclProcesses:
     drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)  # by rank, where a line tells it
     _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
     _pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
+    _before: dict[int, deque[tuple[str, int]]] = field(default_factory=dict)  # rank -> host and pid of its earlier processes
     _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines told, the last one
     _stamp: int = 0
     _facts: int = 0
@@ -175,9 +178,25 @@ class NcclProcesses:
             return  # told again: each digest of another node names its ranks
         if before is not None and self._rank_pids.get(before) == place.rank:
             del self._rank_pids[before]
+        if before is not None:
+            self._replaced(place.rank, place.host, before)
         self._pids[place.rank] = place.pid
         self._rank_pids[place.pid] = place.rank
         self._stamp += 1
+
+    def _replaced(self, rank: int, host: str, pid: int) -> None:
+        """An elastic launcher starts ranks anew for as long as the job lives: of attempts long past nothing is kept."""
+        earlier = self._before.setdefault(rank, deque())
+        earlier.append((host, pid))
+        if len(earlier) <= _KEPT_ATTEMPTS:
+            return
+        host, pid = earlier.popleft()
+        if pid in self._rank_pids:
+            return  # the kernel gave the number out again
+        short = host.partition(".")[0]  # as NCCL writes it; other nodes' processes may have the same pid
+        for key in [key for key in self.by_pid if key[1] == pid and key[0].partition(".")[0] == short]:
+            gone = self.by_pid.pop(key)
+            self._of_rank = {number: process for number, process in self._of_rank.items() if process is not gone}
 
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
         known = self.drivers_missing.setdefault(fact.rank, [])

@@ -44,6 +44,7 @@ _OWN_TRACE_SECONDS = 5.0
 TAIL_LINES = 200
 _SERIES = 4  # samples over which a stack is said to stand or to move: 8 s under suspicion, 40 s otherwise
 _MOST_CHILD_STACKS = 256
+_GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
 _UNROOTED_WAITS = (Activity.OTHER, Activity.LOCK, Activity.SERVICE)
 
@@ -210,10 +211,20 @@ class RankState:
         self.asked_at, self.grew = at, False
 
     def see_child_stack(self, at: float, fact: StackSample) -> None:
+        self._forget_children(at)
         self.child_stacks[fact.pid] = (at, fact)
         if len(self.child_stacks) > _MOST_CHILD_STACKS:  # workers come and go; keep the newest
             oldest = min(self.child_stacks, key=lambda pid: self.child_stacks[pid][0])
             del self.child_stacks[oldest]
+
+    def _forget_children(self, at: float) -> None:
+        """Workers of every epoch are others. What one did is kept for as long as its death may still be told of."""
+        if self.tree is None:
+            return
+        alive = {child.pid for child in self.tree.children}
+        gone = [pid for pid, (seen, _) in self.child_stacks.items() if pid not in alive and at - seen > _GONE_CHILD_SECONDS]
+        for pid in gone:
+            del self.child_stacks[pid]
 
 
 def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> float:

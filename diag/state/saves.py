@@ -96,7 +96,7 @@ class SaveLog:
         self.count = 0
         self.asynchronous = False
         self._lines = False  # the log of this node tells of saves
-        self._forgotten: list[float] = []  # durations of those that `saves` has no room for
+        self._forgotten = ([0] * (len(SAVE_SECONDS) + 1), 0.0)  # the histogram of those that `saves` has no room for
 
     @property
     def current(self) -> Save | None:
@@ -130,7 +130,7 @@ class SaveLog:
             return
         self.count += 1
         if len(self.saves) == _KEPT and (seconds := self.saves[0].seconds) is not None:
-            self._forgotten.append(seconds)
+            self._forgotten = _histogram([seconds], self._forgotten)
         self.saves.append(Save(self.count, iteration, at, min(after, at), told_by, path=path))
 
     def ended(
@@ -171,8 +171,7 @@ class SaveLog:
 
     def histogram(self) -> tuple[list[int], float]:
         """How many saves took at most so long, for each of SAVE_SECONDS and for all; and the sum."""
-        known = self._forgotten + [seconds for save in self.finished if (seconds := save.seconds) is not None]
-        return [sum(seconds <= bound for seconds in known) for bound in (*SAVE_SECONDS, float("inf"))], sum(known)
+        return _histogram([seconds for save in self.finished if (seconds := save.seconds) is not None], self._forgotten)
 
     def _of(self, path: str, iteration: int | None) -> Save | None:
         """The save that ended before the line about it came: stacks left it, or it is asynchronous and took some steps more."""
@@ -183,3 +182,8 @@ class SaveLog:
             if not save.path and save.iteration == (iteration if named is None else named):
                 return save
         return None
+
+
+def _histogram(durations: Sequence[float], before: tuple[list[int], float]) -> tuple[list[int], float]:
+    counts = [sum(seconds <= bound for seconds in durations) for bound in (*SAVE_SECONDS, float("inf"))]
+    return [some + more for some, more in zip(before[0], counts, strict=True)], before[1] + sum(durations)

@@ -34,6 +34,7 @@ class Folders:
     def __init__(self) -> None:
         self._changed: dict[str, tuple[CheckpointFolder, float]] = {}
         self._ours: set[str] = set()
+        self._written: set[str] = set()  # roots in which this job made a folder
         self._trackers: dict[str, tuple[tuple[str, str] | None, bool]] = {}  # by root: what it says, whether it changed
         self._looked: dict[str, float] = {}  # by root: when it was last told
         self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
@@ -53,10 +54,12 @@ class Folders:
             if known is None or known[0] != folder:
                 if not first:
                     self._ours.add(folder.path)
+                    self._written.add(_root_of(folder.path))
                 self._changed[folder.path] = (folder, at)
         there = {folder.path for folder in fact.folders}
         for path in [path for path, (folder, _) in self._changed.items() if _root_of(path) == fact.root and path not in there]:
             del self._changed[path]  # rotated away
+            self._ours.discard(path)
 
     def broken(self, now: float, job: JobState) -> Iterator[Broken]:
         """This job's own, oldest first."""
@@ -83,7 +86,7 @@ class Folders:
 
     def wrote_tracker(self, root: str) -> bool:
         """Whether this job did, as far as it was seen."""
-        return self._trackers[root][1] or any(_root_of(path) == root for path in self._ours)
+        return self._trackers[root][1] or root in self._written
 
     def roots(self) -> list[str]:
         return list(self._trackers)

@@ -21,6 +21,7 @@ _TRAFFIC_BYTES_PER_SECOND = 5e6
 _RDMA_SHARE = 0.1
 # A packet of RDMA carries 1 to 4 KiB: what of it would be training traffic, where a driver counts packets only (soft-RoCE).
 _PACKET_BYTES = 1024
+_MOST_PIDS = 4096  # of which GPUs told: processes of all attempts, and of other jobs
 _TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
 
 
@@ -39,12 +40,16 @@ class Unlogged:
     """Knows which processes hold GPUs; all else is the job state's."""
 
     def __init__(self) -> None:
-        self._gpu_pids: set[int] = set()
+        self._gpu_pids: dict[int, None] = {}  # the newest last
         self._nccl = False
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, GpuSample):
-            self._gpu_pids.update(fact.pids)
+            for pid in fact.pids:
+                self._gpu_pids.pop(pid, None)
+                self._gpu_pids[pid] = None
+            while len(self._gpu_pids) > _MOST_PIDS:
+                del self._gpu_pids[next(iter(self._gpu_pids))]
         elif isinstance(fact, NcclVersion):
             self._nccl = True
 
