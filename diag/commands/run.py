@@ -174,6 +174,14 @@ class _Runner:
         except Exception as error:
             import traceback
 
+            from diag.errors import shortage
+
+            if lacking := shortage(error):
+                self.say(f"diag: {what}: there are no more {lacking}; CMD is not touched")
+                return None
+            if isinstance(error, ImportError) and not Path(__file__).exists():
+                self.say(f"diag: {what}: diag was removed or replaced while it ran ({error}); CMD is not touched")
+                return None
             self.say(f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"
                      + "".join(traceback.format_exception(error)[-3:]).rstrip())
             return None

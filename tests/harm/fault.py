@@ -30,8 +30,8 @@ class Fault:
     `harms_hub`: diag run itself ends or its terminal is lost, so that only the job's own word and the kept output count.
     `job`: more words for the job; `ranks`: how many, instead of one to three. `before` makes the surroundings (environment, run
     root) and is undone by what it returns. `needs`: see `missing`. `prefix`: words before `diag run`, by its folder. `output`:
-    what its standard output is. `right`: findings that are true of this fault. `gap`: seconds that a rank may be held up, where other
-    than diag does it. `check`: what else must hold; `nodes`: so many `diag run` in a lab of as many machines."""
+    what its standard output is. `right`: findings that are true of this fault. `gap`: seconds that a rank may be held up, where
+    another than diag does it. `check`: what else must hold; `nodes`: so many `diag run` in a lab of as many machines."""
 
     name: str
     about: str

@@ -81,6 +81,7 @@ def rank_main(results: str, rank: int, seconds: float, words: dict[str, list[str
             flooded = flood(*map(float, words["flood"]))
             last = time.monotonic()
         time.sleep(pause)
+    longest = max(longest, time.monotonic() - last)
     told = {"rank": rank, "attempt": attempt, "lines": count, "longest_gap": longest, "signals": _signals, "flooded": flooded,
             "at": began}
     with open(f"{results}/.rank-{rank}-{attempt}", "w") as file:
@@ -106,6 +107,8 @@ def main() -> int:
     node, nodes = map(int, words.get("node", ["0", "1"]))
     if "hup" in words:
         note_hangups()
+    with open(f"{results}/began", "w"):
+        pass
     again = [sys.executable, "-u", *(["-S"] if "light" in words else []), *sys.argv]
 
     def start(rank: int, attempt: int, **more: str) -> subprocess.Popen[bytes]:
@@ -122,8 +125,10 @@ def main() -> int:
         children = [start(rank, attempt) for rank in range(ranks)]
         if spare is not None and not swap(spare, results, seconds):
             return 98
-        if any(child.wait() for child in children):
-            return 99  # a rank came to harm
+        codes = [child.wait() for child in children]
+        if any(codes):
+            code = 99  # a rank came to harm
+            break
     if _signals:
         with open(f"{results}/launcher-signals", "w") as file:
             json.dump(_signals, file)

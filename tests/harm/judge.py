@@ -26,7 +26,7 @@ __all__ = ["Outcome", "judge"]
 
 _LONGEST_GAP = 2.5  # of a rank between two of its lines of 20 ms: on two cores with other trials beside it
 _LEFT_SECONDS = 6.0  # sidecars of a killed hub see the end of their orders, and end; killed processes are on their way
-_REPLAY_SECONDS = 120
+_REPLAY_SECONDS = 400  # of a burst of half a million lines, with other trials beside it
 
 
 
@@ -143,6 +143,8 @@ def _judge_diag(outcome: Outcome, fault: Fault, run: Running, index: int, *, bro
                               capture_output=True, text=True, check=False, timeout=_REPLAY_SECONDS, cwd=run.cwd)
     if replayed.returncode not in (0, 10):
         outcome.wrong.append(f"the journal does not read back: {replayed.stderr.strip()[-300:]}")
+    elif not broken and '"how the run ended"' in replayed.stdout:
+        outcome.wrong.append("the journal breaks off before the run's end")
 
 
 def _words_of_diag(terminal: Path) -> str:

@@ -34,7 +34,8 @@ __all__ = ["JOB", "REPOSITORY", "Running", "apart", "run_trial"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).parent / "job.py"
 MOST_SECONDS = 120.0
-_LONG = 5.0  # seconds that a job takes
+_SHORT, _LONG = 4.0, 6.0  # seconds that a job takes
+_EARLY = 0.2  # of the trials strike while diag is still loading beside a job that has begun
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # /dev/shm is the trial's own where root may mount; exec keeps the pid.
 _OWN_SHM = 'mount --bind "$0" /dev/shm && exec "$@"'
@@ -180,7 +181,7 @@ def run_trial(fault: Fault, seed: int, folder: Path, *, diag: Sequence[str] = ()
     `diag`: the words of a stand-in in place of `python -m diag`."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     chance = random.Random(f"{fault.name} {seed}")
-    ranks, seconds = chance.choice([1, 2, 3]), chance.uniform(min(3.0, most), most) + fault.seconds
+    ranks, seconds = chance.choice([1, 2, 3]), chance.uniform(min(_SHORT, most), most) + fault.seconds
     ranks = fault.ranks or ranks
     code = chance.choice([0, 0, 3, -signal.SIGTERM])
     words = [str(ranks), f"{seconds:.2f}", str(code), *(word.format(folder=folder) for word in fault.job)]
@@ -203,8 +204,12 @@ def run_trial(fault: Fault, seed: int, folder: Path, *, diag: Sequence[str] = ()
                 stack.enter_context(_several(run, fault, [*diag], env))
             else:
                 _one(run, fault, [*diag], env)
-            run.until(lambda: all(place.run_dir() for place in run.places))
-            run.pause(chance.uniform(0.0, seconds - min(1.0, seconds / 2)))
+            early = chance.random() < _EARLY
+            run.until(lambda: all((place.results / "began").exists() for place in run.places))
+            if not early:
+                run.until(lambda: all(place.run_dir() for place in run.places))
+            left = seconds - (time.time() - (run.results / "began").stat().st_mtime)
+            run.pause(chance.uniform(0.0, 0.3 if early else max(0.1, left - 1.0)))
             try:
                 outcome.did = fault.strike(run, chance)
             except (TimeoutError, psutil.Error, OSError, IndexError, subprocess.SubprocessError) as error:
@@ -349,7 +354,7 @@ def apart(name: str, seed: int, folder: Path, *, diag: Sequence[str] = (), most:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True)
     try:
-        out, err = process.communicate(timeout=3 * MOST_SECONDS)
+        out, err = process.communicate(timeout=6 * MOST_SECONDS)
         return Outcome(**json.loads(out.splitlines()[-1]))
     except (subprocess.TimeoutExpired, ValueError, IndexError, TypeError) as error:
         process.kill()

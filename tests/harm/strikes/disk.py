@@ -269,6 +269,8 @@ _LOST_A_CUT = 50
 
 def output_cut_whole(run: Running, outcome: Outcome) -> None:
     """What is in the copy or on the terminal is all but some lines at each cut; on the terminal none is shown twice."""
+    if not (run.root.parent / "rotated").exists():
+        return
     shown, kept = run.terminal.read_bytes(), (run.root.parent / "rotated").read_bytes()
     for told in run.told:
         line = rb"(?m)^rank %d attempt %d line (\d+)$" % (told["rank"], told["attempt"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import signal
 
+import psutil
+
 from tests.harm.fault import send
 from tests.harm.trial import Running
 
@@ -62,11 +64,17 @@ def kill_job_hub(run: Running, chance: random.Random) -> str:
     return send(run.hub(0), signal.SIGKILL)
 
 
+def _let_go_on(run: Running) -> None:
+    """nsenter stops with what it started, and must be told as well."""
+    send(psutil.Process(run.places[0].process.pid), signal.SIGCONT)
+    send(run.hub(0), signal.SIGCONT)
+
+
 def stop_job_hub(run: Running, chance: random.Random) -> str:
     hub, seconds = run.hub(0), chance.uniform(0.5, 4.0)
     send(hub, signal.SIGSTOP)
     run.pause(seconds)
-    send(hub, signal.SIGCONT)
+    _let_go_on(run)
     return f"job hub stopped for {seconds:.1f} s"
 
 
@@ -75,7 +83,7 @@ def stop_job_hub_over_end(run: Running, chance: random.Random) -> str:
     send(hub, signal.SIGSTOP)
     run.until_job_ended()
     run.pause(chance.uniform(0.0, 3.0))
-    send(hub, signal.SIGCONT)
+    _let_go_on(run)
     return "job hub stopped until the job had ended"
 
 

@@ -98,7 +98,9 @@ def other_user(folder: Path) -> tuple[str, ...]:
     uid = str(_uid(folder))
     for path in (folder, *folder.iterdir()):
         os.chown(path, int(uid), int(uid))
-    return ("setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--")
+    read = "+dac_override,+dac_read_search"  # of the interpreter, which may be in root's home; no limit is lifted by these
+    caps = (f"--inh-caps=-all,{read}", f"--ambient-caps={read}")
+    return ("setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", *caps, "--")
 
 
 def _uid(folder: Path) -> int:
@@ -112,7 +114,7 @@ def hub_without_processes(run: Running, chance: random.Random) -> str:
     uid = str(hub.uids().real)
     count = sum(process.num_threads() for process in psutil.process_iter() if _is_of(process, hub))
     # By that user: root without CAP_SYS_RESOURCE, as in a container, may not.
-    subprocess.run(["setpriv", "--reuid", uid, "--clear-groups", "--", "prlimit", "--pid", str(hub.pid),
+    subprocess.run(["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--", "prlimit", "--pid", str(hub.pid),
                     f"--nproc={count + most}:{count + most}"], check=True)
     for process in sidecars(run):
         if chance.random() < 0.5:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -149,7 +148,8 @@ def bad_pyspy(script: str) -> Callable[[Path, dict[str, str]], Undo]:
         (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
         site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         site.mkdir(parents=True)
-        (site / "beside.pth").write_text(f"{REPOSITORY}\n{sysconfig.get_paths()['purelib']}\n")
+        packages = [path for path in sys.path if path.endswith("-packages")]  # not purelib alone: a .pth may add others
+        (site / "beside.pth").write_text("\n".join([str(REPOSITORY), *packages]) + "\n")
         (folder / "bin/py-spy").write_text(script)
         (folder / "bin/py-spy").chmod(0o755)
         env["HARM_PYTHON"] = str(folder / "bin/python")
