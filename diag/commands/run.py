@@ -179,7 +179,7 @@ class _Runner:
             if lacking := shortage(error):
                 self.say(f"diag: {what}: there are no more {lacking}; CMD is not touched")
                 return None
-            if isinstance(error, ImportError) and not Path(__file__).exists():
+            if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "diag":
                 self.say(f"diag: {what}: diag was removed or replaced while it ran ({error}); CMD is not touched")
                 return None
             self.say(f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"

@@ -26,6 +26,8 @@ __all__ = ["Outcome", "judge"]
 
 _LONGEST_GAP = 2.5  # of a rank between two of its lines of 20 ms: on two cores with other trials beside it
 _LEFT_SECONDS = 6.0  # sidecars of a killed hub see the end of their orders, and end; killed processes are on their way
+# What diag says where it had to give up: what it recorded ends there.
+_GAVE_UP = ("the hub cannot start", "the watch ends here", "the last checks failed", "the journal ends here")
 _REPLAY_SECONDS = 400  # of a burst of half a million lines, with other trials beside it
 
 
@@ -123,6 +125,7 @@ def _judge_diag(outcome: Outcome, fault: Fault, run: Running, index: int, *, bro
         if mark in text:
             outcome.wrong.append("a bug of diag: " + text[max(0, text.find(mark) - 300):][:900])
             break
+    broken = broken or any(words in text for words in _GAVE_UP)
     with contextlib.suppress(FileNotFoundError):
         said = place.run_dir() / "findings.jsonl"
         changes = [json.loads(line) for line in said.read_text().splitlines()] if said.exists() else []
