@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tests.harm.judge import Outcome
     from tests.harm.trial import Running
 
-__all__ = ["Fault", "Undo", "missing", "send", "sidecars"]
+__all__ = ["Fault", "Undo", "may_mount", "missing", "send", "sidecars"]
 
 Undo = Callable[[], None]
 
@@ -58,14 +60,17 @@ def missing(fault: Fault) -> str:
     """Why it cannot be done on this machine; empty where it can."""
     for need in fault.needs:
         if need == "root":
-            if os.getuid():
-                return "needs root"
+            if os.getuid() or not may_mount():
+                return "needs root that may mount"
+        elif need == "lab":
+            if why := _lab_lacks():
+                return why
         elif need == "loop":
             if not Path("/dev/loop-control").exists():
                 return "needs loop devices"
-        elif need == "shm":
-            if not Path("/dev/shm").is_dir():
-                return "needs /dev/shm"
+        elif need == "pids":
+            if not Path("/proc/sys/kernel/ns_last_pid").exists():
+                return "needs a kernel that lets the next pid be chosen (ns_last_pid)"
         elif need == "memcg":
             if not memory_controllers():
                 return "needs a memory cgroup (v1, or v2 with the controller given to our own)"
@@ -74,10 +79,27 @@ def missing(fault: Fault) -> str:
     return ""
 
 
+@functools.cache
+def may_mount() -> bool:
+    """Whether a mount namespace can be had: not in every container, though its user is root."""
+    try:
+        words = ["unshare", "--mount", "--propagation", "slave", "--", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+        return os.getuid() == 0 and subprocess.run(words, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@functools.cache
+def _lab_lacks() -> str:
+    from tests.netlab import why_not
+
+    return why_not("tc", "nft") or ""
+
+
 def memory_controllers() -> list[Path]:
     """Directories in which a memory cgroup can be made."""
     found = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
             top = Path("/sys/fs/cgroup", controllers)

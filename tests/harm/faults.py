@@ -7,7 +7,7 @@ from tests.harm.strikes import clients, disk, nodes, output, processes, world
 
 __all__ = ["FAULTS"]
 
-_LAB = ("root", "unshare", "nsenter", "ip", "nft", "tc")
+_LAB = ("root", "lab")
 
 _ALL: tuple[Fault, ...] = (
     Fault("none", "nothing is done", world.nothing),
@@ -30,7 +30,7 @@ _ALL: tuple[Fault, ...] = (
     Fault("sidecar-oom", "the kernel's OOM killer takes a sidecar, in a cgroup of its own", processes.sidecar_out_of_memory,
           needs=("root", "memcg"), seconds=3.0),
     Fault("pid-reused", "a rank ends and another process gets its pid, with its sidecar stopped, killed or well",
-          processes.reuse_pid, prefix=processes.own_pids, job=("reuse",), needs=("root", "unshare"), seconds=4.0,
+          processes.reuse_pid, prefix=processes.own_pids, job=("reuse",), needs=("root", "pids"), seconds=4.0,
           check=processes.stranger_unharmed),
     Fault("diag-removed", "diag's package is removed or replaced under a running job", processes.remove_package,
           before=processes.own_copy),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tests.harm.fault import Fault, Undo
+from tests.harm.fault import Fault, Undo, may_mount
 from tests.harm.judge import Outcome, judge
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _one(run: Running, fault: Fault, diag: list[str], env: dict[str, str]) -> No
              sys.executable, str(JOB), str(results), *run.job_words]
     if fault.prefix is not None:
         words = [*fault.prefix(run.folder), *words]
-    if os.getuid() == 0:
+    if may_mount():
         words = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", _OWN_SHM, str(run.folder / "shm"), *words]
     run.places.append(Place(_start(run, fault, words, env, terminal), root, results, terminal))
 
