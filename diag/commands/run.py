@@ -145,6 +145,7 @@ class _Runner:
             return error.exit_code
         for outlet in outlets:
             outlet.lane.close_write()
+        threading.excepthook = self._thread_failed
         early = _EarlyOutput()
         self.relay = relay = Relay(outlets, on_output=early, report=self.say)
         relay.start()
@@ -185,6 +186,21 @@ class _Runner:
             self.say(f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"
                      + "".join(traceback.format_exception(error)[-3:]).rstrip())
             return None
+
+    def _thread_failed(self, failed: threading.ExceptHookArgs) -> None:
+        """A thread of diag ended by an error: in diag's own words, not as a traceback into the job's output."""
+        import traceback
+
+        from diag.errors import shortage
+
+        error = failed.exc_value
+        if error is None or failed.exc_type is SystemExit:
+            return
+        name = failed.thread.name if failed.thread is not None else "?"
+        lacking = shortage(error)
+        self.say(f"diag: its part {name!r} ends here: there are no more {lacking}; CMD is not touched" if lacking else
+                 f"diag: its part {name!r} ends here: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"
+                 + "".join(traceback.format_exception(error)[-3:]).rstrip())
 
     # -- before CMD ---------------------------------------------------------------------------------------
 
