@@ -80,8 +80,10 @@ def _judge_job(outcome: Outcome, fault: Fault, run: Running, index: int, code: i
         return
     with _opened(place.terminal if fault.lines == "terminal" and not broken else _kept(place.root)) as seen:
         for one in told:
-            line = rb"(?m)^rank %d attempt %d line (\d+)$" % (one["rank"], one["attempt"])
-            found = [int(number) for number in re.findall(line, seen)]
+            line = re.compile(rb"rank %d attempt %d line (\d+)\n" % (one["rank"], one["attempt"]))
+            # Not `^` in the pattern: a search for plain bytes is ten times as quick, and a flood has a gigabyte.
+            found = [int(match[1]) for match in line.finditer(seen)
+                     if seen[max(0, match.start() - 1):match.start()] in (b"", b"\n")]
             if found != list(range(one["lines"])):
                 outcome.wrong.append(f"rank {one['rank']}: {len(found)} of {one['lines']} lines, "
                                      f"in order: {found == sorted(found)}")
@@ -96,7 +98,9 @@ def _judge_mass(outcome: Outcome, fault: Fault, seen: bytes | mmap.mmap) -> None
         wanted, line = int(float(fault.job[1]) * 1e6 * float(fault.job[2]) / piece) * 16, FLOOD_LINE
     else:
         return
-    count = sum(1 for _ in re.finditer(re.escape(line), seen))
+    count, at = 0, seen.find(line)
+    while at >= 0:
+        count, at = count + 1, seen.find(line, at + len(line))
     if count != wanted:
         outcome.wrong.append(f"{count} of {wanted} lines of the burst came through")
 
