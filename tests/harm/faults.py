@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.harm.fault import Fault
 from tests.harm.strikes import clients, disk, nodes, output, processes, world
 
 __all__ = ["FAULTS"]
 
+_MANY = int(os.environ.get("HARM_RANKS", "64"))  # a sidecar each: 17 MB and a third of a second of a core to start
 _LAB = ("root", "lab")
 
 _ALL: tuple[Fault, ...] = (
@@ -75,7 +78,7 @@ _ALL: tuple[Fault, ...] = (
     Fault("log-flood", "200 MB a second for 4 s; then the same without diag, to compare", world.nothing,
           job=("flood", "200", "4"), seconds=8.0, gap=60.0, check=output.flood_ratio),
     Fault("rank-churn", "ranks that end and come again", processes.kill_one, job=("churn",)),
-    Fault("many-ranks", "64 ranks at once", output.wait_for_all, ranks=64, job=("every", "0.5", "light"), seconds=20.0, gap=4.0,
+    Fault("many-ranks", f"{_MANY} ranks at once", output.wait_for_all, ranks=_MANY, job=("every", "0.5", "light"), seconds=20.0, gap=4.0,
           env={"DIAG_STACK_SECONDS": "5"}, check=output.all_ranks_seen),
     Fault("reader-gone", "`diag run ... | head -1`", output.close_reader, output="pipe", lines="kept"),
     Fault("terminal-gone", "the terminal is closed under diag run (SIGHUP)", output.close_terminal, output="terminal",

@@ -11,7 +11,7 @@ from tests.harm.faults import FAULTS
 from tests.harm.trial import apart
 
 SHORT = ("all-killed", "hub-no-files", "hub-no-processes", "pid-reused", "diag-removed", "disk-full", "disk-frozen",
-         "output-rotated", "clocks-apart", "pyspy-garbage", "reader-gone", "nodes-partitioned", "job-hub-killed")
+         "output-rotated", "clocks-apart", "pyspy-garbage", "nodes-partitioned", "job-hub-killed")
 
 
 @pytest.mark.live
