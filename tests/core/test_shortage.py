@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from diag.sidecars import SidecarPool
 from diag.sources.nvml import NvmlReader, NvmlUnavailable
 from diag.watches.together import NodeWatches
 
+ROOT = Path(__file__).parents[2]
 NO_THREAD = RuntimeError("can't start new thread")  # Python 3.8 to 3.14
 
 
@@ -120,3 +122,22 @@ def test_helper_of_nvml_that_cannot_be_started_is_gpus_not_checked(monkeypatch: 
 
     with pytest.raises(NvmlUnavailable, match="cannot be started"):
         NvmlReader().latest()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("tasks", [2, 3, 5, 7, 9])
+def test_command_ends_as_alone_where_a_limit_leaves_room_for_it_and_not_for_diag(tasks: int, tmp_path: Path) -> None:
+    if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
+        pytest.skip("gives the command a user of its own, whose processes are counted alone: needs root, setpriv, prlimit")
+    tmp_path.chmod(0o777)
+    caps = "+dac_override,+dac_read_search"  # of an interpreter in root's home; no limit is lifted by these
+    uid = str(60_000 + os.getpid() % 4_000)
+    words = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", f"--inh-caps=-all,{caps}", f"--ambient-caps={caps}",
+             "--", "prlimit", f"--nproc={tasks}:{tasks}", sys.executable, "-m", "diag", "run", "--no-http", "--run-root",
+             str(tmp_path / "runs"), "--", "sh", "-c", "echo out; exec sh -c 'exit 3'"]
+
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+                          env={**os.environ, "HOME": str(tmp_path)})
+
+    assert (done.returncode, done.stdout.splitlines()[:1]) == (3, ["out"]), done.stderr
+    assert "Traceback" not in done.stderr
