@@ -145,10 +145,10 @@ class Running:
         for place in self.places:
             self.until((place.results / "ended").exists)
 
-    def until_sidecars(self) -> None:
+    def until_sidecars(self, seconds: float = 30.0) -> None:
         from tests.harm.fault import sidecars
 
-        self.until(lambda: len(sidecars(self)) >= self.ranks)
+        self.until(lambda: len(sidecars(self)) >= self.ranks, seconds)
 
     def close(self) -> None:
         for each in self._kept:

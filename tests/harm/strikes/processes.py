@@ -216,7 +216,8 @@ def own_pids(folder: Path) -> tuple[str, ...]:
 
 def reuse_pid(run: Running, chance: random.Random) -> str:
     """The rank that ends does so while its sidecar is stopped, killed or well, and a stranger gets its pid."""
-    run.until_sidecars()
+    with contextlib.suppress(TimeoutError):  # the other ranks may have ended by now; this one waits to be told
+        run.until_sidecars(5.0)
     how = chance.choice(["stopped", "killed", "well", "killed after"])
     found = sidecars(run)
     if how == "stopped":
