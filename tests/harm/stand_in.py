@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -37,12 +38,16 @@ def kill_one(found: list[psutil.Process]) -> None:
 
 
 def later(work: Callable[[list[psutil.Process]], None]) -> None:
-    """Once the job has ranks."""
+    """Once all ranks of the job print."""
+    root = Path(sys.argv[sys.argv.index("--run-root") + 1])
     end = time.monotonic() + _STARTED_SECONDS
-    while not (found := ranks()) and time.monotonic() < end:
+    while time.monotonic() < end:
+        text = b"".join(path.read_bytes() for path in root.glob("*/output.log"))
+        found = ranks()
+        if found and all(b"rank %d attempt 0 line 1\n" % number in text for number in range(len(found))):
+            work(found)
+            return
         time.sleep(0.02)
-    time.sleep(0.3)  # into its lines
-    work(found)
 
 
 if __name__ == "__main__":

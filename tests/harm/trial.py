@@ -111,13 +111,12 @@ class Running:
         return place.found
 
     def job_processes(self) -> set[int]:
-        job = str(JOB)
-        found = set()
-        for process in self.hub().children(recursive=True):
+        """CMD and all below it: one of them may be in the midst of exec, and show no command line."""
+        for process in self.hub().children():
             with contextlib.suppress(psutil.Error):
-                if job in process.cmdline():
-                    found.add(process.pid)
-        return found
+                if str(JOB) in process.cmdline():
+                    return {process.pid, *(child.pid for child in process.children(recursive=True))}
+        return set()
 
     def address(self) -> tuple[str, int]:
         url = self.until(lambda: json.loads((self.run_dir() / "run.json").read_text()).get("url"))

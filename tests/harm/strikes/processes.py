@@ -32,7 +32,9 @@ def kill_everything(run: Running, chance: random.Random) -> str:
     """The hub, its signal witness, sidecars and what they started, at one moment; the job lives on."""
     hub = run.hub()
     job = run.job_processes()
-    found = [process for process in hub.children(recursive=True) if process.pid not in job]
+    if not job:
+        return "too late: the job has ended"
+    found = [process for process in hub.children(recursive=True) if process.pid not in job | run.job_processes()]
     for process in (hub, *found):
         send(process, signal.SIGSTOP)  # none of them sees another die
     chance.shuffle(found)
