@@ -18,6 +18,7 @@ from tests.harm.faults import FAULTS
 from tests.harm.judge import Outcome, judge
 from tests.harm.trial import Place, Running, apart
 
+pytestmark = pytest.mark.xdist_group("harm-judge")  # one trial for all of them
 STAND_IN = str(Path(__file__).parent / "stand_in.py")
 
 
