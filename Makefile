@@ -104,8 +104,10 @@ matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as
 	$(PYTEST) -m matrix tests/matrix -n $(WORKERS)
 
 # Longer runs of what `make test-hardening` does in short; each writes its table or pictures into build/.
+# Goes on where it was cut off; rm build/harm.jsonl begins anew.
 harm: $(VENV)/.job ## hundreds of faults done to diag itself at random moments of a job, by seed, as a table
-	$(BIN)/python -m tests.harm --workers $(WORKERS) --seeds 20
+	@mkdir -p build
+	$(BIN)/python -m tests.harm --workers $(WORKERS) --seeds 20 --results build/harm.jsonl --resume --keep build/harm
 
 fuzz: $(VENV)/.diag ## hostile input for every reader, and for the HTTP API, for half an hour
 	$(BIN)/python -m tests.fuzz --seconds 1800

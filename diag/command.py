@@ -148,6 +148,45 @@ def start(
     return Command(pid, argv)
 
 
+def run_alone(argv: Sequence[str], sigmask: Iterable[int] | None) -> NoReturn:
+    """Become CMD, as if diag had not been asked: where there is no thread or process left to watch it with. `sigmask`: see
+    `start`; None where it was not changed.
+
+    Raises CommandError where CMD cannot be run.
+    """
+    path = _find(argv[0], os.environ)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # see _spawn
+        signal.signal(number, signal.SIG_DFL)
+    if sigmask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, sigmask)
+    try:
+        try:
+            os.execv(path, list(argv))
+        except OSError as error:
+            if error.errno == errno.ENOEXEC and _is_text(path):
+                os.execv("/bin/sh", ["sh", path, *argv[1:]])
+            raise
+    except OSError as error:
+        raise CommandNotExecutable(_not_executable(path, (error.strerror or str(error)).lower())) from error
+
+
+def can_start_threads(count: int) -> bool:
+    """Whether so many more threads (or processes: one limit counts both) can live at once, now."""
+    over, threads = threading.Event(), []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=over.wait, name="probe", daemon=True)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    return True
+
+
 def _spawn(
     argv: Sequence[str],
     env: Mapping[str, str],

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["Busy", "DiagError", "OtherJob"]
+import errno
+
+__all__ = ["Busy", "DiagError", "OtherJob", "shortage"]
+
+_LACKING = {
+    errno.ENOMEM: "memory", errno.EMFILE: "file descriptors (ulimit -n)", errno.ENFILE: "file descriptors of the machine",
+    errno.EAGAIN: "processes (ulimit -u, pids.max)", errno.ENOSPC: "disk space", errno.EDQUOT: "disk space of this user",
+}
 
 
 class DiagError(Exception):
@@ -20,3 +27,16 @@ class Busy(DiagError):
 
 class OtherJob(DiagError):
     """A node of another job, which has the same token, reported to this one's hub."""
+
+
+def shortage(error: BaseException) -> str:
+    """What this user or machine has no more of, when that is all that went wrong; empty for every other error.
+
+    >>> shortage(OSError(errno.EMFILE, "Too many open files")), shortage(ValueError("no"))
+    ('file descriptors (ulimit -n)', '')
+    """
+    if isinstance(error, MemoryError):
+        return "memory"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "threads (ulimit -u, pids.max)"
+    return _LACKING.get(error.errno or 0, "") if isinstance(error, OSError) else ""

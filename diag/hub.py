@@ -29,6 +29,7 @@ from diag.dumping import DumpTaker
 from diag.engine import CHECK_SECONDS, Engine
 from diag.finder import Found, RankFinder
 from diag.flame import FlameRecorder
+from diag.intake import Intake
 from diag.launchers import redacted
 from diag.launchers.job_name import job_name
 from diag.memory_peek import watchers
@@ -43,7 +44,6 @@ from diag.sources import digest as digest_source
 from diag.sources import exits
 from diag.sources import run as run_source
 from diag.sources.output import SOURCE as OUTPUT_SOURCE
-from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
 from diag.sources.tree import Processes
 from diag.watches.ras import RasWatch
@@ -129,7 +129,7 @@ class Hub(HubAmongNodes):
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
-        self._assemblers: dict[str, LineAssembler] = {}
+        self._intake = Intake(lambda payload: self._put_lines(payload, None), self._left_out)
         self._files = RankFiles(self._put_lines, self._lost_file)
         self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
         self._next: dict[str, float] = {}
@@ -156,18 +156,20 @@ class Hub(HubAmongNodes):
 
     def take_output(self, stream: str, data: bytes, offset: int = 0) -> None:
         """A chunk of what CMD printed, from the relay's thread."""
-        lines = self._assemblers.setdefault(stream, LineAssembler(stream))
-        self._put_lines(lines.feed(data), None)
+        self._intake.take(stream, data)
 
     def end_output(self) -> None:
         """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their ends."""
-        for lines in list(self._assemblers.values()):
-            self._put_lines(lines.feed(b"", final=True), None)
+        self._intake.end()
         self._files.read_rest()
 
     def _put_lines(self, payload: dict[str, Any] | None, rank: int | None) -> None:
         if payload is not None:
             self.put(Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time()))
+
+    def _left_out(self, lines: int) -> None:
+        self.put(run_source.failed("output", f"{lines:,} lines were left unread: the job printed them faster than diag reads",
+                                   "if they matter, read them in the run directory's output.log", host=self.host))
 
     def _lost_file(self, path: Path, error: OSError) -> None:
         self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
@@ -229,6 +231,7 @@ class Hub(HubAmongNodes):
                     changes += self._feed(record)
             changes += self.engine.advance(self._clock())
             self.counters.log_lines_total = self.engine.job.log_lines
+            self.counters.log_lines_dropped_total = self._intake.dropped_lines
             alone: set[tuple[object, ...]] = {
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.alone.items()
             }
@@ -247,7 +250,9 @@ class Hub(HubAmongNodes):
         if self._journal is not None:
             self._note_journal(self._journal.write(stamped))
             self.counters.journal_bytes_total = self._journal.bytes_total
-        return self.engine.feed(stamped)
+        changes = self.engine.feed(stamped)
+        self._intake.fed(record.payload)
+        return changes
 
     def _note_journal(self, problem: str | None) -> None:
         if problem is not None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from diag.model import Payload
+from diag.runs import is_alive
 from diag.sources import faulthandler, pyspy, remote_stack
 
 __all__ = ["RankStacks"]
@@ -21,11 +23,13 @@ class RankStacks:
 
     def __init__(  # noqa: PLR0917 - one caller, the sidecar
         self, pid: int, run_dir: Path | None, signal: int, record: Callable[..., None], erred: Callable[[str, str], None],
-        gone: threading.Event,
+        gone: threading.Event, *, start_ticks: int = 0,
     ) -> None:
+        """`start_ticks`, when known, tells a process that was given the rank's pid from the rank: it is not looked at."""
         self.memory = remote_stack.RemoteStacks()
         self.pyspy = pyspy.PySpy()
         self._pid, self._run_dir, self._signal = pid, run_dir, signal
+        self._start_ticks = start_ticks
         self._record, self._erred, self._gone = record, erred, gone
         self._misses = 0
         self._signalled_at = -1e9
@@ -35,7 +39,11 @@ class RankStacks:
         """From the process's memory; by py-spy, where that fails; by the rank's own faulthandler, where neither may look.
         Returns which of them gave a stack, and, where none did, why."""
         began = time.monotonic()
+        if not self._is_rank():
+            return "", "the process is gone"
         payload = self.memory.dump(self._pid, deadline / 2)
+        if not self._is_rank():  # ended meanwhile: what was read may be another's
+            return "", "the process is gone"
         if "failed" not in payload:
             self._misses = 0
             self._record(remote_stack.SOURCE, payload, time.monotonic() - began)
@@ -51,14 +59,15 @@ class RankStacks:
         again = time.monotonic()
         payload = self.pyspy.dump(self._pid, max(0.05, began + deadline - again))
         why = payload.get("failed")
-        if why is None:
+        if why is None and self._is_rank():
             self._misses = 0
             self._record(pyspy.SOURCE, payload, time.monotonic() - again)
             return pyspy.SOURCE, ""
+        why = why or "gone"
         self._erred(pyspy.SOURCE, why)
         self._misses += 1
         reason = ": ".join(filter(None, pyspy.explain(payload)))
-        if why == "gone" or self._gone.is_set():
+        if why == "gone" or self._gone.is_set() or not self._is_rank():
             return "", "the process is gone"
         if why not in ("denied", "not_found") and self._misses < _MISSES_TOLD:
             return "", reason  # torn, or the machine is busy: the next sample is soon
@@ -67,6 +76,15 @@ class RankStacks:
             return "", reason
         self._signalled_at = began
         return (faulthandler.SOURCE, "") if self._by_signal(self._pid, None, deadline) else ("", reason)
+
+    def native(self, deadline: float) -> Payload:
+        """By py-spy, which stops the rank meanwhile."""
+        if not self._is_rank():
+            return {"pid": self._pid, "failed": "gone", "stderr": ""}
+        return self.pyspy.dump(self._pid, deadline, native=True)
+
+    def _is_rank(self) -> bool:
+        return is_alive(self._pid, self._start_ticks)
 
     def _by_signal(self, pid: int, parent: int | None, deadline: float) -> bool:
         """The in-rank hook's faulthandler, where ptrace is denied."""
@@ -82,6 +100,8 @@ class RankStacks:
 
     def children(self, children: Sequence[tuple[int, str]], most: int, until: float) -> int:
         """Stacks of Python children, DataLoader workers first. Returns how many were not reached in time."""
+        if not self._is_rank():
+            return 0  # whose children these were
         wanted = sorted(children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
         for index, (pid, _) in enumerate(wanted[:most]):
             now = time.monotonic()

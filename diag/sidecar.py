@@ -21,6 +21,7 @@ from diag.memory_peek import MemoryPeek
 from diag.probes import Probe, Probes
 from diag.rank_rdma import RankRdma
 from diag.rank_stacks import RankStacks
+from diag.runs import is_alive
 from diag.sources import cgroup, exits, flight_recorder, proc, shm
 from diag.sources.versions import versions
 
@@ -57,7 +58,8 @@ class Sidecar:
         self._closer = False
         self._dumps = 0
         self._gone = threading.Event()
-        self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone)
+        self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone,
+                                 start_ticks=self.start_ticks)
         self.rdma = RankRdma(self.pid, self.start_ticks, self.record, self._gone)
         self._failing: dict[str, str] = {}
         self._recorder_stuck = False
@@ -73,10 +75,18 @@ class Sidecar:
 
     # -- threads ------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """False when there is nothing to watch: started anew beside a rank that has ended, whose pid may be another's by now."""
+        if not is_alive(self.pid, self.start_ticks):
+            payload = exits.ExitWatch(self.pid, self.start_ticks).wait(0)
+            if payload is not None:
+                self.record(exits.SOURCE, payload)
+                self._gone.set()
+                return False
         for work in (self._watch_exit, self._sample_proc, self._sample_stacks, self._sample_collectives,
                      self._sample_rdma, self._peek_at_memory):
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
+        return True
 
     def command(self, order: dict[str, Any]) -> None:
         """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the others
@@ -371,7 +381,7 @@ class Sidecar:
     def _native(self, name: str, until: float) -> None:
         """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
         began = time.monotonic()
-        payload = self.stacks.pyspy.dump(self.pid, max(0.05, until - began), native=True)
+        payload = self.stacks.native(max(0.05, until - began))
         self._send({"dumped": name, "rank": self.rank, "native": payload, "seconds": round(time.monotonic() - began, 4)})
 
 
@@ -411,7 +421,8 @@ def main(argv: list[str]) -> int:
             os._exit(0)  # the hub is gone, and so is our purpose
 
     sidecar = Sidecar(json.loads(argv[0]), send)
-    sidecar.start()
+    if not sidecar.start():
+        os._exit(0)
     for line in sys.stdin.buffer:
         try:
             sidecar.command(json.loads(line))

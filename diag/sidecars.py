@@ -96,8 +96,13 @@ class SidecarPool:
                               "raise the limits of processes and memory"))
             return
         sidecar = _Sidecar(place, process)
+        try:
+            threading.Thread(target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._end(sidecar)
+            self._put(_failed(place, "sidecar", f"cannot be listened to: {error}", "raise the limits of processes and memory"))
+            return
         self._sidecars[place.rank] = sidecar
-        threading.Thread(target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True).start()
 
     def _spawn(self, place: Placement) -> subprocess.Popen[bytes]:
         settings = self._settings

@@ -113,12 +113,17 @@ class Prepared:
 def prepare() -> Prepared:
     """Block the signals and fork the witness. Call it first in main, before threads and large imports (it stays small so).
 
-    Threads inherit the mask. So do child processes: a sidecar must set its own mask when it starts.
+    Raises OSError where there is no process or descriptor left; the mask is then as it was. Threads inherit the mask. So do child
+    processes: a sidecar must set its own mask when it starts.
     """
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED))
-    ask_r, ask_w = os.pipe()
-    answer_r, answer_w = os.pipe()
-    pid = os.fork()
+    try:
+        ask_r, ask_w = os.pipe()
+        answer_r, answer_w = os.pipe()
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
     if pid == 0:
         _be_witness(ask_r, answer_w)
     os.close(ask_r)

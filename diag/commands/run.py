@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -63,6 +63,10 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
                         "directory: DIR/JOB-NODE.json")
 
 
+# What diag cannot do without: the relay's three, that of the signals; and CMD, which the same limit counts.
+_LEAST_THREADS = 5
+
+
 def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not words:
@@ -73,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
     from diag import signals
 
     held = commands.hold_closed_stdio()
-    prepared = signals.prepare()  # before threads and large imports
+    try:
+        prepared = signals.prepare()  # before threads and large imports
+    except OSError as error:
+        return _run_alone(words, f"{error.strerror}", None)
     try:
         from diag.settings import load
 
@@ -125,6 +132,9 @@ class _Runner:
         from diag.relay import Relay
         from diag.settings import unread_variables
 
+        if not commands.can_start_threads(_LEAST_THREADS):
+            self.prepared.witness.close()
+            return _run_alone(self.words, "there are no more threads (ulimit -u, pids.max)", self.prepared.mask)
         self.notes += [f"diag: {line}" for line in unread_variables(os.environ)]
         run_dir = self._make_run_dir()
         outlets = self._open_outlets(run_dir)
@@ -145,6 +155,7 @@ class _Runner:
             return error.exit_code
         for outlet in outlets:
             outlet.lane.close_write()
+        threading.excepthook = self._thread_failed
         early = _EarlyOutput()
         self.relay = relay = Relay(outlets, on_output=early, report=self.say)
         relay.start()
@@ -174,9 +185,32 @@ class _Runner:
         except Exception as error:
             import traceback
 
+            from diag.errors import shortage
+
+            if lacking := shortage(error):
+                self.say(f"diag: {what}: there are no more {lacking}; CMD is not touched")
+                return None
+            if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "diag":
+                self.say(f"diag: {what}: diag was removed or replaced while it ran ({error}); CMD is not touched")
+                return None
             self.say(f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"
                      + "".join(traceback.format_exception(error)[-3:]).rstrip())
             return None
+
+    def _thread_failed(self, failed: threading.ExceptHookArgs) -> None:
+        """A thread of diag ended by an error: in diag's own words, not as a traceback into the job's output."""
+        import traceback
+
+        from diag.errors import shortage
+
+        error = failed.exc_value
+        if error is None or failed.exc_type is SystemExit:
+            return
+        name = failed.thread.name if failed.thread is not None else "?"
+        lacking = shortage(error)
+        self.say(f"diag: its part {name!r} ends here: there are no more {lacking}; CMD is not touched" if lacking else
+                 f"diag: its part {name!r} ends here: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"
+                 + "".join(traceback.format_exception(error)[-3:]).rstrip())
 
     # -- before CMD ---------------------------------------------------------------------------------------
 
@@ -322,6 +356,18 @@ class _EarlyOutput:
             for chunk in self._kept:
                 self._take(*chunk)
             self._kept.clear()
+
+
+def _run_alone(words: list[str], why: str, mask: Iterable[int] | None) -> int:
+    """CMD in diag's own place: it is what matters, and it can do without us. Returns only where CMD cannot be run."""
+    from diag import command as commands
+
+    print(f"diag: {why}; CMD runs unwatched", file=sys.stderr, flush=True)
+    try:
+        commands.run_alone(words, mask)
+    except commands.CommandError as error:
+        print(f"diag: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def _interrupted(hub: Hub | None, number: int) -> None:

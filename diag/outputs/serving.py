@@ -69,6 +69,7 @@ class Serving:
             self._say(f"diag: a token of {len(hub.token)} characters can be guessed by whoever reaches this hub: one of "
                       "`openssl rand -hex 16` cannot")
         from diag.discovery import reachable_host
+        from diag.errors import shortage
 
         problem: Exception | None = None
         for port in ports:
@@ -79,6 +80,11 @@ class Serving:
             except PortTaken as error:
                 problem = error
             except CannotServe as error:
+                problem = error
+                break
+            except (OSError, RuntimeError) as error:
+                if not shortage(error):
+                    raise
                 problem = error
                 break
             except ImportError as error:  # a broken installation of fastapi or uvicorn: findings go on without a page

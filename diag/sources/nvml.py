@@ -136,16 +136,20 @@ class NvmlReader:
         # Not from the current directory: the job's may hold a module of any name.
         home = os.fspath(Path(__file__).resolve().parents[2])
         path = self._environ.get("PYTHONPATH")
-        self._helper = subprocess.Popen(
-            [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds if self._failures < 2 else 0.0)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",
-            env={**self._environ, "PYTHONPATH": f"{home}:{path}" if path else home},
-            start_new_session=True,  # the terminal's Ctrl-C is not for it
-        )
+        try:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds if self._failures < 2 else 0.0)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                env={**self._environ, "PYTHONPATH": f"{home}:{path}" if path else home},
+                start_new_session=True,  # the terminal's Ctrl-C is not for it
+            )
+        except OSError as error:  # no process or no descriptor left
+            raise self._give_up(f"the helper that asks NVML cannot be started: {error.strerror}",
+                                "raise the limits of processes and files (ulimit -u, ulimit -n)") from None
         self._buffer = b""
         self._ready = None
         self._started = time.monotonic()

@@ -39,6 +39,8 @@ _LAST_PLAIN_LINES = 20  # of a run of lines that tell nothing: what stood before
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 # One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is counted.
 MAX_LINES_PER_RECORD = 2000
+# A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight ranks.
+_REST_BYTES = 4 << 20
 
 
 class LineAssembler:
@@ -176,7 +178,13 @@ class FileFollower:
         return self._lines.feed(data)
 
     def read_rest(self) -> Iterator[dict[str, Any]]:
-        """All that is left, its unfinished last line too: nobody writes any more."""
+        """All that is left, its unfinished last line too: nobody writes any more. Of more than a moment's reading, its end."""
+        size = self._file.seek(0, 2)
+        if size - self._offset > _REST_BYTES:
+            self._offset = size - _REST_BYTES
+            self._lines = LineAssembler(self._lines.stream)
+            self._file.seek(self._offset)
+            self._offset += len(self._file.readline(MAX_LINE_CHARS))  # it begins within a line
         while True:
             before = self._offset
             payload = self.read_new()

@@ -118,9 +118,14 @@ class CheckpointWatch:
 
     def _look(self, patience: float) -> None:
         if self._looking is None or not self._looking.is_alive():
-            self._looking = threading.Thread(target=self._look_now, name="checkpoints-look", daemon=True)
+            looking = threading.Thread(target=self._look_now, name="checkpoints-look", daemon=True)
             began = self._look_began = time.monotonic()
-            self._looking.start()
+            try:
+                looking.start()
+            except RuntimeError as error:
+                self._failed("checkpoints", f"cannot be looked at: {error}", "raise the limit of threads (ulimit -u, pids.max)")
+                return
+            self._looking = looking
             self._looking.join(patience)
             if not self._looking.is_alive():
                 self._sampled(checkpoint.SOURCE, time.monotonic() - began)

@@ -113,9 +113,14 @@ class KernelWatch:
                 host=self._host,
             ))
             return
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, args=(fd,), name="kernel-log", daemon=True)
-        self._thread.start()
+        try:
+            self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            thread = threading.Thread(target=self._run, args=(fd,), name="kernel-log", daemon=True)
+            thread.start()
+        except BaseException:
+            os.close(fd)
+            raise
+        self._thread = thread
 
     def stop(self) -> None:
         """What the kernel has said until now is put before this returns."""

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from diag.engine import Engine
+from diag.errors import shortage
 from diag.model import Record
+from diag.sources import run as run_source
 from diag.watches.checkpoints import CheckpointWatch, JobView
 from diag.watches.estimate import estimate_watched
 from diag.watches.kernel import KernelWatch
@@ -41,15 +43,25 @@ class NodeWatches:
 
     def start(self, argv: Sequence[str], pid: int) -> None:
         """The job's root process is `pid`, its command `argv`."""
-        self._gpus.start()
-        self._networks.start()
-        self._kernel.start()
-        self._checkpoints.start()
-        estimate_watched(argv, pid, self._put, self._host)
+        self._begin("gpu", self._gpus.start)
+        self._begin("interfaces", self._networks.start)
+        self._begin("kernel log", self._kernel.start)
+        self._begin("checkpoints", self._checkpoints.start)
+        self._begin("estimate", lambda: estimate_watched(argv, pid, self._put, self._host))
 
     def first_rank(self, pid: int) -> None:
         """Its own command line tells more than the launcher's."""
-        estimate_watched(None, pid, self._put, self._host)
+        self._begin("estimate", lambda: estimate_watched(None, pid, self._put, self._host))
+
+    def _begin(self, source: str, start: Callable[[], object]) -> None:
+        """Where there is no thread or file left for one of them, the others go on."""
+        try:
+            start()
+        except (OSError, RuntimeError) as error:
+            if not (lacking := shortage(error)):
+                raise
+            self._put(run_source.failed(source, f"cannot be watched: there are no more {lacking}", "raise the limit",
+                                        host=self._host))
 
     def read_soon(self) -> None:
         """For a dump: what changes slowly is due now. Does not wait."""

@@ -20,6 +20,7 @@ import pytest
 
 from diag.model import Placement, Record
 from diag.observations import HostMemory, StackSample
+from diag.rank_stacks import RankStacks
 from diag.settings import load
 from diag.sidecar import Sidecar as Inner
 from diag.sidecars import SidecarPool
@@ -543,3 +544,30 @@ def test_dump_of_no_ranks_is_done_at_once(pool: tuple[SidecarPool, queue.SimpleQ
     wait = pool[0].dump("d", 5.0)
 
     assert wait.done.is_set() and wait.answers == {}
+
+
+def test_sidecar_beside_a_pid_that_is_anothers_by_now_tells_that_the_rank_is_gone_and_looks_at_nothing(
+    rank: subprocess.Popen[bytes],
+) -> None:
+    task = {"rank": 3, "pid": rank.pid, "start_ticks": ticks(rank.pid) - 1, "run_dir": None, "stack_signal": 0,
+            "stack_seconds": 0.5, "close_stack_seconds": 0.5, "proc_seconds": 0.2, "node_seconds": 0.5}
+
+    done = subprocess.run([sys.executable, "-m", "diag.sidecar", json.dumps(task)], stdin=subprocess.PIPE, capture_output=True,
+                          cwd=ROOT, timeout=30, check=True)
+
+    sent = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [message["source"] for message in sent] == ["exits"]
+    assert sent[0]["payload"]["how"] == "gone before it was watched"
+
+
+def test_stacks_of_a_process_that_was_given_the_ranks_pid_are_not_read(rank: subprocess.Popen[bytes]) -> None:
+    said: list[Any] = []
+
+    def stacks(start_ticks: int) -> RankStacks:
+        return RankStacks(rank.pid, None, 0, lambda *record: said.append(record), lambda *error: None, threading.Event(),
+                          start_ticks=start_ticks)
+
+    assert stacks(ticks(rank.pid)).main(5.0, urgent=True)[1] == "" and len(said) == 1
+    stranger = stacks(ticks(rank.pid) - 1)
+    assert stranger.main(5.0, urgent=True) == ("", "the process is gone")
+    assert stranger.native(5.0)["failed"] == "gone" and len(said) == 1

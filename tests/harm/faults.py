@@ -1,322 +1,101 @@
-"""What is done to diag: each fault takes a running trial and a seeded random source, and says in words what it did."""
+"""All faults, by name. What they do is in `strikes`."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import resource
-import shutil
-import signal
-import socket
-import subprocess
-import sysconfig
-import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import psutil
-
-if TYPE_CHECKING:
-    from tests.harm.trial import Running
-
-__all__ = ["FAULTS", "Fault"]
-
-_HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`harms_hub`: diag run itself ends or its output is lost, so that only the job's own word and the kept output count.
-    `job`: more words for the job. `before` makes the surroundings (environment, run root) and is undone by what it returns."""
-
-    name: str
-    about: str
-    strike: Callable[[Running, random.Random], str]
-    harms_hub: bool = False
-    no_journal: bool = False
-    job: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    before: Callable[[Path, dict[str, str]], Callable[[], None]] | None = None
-    needs_root: bool = False
-
-
-# --- processes -------------------------------------------------------------------------------------------------
-
-
-def _sidecars(run: Running) -> list[psutil.Process]:
-    found = []
-    for process in run.hub().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "diag.sidecar" in process.cmdline():
-                found.append(process)
-    return found
-
-
-def _send(process: psutil.Process, number: int) -> str:
-    with contextlib.suppress(psutil.Error):
-        process.send_signal(number)
-    return f"{signal.Signals(number).name} to {process.pid}"
-
-
-def _kill_one(run: Running, chance: random.Random) -> str:
-    found = _sidecars(run)
-    return _send(chance.choice(found), signal.SIGKILL) if found else "no sidecar yet"
-
-
-def _kill_all(run: Running, chance: random.Random) -> str:
-    return "; ".join(_send(process, signal.SIGKILL) for process in _sidecars(run))
-
-
-def _stop_some(run: Running, chance: random.Random) -> str:
-    return "; ".join(_send(process, signal.SIGSTOP) for process in _sidecars(run) if chance.random() < 0.7)
-
-
-def _stop_and_go(run: Running, chance: random.Random) -> str:
-    found, seconds = _sidecars(run), chance.uniform(0.2, 2.0)
-    for process in found:
-        _send(process, signal.SIGSTOP)
-    run.pause(seconds)
-    for process in found:
-        _send(process, signal.SIGCONT)
-    return f"sidecars stopped for {seconds:.1f} s"
-
-
-def _kill_hub(run: Running, chance: random.Random) -> str:
-    return _send(run.hub(), signal.SIGKILL)
-
-
-def _stop_hub(run: Running, chance: random.Random) -> str:
-    seconds = chance.uniform(0.2, 3.0)
-    hub = run.hub()
-    _send(hub, signal.SIGSTOP)
-    run.pause(seconds)
-    _send(hub, signal.SIGCONT)
-    return f"hub stopped for {seconds:.1f} s"
-
-
-def _stop_hub_over_end(run: Running, chance: random.Random) -> str:
-    hub = run.hub()
-    _send(hub, signal.SIGSTOP)
-    run.until_job_ended()
-    _send(hub, signal.SIGCONT)
-    return "hub stopped until the job had ended"
-
-
-def _hub_without_memory(run: Running, chance: random.Random) -> str:
-    hub = run.hub()
-    room = chance.randrange(0, 32 << 20)
-    size = hub.memory_info().vms + room
-    resource.prlimit(hub.pid, resource.RLIMIT_AS, (size, size))
-    return f"hub may take {room >> 20} MiB more"
-
-
-def _hub_without_files(run: Running, chance: random.Random) -> str:
-    hub = run.hub()
-    most = hub.num_fds() + chance.randrange(0, 3)
-    resource.prlimit(hub.pid, resource.RLIMIT_NOFILE, (most, most))
-    return f"hub may open {most} files"
-
-
-# --- disk ------------------------------------------------------------------------------------------------------
-
-
-def _small_disk(root: Path, env: dict[str, str]) -> Callable[[], None]:
-    root.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(root)], check=True)
-    return lambda: subprocess.run(["umount", "-l", str(root)], check=False) and None
-
-
-def _fill(run: Running, chance: random.Random) -> str:
-    left = chance.choice([0, 0, 4096, 65536])
-    free = shutil.disk_usage(run.root).free
-    with open(run.root / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
-        for _ in range((free - left) // 65536 + 2):
-            file.write(bytes(65536))
-    if left:
-        with contextlib.suppress(OSError):
-            os.truncate(run.root / "filler", max(0, (run.root / "filler").stat().st_size - left))
-    return f"disk of the run directory full to {left} bytes"
-
-
-def _read_only(run: Running, chance: random.Random) -> str:
-    done = subprocess.run(["mount", "-o", "remount,ro", str(run.root)], capture_output=True, text=True, check=False)
-    return "run directory read-only" if done.returncode == 0 else f"not remounted, files are open: {done.stderr.strip()}"
-
-
-def _remove(run: Running, chance: random.Random) -> str:
-    folder = run.run_dir()
-    for each in folder.rglob("*"):
-        if each.is_file() and not each.name.endswith(".log"):
-            each.unlink(missing_ok=True)
-    return "files of the run directory removed"
-
-
-# --- the world around ------------------------------------------------------------------------------------------
-
-
-def _clock(root: Path, env: dict[str, str]) -> Callable[[], None]:
-    undo = _library("clock.so", _CLOCK)(root, env)
-    offset = root.parent / "clock"
-    offset.write_bytes((0).to_bytes(8, "little", signed=True))
-    env |= {"LD_PRELOAD": str(root.parent / "lib/clock.so"), "CLOCK_OFFSET_FILE": str(offset)}
-    return undo
-
-
-def _jump(run: Running, chance: random.Random) -> str:
-    jumps = [chance.choice([-7200, 7200, -30 * 86400, 400 * 86400, 0, -1]) for _ in range(3)]
-    for jump in jumps:
-        with open(run.root.parent / "clock", "r+b") as file:
-            file.write(jump.to_bytes(8, "little", signed=True))
-        run.pause(0.7)
-    return f"clock by {', '.join(map(str, jumps))} s"
-
-
-def _library(name: str, source: str) -> Callable[[Path, dict[str, str]], Callable[[], None]]:
-    def before(root: Path, env: dict[str, str]) -> Callable[[], None]:
-        folder = root.parent / "lib"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "fake.c").write_text(source)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(folder / name), str(folder / "fake.c"), "-ldl"], check=True)
-        env["LD_LIBRARY_PATH"] = str(folder)
-        return lambda: None
-
-    return before
-
-
-def _nothing(run: Running, chance: random.Random) -> str:
-    run.pause(0.1)
-    return "as it is"
-
-
-# The wall clock alone, by an offset that is read anew at each call (libfaketime breaks the sleep of Python 3.11: EINVAL).
-_CLOCK = """#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/time.h>
-#include <time.h>
-static volatile long *offset;
-static int (*real)(clockid_t, struct timespec *);
-static void begin(void) {
-  if (real) return;
-  const char *name = getenv("CLOCK_OFFSET_FILE");
-  int fd = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
-  void *map = fd >= 0 ? mmap(0, sizeof(long), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-  if (map != MAP_FAILED) offset = map;
-  real = dlsym(RTLD_NEXT, "clock_gettime");
-}
-int clock_gettime(clockid_t id, struct timespec *at) {
-  begin();
-  int failed = real(id, at);
-  if (!failed && offset && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) at->tv_sec += *offset;
-  return failed;
-}
-time_t time(time_t *out) {
-  struct timespec at;
-  clock_gettime(CLOCK_REALTIME, &at);
-  if (out) *out = at.tv_sec;
-  return at.tv_sec;
-}
-int gettimeofday(struct timeval *restrict out, void *restrict zone) {
-  struct timespec at;
-  clock_gettime(CLOCK_REALTIME, &at);
-  out->tv_sec = at.tv_sec;
-  out->tv_usec = at.tv_nsec / 1000;
-  return 0;
-}
-"""
-_NVML_HANGS = """#include <unistd.h>
-int nvmlInitWithFlags(unsigned f) { for (;;) pause(); }
-int nvmlInit_v2(void) { for (;;) pause(); }
-int nvmlInit(void) { for (;;) pause(); }
-"""
-_NVML_CRASHES = """#include <stdlib.h>
-int nvmlInitWithFlags(unsigned f) { abort(); } int nvmlInit_v2(void) { abort(); } int nvmlInit(void) { abort(); }
-"""
-
-
-def _bad_pyspy(script: str) -> Callable[[Path, dict[str, str]], Callable[[], None]]:
-    """A Python environment beside ours whose py-spy is this script: diag takes the one beside its interpreter."""
-
-    def before(root: Path, env: dict[str, str]) -> Callable[[], None]:
-        folder = Path(tempfile.mkdtemp(prefix="venv", dir=root.parent))
-        import sys
-
-        base = Path(sys.base_prefix) / "bin" / Path(sys.executable).resolve().name
-        (folder / "bin").mkdir()
-        (folder / "bin/python").symlink_to(base)
-        (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
-        site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-        site.mkdir(parents=True)
-        (site / "beside.pth").write_text(f"{_HERE.parent.parent}\n{sysconfig.get_paths()['purelib']}\n")
-        (folder / "bin/py-spy").write_text(script)
-        (folder / "bin/py-spy").chmod(0o755)
-        env["HARM_PYTHON"] = str(folder / "bin/python")
-        return lambda: None
-
-    return before
-
-
-def _deaf_listeners(run: Running, chance: random.Random) -> str:
-    address = run.address()
-    count = chance.randrange(1, 40)
-    for _ in range(count):
-        listener = socket.create_connection(address, timeout=5)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        path = chance.choice([b"/events", b"/events", b"/state", b"/dump"])
-        listener.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        run.keep(listener)
-    return f"{count} listeners that never read"
-
-
-def _half_requests(run: Running, chance: random.Random) -> str:
-    address = run.address()
-    for _ in range(80):
-        talker = socket.create_connection(address, timeout=5)
-        with contextlib.suppress(OSError):
-            garbage = chance.randbytes(chance.randrange(1, 3000))
-            talker.sendall(garbage if chance.random() < 0.5 else b"GET /state HTTP/1.1\r\nHos")
-        run.keep(talker)
-    return "80 connections with garbage or half a request"
-
-
-def _dumps(run: Running, chance: random.Random) -> str:
-    address = run.address()
-    for _ in range(chance.randrange(2, 12)):
-        asker = socket.create_connection(address, timeout=5)
-        asker.sendall(b"GET /dump?deadline=2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        run.keep(asker)
-        time.sleep(chance.uniform(0, 0.05))
-    return "many dumps at once"
-
-
-FAULTS: tuple[Fault, ...] = (
-    Fault("none", "nothing is done", _nothing),
-    Fault("sidecar-killed", "SIGKILL of one sidecar", _kill_one),
-    Fault("sidecars-killed", "SIGKILL of all sidecars", _kill_all),
-    Fault("sidecars-stopped", "SIGSTOP of sidecars, for good", _stop_some),
-    Fault("sidecars-paused", "SIGSTOP and SIGCONT of sidecars", _stop_and_go),
-    Fault("hub-killed", "SIGKILL of diag run", _kill_hub, harms_hub=True),
-    Fault("hub-paused", "SIGSTOP and SIGCONT of diag run", _stop_hub),
-    Fault("hub-paused-over-end", "diag run stopped while the job ends", _stop_hub_over_end),
-    Fault("hub-no-memory", "RLIMIT_AS of diag run at what it has", _hub_without_memory, harms_hub=True),
-    Fault("hub-no-files", "EMFILE in diag run", _hub_without_files),
-    Fault("disk-full", "the disk of the run directory fills", _fill, before=_small_disk, needs_root=True, no_journal=True),
-    Fault("disk-read-only", "it is remounted read-only", _read_only, before=_small_disk, needs_root=True, no_journal=True),
-    Fault("files-removed", "somebody cleans the run directory", _remove, no_journal=True),
-    Fault("clock-jumps", "the wall clock jumps by hours and months", _jump, before=_clock),
-    Fault("nvml-hangs", "nvmlInit never returns", _nothing, before=_library("libnvidia-ml.so.1", _NVML_HANGS)),
-    Fault("nvml-crashes", "nvmlInit aborts", _nothing, before=_library("libnvidia-ml.so.1", _NVML_CRASHES), harms_hub=True),
-    Fault("pyspy-hangs", "py-spy never ends", _dumps, before=_bad_pyspy("#!/bin/sh\nexec sleep 1000\n")),
-    Fault("pyspy-garbage", "py-spy prints garbage", _dumps, before=_bad_pyspy("#!/bin/sh\nhead -c 3000000 /dev/urandom\n")),
-    Fault("deaf-listeners", "clients of /events, /state and /dump that never read", _deaf_listeners),
-    Fault("half-requests", "garbage and half requests at the HTTP port", _half_requests),
-    Fault("many-dumps", "a dozen dumps at once", _dumps),
-    Fault("log-burst", "100 MB of output at once", _nothing, job=("burst", "100")),
-    Fault("rank-churn", "ranks that end and come again", _kill_one, job=("churn",)),
+from tests.harm.fault import Fault
+from tests.harm.strikes import clients, disk, nodes, output, processes, world
+
+__all__ = ["FAULTS"]
+
+_MANY = int(os.environ.get("HARM_RANKS", "64"))  # a sidecar each: 17 MB and a third of a second of a core to start
+_LAB = ("root", "lab")
+
+_ALL: tuple[Fault, ...] = (
+    Fault("none", "nothing is done", world.nothing),
+    # processes
+    Fault("sidecar-killed", "SIGKILL of one sidecar", processes.kill_one),
+    Fault("sidecars-killed", "SIGKILL of all sidecars", processes.kill_all_sidecars),
+    Fault("sidecars-stopped", "SIGSTOP of sidecars, for good", processes.stop_some),
+    Fault("sidecars-paused", "SIGSTOP and SIGCONT of sidecars", processes.stop_and_go),
+    Fault("hub-killed", "SIGKILL of diag run", processes.kill_hub, harms_hub=True),
+    Fault("all-killed", "SIGKILL of diag run, its signal witness, its sidecars and what they started, at one moment",
+          processes.kill_everything, harms_hub=True),
+    Fault("hub-paused", "SIGSTOP and SIGCONT of diag run", processes.stop_hub),
+    Fault("hub-paused-over-end", "diag run stopped while the job ends", processes.stop_hub_over_end),
+    Fault("hub-no-memory", "RLIMIT_AS of diag run at what it has", processes.hub_without_memory, harms_hub=True),
+    Fault("hub-no-files", "EMFILE in diag run", processes.hub_without_files),
+    Fault("hub-no-processes", "RLIMIT_NPROC of diag run at what it has: no sidecar and no thread can be started",
+          processes.hub_without_processes, prefix=processes.other_user, needs=("root", "setpriv", "prlimit"), job=("churn",)),
+    Fault("hub-oom", "the kernel's OOM killer takes diag run, in a cgroup of its own", processes.hub_out_of_memory,
+          harms_hub=True, needs=("root", "memcg"), seconds=3.0),
+    Fault("sidecar-oom", "the kernel's OOM killer takes a sidecar, in a cgroup of its own", processes.sidecar_out_of_memory,
+          needs=("root", "memcg"), seconds=3.0),
+    Fault("pid-reused", "a rank ends and another process gets its pid, with its sidecar stopped, killed or well",
+          processes.reuse_pid, prefix=processes.own_pids, job=("reuse",), needs=("root", "pids"), seconds=4.0,
+          check=processes.stranger_unharmed),
+    Fault("diag-removed", "diag's package is removed or replaced under a running job", processes.remove_package,
+          before=processes.own_copy),
+    # disk
+    Fault("disk-full", "the disk of the run directory fills", disk.fill, before=disk.memory_disk("size=80m"), needs=("root",),
+          no_journal=True),
+    Fault("no-inodes", "the disk of the run directory has no inode left", disk.use_up_inodes,
+          before=disk.memory_disk("size=200m,nr_inodes=2k"), needs=("root",), job=("churn",)),
+    Fault("disk-read-only", "it is remounted read-only", disk.read_only, before=disk.memory_disk("size=80m"), needs=("root",),
+          no_journal=True),
+    Fault("disk-frozen", "it stands still for seconds (fsfreeze), the job's own output with it", disk.freeze,
+          before=disk.real_disk, needs=("root", "loop", "mkfs.ext4", "fsfreeze"), gap=3.5),
+    Fault("disk-slow", "each of diag's own writes takes up to 4 s", disk.slow, before=disk.slow_disk, needs=("gcc",)),
+    Fault("terminal-disk-full", "`diag run > FILE` on a disk that is full for a while", disk.fill_terminal,
+          before=disk.memory_disk("size=4m", "out"), needs=("root",)),
+    Fault("files-removed", "somebody cleans the run directory", disk.remove, no_journal=True),
+    Fault("run-directory-removed", "somebody removes the run directory", disk.remove_all, no_journal=True),
+    Fault("output-rotated", "output.log is renamed, removed or replaced by somebody's log rotation", disk.rotate_output),
+    Fault("output-cut", "output.log is copied and cut (copytruncate)", disk.cut_output, lines="none",
+          check=disk.output_cut_whole),
+    Fault("rank-logs-rotated", "files that ranks print to are renamed, cut, removed, replaced", disk.rotate_rank_logs,
+          before=disk.log_folder, job=("files", "{folder}/log"), lines="none", check=disk.rank_logs_whole),
+    # the world around
+    Fault("clock-jumps", "the wall clock jumps by hours and months", world.jump, before=world.clock, needs=("gcc",)),
+    Fault("clocks-apart", "the sidecars' wall clocks are not the hub's", world.set_sidecars_apart, before=world.clock,
+          needs=("gcc",)),
+    Fault("nvml-hangs", "nvmlInit never returns", world.nothing, needs=("gcc",),
+          before=world.library("libnvidia-ml.so.1", world.NVML_HANGS)),
+    Fault("nvml-crashes", "nvmlInit aborts", world.nothing, needs=("gcc",), harms_hub=True,
+          before=world.library("libnvidia-ml.so.1", world.NVML_CRASHES)),
+    Fault("pyspy-hangs", "py-spy never ends", clients.dumps, before=world.bad_pyspy("#!/bin/sh\nexec sleep 1000\n")),
+    Fault("pyspy-garbage", "py-spy prints garbage", clients.dumps,
+          before=world.bad_pyspy("#!/bin/sh\nhead -c 3000000 /dev/urandom\n")),
+    # clients
+    Fault("deaf-listeners", "clients of /events, /state and /dump that never read", clients.deaf_listeners),
+    Fault("slow-listeners", "clients of /events that read some bytes a second, while ranks come and go", clients.slow_listeners,
+          job=("churn",)),
+    Fault("half-requests", "garbage and half requests at the HTTP port", clients.half_requests),
+    Fault("many-dumps", "a dozen dumps at once", clients.dumps),
+    # the job and who reads it
+    Fault("log-burst", "100 MB of output at once", world.nothing, job=("burst", "100"), seconds=3.0),
+    Fault("log-flood", "200 MB a second for 4 s; then the same without diag, to compare", world.nothing,
+          job=("flood", "200", "4"), seconds=8.0, gap=60.0, check=output.flood_ratio),
+    Fault("rank-churn", "ranks that end and come again", processes.kill_one, job=("churn",)),
+    Fault("many-ranks", f"{_MANY} ranks at once", output.wait_for_all, ranks=_MANY, job=("every", "0.5", "light"), seconds=20.0,
+          gap=4.0,
+          env={"DIAG_STACK_SECONDS": "5"}, check=output.all_ranks_seen),
+    Fault("reader-gone", "`diag run ... | head -1`", output.close_reader, output="pipe", lines="kept"),
+    Fault("terminal-gone", "the terminal is closed under diag run (SIGHUP)", output.close_terminal, output="terminal",
+          lines="kept", job=("hup",), check=output.hangup_of_leader),
+    Fault("hangup", "SIGHUP to the process group, as a shell sends it", output.hang_up, job=("hup",),
+          check=output.one_hangup_each),
+    # several nodes
+    Fault("nodes-partitioned", "diag's port is cut off between nodes, for a while or for good", nodes.partition, nodes=3,
+          needs=_LAB),
+    Fault("nodes-cable", "cables of nodes are pulled", nodes.pull_cables, nodes=3, needs=_LAB),
+    Fault("nodes-reset", "the job hub's machine answers by resets", nodes.reset, nodes=2, needs=_LAB),
+    Fault("nodes-slow-link", "a node's link has 1 KB a second", nodes.slow_link, nodes=2, needs=_LAB),
+    Fault("job-hub-killed", "SIGKILL of the job hub while the others report to it", nodes.kill_job_hub, nodes=3, needs=_LAB),
+    Fault("job-hub-paused", "SIGSTOP and SIGCONT of the job hub", nodes.stop_job_hub, nodes=3, needs=_LAB),
+    Fault("job-hub-paused-over-end", "the job hub stopped while the job ends on all nodes", nodes.stop_job_hub_over_end,
+          nodes=2, needs=_LAB),
+    Fault("node-hub-killed", "SIGKILL of the hub of another node", nodes.kill_hub_of_node, nodes=3, needs=_LAB),
 )
+FAULTS = {fault.name: fault for fault in _ALL}

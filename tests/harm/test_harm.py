@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.harm.fault import missing
 from tests.harm.faults import FAULTS
-from tests.harm.trial import run_trial
+from tests.harm.trial import apart
 
-SHORT = ("sidecar-killed", "hub-killed", "hub-no-files", "disk-full",
-         "clock-jumps", "nvml-hangs", "pyspy-garbage", "half-requests")
+SHORT = ("all-killed", "hub-no-processes", "pid-reused", "diag-removed", "disk-full", "disk-frozen", "output-rotated",
+         "clocks-apart", "pyspy-garbage", "nodes-partitioned")
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("name", SHORT)
 def test_job_is_as_it_is_without_diag_whatever_is_done_to_diag(name: str, tmp_path: Path) -> None:
-    fault = next(one for one in FAULTS if one.name == name)
-    if fault.needs_root and os.getuid():
-        pytest.skip("mounts a disk of its own: needs root")
+    if why := missing(FAULTS[name]):
+        pytest.skip(why)
 
-    outcome = run_trial(fault, 1, tmp_path)
+    outcome = apart(name, 1, tmp_path / "trial", most=4.0)
 
     assert outcome.wrong == [], f"{outcome.did}: {outcome.wrong}"

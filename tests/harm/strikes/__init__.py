@@ -1,0 +1,1 @@
+"""What the faults do, by what they do it to."""
