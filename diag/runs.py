@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 from diag.errors import DiagError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "live_in", "places", "read_run"]
 
 SCHEMA = "diag.run/1"
+_MOST_BYTES = 8 << 20  # ours are some kB; a folder that is replayed may hold anything under this name
 
 
 def places(configured: str | None) -> list[str]:
@@ -36,17 +38,21 @@ def read_run(path: str, *, ours: bool = False) -> dict[str, Any]:
     instead."""
     file_name = os.path.join(path, "run.json")
     try:
-        with open(file_name) as file:
-            if ours and os.fstat(file.fileno()).st_uid != os.getuid():
+        # No link, and no device or FIFO: reading those may never end.
+        with open(os.open(file_name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
+            found = os.fstat(file.fileno())
+            if ours and found.st_uid != os.getuid():
                 raise DiagError(f"{path} is another user's")
-            data = json.load(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+                raise ValueError(f"no file of at most {_MOST_BYTES >> 20} MiB")
+            data = json.loads(file.read(_MOST_BYTES))
     except FileNotFoundError:
         raise DiagError(f"{path} is no run directory of diag: it has no run.json") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DiagError(f"{file_name} cannot be read: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise DiagError(f"{path} was written by another diag (schema {found!r}, this one reads {SCHEMA})",
+        told = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise DiagError(f"{path} was written by another diag (schema {told!r}, this one reads {SCHEMA})",
                         hint="use the diag version that wrote it")
     return data
 

@@ -91,7 +91,7 @@ def load(**flags: Any) -> Settings:
             hint="settings come from flags, DIAG_* variables and diag.toml, in this order; the README lists them",
             exit_code=2,
         ) from None
-    except (ValueError, OSError) as error:  # a diag.toml that is no TOML, or not ours to read
+    except (ValueError, OSError, RecursionError) as error:  # a diag.toml that is no TOML, or not ours to read
         raise DiagError(f"diag.toml cannot be read: {error}", hint="mend or remove it", exit_code=2) from None
     if settings.token is not None and settings.token.strip():
         return settings

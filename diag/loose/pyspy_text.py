@@ -30,7 +30,7 @@ def threads_of_text(text: str) -> tuple[int, list[dict[str, Any]]] | None:
     for line in text.splitlines():
         head = _THREAD.match(line)
         if head and len(threads) < _MOST_THREADS:
-            number = int(head[1], 0)
+            number = int(head[1], 16 if head[1].startswith("0x") else 10)  # not 0: a leading zero is none of Python's numbers
             threads.append({
                 "pid": pid, "thread_id": number, "os_thread_id": number, "thread_name": head[3],
                 "active": head[2].startswith("active"), "owns_gil": "gil" in head[2], "frames": [],

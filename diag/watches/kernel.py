@@ -76,7 +76,7 @@ class KmsgLines:
             return False
         if text.startswith(b"["):
             fields = text.partition(b"]")[2].split(None, 4)
-            return len(fields) == 5 and fields[3].isdigit() and int(fields[3]) >= _LEAST_PAGES
+            return len(fields) == 5 and fields[3].isdigit() and len(fields[3]) < 20 and int(fields[3]) >= _LEAST_PAGES
         return text.startswith(_NUMBERS)
 
 

@@ -78,7 +78,7 @@ class Guard:
             if isinstance(flags, int) and flags & _WRITES and not self._may(path):
                 self._stop(f"open {path!r} to write")
         elif (
-            event in _NEVER
+            (event in _NEVER and args != (None,))  # ctypes.CDLL(None) is the C library that is there already
             or (event in _PATHS and not self._may(_whole(args), itself=True))
             or (event in _SECOND and not self._may(args[1]))
             or (event == "socket.getaddrinfo" and not _is_near(args))

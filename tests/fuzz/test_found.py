@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diag.capture import SCHEMA, JournalReader
+from diag.loose.pyspy_text import threads_of_text
 from diag.model import Record
 from diag.observations import CheckpointFolder, Unparsed
 from diag.sources import checkpoint, shm, slurm
@@ -85,3 +87,39 @@ def test_run_file_that_holds_anything_is_refused_in_a_line(tmp_path: Path) -> No
         (tmp_path / "run.json").write_bytes(content)
         with pytest.raises(DiagError):
             read_run(tmp_path)
+
+
+def test_run_file_without_an_end_is_not_read(tmp_path: Path) -> None:
+    """`diag replay` of a folder with a link to a device under this name took all memory of the machine."""
+    from diag.errors import DiagError
+    from diag.rundir import read_run
+
+    run = tmp_path / "run.json"
+    for make in (lambda: run.symlink_to("/dev/zero"), lambda: os.mkfifo(run), lambda: (run.touch(), os.truncate(run, 1 << 40))):
+        make()
+        with pytest.raises(DiagError, match=r"cannot be read"):
+            read_run(tmp_path)
+        run.unlink()
+
+
+def test_kernel_table_with_pages_of_thousands_of_digits_is_passed_over() -> None:
+    lines = KmsgLines()
+    lines.take(b"4,450,1,-;python3 invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0\n")
+
+    assert lines.take(b"6,3,3,-;[   216]     0   216   " + b"9" * 5000 + b"    " + b"9" * 5000 + b"   1   0   0 python3\n") == []
+
+
+def test_thread_id_with_a_leading_zero_is_a_number() -> None:
+    read = threads_of_text("Process 1: python\nThread 01674 (idle): \"MainThread\"\n    main (a.py:1)\n")
+
+    assert read is not None and read[1][0]["thread_id"] == 1674
+
+
+def test_settings_file_of_endless_brackets_is_an_error_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diag.errors import DiagError
+    from diag.settings import load
+
+    (tmp_path / "diag.toml").write_text("rules = " + "[" * 5000)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DiagError, match=r"diag\.toml cannot be read"):
+        load()
