@@ -174,9 +174,10 @@ def soak_live(
 
 
 def _outcome(run: LiveRun, askers: _Askers, seconds: float) -> Lived:
+    code = run.wait(120)  # its last findings and words come when the job has ended
     findings = sorted({f"{change['finding']['id']}: {change['finding']['summary']}" for change in run.changes()})
     said = [line for line in run.text.splitlines() if line.startswith("diag")]
-    return Lived(round(seconds, 1), run.wait(120), findings, askers.asked, askers.refused, "\n".join(said))
+    return Lived(round(seconds, 1), code, findings, askers.asked, askers.refused, "\n".join(said))
 
 
 def _durations(text: str) -> dict[str, tuple[float, float]]:
