@@ -36,7 +36,7 @@ _NEVER = frozenset(
     }
 )
 _PATHS = frozenset({"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.move", "shutil.rmtree"})
-_SECOND = frozenset({"os.symlink", "os.link", "shutil.copyfile"})  # of these the second argument is what is made
+_SECOND = frozenset({"os.symlink", "os.link", "os.rename", "shutil.copyfile"})  # of these the second argument is what is made
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
