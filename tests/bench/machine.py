@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,7 +23,8 @@ import psutil
 __all__ = ["PY_SPY", "ROOT", "Cost", "Ran", "bench_env", "cost", "cpu_of", "facts", "load", "pinned", "ran", "scrubbed"]
 
 ROOT = Path(__file__).resolve().parents[2]
-PY_SPY = str(Path(sys.executable).parent / "py-spy")
+# Beside the interpreter, else on the PATH; empty where it is not.
+PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}") or ""
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -79,7 +79,9 @@ def processes(run: LiveRun) -> Diag:
 
 
 def shell_script(targets: Sequence[int]) -> str:
-    """One round of what people do by hand."""
+    """One round of what people do by hand. Raises NotReady without py-spy: a loop of failures would look quick."""
+    if not PY_SPY:
+        raise NotReady("no py-spy beside Python, nor on the PATH")
     return f"for pid in {' '.join(map(str, targets))}; do {PY_SPY} dump --pid $pid; done"
 
 
