@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,7 +157,13 @@ class FileFollower:
         self._offset = self._file.seek(0, 2) if from_end else 0
 
     def _open(self) -> io.FileIO:
-        return open(self.path, "rb", buffering=0)  # kept open for as long as the rank lives
+        """Kept open for as long as the rank lives. Whatever has the name now, opening it holds nobody up: a FIFO without a writer
+        would, for ever. Raises OSError also for what is no regular file."""
+        file = io.FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "no regular file", str(self.path))
+        return file
 
     def read_new(self) -> dict[str, Any] | None:
         """The lines that came since last time, of at most CHUNK bytes; None when there is none."""
@@ -197,12 +205,12 @@ class FileFollower:
             yield last
 
     def _is_rotated(self) -> bool:
-        """Another file has our name now. It is followed once nothing is left in ours."""
+        """Another file has our name now. It is followed once nothing is left in ours. What is no file is left alone."""
         try:
             there, ours = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - per file, twice a second
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+        return stat.S_ISREG(there.st_mode) and (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def close(self) -> None:
         self._file.close()

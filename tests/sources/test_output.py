@@ -206,6 +206,24 @@ def test_rest_of_a_file_is_all_of_it_and_the_unfinished_line_too(log: Path) -> N
     assert list(follower.read_rest()) == []
 
 
+@pytest.mark.timeout(20)
+def test_fifo_in_the_place_of_a_log_holds_nobody_up(log: Path) -> None:
+    """Opening it waits for a writer, which may never come: `diag run` did not end."""
+    log.write_text("first\n")
+    follower = FileFollower(log, "rank0")
+    assert read_all(follower) == ["first"]
+    log.rename(log.with_name("old"))
+    os.mkfifo(log)
+
+    assert read_all(follower) == [] and list(follower.read_rest()) == []
+    with pytest.raises(OSError, match="no regular file"):
+        FileFollower(log, "rank0")
+
+    log.unlink()
+    log.write_text("second\n")
+    assert read_all(follower) == ["second"]
+
+
 def test_follower_that_is_closed_gives_its_descriptor_back(log: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
 

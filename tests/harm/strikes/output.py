@@ -34,6 +34,8 @@ def close_terminal(run: Running, chance: random.Random) -> str:
 
 
 def hang_up(run: Running, chance: random.Random) -> str:
+    # A rank that has not yet said what it does with the signal would be ended by it, as without diag.
+    run.until(lambda: all(b"rank %d " % rank in run.terminal.read_bytes() for rank in range(int(run.job_words[0]))))
     if _is_late(run):
         return "too late: the job was at its end"
     os.killpg(run.hub().pid, signal.SIGHUP)
