@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = ["checked"]
 
+_PARTS = 4  # of a rank's place: rank, local rank, pid, start in ticks
 _MOST = 1 << 20  # of ranks and of nodes: as in model
 
 
@@ -17,6 +18,8 @@ def checked(entry: Mapping[str, Any]) -> dict[str, Any]:
     ranks = entry["ranks"]
     if type(ranks) is not list or len(ranks) > _MOST:
         raise TypeError("ranks: no list")
+    if any(type(place) is not list or len(place) != _PARTS for place in ranks):
+        raise ValueError("ranks: no place of a rank")
     return {
         **{name: _word(entry, name) for name in ("run_id", "host", "url", "rendezvous")}, "gone": bool(entry.get("gone")),
         "node_rank": None if node_rank is None else _number(node_rank, "node_rank"),

@@ -125,5 +125,5 @@ def parse(record: Record) -> Iterator[Observation]:
 
 def _numbers(payload: Any, *names: str) -> list[int] | None:
     values = [payload.get(name) for name in names] if isinstance(payload, Mapping) else []
-    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0]
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64]
     return numbers if len(numbers) == len(names) else None

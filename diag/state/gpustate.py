@@ -45,7 +45,7 @@ def device_of(visible: str, local_rank: int) -> str:
     words = [word.strip() for word in visible.split(",") if word.strip()]
     if len(words) == 1:
         return words[0]
-    return words[local_rank] if local_rank < len(words) else ""
+    return words[local_rank] if 0 <= local_rank < len(words) else ""
 
 
 def _by_order(rank: RankState, job: JobState) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
 def age(seconds: float) -> str:
     """
-    >>> [age(each) for each in (0.4, 59.6, 200, 4000, 200000)]
-    ['0 s', '60 s', '3m20', '1h06', '2d07h']
+    >>> [age(each) for each in (0.4, 59.6, 200, 4000, 200000, float("inf"))]
+    ['0 s', '60 s', '3m20', '1h06', '2d07h', '-']
     """
+    if not math.isfinite(seconds):
+        return "-"
     if seconds < 60:
         return f"{max(0.0, seconds):.0f} s"
     minutes, left = divmod(int(seconds), 60)

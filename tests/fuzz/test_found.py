@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from diag.capture import SCHEMA, JournalReader
+from diag.cluster.roster import checked
 from diag.loose.pyspy_text import threads_of_text
 from diag.model import Record
 from diag.observations import CheckpointFolder, Unparsed
-from diag.sources import checkpoint, shm, slurm
+from diag.sources import checkpoint, disk, shm, slurm
 from diag.sources.parsers import PARSERS
+from diag.state.gpustate import device_of
 from diag.watches.kernel import KmsgLines
 from tests.fuzz.targets.base import told
 
@@ -123,3 +125,23 @@ def test_settings_file_of_endless_brackets_is_an_error_in_a_line(tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DiagError, match=r"diag\.toml cannot be read"):
         load()
+
+
+@pytest.mark.parametrize("place", [[], [0], [0, 0, 1, 2, 3], 7])
+def test_roster_with_a_rank_that_has_no_place_is_refused(place: Any) -> None:
+    words = {"run_id": "a", "host": "b", "url": "", "rendezvous": ""}
+    entry = {**words, "node_rank": 0, "nodes": 2, "world_size": 2, "ranks": [place]}
+
+    with pytest.raises((TypeError, ValueError)):
+        checked(entry)
+
+
+def test_disk_of_impossible_size_is_not_understood() -> None:
+    numbers = {"frsize": HUGE, "blocks": 1, "bfree": 1, "bavail": 1, "files": 1, "favail": 1}
+    record = Record(disk.SOURCE, {"path": "/save", **numbers}, None, "node0", 1010.0, 1010.0)
+
+    assert [type(fact) for fact in PARSERS[disk.SOURCE](record)] == [Unparsed]
+
+
+def test_local_rank_beyond_any_list_of_devices_has_none() -> None:
+    assert device_of("0,1", -(10**30)) == device_of("0,1", 10**30) == device_of("0,1", -1) == ""
