@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["Busy", "DiagError", "OtherJob", "shortage"]
+__all__ = ["Busy", "DiagError", "OtherJob", "is_replaced", "shortage"]
 
 _LACKING = {
     errno.ENOMEM: "memory", errno.EMFILE: "file descriptors (ulimit -n)", errno.ENFILE: "file descriptors of the machine",
@@ -29,13 +29,26 @@ class OtherJob(DiagError):
     """A node of another job, which has the same token, reported to this one's hub."""
 
 
+_HOME = __file__.rpartition("/")[0] + "/"
+_NO_ROOM = "failed to map segment from shared object"
+
+
+def is_replaced(error: BaseException) -> bool:
+    """Whether diag's own package was removed or replaced while it ran: a module of it is gone."""
+    if isinstance(error, ImportError):
+        return (error.name or "").partition(".")[0] == "diag"
+    gone = str(error.filename or "") if isinstance(error, FileNotFoundError) else ""
+    return gone.startswith(_HOME) and gone.endswith(".py")
+
+
 def shortage(error: BaseException) -> str:
     """What this user or machine has no more of, when that is all that went wrong; empty for every other error.
 
     >>> shortage(OSError(errno.EMFILE, "Too many open files")), shortage(ValueError("no"))
     ('file descriptors (ulimit -n)', '')
     """
-    if isinstance(error, MemoryError):
+    # Of a C library that is imported: "_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object" (glibc 2.39).
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _NO_ROOM in str(error)):
         return "memory"
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return "threads (ulimit -u, pids.max)"

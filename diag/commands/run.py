@@ -185,12 +185,12 @@ class _Runner:
         except Exception as error:
             import traceback
 
-            from diag.errors import shortage
+            from diag.errors import is_replaced, shortage
 
             if lacking := shortage(error):
                 self.say(f"diag: {what}: there are no more {lacking}; CMD is not touched")
                 return None
-            if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "diag":
+            if is_replaced(error):
                 self.say(f"diag: {what}: diag was removed or replaced while it ran ({error}); CMD is not touched")
                 return None
             self.say(f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n"

@@ -39,7 +39,10 @@ def raising(error: Exception) -> Any:
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 
 
-@pytest.mark.parametrize("error", [NO_THREAD, MemoryError(), *(OSError(number, os.strerror(number)) for number in NUMBERS)])
+NO_ROOM = ImportError("/site/re2/_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object")
+
+
+@pytest.mark.parametrize("error", [NO_THREAD, MemoryError(), NO_ROOM, *(OSError(number, os.strerror(number)) for number in NUMBERS)])
 def test_shortage_is_told_in_a_line_and_is_no_bug(error: Exception) -> None:
     one = runner()
 
@@ -56,10 +59,15 @@ def test_another_error_is_a_bug_and_has_its_place() -> None:
     assert "Please report this" in one.notes[0] and "test_shortage.py" in one.notes[0]
 
 
-def test_diag_that_was_replaced_under_its_run_is_no_bug() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("cannot import name 'x' from 'diag.y'", name="diag.y"),
+     FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(ROOT / "diag/state/gpufaults.py"))],
+)  # fmt: skip
+def test_diag_that_was_replaced_under_its_run_is_no_bug(error: Exception) -> None:
     one = runner()
 
-    one._guarded("the watch ends here", raising(ImportError("cannot import name 'x' from 'diag.y'", name="diag.y")))
+    one._guarded("the watch ends here", raising(error))
 
     assert "removed or replaced while it ran" in one.notes[0] and "report" not in one.notes[0]
 
