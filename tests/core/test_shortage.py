@@ -42,7 +42,10 @@ NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 NO_ROOM = ImportError("/site/re2/_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object")
 
 
-@pytest.mark.parametrize("error", [NO_THREAD, MemoryError(), NO_ROOM, *(OSError(number, os.strerror(number)) for number in NUMBERS)])
+SHORT = [NO_THREAD, MemoryError(), NO_ROOM, *(OSError(number, os.strerror(number)) for number in NUMBERS)]
+
+
+@pytest.mark.parametrize("error", SHORT)
 def test_shortage_is_told_in_a_line_and_is_no_bug(error: Exception) -> None:
     one = runner()
 
