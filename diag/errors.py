@@ -47,7 +47,7 @@ def shortage(error: BaseException) -> str:
     >>> shortage(OSError(errno.EMFILE, "Too many open files")), shortage(ValueError("no"))
     ('file descriptors (ulimit -n)', '')
     """
-    # Of a library that is imported (glibc 2.39): "_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object".
+    # Of a library that is imported (glibc 2.39): "_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object"
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _NO_ROOM in str(error)):
         return "memory"
     if isinstance(error, RuntimeError) and "start new thread" in str(error):

@@ -41,6 +41,7 @@ def header(machine: Mapping[str, Any]) -> list[str]:
         ", ".join(f"{name} {version}" for name, version in machine["versions"].items()),
         f"took {machine['seconds']} s{' (--quick)' if machine['quick'] else ''}; load while measuring: median {typical} "
         "(the benchmark itself keeps 1 to 2 cores busy)",
+        *([machine["note"]] if machine.get("note") else []),
         "intervals are bootstrap 95 %; `unclear`: the goal lies inside the interval; MB are 1e6 bytes; CPU in % of one core",
     ]
 
