@@ -611,6 +611,23 @@ def test_limit_of_processes_about_to_be_met_is_a_warning_and_room_is_none() -> N
     assert (story.the("pids-limit").cause, story.the("pids-limit").ranks) == ("nearly_full", (1,))
 
 
+@pytest.mark.parametrize("refused, cause", [(1, "cgroup_pids"), (0, "rlimit_nproc")])
+def test_users_limit_is_not_named_before_the_cgroup_was_read_again(refused: int, cause: str) -> None:
+    """The line comes at once, the cgroup's counter with the next reading."""
+    story = told()
+    story.tell(LimitsSeen(1, pid_of(1), (("Max processes", 4096),)), CgroupPids(1, "/pids", 40, 64, 0))
+    story.wait(1.0)
+    says(story, "BlockingIOError: [Errno 11] Resource temporarily unavailable")
+    story.wait(2.0)
+    early = memory_findings(story)
+
+    story.tell(CgroupPids(1, "/pids", 41, 64, refused))
+    story.wait(2.0)
+
+    assert early == []
+    assert story.the("pids-limit").cause == cause
+
+
 def test_save_that_ended_is_not_the_phase_of_a_kill_after_it() -> None:
     story = told()
     save(story)

@@ -26,6 +26,7 @@ _WORDS = ("Resource temporarily unavailable", "start new thread")
 _NEARLY_FULL = 0.98
 _LEAST_ROOM = 8
 _TOGETHER_SECONDS = 60.0
+_READ_SECONDS = 15.0  # so long a reading of the cgroup is waited for, which comes each few seconds
 
 
 class PidsLimitDetector:
@@ -47,9 +48,11 @@ class PidsLimitDetector:
         self._refused: dict[int | None, tuple[float, CgroupPids]] = {}
         self._kernel: tuple[float, KernelRefusal] | None = None
         self._lines: dict[int | None, tuple[float, str]] = {}
+        self._read_at = 0.0
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, CgroupPids):
+            self._read_at = at
             first = self._first.setdefault(fact.rank, fact)
             if fact.refused > first.refused and fact.rank not in self._refused:
                 self._refused[fact.rank] = (at, fact)
@@ -62,10 +65,18 @@ class PidsLimitDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if self._refused:
             yield self._by_cgroup(job)
-        elif self._lines and (self._kernel is not None or (full := _at_user_limit(job)) is not None):
-            yield self._by_line(job) if self._kernel is not None else self._by_user(job, full)
+        elif self._lines and self._kernel is not None:
+            yield self._by_line(job)
+        elif self._lines and (full := _at_user_limit(job)) is not None:
+            if not self._is_to_be_read(now, job):
+                yield self._by_user(job, full)
         else:
             yield from _nearly_full(now, job)
+
+    def _is_to_be_read(self, now: float, job: JobState) -> bool:
+        """The cgroup was last read before a line told of it: its next reading may say that it was the one that refused."""
+        said = max(at for at, _ in self._lines.values())
+        return 0.0 < self._read_at <= said and now - said < _READ_SECONDS and job.returncode is None
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         if self._lines and not self._first and self._kernel is None and _broken(job):
