@@ -136,18 +136,16 @@ def test_run_json_that_is_swapped_between_the_look_and_the_reading_is_not_read(
     trap = shared / OURS / "runs" / "20260101-000000-aaaaaa"
     trap.mkdir(parents=True)
     facts: dict[str, Any] = {"schema": runs.SCHEMA, "host": os.uname().nodename, "hub_pid": os.getpid(), "url": "http://127.0.0.1:1"}
-    (trap / "mine.json").write_text(json.dumps(facts))
+    (trap / "run.json").write_text(json.dumps(facts))
     (trap / "theirs.json").write_text(json.dumps(facts))
     os.chown(trap / "theirs.json", NOBODY, NOBODY)
-    (trap / "run.json").symlink_to(trap / "mine.json")
     assert [path for path, _ in runs.live_in([str(trap.parent)])] == [str(trap)]
     real = os.stat
 
     def swaps(path: Any, *args: Any, **options: Any) -> os.stat_result:
         found = real(path, *args, **options)
         if str(path).endswith("run.json"):
-            (trap / "run.json").unlink()
-            (trap / "run.json").symlink_to(trap / "theirs.json")
+            (trap / "theirs.json").rename(trap / "run.json")
         return found
 
     monkeypatch.setattr(os, "stat", swaps)
