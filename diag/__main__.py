@@ -2,7 +2,10 @@
 
 import sys
 
-from diag.cli import main
+from diag import isolated
 
 if __name__ == "__main__":
+    isolated.restart(sys.argv[1:])
+    from diag.cli import main
+
     sys.exit(main())

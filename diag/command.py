@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+_NO_TERMINAL, _NARROWEST, _WIDEST = 80, 40, 160  # columns
+
 
 class CommandError(Exception):
     """CMD could not be started; the text is the line to print, `exit_code` the shell's code for it."""
@@ -48,9 +50,9 @@ class Command:
         self.term_signal: int | None = None  # the signal that ended it, if one did
         self._lock = threading.Lock()  # a pid may be given to another process once it is reaped
         try:
-            self._pidfd = os.pidfd_open(pid)
+            self.pidfd = os.pidfd_open(pid)  # readable once it has ended
         except (OSError, AttributeError):  # before Linux 5.3, or refused by a seccomp profile
-            self._pidfd = -1
+            self.pidfd = -1
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until CMD has ended; None when it had not after `timeout` seconds."""
@@ -60,9 +62,9 @@ class Command:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            if self._pidfd >= 0:
+            if self.pidfd >= 0:
                 poll = select.poll()
-                poll.register(self._pidfd, select.POLLIN)
+                poll.register(self.pidfd, select.POLLIN)
                 poll.poll(None if left is None else left * 1000 + 1)
             else:
                 time.sleep(pause if left is None else min(pause, left))
@@ -107,9 +109,9 @@ class Command:
             self.term_signal = -code
             code = 128 - code
         self.returncode = code
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
 
 
 def start(
@@ -328,3 +330,12 @@ def terminal_env(
     if not environ.get("NO_COLOR") and environ.get("TERM") != "dumb":
         wanted.update(FORCE_COLOR="1", CLICOLOR_FORCE="1", PY_COLORS="1")
     return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def columns(fd: int = 2) -> int:
+    """Of lines on this descriptor; 80 where it is no terminal."""
+    try:
+        found = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(fd).columns or _NO_TERMINAL
+    except (OSError, ValueError):
+        found = _NO_TERMINAL
+    return max(_NARROWEST, min(_WIDEST, found))

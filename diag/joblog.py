@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
 import resource
 import select
+import signal
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -56,7 +59,10 @@ class Cursor:
             self._start_over(size)
         if size <= self.offset:
             return b""
-        data = os.pread(self._lane.fd, limit, self.offset)
+        try:
+            data = os.pread(self._lane.fd, limit, self.offset)
+        except MemoryError:  # of a small ulimit -v: a little at a time, as long as there is that
+            data = os.pread(self._lane.fd, min(limit, _BLOCK), self.offset)
         self.offset += len(data)
         return data
 
@@ -127,22 +133,9 @@ class Lane:
         self.close_write()
         size = self.size()
         os.close(self.fd)
-        if self._reserved <= size:
-            return
-        try:
-            fd = os.open(self.path, os.O_RDONLY)
-        except OSError:
-            return
-        try:
-            # Cutting would lose what a process left behind by the job appends meanwhile. A read lease is granted only
-            # when nobody has the file open for writing; refused, the reserve stays until the file is removed.
-            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            os.truncate(self.path, os.fstat(fd).st_size)
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
+        if self._reserved > size:
+            with contextlib.suppress(OSError):  # deleted
+                give_back_reserve(self.path)
 
     def _make_room(self, size: int) -> None:
         if "no reserve" in self._told or self._reserved - size >= self._reserve * 3 // 4:
@@ -261,6 +254,39 @@ def open_lane(
             path.unlink(missing_ok=True)
         raise LaneError(f"cannot keep CMD's output in {path}: {error.strerror}") from error
     return lane
+
+
+def give_back_reserve(path: Path) -> None:
+    """Free what is allocated behind the file's end, unless somebody has it open for writing: cutting would lose what a process
+    left behind by the job appends meanwhile."""
+    found = path.lstat()
+    if stat.S_ISREG(found.st_mode) and found.st_blocks * 512 > found.st_size + _BLOCK and is_written_by_nobody(path):
+        with contextlib.suppress(OSError):
+            os.truncate(path, path.stat().st_size)
+
+
+def is_written_by_nobody(path: Path) -> bool:
+    """Whether no process has the file open for writing, as the kernel says: only then it grants a read lease. False where it
+    cannot say (a network file system)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # who opens it in this moment makes a signal: not SIGIO, which ends us
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def read_lane(path: Path) -> Lane:
+    """The same file in another process, which only follows it. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return Lane(path, _above_stdio(fd), -1, keep_bytes=0, reserve_bytes=0, report=lambda text: None)
 
 
 def same_file(first: int = 1, second: int = 2) -> bool:

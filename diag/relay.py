@@ -73,11 +73,93 @@ def open_outlets(
     return tuple(outlets)
 
 
-class Relay:
-    """The running relay; with no outlets (CMD has diag's own stdout) only `say` does something.
+class Follower:
+    """The thread that follows lanes: `on_output(stream, data, offset)` gets each chunk with its place in the file.
 
-    `on_output(stream, data, offset)` gets each chunk with its place in the file, on the following thread.
+    Without `on_output` nothing is read. `after(i, count)` is called once lane `i` was looked at, `tend()` about once a second and
+    each `tend_bytes`.
     """
+
+    def __init__(
+        self,
+        lanes: Sequence[tuple[str, Lane]],
+        on_output: OnOutput | None,
+        *,
+        report: Report = lambda text: None,
+        after: Callable[[int, int], object] = lambda i, count: None,
+        tend: Callable[[], object] = lambda: None,
+        tend_bytes: int = 0,
+    ) -> None:
+        self._lanes = lanes
+        self._on_output = on_output
+        self._report = report
+        self._after = after
+        self._tend, self._tend_bytes = tend, tend_bytes
+        self._cursors = [lane.cursor() for _, lane in lanes]
+        self.followed = [0] * len(lanes)  # how far `on_output` has each
+        self._ends: Sequence[int] = ()
+        self._ended = False
+        self._pause = threading.Event()
+        self._watch = Watch([lane for _, lane in lanes])
+        self.thread = threading.Thread(target=self._follow, name="relay", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def end(self, ends: Sequence[int]) -> None:
+        """Go on to these places and stop: what is written from now on is not followed."""
+        if not self._ended:
+            self._ends = ends
+            self._ended = True
+            self._pause.set()
+            self._watch.wake()
+
+    def close(self) -> None:
+        """Once the thread has ended."""
+        self._watch.close()
+
+    def _follow(self) -> None:
+        tended, since = 0.0, 0
+        told = True  # whether we looked because there was something to see
+        while not self._ended:
+            counts = [self._follow_one(i) for i in range(len(self._lanes))]
+            since += sum(counts)
+            now = time.monotonic()
+            if now - tended >= _MAINTAIN_S or since >= self._tend_bytes > 0:
+                tended, since = now, 0
+                self._tend()
+            if any(counts):
+                if not told and self._watch.works:
+                    self._watch.give_up()
+                told = True
+                if max(counts) < CHUNK:  # after a short read more of it is worth a wait
+                    self._pause.wait(ACTIVE_S)
+            else:
+                told = self._watch.wait(_MAINTAIN_S if self._watch.works else IDLE_S)
+        for i, end in enumerate(self._ends):
+            while self._cursors[i].offset < end and self._follow_one(i):
+                pass
+
+    def _follow_one(self, i: int) -> int:
+        (stream, _), cursor = self._lanes[i], self._cursors[i]
+        if self._on_output is None:
+            count = cursor.skip()
+        else:
+            data = cursor.read_new()
+            count = len(data)
+            if data:
+                try:
+                    self._on_output(stream, data, cursor.offset - count)
+                except Exception:
+                    self._on_output = None
+                    self._report(f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}")
+        self.followed[i] = cursor.offset
+        self._after(i, count)
+        return count
+
+
+class Relay:
+    """The running relay; with no outlets (CMD has diag's own stdout) only `say` does something. `on_output`: see Follower."""
 
     def __init__(
         self,
@@ -86,16 +168,11 @@ class Relay:
         on_output: OnOutput | None = None,
         report: Report = lambda text: None,
     ) -> None:
-        self._report = report
-        self._on_output = on_output
         self._writers = [_Writer(outlet, report) for outlet in outlets]
-        self._cursors = [outlet.lane.cursor() for outlet in outlets]
-        self._followed = [0] * len(self._cursors)  # how far `on_output` has it
         self._ends: list[int] = []
-        self._ended = False
-        self._pause = threading.Event()
-        self._watch = Watch([outlet.lane for outlet in outlets])
-        self._follower = threading.Thread(target=self._follow, name="relay", daemon=True)
+        lanes = [(outlet.stream, outlet.lane) for outlet in outlets]
+        self._follower = Follower(lanes, on_output, report=report, after=self._wake, tend=self._maintain,
+                                  tend_bytes=min((lane.maintain_bytes for _, lane in lanes), default=0))
 
     def start(self) -> None:
         for writer in self._writers:
@@ -113,14 +190,17 @@ class Relay:
         except OSError:  # nobody there to read it
             pass
 
+    def sizes(self) -> list[int]:
+        """How much CMD has written by now, of each outlet."""
+        return [writer.outlet.lane.size() for writer in self._writers]
+
     def flush(self, timeout: float) -> bool:
         """Wait until what CMD has written by now is out, and `on_output` has it; False when they did not take it in time."""
         deadline = time.monotonic() + timeout
-        ends = [writer.outlet.lane.size() for writer in self._writers]
-        for i, (writer, end) in enumerate(zip(self._writers, ends, strict=True)):
+        for i, (writer, end) in enumerate(zip(self._writers, self.sizes(), strict=True)):
             writer.wake.set()
             while (writer.outlet.lane.relayed < end and writer.thread.is_alive()) or (
-                self._followed[i] < end and self._follower.is_alive()
+                self._follower.followed[i] < end and self._follower.thread.is_alive()
             ):
                 if time.monotonic() > deadline:
                     return False
@@ -133,63 +213,32 @@ class Relay:
         What processes that CMD left behind write from now on stays in the file: diag must not wait for them.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._ended:
-            self._ends = [writer.outlet.lane.size() for writer in self._writers]
-            self._ended = True
-            self._pause.set()
-            self._watch.wake()
+        self._ends = self._ends or self.sizes()
+        self._follower.end(self._ends)
         for writer, end in zip(self._writers, self._ends, strict=True):
             writer.finish(end)
-        threads = [self._follower, *(writer.thread for writer in self._writers)]
+        threads = [self._follower.thread, *(writer.thread for writer in self._writers)]
         for thread in threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             return False
-        self._watch.close()
+        self._follower.close()
         return True
 
-    def _follow(self) -> None:
-        maintained, since = 0.0, 0
-        maintain_bytes = min((writer.outlet.lane.maintain_bytes for writer in self._writers), default=0)
-        told = True  # whether we looked because there was something to see
-        while not self._ended:
-            counts = [self._follow_one(i) for i in range(len(self._writers))]
-            since += sum(counts)
-            now = time.monotonic()
-            if now - maintained >= _MAINTAIN_S or since >= maintain_bytes:
-                maintained, since = now, 0
-                for writer in self._writers:
-                    writer.outlet.lane.maintain()
-            if any(counts):
-                if not told and self._watch.works:
-                    self._watch.give_up()
-                told = True
-                if max(counts) < CHUNK:  # after a short read more of it is worth a wait
-                    self._pause.wait(ACTIVE_S)
-            else:
-                told = self._watch.wait(_MAINTAIN_S if self._watch.works else IDLE_S)
-        for i, end in enumerate(self._ends):
-            while self._cursors[i].offset < end and self._follow_one(i):
-                pass
+    def close(self) -> None:
+        """After `drain`: give back the disk space that was kept ready for more output."""
+        for writer in self._writers:
+            writer.outlet.lane.close()
 
-    def _follow_one(self, i: int) -> int:
-        writer, cursor = self._writers[i], self._cursors[i]
-        if self._on_output is None:
-            count = cursor.skip()
-        else:
-            data = cursor.read_new()
-            count = len(data)
-            if data:
-                try:
-                    self._on_output(writer.outlet.stream, data, cursor.offset - count)
-                except Exception:
-                    self._on_output = None
-                    self._report(f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}")
-        self._followed[i] = cursor.offset
+    def _maintain(self) -> None:
+        for writer in self._writers:
+            writer.outlet.lane.maintain()
+
+    def _wake(self, i: int, count: int) -> None:
+        writer = self._writers[i]
         lane = writer.outlet.lane
         if count or lane.size() < lane.relayed:  # new output, or a cut that the writer must see
             writer.wake.set()
-        return count
 
 
 class _Writer:

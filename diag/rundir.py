@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diag import runs
+from diag import joblog, runs
 from diag.errors import DiagError
 from diag.runs import SCHEMA
 
@@ -24,6 +25,8 @@ __all__ = ["MIN_FREE_BYTES", "RunDir", "forget_old_bundles", "live_runs", "roots
 # A run directory on a disk with less than this is no help: the next candidate is tried.
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+_LOADED_SECONDS = 3600.0  # ours: a hub has written its run.json after a second, on a crowded machine after a minute
 # A bundle holds the whole journal (256 MiB at most), and an alert may ask for one each hour for weeks.
 _KEEP_BUNDLES, _KEEP_BUNDLE_BYTES = 20, 1 << 30
 
@@ -77,6 +80,10 @@ class RunDir:
             return cls(path, run_id), problems
         raise DiagError("no run directory can be made: " + "; ".join(problems),
                         hint="give a writable place with --run-root DIR or DIAG_RUN_ROOT")
+
+    def remove(self) -> None:
+        """There was no run: CMD could not be started."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def publish(self, facts: dict[str, Any]) -> None:
         """Write run.json so that no reader ever sees half of it. A full disk is not the job's problem: ignored."""
@@ -152,12 +159,32 @@ def forget_old_bundles(newest: Path) -> None:
 
 
 def _forget_old(root: Path) -> None:
-    """Keep the newest runs of this user. Runs that live are never touched, nor those of another host that may."""
-    found = sorted((path.parent for path in root.glob("*/run.json")), reverse=True)
-    for path in found[_KEEP_RUNS:]:
+    """Keep the newest runs of this user, the one that begins now among them; of the others that have ended, not the disk space
+    that was kept ready for their output. Runs that live are never touched, nor those of another host that may."""
+    found = sorted((path for path in root.iterdir() if _RUN_ID.fullmatch(path.name)), key=lambda path: path.name, reverse=True)
+    for number, path in enumerate(found):
         with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
-            run = runs.read_run(str(path), ours=True)
-            # The job goes on when its hub was killed, and writes into this directory.
-            hub = runs.is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
-            if run.get("ended") or (runs.is_ours(run) and not hub and not runs.is_alive(int(run["pid"]), None)):
+            if path.is_symlink() or path.lstat().st_uid != os.getuid() or not _is_over(path):
+                continue
+            if number >= _KEEP_RUNS:
                 shutil.rmtree(path)
+            else:
+                for log in path.glob("*.log"):
+                    joblog.give_back_reserve(log)
+
+
+def _is_over(path: Path) -> bool:
+    """Whether nobody needs the directory any more: its hub has ended, and so has the job, which goes on when a hub is killed and
+    writes into it."""
+    try:
+        run = runs.read_run(str(path), ours=True)
+    except DiagError:
+        if (path / "run.json").exists():
+            return False  # another diag's
+        # Of a hub that was killed while it loaded, or loads now. What its job has open for writing the kernel knows.
+        old = time.time() - path.lstat().st_mtime > _LOADED_SECONDS
+        return old and all(joblog.is_written_by_nobody(log) for log in path.glob("*.log"))
+    if run.get("ended"):
+        return True
+    hub = runs.is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
+    return runs.is_ours(run) and not hub and not runs.is_alive(int(run["pid"]), run.get("pid_start_ticks"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-__all__ = ["SCHEMA", "live_in", "places", "read_run"]
+__all__ = ["SCHEMA", "is_alive", "is_ours", "live_in", "places", "read_run", "start_ticks"]
 
 SCHEMA = "diag.run/1"
 _MOST_BYTES = 8 << 20  # ours are some kB; a folder that is replayed may hold anything under this name
@@ -81,10 +81,24 @@ def is_ours(run: dict[str, Any]) -> bool:
     return bool(run.get("host") == os.uname().nodename)
 
 
-def is_alive(pid: int, start_ticks: int | None) -> bool:
+def is_alive(pid: int, ticks: int | None) -> bool:
+    """Whether the process lives that began then (None: any of this pid). A pid is given to another one after it has ended."""
     try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return fields[0] != "Z" and (not start_ticks or int(fields[19]) == start_ticks)
+        state, began = _stat(pid)
     except (OSError, IndexError, ValueError):
         return False
+    return state != "Z" and (not ticks or began == ticks)
+
+
+def start_ticks(pid: int | str) -> int | None:
+    """When it began, in clock ticks since boot, which with the pid names a process for good; None when it has ended."""
+    try:
+        return _stat(pid)[1]
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _stat(pid: int | str) -> tuple[str, int]:
+    with open(f"/proc/{pid}/stat", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return fields[0], int(fields[19])

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from diag import isolated
 from diag.model import Placement, Record
 from diag.settings import Settings
 from diag.sources import cgroup
@@ -118,11 +118,11 @@ class SidecarPool:
                 with contextlib.suppress(OSError):  # a full disk, a directory that went: the rank is watched all the same
                     log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
             return subprocess.Popen(
-                [sys.executable, "-m", "diag.sidecar", json.dumps(task)],
+                isolated.argv("diag.sidecar", json.dumps(task)),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 start_new_session=True,  # Ctrl-C and group kills are for the job
-                cwd="/",  # -m puts it first on sys.path: a `queue.py` of the user's project must not be ours
-                env=_own_environment(),
+                cwd="/",
+                env={name: value for name, value in os.environ.items() if not name.startswith("DIAG_FAULT")},
             )
 
     def tend(self, alive: Callable[[int], bool]) -> None:
@@ -241,17 +241,6 @@ def _killed(process: subprocess.Popen[bytes]) -> bool:
         return process.wait(1.0) == -signal.SIGKILL
     except subprocess.TimeoutExpired:  # it closed its stdout, and goes on
         return False
-
-
-def _own_environment() -> dict[str, str]:
-    """Ours, less what only the job needs: our processes must not run the in-rank hook or be taken for ranks."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("DIAG_FAULT")}
-    package_root = str(Path(__file__).resolve().parent.parent)
-    paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
-    env["PYTHONPATH"] = os.pathsep.join([package_root, *paths]) if package_root not in paths else env["PYTHONPATH"]
-    env.pop("PYTHONSTARTUP", None)
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
-    return env
 
 
 def _failed(place: Placement, source: str, reason: str, remedy: str = "") -> Record:

@@ -49,10 +49,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from diag.commands.run import _width, publish, start_sd_file
+    from diag.command import columns
     from diag.engine import report
     from diag.hub import Hub
     from diag.language import language_for
+    from diag.launch.publish import publish, start_sd_file
     from diag.model import found
     from diag.outputs.serving import Serving
     from diag.outputs.text import panel, report_text
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         print(text, file=sys.stderr, flush=True)
 
     hub = Hub(settings, run_dir, stack_signal=stack_signal, stack_dir=args.run_dir, talk=say, attached=args.run_dir is None,
-              on_change=lambda change: say(panel(change, colour=colour, width=_width(), lang=lang)))
+              on_change=lambda change: say(panel(change, colour=colour, width=columns(), lang=lang)))
     end = time.monotonic() + args.seconds if args.seconds else None
 
     def is_told_to_end() -> bool:
@@ -133,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=1))
     else:
-        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=_width(1),
+        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=columns(1),
                           lang=language_for(sys.stdout, settings.lang)))
     return 10 if found(document) and not args.exit_zero else 0
 

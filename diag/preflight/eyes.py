@@ -16,8 +16,8 @@ __all__ = ["check_stacks"]
 
 def check_stacks(command: Sequence[str]) -> Iterator[Line]:
     """Reads the stack of a process that stands to us as a rank stands to a sidecar: a child of another process."""
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    code = "import sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None and child.stdout is not None
     try:
         child.stdout.read(2)

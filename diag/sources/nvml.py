@@ -20,9 +20,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from diag import isolated
 from diag.model import Payload, Record
 from diag.observations import GpuSample, Observation, Unparsed
 from diag.sources.nvml_gpm import Gpm
@@ -133,18 +133,15 @@ class NvmlReader:
             )
         if now < self._retry_at:
             raise NvmlUnavailable(*self._failure)
-        # Not from the current directory: the job's may hold a module of any name.
-        home = os.fspath(Path(__file__).resolve().parents[2])
-        path = self._environ.get("PYTHONPATH")
         try:
             self._helper = subprocess.Popen(
-                [sys.executable, "-m", "diag.sources.nvml", str(self._health_seconds if self._failures < 2 else 0.0)],
+                isolated.argv("diag.sources.nvml", str(self._health_seconds if self._failures < 2 else 0.0)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 cwd="/",
-                env={**self._environ, "PYTHONPATH": f"{home}:{path}" if path else home},
+                env=dict(self._environ),
                 start_new_session=True,  # the terminal's Ctrl-C is not for it
             )
         except OSError as error:  # no process or no descriptor left

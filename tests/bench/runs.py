@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 from tests.leftovers import end_all
 from tests.liverun import LiveRun, live_run
 
@@ -35,7 +37,7 @@ class Diag:
 
     hub: int
     sidecars: tuple[int, ...]
-    others: tuple[int, ...]  # the signal witness
+    others: tuple[int, ...]  # the carrier (`diag run` itself), the signal witness, helpers of the hub
 
 
 def until(condition: Callable[[], T], seconds: float, what: str, ended: Callable[[], int | None] = lambda: None) -> T:
@@ -70,12 +72,13 @@ def under_diag(command: Sequence[str], folder: Path, **settings: str) -> Iterato
 
 def processes(run: LiveRun) -> Diag:
     """Raises NotReady before there is a rank with its sidecar."""
-    job = int(run.run_json()["pid"])
-    mine = [process for process in run.process.children() if process.pid != job]
-    sidecars = tuple(process.pid for process in mine if "diag.sidecar" in process.cmdline())
+    told = run.run_json()
+    hub, job = psutil.Process(told["hub_pid"]), int(told["pid"])
+    sidecars = tuple(process.pid for process in hub.children() if "diag.sidecar" in process.cmdline())
     if not sidecars:
-        raise NotReady("no sidecar below `diag run`")
-    return Diag(run.process.pid, sidecars, tuple(process.pid for process in mine if process.pid not in sidecars))
+        raise NotReady("no sidecar below the hub")
+    mine = [run.process.pid, *(process.pid for process in (*run.process.children(), *hub.children()))]
+    return Diag(hub.pid, sidecars, tuple(pid for pid in mine if pid not in (hub.pid, job, *sidecars)))
 
 
 def shell_script(targets: Sequence[int]) -> str:

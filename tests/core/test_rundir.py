@@ -237,7 +237,7 @@ def test_newest_run_comes_first_whichever_place_it_is_in(tmp_path: Path) -> None
 def many(root: Path, count: int, **facts: Any) -> list[Path]:
     made = []
     for number in range(count):
-        path = root / f"20250101-0000{number:02d}-x"
+        path = root / f"20250101-0000{number:02d}-0a1b2c"
         path.mkdir(parents=True)
         data = {"schema": "diag.run/1", "hub_pid": 2**22 + 1, "pid": 2**22 + 1, "host": socket.gethostname(), "ended": True}
         (path / "run.json").write_text(json.dumps({**data, **facts}))
@@ -250,7 +250,31 @@ def test_newest_twenty_of_the_runs_that_are_over_are_kept(tmp_path: Path) -> Non
 
     RunDir.create(tmp_path)
 
-    assert [path for path in old if path.exists()] == old[5:]
+    assert [path for path in old if path.exists()] == old[6:]  # nineteen, and the one that begins
+
+
+def test_run_whose_hub_wrote_no_run_json_is_forgotten_once_nobody_writes_into_it(tmp_path: Path) -> None:
+    old = many(tmp_path, 25)
+    for path in old[:2]:
+        (path / "run.json").unlink()
+        (path / "output.log").write_text("begun")
+        os.utime(path, (1, 1))
+    with (old[1] / "output.log").open("a"):  # its job goes on
+        RunDir.create(tmp_path)
+
+        assert not old[0].exists() and (old[1] / "output.log").exists()
+    (loading := tmp_path / "20240101-000000-0a1b2c").mkdir()
+    RunDir.create(tmp_path)
+
+    assert not old[1].exists() and loading.exists()
+
+
+def test_pid_that_was_given_to_another_process_keeps_no_run(tmp_path: Path) -> None:
+    old = many(tmp_path, 25, ended=False, pid=os.getpid(), pid_start_ticks=1)
+
+    RunDir.create(tmp_path)
+
+    assert [path for path in old if path.exists()] == old[6:]
 
 
 @pytest.mark.parametrize(

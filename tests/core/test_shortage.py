@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from diag.commands.run import _Runner
 from diag.errors import shortage
+from diag.launch.failures import guarded, threads_report_to
 from diag.model import Placement, Record
 from diag.settings import load
 from diag.sidecars import SidecarPool
@@ -23,10 +23,6 @@ from diag.watches.together import NodeWatches
 
 ROOT = Path(__file__).parents[2]
 NO_THREAD = RuntimeError("can't start new thread")  # Python 3.8 to 3.14
-
-
-def runner() -> _Runner:
-    return _Runner([], load(), cast("Any", None), (), quiet=True)
 
 
 def raising(error: Exception) -> Any:
@@ -47,19 +43,19 @@ SHORT = [NO_THREAD, MemoryError(), NO_ROOM, *(OSError(number, os.strerror(number
 
 @pytest.mark.parametrize("error", SHORT)
 def test_shortage_is_told_in_a_line_and_is_no_bug(error: Exception) -> None:
-    one = runner()
+    said: list[str] = []
 
-    one._guarded("the hub cannot start", raising(error))
+    guarded(said.append, "the hub cannot start", raising(error))
 
-    assert one.notes == [f"diag: the hub cannot start: there are no more {shortage(error)}; CMD is not touched"]
+    assert said == [f"diag: the hub cannot start: out of {shortage(error)}; CMD is not touched"]
 
 
 def test_another_error_is_a_bug_and_has_its_place() -> None:
-    one = runner()
+    said: list[str] = []
 
-    one._guarded("the hub cannot start", raising(ValueError("no")))
+    guarded(said.append, "the hub cannot start", raising(ValueError("no")))
 
-    assert "Please report this" in one.notes[0] and "test_shortage.py" in one.notes[0]
+    assert "Please report this" in said[0] and "test_shortage.py" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -68,26 +64,27 @@ def test_another_error_is_a_bug_and_has_its_place() -> None:
      FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(ROOT / "diag/state/gpufaults.py"))],
 )  # fmt: skip
 def test_diag_that_was_replaced_under_its_run_is_no_bug(error: Exception) -> None:
-    one = runner()
+    said: list[str] = []
 
-    one._guarded("the watch ends here", raising(error))
+    guarded(said.append, "the watch ends here", raising(error))
 
-    assert "removed or replaced while it ran" in one.notes[0] and "report" not in one.notes[0]
+    assert "removed or replaced while it ran" in said[0] and "report" not in said[0]
 
 
 def test_thread_that_fails_prints_no_traceback_into_the_jobs_output(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = runner()
-    monkeypatch.setattr(threading, "excepthook", one._thread_failed)
+    said: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back afterwards
+    threads_report_to(said.append)
 
     for error in (NO_THREAD, KeyError("x")):
         thread = threading.Thread(target=raising(error), name="gpus")
         thread.start()
         thread.join()
 
-    assert one.notes[0] == "diag: its part 'gpus' ends here: there are no more threads (ulimit -u, pids.max); CMD is not touched"
-    assert "Please report this" in one.notes[1]
+    assert said[0] == "diag: its part 'gpus' ends here: out of threads (ulimit -u, pids.max); CMD is not touched"
+    assert "Please report this" in said[1]
     assert capfd.readouterr() == ("", "")
 
 
@@ -136,7 +133,7 @@ def test_helper_of_nvml_that_cannot_be_started_is_gpus_not_checked(monkeypatch: 
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("tasks", [2, 3, 5, 7, 9])
+@pytest.mark.parametrize("tasks", [2, 3, 5, 7, 8, 10])
 def test_command_ends_as_alone_where_a_limit_leaves_room_for_it_and_not_for_diag(tasks: int, tmp_path: Path) -> None:
     if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
         pytest.skip("gives the command a user of its own, whose processes are counted alone: needs root, setpriv, prlimit")

@@ -29,7 +29,8 @@ Undo = Callable[[], None]
 class Fault:
     """`strike` takes a running trial and a seeded random source, and says in words what it did.
 
-    `harms_hub`: diag run itself ends or its terminal is lost, so that only the job's own word and the kept output count.
+    `harms_hub`: the hub's process ends, so that its journal may break off; exit code and output count all the same.
+    `harms_carrier`: diag run itself ends or its terminal is lost, so that only the job's own word and the kept output count.
     `job`: more words for the job; `ranks`: how many, instead of one to three. `before` makes the surroundings (environment, run
     root) and is undone by what it returns. `needs`: see `missing`. `prefix`: words before `diag run`, by its folder. `output`:
     what its standard output is. `right`: findings that are true of this fault. `gap`: seconds that a rank may be held up, where
@@ -39,6 +40,7 @@ class Fault:
     about: str
     strike: Callable[[Running, random.Random], str]
     harms_hub: bool = False
+    harms_carrier: bool = False
     no_journal: bool = False
     job: tuple[str, ...] = ()
     ranks: int = 0

@@ -27,7 +27,8 @@ __all__ = ["Outcome", "judge"]
 _LONGEST_GAP = 2.5  # of a rank between two of its lines of 20 ms: on two cores with other trials beside it
 _LEFT_SECONDS = 6.0  # sidecars of a killed hub see the end of their orders, and end; killed processes are on their way
 # What diag says where it had to give up: what it recorded ends there.
-_GAVE_UP = ("the hub cannot start", "the watch ends here", "the last checks failed", "the journal ends here")
+_GAVE_UP = ("the hub cannot start", "the hub ended", "runs unwatched", "the watch ends here",
+            "the last checks failed", "the journal ends here")
 _REPLAY_SECONDS = 400  # of a burst of half a million lines, with other trials beside it
 
 
@@ -49,10 +50,9 @@ class Outcome:
 def judge(outcome: Outcome, fault: Fault, run: Running, code: int) -> None:
     for index in range(len(run.places)):
         where = f"node {index}: " if len(run.places) > 1 else ""
-        broken = fault.harms_hub or index in run.broken
         before = len(outcome.wrong)
-        _judge_job(outcome, fault, run, index, code, broken=broken)
-        _judge_diag(outcome, fault, run, index, broken=broken)
+        _judge_job(outcome, fault, run, index, code, broken=fault.harms_carrier)
+        _judge_diag(outcome, fault, run, index, broken=fault.harms_hub or fault.harms_carrier or index in run.broken)
         outcome.wrong[before:] = [where + one for one in outcome.wrong[before:]]
     _judge_left(outcome, run)
     if fault.check is not None:

@@ -10,8 +10,8 @@ from tests.harm.fault import missing
 from tests.harm.faults import FAULTS
 from tests.harm.trial import apart
 
-SHORT = ("all-killed", "hub-no-processes", "pid-reused", "diag-removed", "disk-full", "disk-frozen", "output-rotated",
-         "clocks-apart", "pyspy-garbage", "nodes-partitioned")
+SHORT = ("all-killed", "carrier-killed", "hub-killed", "hub-no-memory", "hub-no-processes", "pid-reused", "diag-removed",
+         "disk-full", "disk-frozen", "output-rotated", "clocks-apart", "pyspy-garbage", "nodes-partitioned")
 
 
 @pytest.mark.live

@@ -73,7 +73,7 @@ class Running:
         self.cwd = REPOSITORY
         self.places: list[Place] = []
         self.nodes: list[Node] = []
-        self.broken: set[int] = set()  # nodes whose `diag run` the fault itself ended
+        self.broken: set[int] = set()  # nodes whose hub the fault itself ended
         self.own: set[int] = set()  # children of ours that are no part of the trial
         self.undo: list[Undo] = []
         self.numbers: dict[str, float] = {}
@@ -103,16 +103,21 @@ class Running:
     def run_dir(self) -> Path:
         return self.places[0].run_dir()
 
-    def hub(self, node: int = 0) -> psutil.Process:
+    def carrier(self, node: int = 0) -> psutil.Process:
         """`diag run` itself, below what put it into a namespace."""
         place = self.places[node]
         if place.found is None:
-            place.found = self.until(lambda: _hub_below(place.process.pid))
+            place.found = self.until(lambda: _carrier_below(place.process.pid))
         return place.found
+
+    def hub(self, node: int = 0) -> psutil.Process:
+        """The hub's process, beside CMD."""
+        found: psutil.Process = self.until(lambda: _hub_below(self.carrier(node)))
+        return found
 
     def job_processes(self) -> set[int]:
         """CMD and all below it: one of them may be in the midst of exec, and show no command line."""
-        for process in self.hub().children():
+        for process in self.carrier().children():
             with contextlib.suppress(psutil.Error):
                 if str(JOB) in process.cmdline():
                     return {process.pid, *(child.pid for child in process.children(recursive=True))}
@@ -166,7 +171,11 @@ class Running:
         raise TimeoutError("what the fault waits for did not come")
 
 
-def _hub_below(pid: int) -> psutil.Process | None:
+def _hub_below(carrier: psutil.Process) -> psutil.Process | None:
+    return next((child for child in carrier.children() if "diag.launch.hub_process" in child.cmdline()), None)
+
+
+def _carrier_below(pid: int) -> psutil.Process | None:
     top = psutil.Process(pid)
     for process in (top, *top.children(recursive=True)):
         words = process.cmdline()

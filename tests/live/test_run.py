@@ -332,7 +332,7 @@ def test_python_found_by_a_relative_path_has_its_sidecars(tmp_path: Path) -> Non
 
     def has_sidecar() -> bool:
         with contextlib.suppress(psutil.Error):
-            return any("diag.sidecar" in child.cmdline() for child in run.children())
+            return any("diag.sidecar" in child.cmdline() for child in run.children(recursive=True))
         return False
 
     try:

@@ -58,6 +58,6 @@ def kept(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def processes(live: LiveRun) -> list[psutil.Process]:
-    """The hub, its helpers, the job's ranks."""
-    hub = psutil.Process(live.run_json()["hub_pid"])
-    return [hub, *hub.children(recursive=True)]
+    """The carrier, the hub, its helpers, the job's ranks."""
+    live.run_json()
+    return [psutil.Process(live.process.pid), *live.tree()]

@@ -166,4 +166,4 @@ def test_old_runs_of_other_users_in_a_shared_root_are_left_alone(tmp_path: Path)
 
     left = [path.name[9:15] for path in sorted(tmp_path.iterdir())]
     assert left[:5] == [f"0000{number:02}" for number in range(5)]
-    assert len(left) == 5 + 20 + 1
+    assert len(left) == 5 + 20

@@ -38,7 +38,7 @@ def hang_up(run: Running, chance: random.Random) -> str:
     run.until(lambda: all(b"rank %d " % rank in run.terminal.read_bytes() for rank in range(int(run.job_words[0]))))
     if _is_late(run):
         return "too late: the job was at its end"
-    os.killpg(run.hub().pid, signal.SIGHUP)
+    os.killpg(run.carrier().pid, signal.SIGHUP)
     return "SIGHUP to the group"
 
 

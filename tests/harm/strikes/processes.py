@@ -29,8 +29,8 @@ def kill_all_sidecars(run: Running, chance: random.Random) -> str:
 
 
 def kill_everything(run: Running, chance: random.Random) -> str:
-    """The hub, its signal witness, sidecars and what they started, at one moment; the job lives on."""
-    hub = run.hub()
+    """The carrier, its signal witness, hub, sidecars and what they started, at one moment; the job lives on."""
+    hub = run.carrier()
     job = run.job_processes()
     if not job:
         return "too late: the job has ended"
@@ -67,6 +67,18 @@ def stop_hub(run: Running, chance: random.Random) -> str:
     run.pause(seconds)
     send(hub, signal.SIGCONT)
     return f"hub stopped for {seconds:.1f} s"
+
+
+def kill_carrier(run: Running, chance: random.Random) -> str:
+    return send(run.carrier(), signal.SIGKILL)
+
+
+def stop_carrier(run: Running, chance: random.Random) -> str:
+    seconds, carrier = chance.uniform(0.2, 3.0), run.carrier()
+    send(carrier, signal.SIGSTOP)
+    run.pause(seconds)
+    send(carrier, signal.SIGCONT)
+    return f"carrier stopped for {seconds:.1f} s"
 
 
 def stop_hub_over_end(run: Running, chance: random.Random) -> str:

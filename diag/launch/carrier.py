@@ -1,0 +1,247 @@
+"""The carrier of one `diag run`: starts CMD, carries its output, signals and exit code, and has a hub beside it that may fail.
+
+It holds no third-party code and little memory: what diag's own analysis needs, or breaks on, is the hub's. Where there is no hub,
+CMD runs in diag's own place.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from diag import command as commands
+from diag import signals
+from diag.errors import DiagError
+from diag.launch.failures import guarded, threads_report_to
+from diag.launch.hub_handle import HubHandle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, NoReturn
+
+    from diag.relay import Outlet, Relay
+
+__all__ = ["Carrier", "run_alone"]
+
+_STACK_BYTES = 512 << 10  # of a thread: 8 MiB each are too much under a small ulimit -v
+_PREPARE_SECONDS = 60.0  # ours: loading takes 0.3 s, and on a node at load 100 a hundred times as long
+_CONCLUDE_SECONDS = 60.0  # ours: the last checks take 1-3 s, with other nodes' up to 30 s
+_DRAIN_SECONDS = 30.0
+
+
+class _NoHub(Exception):
+    """There is nobody to watch CMD; the text says why."""
+
+
+class Carrier:
+    """See the module. `task` is for `hub_process`."""
+
+    def __init__(self, words: list[str], task: dict[str, Any], prepared: signals.Prepared, held: tuple[int, ...]) -> None:
+        self._words = words
+        self._task = task
+        self._prepared = prepared
+        self._held = held
+        self._notes: list[str] = []
+        self._relay: Relay | None = None
+        self._hub: HubHandle | None = None
+        self._plan: dict[str, Any] | None = None
+        self._refused: DiagError | None = None
+        self._concluded = False
+
+    def say(self, text: str) -> None:
+        if self._relay is None:
+            self._notes.append(text)
+        else:
+            self._relay.say(text)
+
+    def run(self) -> int:
+        """CMD's exit code, or diag's where CMD was not started; does not return where CMD was."""
+        threading.stack_size(_STACK_BYTES)
+        try:
+            plan = self._prepare()
+            outlets = self._open_outlets(plan)
+            relay = self._start_relay(outlets)
+        except _NoHub as no:
+            self._print_notes()
+            self._prepared.witness.close()
+            return run_alone(self._words, str(no), self._prepared.mask)
+        terminal = commands.terminal_env(os.isatty(1), unbuffered=not plan["hooked"])
+        try:
+            command = self._start(outlets, {**os.environ, **terminal, **plan["env"]})
+        except commands.CommandError as error:
+            relay.drain()
+            relay.close()
+            self._print_notes()
+            print(f"diag: {error}", file=sys.stderr)
+            self._drop_hub(5.0)  # it clears its run directory away
+            return error.exit_code
+        self._carry(command, outlets, relay)
+
+    # -- before CMD ---------------------------------------------------------------------------------------
+
+    def _prepare(self) -> dict[str, Any]:
+        """Start the hub, and hear where the output goes and which variables CMD gets. Raises DiagError where the settings cannot
+        be used, and _NoHub."""
+        try:
+            hub = self._hub = HubHandle.start(self._task)
+        except OSError as error:
+            raise _NoHub(f"the hub cannot be started: {error.strerror or error}") from None
+        deadline = time.monotonic() + _PREPARE_SECONDS
+        while self._plan is None and self._refused is None and not hub.wire.gone:
+            if time.monotonic() > deadline:
+                self._drop_hub()
+                raise _NoHub(f"the hub was not ready within {_PREPARE_SECONDS:.0f} s")
+            if signal.sigpending() & signals.FORWARDED - {signal.SIGWINCH, signal.SIGCONT}:
+                self._prepared.end_if_signalled()
+            hub.hear(0.2, self._heard)
+        if self._refused is not None:
+            self._drop_hub()
+            self._prepared.witness.close()
+            raise self._refused
+        if self._plan is None:
+            raise _NoHub("the hub cannot start" + (f": {how}" if (how := self._drop_hub()) else ""))
+        return self._plan
+
+    def _open_outlets(self, plan: dict[str, Any]) -> tuple[Outlet, ...]:
+        from pathlib import Path
+
+        from diag.joblog import LaneError
+        from diag.relay import open_outlets
+
+        if plan["run_dir"] is None:
+            return ()
+        try:
+            return open_outlets(Path(plan["run_dir"]), keep_bytes=plan["keep_bytes"], report=self.say, closed=self._held)
+        except LaneError as error:
+            self.say(f"diag: {error}; CMD keeps diag's own output, which is then not watched")
+            return ()
+
+    def _start_relay(self, outlets: tuple[Outlet, ...]) -> Relay:
+        """Raises _NoHub where there are not the threads for it, and for CMD and its signals."""
+        from diag.relay import Relay
+
+        relay = Relay(outlets, report=self.say)
+        try:
+            relay.start()
+            enough = commands.can_start_threads(2)
+        except RuntimeError:
+            enough = False
+        if not enough:
+            self._drop_hub()
+            raise _NoHub("there are no more threads (ulimit -u, pids.max)")
+        return relay
+
+    def _start(self, outlets: tuple[Outlet, ...], env: dict[str, str]) -> commands.Command:
+        outputs = {outlet.stream: outlet for outlet in outlets}
+        out = outputs.get("both") or outputs.get("stdout")
+        err = outputs.get("both") or outputs.get("stderr")
+        self._prepared.end_if_signalled()
+        return commands.start(
+            self._words, stdout=out.lane.write_fd if out else None, stderr=err.lane.write_fd if err else None,
+            env=env, sigmask=self._prepared.mask,
+        )
+
+    def _print_notes(self) -> None:
+        for note in self._notes:
+            print(note, file=sys.stderr)
+
+    # -- beside CMD ---------------------------------------------------------------------------------------
+
+    def _carry(self, command: commands.Command, outlets: tuple[Outlet, ...], relay: Relay) -> NoReturn:
+        for outlet in outlets:
+            outlet.lane.close_write()
+        threads_report_to(self.say)
+        self._relay = relay
+        for note in self._notes:
+            relay.say(note)
+        forwarder = signals.Forwarder(
+            self._prepared, command, before_stop=lambda: self._before_stop(relay), on_signal=self._on_signal
+        )
+        forwarder.start()
+        self._tell(started=command.pid, at=time.time(), outputs={outlet.stream: str(outlet.lane.path) for outlet in outlets})
+        while command.wait(0) is None:
+            guarded(self.say, "the hub is not heard", lambda: self._hear(command))
+        forwarder.close()
+        guarded(self.say, "the last checks failed", lambda: self._conclude(command, relay))
+        if relay.drain(_DRAIN_SECONDS):
+            relay.close()
+        commands.exit_as(command)
+
+    def _hear(self, command: commands.Command) -> None:
+        if self._hub is None:
+            command.wait(None)
+            return
+        self._hub.hear(0.05 if command.pidfd < 0 else 60.0, self._heard, also=command.pidfd)
+        if self._hub.wire.gone:
+            how = self._drop_hub(5.0)
+            if self._concluded:  # it has said why
+                return
+            why = f" ({how})" if how else ""
+            self.say(f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come through, "
+                     f"but it is not watched any more (diag watch --pid {command.pid} watches it again)")
+
+    def _conclude(self, command: commands.Command, relay: Relay) -> None:
+        """The hub's last checks and words, which may take a while: signals act on diag itself by now."""
+        if self._hub is None:
+            return
+        relay.flush(5.0)
+        if self._tell(ended=command.returncode, sizes=relay.sizes()):
+            deadline = time.monotonic() + _CONCLUDE_SECONDS
+            while not (self._concluded or self._hub.wire.gone) and time.monotonic() < deadline:
+                self._hub.hear(1.0, self._heard)
+        concluded = self._concluded
+        how = self._drop_hub(1.0)
+        if not concluded:
+            what = f"ended ({how})" if how else "was not done"
+            self.say(f"diag: the hub {what} before its last checks were; what it found until then is in the run directory")
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if "say" in message:
+            self.say(message["say"])
+        elif "plan" in message:
+            self._plan = message["plan"]
+        elif "refused" in message:
+            text, hint, code = message["refused"]
+            self._refused = DiagError(text, hint=hint, exit_code=code)
+        elif "concluded" in message:
+            self._concluded = True
+
+    def _tell(self, **message: Any) -> bool:
+        return self._hub is not None and self._hub.wire.send(**message)
+
+    def _drop_hub(self, seconds: float = 0.0) -> str:
+        hub, self._hub = self._hub, None
+        if hub is None:
+            return ""
+        if not hub.wire.gone:
+            hub.wire.send(leave=True)
+        return hub.end(seconds)
+
+    # -- on the signals' thread ---------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, sent: bool) -> None:
+        if number == signal.SIGWINCH:
+            self._tell(width=commands.columns())
+        elif number == signal.SIGCONT:
+            self._tell(paused=False)
+        else:
+            self._tell(signal=number)
+
+    def _before_stop(self, relay: Relay) -> None:
+        """Ctrl-Z: the hub must not take a job that a person stopped, and diag with it, for a job that hangs."""
+        self._tell(paused=True)
+        relay.flush(1.0)
+
+
+def run_alone(words: list[str], why: str, mask: Iterable[int] | None) -> int:
+    """CMD in diag's own place: it is what matters, and it can do without us. Returns only where CMD cannot be run."""
+    print(f"diag: {why}; CMD runs unwatched", file=sys.stderr, flush=True)
+    try:
+        commands.run_alone(words, mask)
+    except commands.CommandError as error:
+        print(f"diag: {error}", file=sys.stderr)
+        return error.exit_code

@@ -1,0 +1,132 @@
+"""The carrier's hold on the hub's process: starts it, hears it, and knows how it ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import time
+
+from diag.isolated import argv
+from diag.launch.wire import Wire, pair
+from diag.signals import FORWARDED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["WIRE_FD", "HubHandle"]
+
+WIRE_FD = 3  # in the hub's process; 0 is the file of its task, 1 and 2 that of its last words
+_LAST_WORDS_BYTES = 4096
+
+
+class HubHandle:
+    """A hub's process. Make it with `start`."""
+
+    def __init__(self, pid: int, wire: Wire, last_words: int) -> None:
+        self.pid = pid
+        self.wire = wire
+        self._last_words = last_words  # a descriptor; -1 where there is no file
+
+    @classmethod
+    def start(cls, task: dict[str, Any]) -> HubHandle:
+        """`task` is what the hub's process reads from its stdin, see `hub_process`. Raises OSError where there is no process,
+        descriptor or memory left.
+
+        In a session of its own: Ctrl-C, a hangup and kills of the group are for the job. The signals that are forwarded stay
+        blocked in it, as one that walks over a cgroup's pids (scancel, systemd) must not end it before CMD's end is judged.
+        """
+        ours, theirs = pair()
+        last_words = _anonymous_file()
+        moved = given = -1
+        try:
+            moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)  # above what is set below
+            given = _file_of(json.dumps(task).encode())
+            out = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0) if last_words < 0 else (os.POSIX_SPAWN_DUP2, last_words, 1)
+            command = argv("diag.launch.hub_process")
+            pid = os.posix_spawn(
+                command[0], command, os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, given, 0), out, (os.POSIX_SPAWN_DUP2, 1, 2),
+                              (os.POSIX_SPAWN_DUP2, moved, WIRE_FD)],
+                setsid=True, setsigmask=FORWARDED, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            )  # fmt: skip
+        except BaseException:
+            ours.close()
+            if last_words >= 0:
+                os.close(last_words)
+            raise
+        finally:
+            theirs.close()
+            for fd in (moved, given):
+                if fd >= 0:
+                    os.close(fd)
+        return cls(pid, ours, last_words)
+
+    def hear(self, seconds: float, heard: Callable[[dict[str, Any]], None], also: int = -1) -> None:
+        """Wait until it says something, it ends, or descriptor `also` is ready, and pass on what it said."""
+        poll = select.poll()
+        if not self.wire.gone:
+            poll.register(self.wire.fileno(), select.POLLIN)
+        if also >= 0:
+            poll.register(also, select.POLLIN)
+        poll.poll(seconds * 1000)
+        for message in self.wire.receive():
+            heard(message)
+
+    def end(self, seconds: float = 0.0) -> str:
+        """Let it end, or end it after `seconds`; returns how it ended where that was no ordinary end, else nothing."""
+        deadline = time.monotonic() + seconds
+        status = None
+        try:
+            while (found := os.waitpid(self.pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+                time.sleep(0.005)
+            if found[0] == 0:
+                os.kill(self.pid, signal.SIGKILL)
+                found = os.waitpid(self.pid, 0)
+            else:
+                status = os.waitstatus_to_exitcode(found[1])
+        except (ProcessLookupError, ChildProcessError):  # SIGCHLD is ignored: nobody is told
+            pass
+        self.wire.close()
+        words = self._read_last_words()
+        if not status:
+            return ""
+        how = f"by signal {-status}" if status < 0 else f"with code {status}"
+        return f"it ended {how}" + (f": {words}" if words else "")
+
+    def _read_last_words(self) -> str:
+        """The last line that it wrote to its stderr: of a Python error its message, of a library that gave up its complaint."""
+        if self._last_words < 0:
+            return ""
+        try:
+            size = os.fstat(self._last_words).st_size
+            text = os.pread(self._last_words, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES)).decode("utf-8", "replace")
+        finally:
+            os.close(self._last_words)
+            self._last_words = -1
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _anonymous_file() -> int:
+    try:
+        return os.memfd_create("diag-hub")
+    except (OSError, AttributeError):  # a seccomp profile, a C library without it
+        return -1
+
+
+def _file_of(data: bytes) -> int:
+    """A file at its beginning that holds this: a command line may be longer than a pipe or a socket takes at once."""
+    fd = _anonymous_file()
+    if fd < 0:
+        import tempfile
+
+        fd, name = tempfile.mkstemp(prefix="diag-")
+        os.unlink(name)
+    while data:
+        data = data[os.write(fd, data):]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
