@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from diag.isolated import given_environment
+
 _NO_TERMINAL, _NARROWEST, _WIDEST = 80, 40, 160  # columns
 
 
@@ -156,17 +158,18 @@ def run_alone(argv: Sequence[str], sigmask: Iterable[int] | None) -> NoReturn:
 
     Raises CommandError where CMD cannot be run.
     """
-    path = _find(argv[0], os.environ)
+    environment = given_environment()
+    path = _find(argv[0], environment)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # see _spawn
         signal.signal(number, signal.SIG_DFL)
     if sigmask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, sigmask)
     try:
         try:
-            os.execv(path, list(argv))
+            os.execve(path, list(argv), environment)
         except OSError as error:
             if error.errno == errno.ENOEXEC and _is_text(path):
-                os.execv("/bin/sh", ["sh", path, *argv[1:]])
+                os.execve("/bin/sh", ["sh", path, *argv[1:]], environment)
             raise
     except OSError as error:
         raise CommandNotExecutable(_not_executable(path, (error.strerror or str(error)).lower())) from error
@@ -287,19 +290,19 @@ def exit_as(command: Command) -> NoReturn:
     A CMD that died of a signal makes diag die of it too: `$?` is 128+n either way, but bash leaves a loop on Ctrl-C, and
     make prints "Terminated", only when the child really died of the signal. (PID 1 cannot, and exits with 128+n.)
     """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except OSError:
+                pass
     if command.term_signal is not None:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                try:
-                    stream.flush()
-                except OSError:
-                    pass
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # one core: CMD's
         if command.term_signal not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(command.term_signal, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {command.term_signal})
         os.kill(os.getpid(), command.term_signal)
-    raise SystemExit(command.returncode)
+    os._exit(command.returncode or 0)  # no flush of what could not be written: its failure would be the exit code
 
 
 def terminal_env(

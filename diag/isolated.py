@@ -8,7 +8,7 @@ module of it. Imports as little as it can: it is on the way of every start.
 import os
 import sys
 
-__all__ = ["argv", "restart"]
+__all__ = ["argv", "given_environment", "restart"]
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - no pathlib at start-up
 # Of the variables that `python -I` ignores, those that change nothing that diag does.
@@ -40,9 +40,23 @@ def restart(words: "list[str]") -> None:
         if needed is not None and needed.origin:
             _folders.append(os.path.dirname(os.path.dirname(needed.origin)))  # noqa: PTH120
         try:
-            os.execv(sys.executable, argv("diag", *words))
+            os.execve(sys.executable, argv("diag", *words), given_environment())
         except OSError:
             pass
+
+
+def given_environment() -> "dict[str, str]":
+    """The variables that this process was started with: in a C locale Python adds LC_CTYPE to them (PEP 538), also with -I."""
+    found = dict(os.environ)
+    if "LC_CTYPE" in found:
+        try:
+            with open("/proc/self/environ", "rb") as file:  # as exec left it: what is set later lies elsewhere
+                given = file.read()
+        except OSError:
+            return found
+        if not any(variable.startswith(b"LC_CTYPE=") for variable in given.split(b"\0")):
+            del found["LC_CTYPE"]
+    return found
 
 
 def _reach(folders: "list[str]") -> None:

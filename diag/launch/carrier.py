@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 
 from diag import command as commands
 from diag import signals
 from diag.errors import DiagError
+from diag.isolated import given_environment
 from diag.launch.failures import guarded, threads_report_to
 from diag.launch.hub_handle import HubHandle
 
@@ -71,12 +71,12 @@ class Carrier:
             return run_alone(self._words, str(no), self._prepared.mask)
         terminal = commands.terminal_env(os.isatty(1), unbuffered=not plan["hooked"])
         try:
-            command = self._start(outlets, {**os.environ, **terminal, **plan["env"]})
+            command = self._start(outlets, {**given_environment(), **terminal, **plan["env"]})
         except commands.CommandError as error:
             relay.drain()
             relay.close()
             self._print_notes()
-            print(f"diag: {error}", file=sys.stderr)
+            _complain(f"diag: {error}")
             self._drop_hub(5.0)  # it clears its run directory away
             return error.exit_code
         self._carry(command, outlets, relay)
@@ -147,7 +147,7 @@ class Carrier:
 
     def _print_notes(self) -> None:
         for note in self._notes:
-            print(note, file=sys.stderr)
+            _complain(note)
 
     # -- beside CMD ---------------------------------------------------------------------------------------
 
@@ -239,9 +239,17 @@ class Carrier:
 
 def run_alone(words: list[str], why: str, mask: Iterable[int] | None) -> int:
     """CMD in diag's own place: it is what matters, and it can do without us. Returns only where CMD cannot be run."""
-    print(f"diag: {why}; CMD runs unwatched", file=sys.stderr, flush=True)
+    _complain(f"diag: {why}; CMD runs unwatched")
     try:
         commands.run_alone(words, mask)
     except commands.CommandError as error:
-        print(f"diag: {error}", file=sys.stderr)
+        _complain(f"diag: {error}")
         return error.exit_code
+
+
+def _complain(line: str) -> None:
+    """Where there is no relay; what cannot be written (a closed stderr, a full disk) must not be an error of its own."""
+    try:
+        os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
+    except OSError:
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,6 +12,8 @@ from diag.errors import is_replaced, shortage
 __all__ = ["guarded", "in_a_line", "threads_report_to"]
 
 T = TypeVar("T")
+
+_NO_ROOM_BYTES = 16 << 20  # ours: less than a module with a library takes
 
 
 def guarded(say: Callable[[str], None], what: str, work: Callable[[], T]) -> T | None:
@@ -39,7 +42,7 @@ def in_a_line(what: str, error: BaseException) -> str:
     >>> in_a_line("the page cannot be served", MemoryError())
     'diag: the page cannot be served: out of memory; CMD is not touched'
     """
-    if lacking := shortage(error):
+    if lacking := shortage(error) or ("memory" if _is_at_its_limit() else ""):
         return f"diag: {what}: out of {lacking}; CMD is not touched"
     if is_replaced(error):
         return f"diag: {what}: diag was removed or replaced while it ran ({error}); CMD is not touched"
@@ -47,3 +50,14 @@ def in_a_line(what: str, error: BaseException) -> str:
 
     end = "".join(traceback.format_exception(error)[-3:]).rstrip()
     return f"diag: {what}: {type(error).__name__}: {error}; CMD is not touched. Please report this:\n{end}"
+
+
+def _is_at_its_limit() -> bool:
+    """Whether the process has used up its address space (ulimit -v): Python then fails in ways that name no memory."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        return False
+    return limit != resource.RLIM_INFINITY and limit - used < _NO_ROOM_BYTES

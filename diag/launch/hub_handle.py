@@ -92,23 +92,32 @@ class HubHandle:
         except (ProcessLookupError, ChildProcessError):  # SIGCHLD is ignored: nobody is told
             pass
         self.wire.close()
-        words = self._read_last_words()
+        lines = self._read_last_words()
         if not status:
             return ""
-        how = f"by signal {-status}" if status < 0 else f"with code {status}"
-        return f"it ended {how}" + (f": {words}" if words else "")
+        # Of a Python error the last line is its message; of a library that aborted the one before may be.
+        words = "; ".join(lines[-2:] if status < 0 else lines[-1:])
+        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        return f"{how}: {words}" if words else how
 
-    def _read_last_words(self) -> str:
-        """The last line that it wrote to its stderr: of a Python error its message, of a library that gave up its complaint."""
+    def _read_last_words(self) -> list[str]:
+        """The last lines of its stderr."""
         if self._last_words < 0:
-            return ""
+            return []
         try:
             size = os.fstat(self._last_words).st_size
             text = os.pread(self._last_words, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES)).decode("utf-8", "replace")
         finally:
             os.close(self._last_words)
             self._last_words = -1
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _anonymous_file() -> int:
@@ -119,7 +128,12 @@ def _anonymous_file() -> int:
 
 
 def _file_of(data: bytes) -> int:
-    """A file at its beginning that holds this: a command line may be longer than a pipe or a socket takes at once."""
+    """A descriptor from which this can be read: a pipe, or a file where that does not take it at once (a long command line)."""
+    if len(data) <= select.PIPE_BUF:
+        fd, end = os.pipe()
+        os.write(end, data)
+        os.close(end)
+        return fd
     fd = _anonymous_file()
     if fd < 0:
         import tempfile

@@ -206,7 +206,8 @@ class _Beside:
             self._sd_file.close()
         if self._follower is not None:
             self._follower.end(self._link.sizes)
-            self._follower.thread.join(5.0)
+            if self._follower.thread.is_alive():  # there was a thread for it
+                self._follower.thread.join(5.0)
         hub.end_output()
         # Exit records of ranks are on their way: the kernel told the sidecars at the same moment.
         hub.settle(1.0, lambda: not hub.engine.job.alive_ranks())
