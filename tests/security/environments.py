@@ -118,7 +118,8 @@ _PATH = {"PYTHONPATH": "{folder}"}
 
 
 def _python(name: str, value: str, command: tuple[str, ...] = SHELL) -> Environment:
-    return Environment(f"{name}={value}", {name: value}, command=command)
+    of = "" if command is SHELL else ", a Python job"
+    return Environment(f"{name}={value}{of}", {name: value}, command=command)
 
 
 def _memory(kib: int, command: tuple[str, ...] = LASTING) -> Environment:
