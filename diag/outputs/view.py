@@ -112,13 +112,15 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class FlameWanted:
-    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample."""
+    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample.
+    `by_owner`: who owns the run wants it, and waits for no other user's."""
 
     seconds: float = 10.0
     rate: int = 50
     form: str = "svg"
     children: bool = False
     native: bool = False
+    by_owner: bool = True
 
 
 class HubView(Protocol):
@@ -158,7 +160,8 @@ class HubView(Protocol):
         ...
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held."""
+        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held, and
+        cancelled where nobody waits for it any more."""
         ...
 
     @property
