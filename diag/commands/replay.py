@@ -79,10 +79,12 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     from diag.outputs.http import is_loopback
     from diag.outputs.recorded import RecordedView
     from diag.outputs.server import PortTaken, serve
+    from diag.outputs.serving import page_words, refuse_taken_port
     from diag.outputs.text import job_sentence
     from diag.settings import load
 
     settings = load(host=args.host, port=args.port)
+    refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)
     host = settings.host or "127.0.0.1"
     view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host), token=settings.token)
     signals = {signal.SIGINT, signal.SIGTERM}
@@ -90,12 +92,9 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     try:
         server = serve(view, host, settings.port, certificate=settings.tls_cert, key=settings.tls_key)
     except PortTaken:
-        if args.port is not None:
-            raise
         server = serve(view, host, 0, certificate=settings.tls_cert, key=settings.tls_key)
     print(job_sentence(report(engine)), flush=True)
-    word = f" (any user name, password {view.token})" if view.token and not settings.token else ""
-    print(f"diag: page {server.url}{word}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(f"diag: page {page_words(server, settings, view.token)}; Ctrl-C ends it", file=sys.stderr, flush=True)
     signal.sigwait(signals)
     server.stop()
     return 0

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.language import language_for
     from diag.launch.publish import publish, start_sd_file
     from diag.model import found
-    from diag.outputs.serving import Serving
+    from diag.outputs.serving import Serving, refuse_taken_port
     from diag.outputs.text import panel, report_text
     from diag.rundir import RunDir
     from diag.settings import load, unread_variables
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, stack_seconds=args.stack_seconds,
                     ras=args.ras, expected_net=args.expect_net, rules=args.rules, nodes=args.nodes, job_id=args.job_id,
                     sd_file=args.sd_file)
+    refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)
     for line in unread_variables(os.environ):
         print(f"diag: {line}", file=sys.stderr)
     target = _target(args)
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     serving.start()  # of a job that is still to come: a startup probe asks for the page
     hub.open_to_nodes = serving.open_to_nodes
     sd_file = start_sd_file(hub, settings, say)
-    where = (f", page {serving.url}" if serving.url else "") + (f", run directory {run_dir.path}" if run_dir else "")
+    where = (f", page {serving.page}" if serving.page else "") + (f", run directory {run_dir.path}" if run_dir else "")
     returncode = None
     try:
         if watch is not None and pid is not None:

@@ -62,9 +62,11 @@ def _wire() -> Wire:
 
 def _prepare(task: dict[str, Any], link: Link) -> _Beside:
     """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be used."""
+    from diag.outputs.serving import refuse_taken_port
     from diag.settings import load, unread_variables
 
     settings = load(**task["flags"])
+    refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)  # of a variable only a line: CMD comes first
     for line in unread_variables(os.environ):
         link.say(f"diag: {line}")
     run_dir = _make_run_dir(settings, link)
@@ -189,7 +191,7 @@ class _Beside:
         publish(hub, self._run_dir, serving.url, self._words, pid)
         self._sd_file = start_sd_file(hub, self._settings, self._link.say)
         if not self._task["quiet"]:
-            where = f", page {serving.url}" if serving.url else ""
+            where = f", page {serving.page}" if serving.page else ""
             folder = f", run directory {self._run_dir.path}" if self._run_dir else ""
             self._link.say(f"diag {hub.version}: watching pid {pid}{where}{folder}")
         hub.open_to_nodes = serving.open_to_nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.launchers.secrets import redacted
+from diag.launchers.secrets import is_secret, redacted, without_secrets
 
 __all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "helps", "identify", "is_diag", "launches", "redacted", "relevant"]
 
@@ -189,14 +189,15 @@ _NAMES = frozenset({
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 })
 # fmt: on
-_SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")
+_SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")  # and is_secret's
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
 
 
 def relevant(env: Environment) -> dict[str, str]:
     """The variables that matter to diagnosis, by an allow-list, long values cut. A family's secrets are left out."""
     return {
-        name: value[:1000]
+        name: without_secrets(value[:1000])
         for name, value in sorted(env.items())
-        if name in _NAMES or (name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET))
+        if name in _NAMES
+        or (name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET) and not is_secret(name))
     }

@@ -18,6 +18,7 @@ __all__ = ["LOOK_SECONDS", "MOST_LISTENERS", "Events", "TooMany"]
 
 LOOK_SECONDS = 1.0  # ours: as often as the engine checks
 MOST_LISTENERS = 32
+_FOR_ALL = 16  # of them: the others are for who owns the run, whoever else of the machine looks at it
 _SLOW_EVERY = 5  # looks from one at the slow parts to the next
 _COST_RATIO = 0.05  # of the server's time: thousands of ranks are looked at more seldom
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -26,6 +27,10 @@ _QUIET_SECONDS = 15.0  # a comment is sent then, by which proxies and clients kn
 
 class TooMany(Exception):
     """More listeners than are served."""
+
+
+async def _owns_the_run() -> bool:
+    return True
 
 
 class _Mailbox:
@@ -84,8 +89,10 @@ class Events:
         if self._task is not None:
             self._task.cancel()
 
-    async def listen(self) -> AsyncIterator[bytes]:
+    async def listen(self, owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run) -> AsyncIterator[bytes]:
         """The stream of one listener. Raises TooMany before its first byte."""
+        if len(self._mailboxes) >= _FOR_ALL and not await owns_the_run():
+            raise TooMany
         if len(self._mailboxes) >= MOST_LISTENERS:
             raise TooMany
         mailbox = _Mailbox()

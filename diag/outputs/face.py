@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from diag.outputs import parts
 from diag.outputs.beside import beside
 from diag.outputs.events import Events, TooMany
+from diag.outputs.guard import asker_of
 from diag.outputs.view import HubView, json_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src
 
 def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Events:
     """`reading` runs a function under the hub's lock. The events are to be closed before the server ends."""
-    from fastapi import HTTPException, Path, Query
+    from fastapi import HTTPException, Path, Query, Request
     from fastapi.responses import Response, StreamingResponse
 
     from diag import manual
@@ -69,11 +70,11 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
         return Response(json_bytes({"schema": "diag.state/1", **await look()}), media_type="application/json")
 
     @app.get("/events", responses=schema.EVENTS, response_class=Response)
-    async def stream() -> Response:
+    async def stream(request: Request) -> Response:
         """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the part. Of `ranks`
         {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event: end`: diag ends."""
         try:
-            source = await events.listen()
+            source = await events.listen(asker_of(request).owns_the_run)
         except TooMany:
             raise HTTPException(503, "too many pages look at this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})

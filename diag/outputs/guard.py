@@ -1,5 +1,5 @@
-"""Who may ask the server: the token beyond loopback, no foreign Host on loopback, no other site's page anywhere; and what goes
-with every answer, errors too."""
+"""Who may ask the server: the token beyond loopback, no foreign Host on loopback, no other site's page anywhere, and some places
+that other users of the machine cannot take; and what goes with every answer, errors too."""
 
 from __future__ import annotations
 
@@ -8,20 +8,47 @@ import binascii
 import hmac
 import ipaddress
 import logging
+import re
 from collections.abc import Callable, Collection
 from email.utils import formatdate
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from diag.outputs.asker import Asker
 from diag.outputs.view import HubView, json_bytes
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard", "is_loopback", "plain_address"]
+__all__ = ["ROUTES", "Access", "Guard", "asker_of", "is_loopback", "plain_address"]
 
 _log = logging.getLogger(__name__)
 
-_OPEN_TO_ALL = frozenset({"/metrics", "/healthz"})
+
+class Access(Enum):
+    """Who may ask for a route: anybody; with a token beyond loopback; with one wherever one is set."""
+
+    OPEN = "open"
+    READS = "reads"
+    WORKS = "works"  # it makes ranks or this hub do something, or shows what was made so
+
+
+# Every route that there is. What is not here needs the token wherever one is set.
+ROUTES = {
+    "/metrics": Access.OPEN,
+    "/healthz": Access.OPEN,
+    **dict.fromkeys((
+        "/", "/assets/{name:path}", "/docs", "/events", "/explain/{finding}", "/findings", "/nodes", "/openapi.json", "/ranks",
+        "/ranks/{rank}/stacks", "/sd", "/state", "/timeline",
+    ), Access.READS),
+    **dict.fromkeys(("/digests", "/drawings/{name}", "/dump", "/flame", "/ranks/{rank}/flame"), Access.WORKS),
+}
+_PATTERNS = [
+    (re.compile(re.sub(r"\{(\w+)(:path)?\}", lambda found: ".*" if found[2] else "[^/]+", path)), access)
+    for path, access in ROUTES.items()
+]
+_FOR_ALL = 32  # requests under way on loopback, of the 64 connections of the server: what is left is for who owns the run
 # Routes with a page of their own have a policy of their own; all else is data, and no document.
 _POLICY = (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 _ALWAYS = (
@@ -57,6 +84,7 @@ class Guard:
         self._beyond = view.bound_beyond_loopback or not is_loopback(host)
         self._hosts: Collection[str] = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host.lower()}
         self._clock = clock
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,13 +116,25 @@ class Guard:
                 self._view.refuse_digest(plain_address(scope["client"][0]))
             await say(status, detail, *(_HOW_TO if status == 401 else ()))
             return
+        scope["diag.asker"] = asker = self._asker(scope, headers)
+        self._under_way += 1
         try:
+            if self._under_way > _FOR_ALL and not await asker.owns_the_run():
+                await say(503, "requests of other users of this machine take all places that they may take; try again, or give "
+                          "the run's token (DIAG_TOKEN)")
+                return
             await self._app(scope, receive, send_with_headers)
         except Exception as error:
             _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             if began:
                 raise
             await say(500, f"diag failed here, please report it: {type(error).__name__}: {error}")
+        finally:
+            self._under_way -= 1
+
+    def _asker(self, scope: Scope, headers: dict[str, str]) -> Asker:
+        has_token = bool(self._token) and _token_matches(headers.get("authorization", ""), self._token or "")
+        return Asker(scope.get("client"), scope.get("server"), trusted=self._beyond or has_token)
 
     def _refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -103,7 +143,8 @@ class Guard:
             return 403, f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}"
         if self._is_of_another_site(method, path, headers):
             return 403, "a page of another site asked for this; open diag's own page instead"
-        if path in _OPEN_TO_ALL or not (self._beyond or (self._token and _costs(path))):
+        access = _access(path)
+        if access is Access.OPEN or not (self._beyond or (self._token and access is Access.WORKS)):
             return None
         if not self._token:
             return 403, "diag is bound beyond loopback without a token; only /metrics and /healthz are answered"
@@ -123,13 +164,18 @@ class Guard:
         return origin is not None and origin.partition("//")[2] != headers.get("host")
 
 
-def _costs(path: str) -> bool:
-    """Whether a request makes ranks or this hub do something, rather than say what is known.
+def asker_of(request: Request) -> Asker:
+    """Of a request that came through the guard."""
+    asker: Asker = request.scope["diag.asker"]
+    return asker
 
-    >>> _costs("/dump"), _costs("/ranks/3/flame"), _costs("/flame"), _costs("/ranks/3/stacks")
-    (True, True, False, False)
+
+def _access(path: str) -> Access:
     """
-    return path in ("/dump", "/digests") or (path.startswith("/ranks/") and path.endswith("/flame"))
+    >>> [_access(path).value for path in ("/metrics", "/ranks/3/stacks", "/ranks/3/flame", "/flame", "/no/such/route")]
+    ['open', 'reads', 'works', 'works', 'works']
+    """
+    return next((access for pattern, access in _PATTERNS if pattern.fullmatch(path)), Access.WORKS)
 
 
 def plain_address(host: str) -> str:

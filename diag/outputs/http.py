@@ -9,14 +9,14 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from diag.discovery import sd_document
 from diag.engine import report
 from diag.errors import Busy, DiagError, OtherJob
 from diag.model import format_ranks
-from diag.outputs.guard import Guard, is_loopback, plain_address
+from diag.outputs.guard import Guard, asker_of, is_loopback, plain_address
 from diag.outputs.text import dump_text
 from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, rows_of_job, stacks_json
 
@@ -32,6 +32,9 @@ _DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its cal
 _LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 10 s
 _LONGEST_DIGEST = 64 << 20
 _BODY_SECONDS = 15.0  # a hub gives up its request after 4 s
+# A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
+_NOT_YOURS = {"detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
+              "hint": "ask as that user, or set DIAG_TOKEN for the run and give it"}
 _NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
 _T = TypeVar("_T")
 
@@ -126,6 +129,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
     @app.post("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
     async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
+        request: Request,
         rank: Annotated[int, Path(description="global rank")],
         seconds: Annotated[float, Query(ge=1, le=300, description="how long to look")] = 10.0,
         rate: Annotated[int, Query(ge=1, le=200, description="samples a second")] = 50,
@@ -146,8 +150,12 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         if not state.alive and not view.recorded:
             said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
             return answer(said, 409)
+        owns = await asker_of(request).owns_the_run()
+        if native and not owns:
+            return answer(_NOT_YOURS, 403)
+        wanted = FlameWanted(seconds, rate, form, children, native, owns)
         try:
-            body = await view.flame(state.placement, FlameWanted(seconds, rate, form, children, native))
+            body = await _unless_gone(request, view.flame(state.placement, wanted))
         except DiagError as error:
             return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
         drawn = drawing(body, form)
@@ -182,6 +190,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     @app.get("/dump", responses=dumped, response_class=Response)
     @app.post("/dump", responses=dumped, response_class=Response)
     async def dump(  # noqa: PLR0917 - FastAPI passes them by name
+        request: Request,
         deadline: Annotated[
             float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
         ] = DUMP_SECONDS,
@@ -195,6 +204,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         being made get that one."""
         if view.recorded:
             raise HTTPException(409, "this is recorded evidence: there is no process to look at")
+        if (native or scope != "job" or deadline > DUMP_SECONDS) and not await asker_of(request).owns_the_run():
+            return answer(_NOT_YOURS, 403)
         kind = f"{scope}-native" if native else scope
         task = dumps.get(kind)
         if task is None or task.done():
@@ -276,6 +287,25 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         return said
 
     return app
+
+
+async def _unless_gone(request: "Request", work: Coroutine[Any, Any, bytes]) -> bytes:
+    """What `work` gives. It is cancelled when the client has gone: nobody would take what it gives."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise DiagError("whoever asked for it has gone")
+        return working.result()
+    finally:
+        for each in (working, leaving):
+            each.cancel()
+
+
+async def _gone(request: "Request") -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(request: "Request") -> bytes:

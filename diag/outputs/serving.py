@@ -1,11 +1,18 @@
-"""The hub's HTTP face over its life: on loopback first, open to the other nodes once they join. It never stops the job."""
+"""The hub's HTTP face over its life: on loopback first, open to the other nodes once they join. It never stops the job.
+
+And what a person is told of it, also of the page over recorded evidence: its address, how to log in, who has its port.
+"""
 
 from __future__ import annotations
 
+import errno
 import secrets
+import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from diag.errors import DiagError
 from diag.tokens import SHORTEST
 
 if TYPE_CHECKING:
@@ -13,9 +20,10 @@ if TYPE_CHECKING:
     from diag.outputs.server import Server
     from diag.settings import Settings
 
-__all__ = ["Serving"]
+__all__ = ["Serving", "page_words", "refuse_taken_port"]
 
 _LOOPBACK = "127.0.0.1"
+_LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a script starts one after the other
 
 
 class Serving:
@@ -31,6 +39,14 @@ class Serving:
     @property
     def url(self) -> str | None:
         return self.server.url if self.server is not None else None
+
+    @property
+    def page(self) -> str:
+        """The page as a person is told of it; empty where there is none."""
+        if self.server is None:
+            return ""
+        run_dir = self._hub.run_dir
+        return page_words(self.server, self._settings, self._hub.token, kept_in=f"{run_dir.path}/run.json" if run_dir else "")
 
     def start(self) -> None:
         """Serve, or say in a line why not."""
@@ -100,6 +116,59 @@ class Serving:
 
 def _any_address() -> str:
     """Both families where the machine has both: a pod's address may be either."""
-    import socket
-
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def page_words(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:
+    """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the token."""
+    from diag.discovery import reachable_host
+    from diag.outputs.http import is_loopback
+
+    url, notes = server.url, []
+    if not is_loopback(server.host):
+        url = f"{url.partition('://')[0]}://{reachable_host(server.host)}:{server.port}"
+        password = "the token that was given" if settings.token else f"the token in {kept_in}" if kept_in else token or ""
+        notes.append(f"any user name, password {password}")
+    if settings.port and server.port != settings.port:
+        notes.append(f"port {settings.port} is taken{_by(settings.port)}")
+    return f"{url} ({'; '.join(notes)})" if notes else url
+
+
+def refuse_taken_port(settings: Settings, *, asked_for: bool) -> None:
+    """Raises DiagError where the port was asked for and another has it: what was told to others would lead them elsewhere."""
+    if not (asked_for and settings.http and settings.port):
+        return
+    until = time.monotonic() + _LEAVING_SECONDS
+    while _is_taken(settings.host or _LOOPBACK, settings.port):
+        if time.monotonic() > until:
+            raise DiagError(f"port {settings.port} is taken{_by(settings.port)}", exit_code=2,
+                            hint="give another one, 0 for any free one, or none: 9095 then, and any free one where that is taken")
+        time.sleep(0.1)
+
+
+def _is_taken(host: str, port: int) -> bool:
+    """Without the imports of a server, which CMD would wait for. Whatever else is wrong is said when it is served."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _by(port: int) -> str:
+    """Who listens there, as far as this user may know."""
+    from diag.launchers import redacted
+    from diag.preflight.port_owner import owner_of
+    from diag.printable import clean
+
+    owner = owner_of(port)
+    if owner is None:
+        return ""
+    if owner.pid is None:
+        return f" by a process of user {owner.uid}"
+    command = " ".join(redacted(owner.command.split()))
+    return f" by pid {owner.pid}" + (f" ({clean(command)[:80]})" if command else "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -112,13 +113,15 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class FlameWanted:
-    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample."""
+    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample.
+    `by_owner`: who owns the run wants it, and waits for no other user's."""
 
     seconds: float = 10.0
     rate: int = 50
     form: str = "svg"
     children: bool = False
     native: bool = False
+    by_owner: bool = True
 
 
 class HubView(Protocol):
@@ -158,7 +161,8 @@ class HubView(Protocol):
         ...
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held."""
+        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held, and
+        cancelled where nobody waits for it any more."""
         ...
 
     @property
@@ -195,17 +199,31 @@ class HubView(Protocol):
 # --- JSON ----------------------------------------------------------------------------------------------------
 
 
-def json_bytes(document: object) -> bytes:
-    """JSON that any parser takes: no NaN (null instead), and lone surrogates of odd log bytes as escapes.
+# What moves a terminal's cursor or turns its text around, beyond the controls that JSON escapes anyway: DEL and C1, marks of
+# direction, what has no width, line ends of Unicode, tags.
+_UNSEEN = re.compile(
+    "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 
-    >>> json_bytes({"loss": float("nan"), "text": "\\udc80"})
-    b'{"loss":null,"text":"\\\\udc80"}'
+
+def json_bytes(document: object) -> bytes:
+    """JSON that any parser takes and any terminal shows: no NaN (null instead), and as escapes lone surrogates of odd log bytes
+    and what would act on a terminal.
+
+    >>> json_bytes({"loss": float("nan"), "text": "\\udc80 \\x9d \\u202e \u00fc"}).decode()
+    '{"loss":null,"text":"\\\\udc80 \\\\u009d \\\\u202e \u00fc"}'
     """
     try:
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(document), ensure_ascii=False, separators=(",", ":"))
+    if not text.isascii() or "\x7f" in text:  # most answers have neither
+        text = _UNSEEN.sub(_escaped, text)
     return text.encode("utf-8", "backslashreplace")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 def _finite(value: object) -> object:

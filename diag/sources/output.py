@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from diag.launchers.secrets import hidden_in_lines
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, PlainLines, Unparsed
 from diag.sources import (
@@ -46,7 +47,8 @@ _REST_BYTES = 4 << 20
 
 
 class LineAssembler:
-    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN; nothing raises.
+    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known by their form ***;
+    nothing raises.
 
     `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that tell nothing stay in one piece.
     """
@@ -68,11 +70,11 @@ class LineAssembler:
         lines: list[list[Any]] = []
         first = self.lines + 1
         if newline:
-            self._add_whole(lines, whole + newline)
+            self._add_whole(lines, hidden_in_lines(whole) + newline)
             if self.whole:
                 self.lines += whole.count("\n") + 1
         if final and rest:
-            self._add(lines, rest)
+            self._add(lines, hidden_in_lines(rest))
             if not lines[-1][0]:  # a bar was the last: no empty line after it
                 lines.pop()
             rest = ""
@@ -127,7 +129,7 @@ class LineAssembler:
 
     def _add_bar(self, lines: list[list[Any]], drawn: str) -> None:
         self._cut = 0  # what was cut stood before the carriage return
-        bar = drawn.rpartition("\r")[2]
+        bar = hidden_in_lines(drawn.rpartition("\r")[2])
         if bar.strip():
             lines.append([bar[:MAX_LINE_CHARS], 1])
 

@@ -379,7 +379,7 @@ def test_any_token_is_compared_without_failing(kit: Any, token: str) -> None:
 def test_flame_graph_of_a_rank_is_asked_of_the_hub_with_what_was_wanted(hung: Any) -> None:
     answer = ask(hung, "/ranks/3/flame?seconds=2&rate=20&format=speedscope&children=true")
 
-    assert answer.text == "753 FlameWanted(seconds=2.0, rate=20, form='speedscope', children=True, native=False)"
+    assert answer.text == "753 FlameWanted(seconds=2.0, rate=20, form='speedscope', children=True, native=False, by_owner=False)"
     assert answer.headers["content-type"] == "application/json"
 
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gzip
 import itertools
+import json
 import re
 import resource
 import socket
@@ -22,7 +23,7 @@ import pytest
 from diag.outputs import http as http_module
 from diag.outputs.http import create_app
 from diag.outputs.server import Server, serve
-from tests.outputs.conftest import FakeHub, tell_job
+from tests.outputs.conftest import FakeHub, finding, tell_job
 
 TOKEN = "t" * 32
 COSTLY = [("GET", "/dump"), ("POST", "/dump"), ("GET", "/ranks/0/flame"), ("POST", "/ranks/0/flame"), ("POST", "/digests")]
@@ -165,6 +166,19 @@ def test_refusals_and_failures_have_them_too(hub: FakeHub) -> None:
     assert failed.status_code == 500
     for answer in (failed, ask(hub, "GET", "/", Host="evil.example"), ask(hub, "POST", "/dump")):
         has_all(answer.headers)
+
+
+@pytest.mark.parametrize("path", ["/findings", "/state", "/dump"])
+def test_answers_of_json_print_on_a_terminal_as_they_read(hub: FakeHub, path: str) -> None:
+    odd = "loss \x9d0;title\x07 \u202egnp.exe\u2066 \u200b\x7f \U000e0041 \u2028 \u00e9 \u4e2d"
+    hub.says.findings = [finding(summary=odd)]
+    hub.engine.advance(2000.0)
+
+    answer = ask(hub, "GET", path)
+
+    assert odd in json.dumps(answer.json(), ensure_ascii=False).replace("\\u0007", "\x07")
+    assert [char for char in answer.text if not char.isprintable()] == []
+    assert "\u00e9 \u4e2d" in answer.text  # letters stay as they are
 
 
 def test_policies_are_on_every_route_that_there_is(hub: FakeHub) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.liverun import LiveRun
+from tests.liverun import DIAG, LiveRun, live_run
 from tests.security.secretrun import TOKEN, get, kept, processes
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("secrets")]
@@ -81,3 +83,41 @@ for path in {sockets!r}:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd="/")
 
     assert said.stdout.splitlines() == ["refused list", "refused read", "refused signal", *["refused connect"] * len(sockets)]
+
+
+PRINTED = "loading https://me:s3cretvalue@host/a with hf_s3cretvalues3cretvalues3cretvalue"
+JOB = f"""
+import os
+print("{PRINTED}", flush=True)
+open(os.environ["GO"]).read()
+raise RuntimeError("401 for Authorization: Bearer s3cretvalue, api_key='s3cretvalue'; max_tokens=4096")
+"""
+
+
+def test_secret_that_the_job_prints_is_in_its_own_output_alone(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    as_rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GO": str(go)}
+    with live_run(tmp_path, [sys.executable, "-c", JOB], env=as_rank) as run:
+        run.until(lambda: run.run_json().get("url"), 60)
+        run.until(lambda: b'"stack_at":1' in get(run, "/ranks"), 60)
+        go.write_text("")
+        assert run.wait(120) == 1
+        assert run.run_dir is not None
+        found = dict(kept(run.run_dir))
+        replayed = subprocess.run([*DIAG, "replay", "--changes", str(run.run_dir)], capture_output=True, text=True, check=False,
+                                  timeout=60)  # fmt: skip
+        live = run.changes()
+
+    assert run.text.count("s3cretvalue") >= 5  # what the terminal gets is as the job printed it, twice the traceback's source
+    output = b"".join(body for name, body in found.items() if name.startswith("output"))
+    assert f"{PRINTED}\n".encode() in output  # byte for byte
+    telling = {name for name, body in found.items() if b"s3cretvalue" in body and not name.startswith("output")}
+    journal = b"".join(body for name, body in found.items() if name.startswith("journal"))
+    # The command line is code here, and its words stand in it as any text of the user's own.
+    assert b"https://me:***@host/a with ***" in journal and b"Bearer ***, api_key='***'; max_tokens=4096" in journal
+    assert telling == set()
+    told = [json.loads(line) for line in replayed.stdout.splitlines()]
+    assert [(each["change"], each["finding"]["id"], each["finding"]["summary"]) for each in told] == [
+        (each["change"], each["finding"]["id"], each["finding"]["summary"]) for each in live]  # fmt: skip
+    assert live and "s3cretvalue" not in replayed.stdout
