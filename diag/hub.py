@@ -362,7 +362,7 @@ class Hub(HubAmongNodes):
                                            rank=found.placement.rank, host=self.host))
             for stream, path, appended in printed:
                 earlier = appended and path.parent != self._job_dir  # `>> train.log`: an older run's lines come first
-                self._files.follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier)
+                self._files.follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier, pid=found.placement.pid)
         named = found.variables.get("NCCL_DEBUG_FILE", "")
         if named and not (self._home and named.startswith(f"{self._home}/")):
             self._files.await_nccl(named, found.placement.pid, found.placement.rank)

@@ -8,12 +8,14 @@ import re
 import socket
 import stat
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from diag.jobfiles import JobFiles
 from diag.sources.output import FileFollower
 
 __all__ = ["RankFiles"]
@@ -21,7 +23,9 @@ __all__ = ["RankFiles"]
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
 _MOST_FILES, _OLD_SECONDS = 256, 600.0  # three a rank of the largest nodes; beyond, those that nobody has used for so long
-_THROUGH_ROOT = re.compile(r"/proc/\d+/root/", re.ASCII)
+_THROUGH_ROOT = re.compile(r"/proc/\d+/root(?=/)", re.ASCII)
+_LOOK_SECONDS = 2.0  # a rank that root started may become another user at any time
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 class RankFiles:
@@ -35,14 +39,17 @@ class RankFiles:
         self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
         self._used: dict[Path, float] = {}  # when each was last named by a process, or grew
         self._left_out: set[Path] = set()
-        self._awaited: list[tuple[tuple[Path, ...], int | None, float, float]] = []  # places, rank, not before, until
+        self._awaited: list[tuple[JobFiles, Path, int | None, float, float]] = []  # whose, path, rank, not before, until
+        self._look_at = 0.0
+        self._jobs: weakref.WeakValueDictionary[int, JobFiles] = weakref.WeakValueDictionary()  # by pid; followers hold them
 
     def leave_out(self, paths: Iterable[Path]) -> None:
         for path in paths:
             with contextlib.suppress(OSError):
                 self._left_out.add(path.resolve())
 
-    def follow(self, path: Path, stream: str, rank: int | None, *, from_end: bool = False) -> None:
+    def follow(self, path: Path, stream: str, rank: int | None, *, from_end: bool = False, pid: int = 0) -> None:
+        """`pid`: of the process that prints to it, as whose file it is opened; 0 where it is diag's own."""
         real = self._known_as(path)
         if real in self._left_out:
             return
@@ -52,8 +59,35 @@ class RankFiles:
             if other != rank:
                 self._followers[real] = (None, follower)  # several ranks print to it: the lines are nobody's
             return
-        with contextlib.suppress(OSError):
-            self._followers[real] = (rank, FileFollower(real, stream, from_end=from_end))
+        try:
+            follower = self._open(real, stream, pid, from_end=from_end)
+        except PermissionError as error:
+            self._lost(path, error)
+        except OSError:
+            pass
+        else:
+            self._followers[real] = (rank, follower)
+
+    def _open(self, path: Path, stream: str, pid: int, *, from_end: bool) -> FileFollower:
+        if not pid:
+            return FileFollower(path, stream, from_end=from_end)
+        files = self._files_of(pid)
+        name = files.inside(_THROUGH_ROOT.sub("", str(path), count=1))
+
+        def guarded() -> int | None:
+            files.look()  # a rank may have become another user since
+            return None if files.plain else files.open_file(name)
+
+        number = _DESCRIPTORS.get(stream.partition(":")[0])
+        opened = None if files.plain or number is None else files.open_printed(number)
+        return FileFollower(path, stream, from_end=from_end, opened=opened, guarded=guarded)
+
+    def _files_of(self, pid: int) -> JobFiles:
+        """Raises OSError when it is gone."""
+        found = self._jobs.get(pid)
+        if found is None or found.has_ended():
+            found = self._jobs[pid] = JobFiles(pid)
+        return found
 
     def _known_as(self, path: Path) -> Path:
         """The name that the file is followed by. What is seen through another process's root keeps that name, as links in it lead
@@ -70,22 +104,29 @@ class RankFiles:
         """
         try:
             began = psutil.Process(pid).create_time()
-            folder = Path(os.readlink(f"/proc/{pid}/cwd"))
+            files = self._files_of(pid)
+            folder = Path(files.cwd())
         except (psutil.Error, OSError):
             return
         short = (host or socket.gethostname()).partition(".")[0]
         filled = {"%h": short, "%p": str(pid), "%%": "%"}
         path = folder / re.sub("%[hp%]", lambda match: filled[match[0]], named)
-        inside = Path(f"/proc/{pid}/root{path}")  # where the rank has another file system than diag
-        self._awaited.append(((path, inside), rank, began - 1.0, time.monotonic() + _AWAIT_SECONDS))
+        self._awaited.append((files, path, rank, began - 1.0, time.monotonic() + _AWAIT_SECONDS))
+
+    def _look(self) -> None:
+        """See as whom the ranks run, while they can be seen: a file may change its name when they have ended."""
+        if os.geteuid() == 0 and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECONDS
+            for files in list(self._jobs.values()):
+                files.look()
 
     def _follow_awaited(self) -> None:
         still = []
         for waiting in self._awaited:
-            places, rank, began, until = waiting
-            made = next((place for place in places if _is_newer_file(place, began)), None)
-            if made is not None:
-                self.follow(made, f"nccl:{made.name}", rank)
+            files, path, rank, began, until = waiting
+            if _is_newer_file(files, path, began):
+                seen = Path(f"/proc/{files.pid}/root{path}") if files.apart else path
+                self.follow(seen, f"nccl:{path.name}", rank, pid=files.pid)
             elif time.monotonic() < until:
                 still.append(waiting)
         self._awaited = still
@@ -96,6 +137,7 @@ class RankFiles:
             for path in (home / "nccl").glob("*.log"):
                 if path not in self._followers and path not in self._left_out:
                     self.follow(path, f"nccl:{path.name}", None)
+        self._look()
         self._follow_awaited()
         for path, (rank, follower) in list(self._followers.items()):
             try:
@@ -142,10 +184,10 @@ def _is_one_file(path: Path, other: Path) -> bool:
         return False
 
 
-def _is_newer_file(path: Path, since: float) -> bool:
+def _is_newer_file(files: JobFiles, path: Path, since: float) -> bool:
     """A regular file (never a FIFO or a terminal: NCCL_DEBUG_FILE=/dev/stderr is usual) that was written since then."""
     try:
-        found = path.stat()
-    except OSError:
+        found = files.stat(str(path))
+    except (OSError, ValueError):
         return False
     return stat.S_ISREG(found.st_mode) and found.st_mtime >= since

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cgroups import memory_cgroup
 from tests.leftovers import described, end_all, started
+from tests.otheruser import place, start  # noqa: F401 - fixtures
 
 CAPTURES = Path(__file__).parent / "captures"
 _MARK = "STARTED_BY_TESTS"  # the variable that all processes of one session of pytest (of one worker of xdist) inherit

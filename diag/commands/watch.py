@@ -224,10 +224,18 @@ def _until_the_end(hub: Hub, watch: ExitWatch | None, is_told_to_end: Callable[[
 
 def _nodes(words: list[str], pid: int, given: str) -> JobNodes:
     """What our own environment says, as a manifest gives it to the sidecar, and above it that of the job."""
+    from diag.jobfiles import JobFiles
     from diag.launchers.nodes import nodes_of
     from diag.sources.tree import read_environ
 
-    return nodes_of(words, {**os.environ, **(read_environ(pid) or {})}, given)
+    environment = {**os.environ, **(read_environ(pid) or {})}
+    if given not in ("auto", "off"):
+        return nodes_of(words, environment, given)  # a file that we were told of ourselves
+    try:
+        with JobFiles(pid) as files:
+            return nodes_of(words, environment, given, read_text=files.read_text)
+    except OSError:  # it has ended: nobody knows any more whose files it names
+        return nodes_of(words, environment, given, read_text=lambda path: None)
 
 
 def _target(args: argparse.Namespace) -> tuple[int, int, int] | None:

@@ -51,7 +51,7 @@ def look(path: str) -> Place:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     # Blocks kept back for root are not counted on: a container's root may often not use them.
-    payload = disk.read(str(there), "save", path, os.geteuid() or None)
+    payload = {**disk.read(str(there), "save", os.geteuid() or None), "path": path}
     space = next(fact for fact in disk.parse(Record(disk.SOURCE, payload)) if isinstance(fact, DiskSpace))
     return Place(path, there, space, _wrong(path, there, payload["read_only"]))
 

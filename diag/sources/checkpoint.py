@@ -12,9 +12,10 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
+from diag.jobfiles import Files
 from diag.model import Payload, Record
 from diag.observations import CheckpointsSeen, Observation, Unparsed
 from diag.sources.checkpoint_kinds import read_folder
@@ -22,6 +23,7 @@ from diag.sources.checkpoint_kinds import read_folder
 __all__ = ["MOST_HEADS", "SOURCE", "CheckpointReader", "CheckpointUnavailable", "is_checkpoint_name", "parse", "version_folders"]
 
 SOURCE = "checkpoint"
+OURS = Files()
 
 # Megatron iter_0000500 and release; HF Trainer and ms-swift checkpoint-500 (and -merged); DeepSpeed global_step500; verl
 # global_step_500
@@ -60,17 +62,17 @@ def is_checkpoint_name(name: str) -> bool:
     return _CHECKPOINT.match(name) is not None
 
 
-def version_folders(path: str, since: float) -> list[str]:
+def version_folders(path: str, since: float, files: Files = OURS) -> list[str]:
     """Folders of runs of ms-swift below its --output_dir that were changed after `since`, newest first. Raises OSError."""
     found: list[tuple[float, str]] = []
-    with os.scandir(path) as entries:
+    with files.scandir(path) as entries:
         for number, entry in enumerate(entries):
             if number >= _MOST_VERSIONS:
                 break
             if _VERSION.match(entry.name) and entry.is_dir(follow_symlinks=False):
                 changed = entry.stat(follow_symlinks=False).st_mtime
                 if changed >= since:
-                    found.append((changed, entry.path))
+                    found.append((changed, f"{path}/{entry.name}"))
     return [path for _, path in sorted(found, reverse=True)]
 
 
@@ -89,27 +91,25 @@ class _Folder:
 class CheckpointReader:
     """Looks at one folder again and again; the heads of files that have not changed are not read twice."""
 
-    def __init__(self, root: str, role: str = "save", shown_as: str = "", flag: str = "") -> None:
-        """`shown_as`: the job's own name of `root`, where we see it through /proc/PID/root."""
+    def __init__(self, root: str, role: str = "save", flag: str = "") -> None:
         self.root = root
-        self._shown = shown_as or root
         self._role = role
         self._flag = flag
         self._heads: dict[tuple[str, int, int], Payload] = {}
 
-    def sample(self, most_heads: int = MOST_HEADS) -> Payload:
+    def sample(self, most_heads: int = MOST_HEADS, files: Files = OURS) -> Payload:
         """`most_heads`: files opened in this look; the others are looked at in the next ones. Raises CheckpointUnavailable."""
-        payload = {"root": self._shown, "role": self._role, "flag": self._flag}
+        payload = {"root": self.root, "role": self._role, "flag": self._flag}
         try:
-            if not stat.S_ISDIR(Path(self.root).stat().st_mode):
-                raise CheckpointUnavailable(f"{_shown(self._shown)} is no directory", "give a directory to save to")
-            folders, tracker = self._list()
+            if not stat.S_ISDIR(files.stat(self.root).st_mode):
+                raise CheckpointUnavailable(f"{_shown(self.root)} is no directory", "give a directory to save to")
+            folders, tracker = self._list(files)
         except FileNotFoundError:
             return {**payload, "exists": False, "tracker": None, "folders": []}
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             why = getattr(error, "strerror", None) or str(error)
             raise CheckpointUnavailable(
-                f"{_shown(self._shown)} cannot be read: {why}",
+                f"{_shown(self.root)} cannot be read: {why}",
                 "run diag as the user that owns the job, on a node that has it mounted",
             ) from error
         read = [most_heads]
@@ -119,36 +119,38 @@ class CheckpointReader:
         for folder in sorted(folders, key=lambda folder: (folder.changed, folder.name), reverse=True)[:_MOST_FOLDERS]:
             listed += len(folder.files)
             named = folder.whole and listed <= _MOST_LISTED
-            shown.append(self._payload(folder, named, heads_before, read))
+            shown.append(self._payload(files, folder, named, heads_before, read))
         return {**payload, "exists": True, "tracker": tracker, "folders": shown[::-1]}
 
     # -- listing ----------------------------------------------------------------------------------------------
 
-    def _list(self) -> tuple[list[_Folder], Payload]:
+    def _list(self, files: Files) -> tuple[list[_Folder], Payload]:
         """All folders that look like checkpoints, or the root itself where it is one; and what the tracker says."""
         budget = [MOST_ENTRIES]
         folders: list[_Folder] = []
         names: set[str] = set()
-        with os.scandir(self.root) as entries:
+        with files.scandir(self.root) as entries:
             for entry in entries:
                 budget[0] -= 1
                 if budget[0] <= 0:
                     break
                 names.add(entry.name)
                 if _CHECKPOINT.match(entry.name) and entry.is_dir(follow_symlinks=False):
-                    folders.append(_Folder(entry.path, entry.name))
+                    folders.append(_Folder(f"{self.root}/{entry.name}", entry.name))
         # ms-swift's checkpoint-4 has an iter_0000004 in it; HF's output_dir may hold a model beside its checkpoints
-        if _CHECKPOINT.match(Path(self.root).name) or (not folders and _is_one_itself(names)):
+        if _CHECKPOINT.match(PurePath(self.root).name) or (not folders and _is_one_itself(names)):
             own = _Folder(self.root, "")
-            _walk(own, budget)
+            _walk(files, own, budget)
             return [own], None
         for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
-            _walk(folder, budget)
-        return folders, next((said for name in TRACKERS if name in names and (said := _tracker(self.root, name))), None)
+            _walk(files, folder, budget)
+        return folders, next((said for name in TRACKERS if name in names and (said := _tracker(files, self.root, name))), None)
 
     # -- the few bytes that tell ------------------------------------------------------------------------------
 
-    def _payload(self, folder: _Folder, named: bool, before: Mapping[tuple[str, int, int], Payload], read: list[int]) -> Payload:
+    def _payload(
+        self, files: Files, folder: _Folder, named: bool, before: Mapping[tuple[str, int, int], Payload], read: list[int]
+    ) -> Payload:
         payload: dict[str, Any] = {
             "name": folder.name, "changed": folder.changed, "count": folder.count, "bytes": folder.size, "empty": folder.empty,
         }
@@ -165,7 +167,7 @@ class CheckpointReader:
             head = before.get(key)
             if head is None and read[0] > 0:
                 read[0] -= 1
-                head = _head(key[0], kind, size)
+                head = _head(files, key[0], kind, size)
             if head is not None:
                 self._heads[key] = head
                 if head:  # nothing is wrong with the others: a thousand of them need no place in the journal
@@ -173,26 +175,28 @@ class CheckpointReader:
         return {**payload, "files": [[_text(name), size] for name, size, _ in folder.files], "heads": heads}
 
 
-def _walk(folder: _Folder, budget: list[int]) -> None:
+def _walk(files: Files, folder: _Folder, budget: list[int]) -> None:
     """Counts what is in a checkpoint. What vanishes meanwhile (rotation) was not there."""
     below = [("", 0)]
     while below:
         prefix, depth = below.pop()
         try:
-            with os.scandir(f"{folder.path}/{prefix}") as entries:
+            with files.scandir(f"{folder.path}/{prefix}") as entries:
                 for entry in entries:
                     budget[0] -= 1
                     if budget[0] <= 0:
                         folder.whole = False
                         return
-                    _take(folder, entry, prefix, depth, below)
+                    _take(files, folder, entry, prefix, depth, below)
         except FileNotFoundError:
             continue
         except OSError:
             folder.whole = False
 
 
-def _take(folder: _Folder, entry: os.DirEntry[str], prefix: str, depth: int, below: list[tuple[str, int]]) -> None:
+def _take(  # noqa: PLR0917 - one caller
+    files: Files, folder: _Folder, entry: os.DirEntry[str], prefix: str, depth: int, below: list[tuple[str, int]]
+) -> None:
     try:
         if entry.is_dir(follow_symlinks=False):
             if depth + 1 < _DEPTH:
@@ -201,7 +205,8 @@ def _take(folder: _Folder, entry: os.DirEntry[str], prefix: str, depth: int, bel
                 folder.whole = False
             return
         # Shards may be links into a cache of blobs; a link that loops or leads nowhere is a file that is not there.
-        found = entry.stat()
+        path = f"{folder.path}/{prefix}{entry.name}"
+        found = files.stat(path) if entry.is_symlink() else entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return
     except OSError:
@@ -228,12 +233,14 @@ def _is_one_itself(names: set[str]) -> bool:
     return any(name.startswith("mp_rank_") for name in names)
 
 
-def _tracker(root: str, name: str) -> Payload | None:
-    path = Path(root, name)
+def _tracker(files: Files, root: str, name: str) -> Payload | None:
+    path = f"{root}/{name}"
     try:
-        if path.is_symlink():
-            return [name, _text(path.readlink().name)]
-        return [name, _text(_read(str(path), 0, 200).decode("utf-8", "backslashreplace").strip())]
+        return [name, _text(PurePath(files.readlink(path)).name)]
+    except OSError:  # no link
+        pass
+    try:
+        return [name, _text(files.read(path, 200).decode("utf-8", "backslashreplace").strip())]
     except OSError:
         return None
 
@@ -256,35 +263,35 @@ def _head_kind(name: str) -> str | None:
     return "text" if base in ("latest_checkpointed_iteration.txt", "latest", "metadata.json") else None
 
 
-def _head(path: str, kind: str, size: int) -> Payload | None:
+def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
     """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof of damage."""
     try:
         if kind == "safetensors":
-            return _safetensors(path, size)
+            return _safetensors(files, path, size)
         if kind == "zip":
-            return _zip(path, size)
+            return _zip(files, path, size)
         if kind == "metadata":
             if size > _LARGEST_INDEX:
                 return None
-            return {"names": sorted({name.decode() for name in _NAMES.findall(_read(path, 0, size))})[:_MOST_LISTED]}
+            return {"names": sorted({name.decode() for name in _NAMES.findall(files.read(path, size))})[:_MOST_LISTED]}
         if kind == "index":
-            return _index(path, size)
-        return {"text": _text(_read(path, 0, 1000).decode("utf-8", "backslashreplace").strip())}
+            return _index(files, path, size)
+        return {"text": _text(files.read(path, 1000).decode("utf-8", "backslashreplace").strip())}
     except OSError:
         return None
 
 
-def _zip(path: str, size: int) -> Payload:
+def _zip(files: Files, path: str, size: int) -> Payload:
     """Only what torch.save wrote as zip: the old format (first bytes 8002) has no end to look for, and may end in zeros."""
-    first, last = _read(path, 0, 4), _read(path, max(0, size - _ZIP_TAIL), _ZIP_TAIL)
+    first, last = files.read(path, 4), files.read(path, _ZIP_TAIL, max(0, size - _ZIP_TAIL))
     if size and not first.strip(b"\0") and not last.strip(b"\0"):
         return {"bad": "begins and ends with zeros"}
     return {"bad": "cut off: no end of a zip file"} if first == b"PK\3\4" and not last.startswith(b"PK\5\6") else {}
 
 
-def _safetensors(path: str, size: int) -> Payload | None:
+def _safetensors(files: Files, path: str, size: int) -> Payload | None:
     """https://github.com/huggingface/safetensors: 8 bytes of little-endian length, so much JSON, then the tensors to the end."""
-    first = _read(path, 0, 8)
+    first = files.read(path, 8)
     if len(first) < 8:
         return {"bad": "shorter than its header"}
     length = int.from_bytes(first, "little")
@@ -295,7 +302,7 @@ def _safetensors(path: str, size: int) -> Payload | None:
     if length > _LARGEST_HEADER:
         return None
     try:
-        header = json.loads(_read(path, 8, length))
+        header = json.loads(files.read(path, length, 8))
         ends = [value["data_offsets"][1] for name, value in header.items() if name != "__metadata__"]
         needs = 8 + length + max((int(end) for end in ends), default=0)
         return {} if needs == size else {"needs": needs}
@@ -303,23 +310,14 @@ def _safetensors(path: str, size: int) -> Payload | None:
         return {"bad": "no header of safetensors"}
 
 
-def _index(path: str, size: int) -> Payload | None:
+def _index(files: Files, path: str, size: int) -> Payload | None:
     if size > _LARGEST_INDEX:
         return None
     try:
-        names = sorted(set(json.loads(_read(path, 0, size))["weight_map"].values()))
+        names = sorted(set(json.loads(files.read(path, size))["weight_map"].values()))
         return {"names": [_text(str(name)) for name in names][:_MOST_LISTED]}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {"bad": "no index of shards"}
-
-
-def _read(path: str, offset: int, size: int) -> bytes:
-    """O_NONBLOCK: what was a file a moment ago may be a FIFO now."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        return os.pread(fd, size, offset)
-    finally:
-        os.close(fd)
 
 
 def _text(name: str) -> str:

@@ -9,12 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from diag.jobfiles import Files
 from diag.model import Payload, Record
 from diag.observations import DiskSpace, Observation, Unparsed
 
 __all__ = ["SOURCE", "DiskUnavailable", "parse", "read"]
 
 SOURCE = "disk"
+OURS = Files()
 
 # quotactl(2) and linux/quota.h: QCMD(Q_GETQUOTA, USRQUOTA); if_dqblk has limits in KiB, usage in bytes.
 _Q_GETUSER = (0x800007 << 8) | 0
@@ -37,25 +39,25 @@ class _Quota(ctypes.Structure):
     )] + [("valid", ctypes.c_uint32)]
 
 
-def read(path: str, purpose: str, shown_as: str = "", uid: int | None = None) -> Payload:
+def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -> Payload:
     """statvfs of `path` or of the nearest folder above that is there. Raises DiskUnavailable."""
     there = Path(path)
     try:
         while True:
             try:
-                answer = os.statvfs(there)
+                answer, number = files.space(str(there))
                 break
             except FileNotFoundError:
                 if there.parent == there:
                     raise
                 there = there.parent
-        device, kind = _mount_of(there.stat().st_dev)
+        device, kind = _mount_of(number)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise DiskUnavailable(f"{shown_as or path} cannot be asked for its free space: {why}",
+        raise DiskUnavailable(f"{path} cannot be asked for its free space: {why}",
                               "run diag as the user that owns the job") from error
     return {
-        "path": shown_as or path, "purpose": purpose, "frsize": answer.f_frsize, "blocks": answer.f_blocks,
+        "path": path, "purpose": purpose, "frsize": answer.f_frsize, "blocks": answer.f_blocks,
         "bfree": answer.f_bfree,
         "bavail": answer.f_bavail, "files": answer.f_files, "ffree": answer.f_ffree, "favail": answer.f_favail, "type": kind,
         "read_only": bool(answer.f_flag & os.ST_RDONLY), "uid": uid, "quota": _quota(device, kind, uid),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from pathlib import Path
 
+from diag.jobfiles import JobFiles
 from diag.sources.worker_server import MAX_BYTES, NoAnswer
 
 __all__ = ["PIPE", "ask_pipe", "pipe_of", "variables"]
@@ -28,10 +30,16 @@ def variables(prefix: Path) -> dict[str, str]:
 
 
 def pipe_of(rank: int, pid: int, root: Path = Path("/proc")) -> Path | None:
-    """The rank's pipe, when it has made one."""
+    """The rank's pipe by its own name for it, when it has made one."""
     prefix = _environment(root / str(pid) / "environ").get(PIPE)
-    pipe = Path(f"{root}/{pid}/root{prefix}{rank}.pipe")
-    return pipe if prefix and pipe.is_fifo() else None
+    if not prefix:
+        return None
+    pipe = f"{prefix}{rank}.pipe"
+    try:
+        with JobFiles(pid, root) as files:
+            return Path(pipe) if stat.S_ISFIFO(files.stat(pipe).st_mode) else None
+    except (OSError, ValueError):
+        return None
 
 
 def ask_pipe(rank: int, pid: int, end: float, root: Path = Path("/proc")) -> bytes:
@@ -42,33 +50,39 @@ def ask_pipe(rank: int, pid: int, end: float, root: Path = Path("/proc")) -> byt
     """
     found = _environment(root / str(pid) / "environ")
     prefix = found.get(PIPE)
-    files = next((found[name] for name in _FILES if found.get(name)), None)
-    if not prefix or not files:
+    written = next((found[name] for name in _FILES if found.get(name)), None)
+    if not prefix or not written:
         raise NoAnswer("no_socket", f"and no {PIPE}" if not prefix else f"and no {_FILES[0]}")
-    inside = root / str(pid) / "root"  # its file system, where it is a container
-    pipe, dump = Path(f"{inside}{prefix}{rank}.pipe"), Path(f"{inside}{files}{rank}")
-    before = _mark(dump)
-    _knock(pipe)
-    size = -1
-    while time.monotonic() < end:
-        now = _mark(dump)
-        if now is not None and now != before:
-            if now[1] == size:  # it did not grow since we looked
-                with contextlib.suppress(OSError), dump.open("rb") as file:
-                    return file.read(MAX_BYTES + 1)
-            size = now[1]
-        time.sleep(_POLL_SECONDS)
+    pipe, dump = Path(f"{prefix}{rank}.pipe"), Path(f"{written}{rank}")
+    try:
+        files = JobFiles(pid, root)
+    except OSError:
+        raise NoAnswer("no_socket", "and the process is gone") from None
+    with files:
+        before = _mark(files, dump)
+        _knock(files, pipe)
+        size = -1
+        while time.monotonic() < end:
+            now = _mark(files, dump)
+            if now is not None and now != before:
+                if now[1] == size:  # it did not grow since we looked
+                    with contextlib.suppress(OSError):
+                        return _whole(files, dump)
+                size = now[1]
+            time.sleep(_POLL_SECONDS)
     raise NoAnswer("timed_out", f"no new {dump.name} after a byte into {pipe.name}")
 
 
-def _knock(pipe: Path) -> None:
+def _knock(files: JobFiles, pipe: Path) -> None:
     try:
-        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = files.open(str(pipe), os.O_WRONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise NoAnswer("no_socket", f"and no pipe {pipe.name}") from None
     except OSError as error:  # ENXIO: nobody has it open for reading
         raise NoAnswer("failed", f"{pipe.name}: {error.strerror}") from None
     try:
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            raise NoAnswer("failed", f"{pipe.name} is no pipe")
         os.write(fd, b"1")
     except OSError as error:
         raise NoAnswer("failed", f"{pipe.name}: {error.strerror}") from None
@@ -76,9 +90,14 @@ def _knock(pipe: Path) -> None:
         os.close(fd)
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _whole(files: JobFiles, dump: Path) -> bytes:
+    with open(files.open_file(str(dump)), "rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _mark(files: JobFiles, path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        found = files.stat(str(path))
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from diag.jobfiles import JobFiles
 from diag.sources.tree import PROC, read_raw
 
 __all__ = ["library_of", "version_of"]
@@ -38,20 +39,22 @@ def version_of(pid: int, library: str, proc: Path = PROC) -> str:
     named = _NAME.search(library)
     if named is not None:
         return named[1]
-    seen = Path(f"{proc}/{pid}/root{library}")
+    seen = PurePath(library)
     try:
-        if seen.parent.parts[-3:] == ("nvidia", "nccl", "lib"):
-            wheels = {found[1] for path in seen.parents[3].iterdir() if (found := _WHEEL.match(path.name)) is not None}
-            if len(wheels) == 1:
-                return wheels.pop()
-        return _version_in(seen)
-    except OSError:
+        with JobFiles(pid, proc) as files:
+            if seen.parent.parts[-3:] == ("nvidia", "nccl", "lib"):
+                names = files.names(str(seen.parents[3]))
+                wheels = {found[1] for name in names if (found := _WHEEL.match(name)) is not None}
+                if len(wheels) == 1:
+                    return wheels.pop()
+            return _version_in(files.open_file(library))
+    except (OSError, ValueError):
         return ""
 
 
-def _version_in(path: Path) -> str:
+def _version_in(fd: int) -> str:
     """In small reads: the others of diag go on meanwhile."""
-    with open(path, "rb") as file:
+    with open(fd, "rb") as file:
         rest = b""
         for _ in range(_LARGEST // _CHUNK):
             data = file.read(_CHUNK)

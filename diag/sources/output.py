@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +152,22 @@ class FileFollower:
 
     CHUNK = 1 << 20
 
-    def __init__(self, path: Path, stream: str, *, from_end: bool = False) -> None:
+    def __init__(
+        self, path: Path, stream: str, *, from_end: bool = False, opened: int | None = None,
+        guarded: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has fewer rights than we
+        have (`JobFiles`), None where it has the same."""
         self.path = path
+        self._guarded = guarded
         self._lines = LineAssembler(stream)
-        self._file = self._open()
+        self._file = io.FileIO(opened) if opened is not None else self._open(self._guarded())
         self._offset = self._file.seek(0, 2) if from_end else 0
 
-    def _open(self) -> io.FileIO:
+    def _open(self, fd: int | None) -> io.FileIO:
         """Kept open for as long as the rank lives. Whatever has the name now, opening it holds nobody up: a FIFO without a writer
         would, for ever. Raises OSError also for what is no regular file."""
-        file = io.FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        file = io.FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if fd is None else fd)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
             raise OSError(errno.EINVAL, "no regular file", str(self.path))
@@ -170,9 +176,9 @@ class FileFollower:
     def read_new(self) -> dict[str, Any] | None:
         """The lines that came since last time, of at most CHUNK bytes; None when there is none."""
         size = self._file.seek(0, 2)
-        if size == self._offset and self._is_rotated():
+        if size == self._offset and (newer := self._rotated()) is not None:
             self._file.close()
-            self._file = self._open()
+            self._file = newer
             size, self._offset = 0, size
         if size < self._offset:
             self._offset = 0
@@ -206,13 +212,20 @@ class FileFollower:
         if last is not None:
             yield last
 
-    def _is_rotated(self) -> bool:
-        """Another file has our name now. It is followed once nothing is left in ours. What is no file is left alone."""
+    def _rotated(self) -> io.FileIO | None:
+        """Another file that has our name now. It is followed once nothing is left in ours. What is no file is left alone; OSError
+        where the rank may not read it."""
         try:
             there, ours = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - per file, twice a second
         except OSError:
-            return False
-        return stat.S_ISREG(there.st_mode) and (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+            return None
+        if not stat.S_ISREG(there.st_mode) or os.path.samestat(there, ours):
+            return None
+        newer = self._open(self._guarded())
+        if os.path.samestat(os.fstat(newer.fileno()), ours):  # its name leads elsewhere in our root only
+            newer.close()
+            return None
+        return newer
 
     def close(self) -> None:
         self._file.close()

@@ -96,7 +96,7 @@ class ProcessReader:
         """
         self._start_ticks(self._read_stat())
         limits = read_raw(f"{self._base}/limits")
-        nodes = device_nodes(self._base)
+        nodes = device_nodes(self.pid, self._root)
         rdma = None if nodes is None else bool(nodes)
         return {"pid": self.pid, "limits": _text(limits), "rdma": rdma, **lock_rights(self._base)}
 

@@ -6,6 +6,7 @@ Read seldom: a memory map of a rank has thousands of lines, and reading it waits
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from diag.jobfiles import JobFiles
 from diag.model import Payload, Record
 from diag.nccl_rules import parse_conf
 from diag.observations import Observation, RdmaAccess, Unparsed
@@ -27,7 +29,6 @@ _FD_SECONDS = 0.5
 _MOST_MAP_BYTES = 32 << 20  # 65,530 lines (vm.max_map_count) of 200 bytes and more
 _MOST_NAMES = 64
 _MOST_CONF_BYTES = 64 * 1024
-_MOST_LINKS = 40  # as the kernel has it (ELOOP)
 
 Environment = Mapping[str, str]
 
@@ -45,11 +46,23 @@ class RdmaAccessReader:
         """What it has now; None for what may not be looked at. Raises ProcessLookupError when it is gone."""
         self._same_process()
         environment = read_environ(self.pid, self._proc)
-        view = _RankFiles(f"{self._base}/root") if os.access(f"{self._base}/root/.", os.X_OK) else None
+        with contextlib.ExitStack() as held:
+            return self._sample(environment, self._view(held))
+
+    def _view(self, held: contextlib.ExitStack) -> _RankFiles | None:
+        """None where its root may not be seen."""
+        if not os.access(f"{self._base}/root/.", os.X_OK):
+            return None
+        try:
+            return _RankFiles(held.enter_context(JobFiles(self.pid, self._proc)))
+        except OSError:
+            return None
+
+    def _sample(self, environment: Environment | None, view: _RankFiles | None) -> Payload:
         libraries = self._mapped()
         payload = {
             "pid": self.pid,
-            "nodes": device_nodes(self._base),
+            "nodes": device_nodes(self.pid, self._proc),
             "open": self._open_nodes(),
             "mapped": libraries,
             "verbs": None, "complete": environment is not None, "providers": None,
@@ -130,9 +143,9 @@ class RdmaAccessReader:
         folders += [found.decode("utf-8", "replace").rpartition("/")[0] for found in _CACHED.findall(cache)]
         triple = f"{os.uname().machine}-linux-gnu"
         folders += [f"/lib/{triple}", f"/usr/lib/{triple}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
-        once: dict[str, str] = {}  # /lib is /usr/lib on most
+        once: dict[object, str] = {}  # /lib is /usr/lib on most
         for folder in dict.fromkeys(folders):
-            once.setdefault(view.real(folder) or folder, folder)
+            once.setdefault(view.place(folder) or folder, folder)
         return list(once.values())
 
     def _container(self, view: _RankFiles | None, environment: Environment | None) -> Payload:
@@ -194,10 +207,13 @@ class RdmaAccessReader:
         return ""
 
 
-def device_nodes(base: str) -> list[str] | None:
-    """Names in /dev/infiniband of the process whose /proc folder is `base`; None when that may not be looked at."""
+def device_nodes(pid: int, proc: str | os.PathLike[str] = PROC) -> list[str] | None:
+    """Names in /dev/infiniband of the process; None when that may not be looked at."""
+    if not os.access(f"{os.fspath(proc)}/{pid}/root/.", os.X_OK):
+        return None
     try:
-        return sorted(os.listdir(f"{base}/root/dev/infiniband"))[: 4 * _MOST_NAMES]
+        with JobFiles(pid, proc) as files:
+            return files.names("/dev/infiniband")[: 4 * _MOST_NAMES]
     except (FileNotFoundError, NotADirectoryError):
         # A root that may not be followed is EACCES; one that was, without the folder, has none.
         return []
@@ -262,56 +278,32 @@ _DRIVER = re.compile(rb"^\s*driver\s+(\S{1,200})", re.MULTILINE)
 
 
 class _RankFiles:
-    """Files by the paths that a rank knows them by: an absolute link is followed from its root, not from ours."""
+    """Files by the paths that a rank knows them by: links are followed from its root, and with its rights."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    def __init__(self, files: JobFiles) -> None:
+        self._files = files
 
-    def real(self, path: str) -> str | None:
-        """None for what is not there, or leads in circles."""
-        todo = [part for part in PurePosixPath(path).parts if part != "/"][::-1]
-        done: list[str] = []
-        links = 0
-        while todo:
-            part = todo.pop()
-            if part == "..":
-                del done[-1:]
-                continue
-            here = "/".join([self._root, *done, part])
-            try:
-                target = os.readlink(here)
-            except FileNotFoundError:
-                return None
-            except OSError:  # EINVAL: no link
-                done.append(part)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                return None
-            if target.startswith("/"):
-                done = []
-            todo += [step for step in PurePosixPath(target).parts if step != "/"][::-1]
-        return "/".join([self._root, *done])
+    def place(self, path: str) -> tuple[int, int] | None:
+        """The same for all names of a folder; None for what is not there, or leads in circles."""
+        try:
+            found = self._files.stat(path)
+        except (OSError, ValueError):
+            return None
+        return found.st_dev, found.st_ino
 
     def exists(self, path: str) -> bool:
-        real = self.real(path)
-        return real is not None and os.path.lexists(real)
+        return self.place(path) is not None
 
     def list(self, path: str) -> list[str]:
-        real = self.real(path)
         try:
-            return sorted(os.listdir(real))[: 4 * _MOST_NAMES] if real else []
-        except OSError:
+            return self._files.names(path)[: 4 * _MOST_NAMES]
+        except (OSError, ValueError):
             return []
 
     def read(self, path: str, most: int) -> bytes | None:
-        real = self.real(path)
         try:
-            if real is None or not Path(real).is_file():  # a FIFO called nccl.conf must not hold us up
-                return None
-            with open(real, "rb") as file:
-                return file.read(most)
-        except OSError:
+            return self._files.read(path, most)
+        except (OSError, ValueError):
             return None
 
 

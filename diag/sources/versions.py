@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
+
+from diag.jobfiles import JobFiles
 
 __all__ = ["versions"]
 
@@ -27,18 +30,14 @@ def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
     found: dict[str, str] = {}
     if python := _PYTHON.search(maps):
         found["python"] = python[1].decode()
-    if torch := _TORCH.search(maps):
-        try:
-            with open(f"{folder}/root{os.fsdecode(torch[1])}/version.py", "rb") as file:
-                if said := _SAID.search(file.read(1 << 16)):
+    with JobFiles(pid, proc) as files:
+        if torch := _TORCH.search(maps):
+            with contextlib.suppress(OSError):  # a build that was moved, or a package without the file
+                if said := _SAID.search(files.read(f"{os.fsdecode(torch[1])}/version.py", 1 << 16)):
                     found["torch"] = said[1].decode()
-        except OSError:
-            pass  # a build that was moved, or a package without the file
-    if nccl := _NCCL.search(maps):
-        try:
-            names = os.listdir(f"{folder}/root{os.fsdecode(nccl[1])}")
-        except OSError:
-            names = []
-        if package := next(filter(None, map(_NCCL_PACKAGE.fullmatch, names)), None):
-            found["nccl"] = package[1]
+        if nccl := _NCCL.search(maps):
+            with contextlib.suppress(OSError):
+                names = files.names(os.fsdecode(nccl[1]))
+                if package := next(filter(None, map(_NCCL_PACKAGE.fullmatch, names)), None):
+                    found["nccl"] = package[1]
     return found

@@ -5,6 +5,7 @@ A look at a network file system that hangs is left alone in its own thread, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diag.checkpointpaths import NamedPath, named_paths, save_root
+from diag.jobfiles import Files, JobFiles
 from diag.model import Payload, Record
 from diag.sources import checkpoint, disk
 from diag.sources import run as run_source
@@ -75,6 +77,9 @@ class CheckpointWatch:
         self._told: dict[str, str] = {}
         self._most_heads = checkpoint.MOST_HEADS
         self._cwd = ""
+        self._files: JobFiles | None = None
+        self._is_rank = False
+        self._places: dict[str, tuple[int, int]] = {}  # folders of another container: device and inode
         self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
         self._many = False  # each look at them is a large record of the journal
@@ -147,32 +152,53 @@ class CheckpointWatch:
             self._cpu += time.thread_time() - spent
 
     def _read_all(self, view: JobView) -> None:
-        prefix = self._prefix(view)
+        files = self._see_as(view)
+        if files is None:
+            return
         named = named_paths((*view.argv, *self._words_of(view)))
         saves = [item for item in named if item.role == "save"]
-        for flag, path in self._save_roots(view, saves, prefix):
-            self._read_folder(path, prefix, "save", flag)
+        for flag, path in self._save_roots(view, saves, files):
+            self._read_folder(path, files, "save", flag)
         if not self._loaded and view.rank_pid is not None:
             self._loaded = True
             for item in named:
                 if item.role == "load":
-                    self._read_folder(self._absolute(item.path), prefix, "load", item.flag)
+                    self._read_folder(self._absolute(item.path), files, "load", item.flag)
         places = [(self._absolute(item.path), "save") for item in saves] or [(root, "save") for root in self._said_roots(view)]
         places.append((self._temporary(view), "tmp"))
         for path, purpose in places[:_MOST_ROOTS]:
-            self._read_disk(path, prefix, purpose, view.uid)
+            self._read_disk(path, files, purpose, view.uid)
         if self._run_dir:
-            self._read_disk(self._run_dir, "", "run_dir", os.getuid())
+            self._read_disk(self._run_dir, disk.OURS, "run_dir", os.getuid())
 
-    def _prefix(self, view: JobView) -> str:
-        """Through /proc/PID/root where the ranks have mounts of their own. Absolute symbolic links in there lead back to ours."""
-        pid = view.rank_pid or view.pid
+    def _see_as(self, view: JobView) -> Files | None:
+        """A rank's files, once there was one; until then those of CMD. None where nobody knows any more whose they were."""
+        pid = view.rank_pid or (0 if self._is_rank else view.pid)
+        if pid and (self._files is None or self._files.pid != pid or self._files.has_ended()):
+            with contextlib.suppress(OSError):
+                self._files, self._is_rank = JobFiles(pid, self._proc), view.rank_pid is not None
+        files = self._files
+        if files is None:
+            return None if view.pid and os.geteuid() == 0 else disk.OURS
+        files.look()
+        with contextlib.suppress(OSError):  # gone, or hidden: what was seen of it last
+            self._cwd = files.cwd()
+        return files
+
+    def _is_seen_as_then(self, path: str, files: Files) -> bool:
+        """False for what a rank of another container saved to, when that has ended and no folder of ours is the same."""
+        if not isinstance(files, JobFiles) or not files.apart:
+            return True
         try:
-            self._cwd = os.readlink(f"{self._proc}/{pid}/cwd")
-            theirs, ours = Path(f"{self._proc}/{pid}/ns/mnt").stat(), Path(f"{self._proc}/self/ns/mnt").stat()
-        except OSError:  # gone, or hidden: what was seen of it last, by the names that we have
-            return ""
-        return "" if (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino) else f"{self._proc}/{pid}/root"
+            if not files.has_ended():
+                found = files.stat(path)
+                self._places[path] = (found.st_dev, found.st_ino)
+                return True
+            found = disk.OURS.stat(path)
+        except (OSError, ValueError):
+            return not files.has_ended()  # the reading says what is wrong with it
+        files.by_our_names = self._places.get(path) == (found.st_dev, found.st_ino)
+        return files.by_our_names
 
     def _absolute(self, path: str) -> str:
         return os.path.normpath(Path(self._cwd or Path.cwd(), Path(path).expanduser() if path.startswith("~/") else path))
@@ -180,28 +206,30 @@ class CheckpointWatch:
     def _said_roots(self, view: JobView) -> list[str]:
         return list(dict.fromkeys(self._absolute(save_root(path)) for path in reversed(view.said)))
 
-    def _save_roots(self, view: JobView, saves: list[NamedPath], prefix: str) -> Iterator[tuple[str, str]]:
+    def _save_roots(self, view: JobView, saves: list[NamedPath], files: Files) -> Iterator[tuple[str, str]]:
         """(flag, folder): those that a line named, the named ones, and what ms-swift makes below these in this run."""
         roots = dict.fromkeys(self._said_roots(view), "")
         for item in saves:
             path = self._absolute(item.path)
             roots.setdefault(path, item.flag)
             try:
-                below = checkpoint.version_folders(prefix + path, self._began - 60.0)
+                below = checkpoint.version_folders(path, self._began - 60.0, files) if self._is_seen_as_then(path, files) else []
             except (OSError, ValueError):
                 continue  # said by the reading of `path` itself
             for version in below[:2]:
-                roots.setdefault(version.removeprefix(prefix), item.flag)
+                roots.setdefault(version, item.flag)
         for path, flag in list(roots.items())[:_MOST_ROOTS]:
             yield flag, path
 
-    def _read_folder(self, path: str, prefix: str, role: str, flag: str) -> None:
-        key = (prefix + path, role)
+    def _read_folder(self, path: str, files: Files, role: str, flag: str) -> None:
+        if not self._is_seen_as_then(path, files):
+            return
+        key = (path, role)
         reader = self._readers.get(key)
         if reader is None:
-            reader = self._readers[key] = checkpoint.CheckpointReader(prefix + path, role, path, flag)
+            reader = self._readers[key] = checkpoint.CheckpointReader(path, role, flag)
         try:
-            payload = reader.sample(self._most_heads)
+            payload = reader.sample(self._most_heads, files)
         except checkpoint.CheckpointUnavailable as error:
             self._failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return
@@ -214,10 +242,12 @@ class CheckpointWatch:
             self._shown[key] = payload
             self._put(Record(checkpoint.SOURCE, payload, host=self._host, emitted=time.time()))
 
-    def _read_disk(self, path: str, prefix: str, purpose: str, uid: int | None) -> None:
+    def _read_disk(self, path: str, files: Files, purpose: str, uid: int | None) -> None:
+        if not self._is_seen_as_then(path, files):
+            return
         now = time.monotonic()
         try:
-            payload = disk.read(prefix + path, purpose, path, uid)
+            payload = disk.read(path, purpose, uid, files)
         except disk.DiskUnavailable as error:
             self._failed(f"free space of {path!r}", error.reason, error.remedy)
             return

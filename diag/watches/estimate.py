@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from diag.filerights import acting_as
+from diag.jobfiles import JobFiles
 from diag.model import Record
 
 __all__ = ["estimate_watched"]
@@ -29,9 +31,14 @@ def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], h
     from diag.sources import estimate as source
 
     try:
-        folder = (proc / str(pid) / "cwd").readlink()
+        with JobFiles(pid, proc) as files:
+            folder, rights = Path(files.cwd()), files.rights
         environment = dict(word.split("=", 1) for word in _words(proc / str(pid) / "environ") if "=" in word)
-        told = estimate(argv or _words(proc / str(pid) / "cmdline"), environment, folder=folder, with_advice=False)
+        words = argv or _words(proc / str(pid) / "cmdline")
+        with acting_as(rights) as acted:  # models and configurations are read by the names that the job has for them
+            if not acted:
+                return
+            told = estimate(words, environment, folder=folder, with_advice=False)
     except (EstimateError, OSError):  # not every command trains, nor names a model that is known; or it has ended
         return
     except Exception:  # whatever fails in an estimate, the job is watched all the same

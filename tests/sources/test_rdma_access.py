@@ -235,7 +235,7 @@ def machine(tmp_path: Path, image: dict[str, str] | None = None, environment: di
     """/proc of a machine with process 7."""
     base = files(tmp_path / "7", {
         "stat": STAT, "maps": "", "cgroup": "0::/\n", "uid_map": "         0          0 4294967295\n",
-        "status": "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
+        "status": "Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
         "environ": "\0".join(f"{name}={value}" for name, value in (environment or {}).items()),
     })  # fmt: skip
     files(base, proc)
@@ -306,7 +306,7 @@ def test_who_runs_the_container_is_told(
     ("", "0 0 4294967295", None),
 ])  # fmt: skip
 def test_right_to_lock_memory_is_that_of_the_kernel(tmp_path: Path, capabilities: str, uid_map: str, may: bool | None) -> None:
-    proc = machine(tmp_path, status=f"Uid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n", uid_map=uid_map + "\n")
+    proc = machine(tmp_path, status=f"Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n", uid_map=uid_map + "\n")
 
     assert read(7, proc).ipc_lock is may
 

@@ -12,6 +12,9 @@ import pytest
 from diag.sources.versions import versions
 from tests.inject.targets import WAIT, Target, plain_env
 
+STATUS = "".join(f"{name}:\t{number}\t{number}\t{number}\t{number}\n"
+                 for name, number in (("Uid", os.geteuid()), ("Gid", os.getegid())))
+
 
 def test_python_of_a_process_that_has_a_library_of_it_mapped() -> None:
     with Target("import json, ctypes\n" + WAIT, plain_env()) as rank:
@@ -38,6 +41,7 @@ def test_nccl_is_named_by_the_package_beside_its_library(tmp_path: Path) -> None
     folder = tmp_path / "proc" / "7"
     folder.mkdir(parents=True)
     (folder / "root").symlink_to("/")
+    (folder / "status").write_text(STATUS)
     (folder / "maps").write_text(
         f"7f0000000000-7f0000001000 r--p 00000000 00:1d 5 {packages}/nvidia/nccl/lib/libnccl.so.2\n"
         f"7f0000002000-7f0000003000 r--p 00000000 00:1d 6 {packages}/torch/lib/libtorch_cuda.so\n"
@@ -51,6 +55,7 @@ def test_what_cannot_be_told_is_left_out(maps: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "7"
     folder.mkdir()
     (folder / "maps").write_bytes(maps)
+    (folder / "status").write_text(STATUS)
 
     assert versions(7, tmp_path) == {}
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.jobfiles import JobFiles
+
 __all__ = ["SYMBOLS", "Image", "Unsupported", "find_image"]
 
 # What the reader needs to know the place of. `Py_Version` is there from Python 3.11 on.
@@ -54,9 +56,9 @@ def find_image(pid: int, proc: Path = Path("/proc")) -> Image:
     folder = proc / str(pid)
     maps = (folder / "maps").read_bytes()
     tried = []
-    for path, file in _candidates(folder, maps):
+    for path in _candidates(folder, maps):
         try:
-            found = _read(file)
+            found = _read(_open(path, pid, proc))
         except (OSError, ValueError, struct.error, IndexError, OverflowError) as error:
             tried.append(f"{path}: {error}")
             continue
@@ -68,12 +70,18 @@ def find_image(pid: int, proc: Path = Path("/proc")) -> Image:
     raise Unsupported("; ".join(tried)[:500] or "no interpreter is mapped")
 
 
-def _candidates(folder: Path, maps: bytes) -> Iterator[tuple[str, str]]:
-    """(path in the maps, path to open): shared libpython, then the executable itself (static builds)."""
+def _candidates(folder: Path, maps: bytes) -> Iterator[str]:
+    """Paths in the maps: shared libpython, then the executable itself (static builds)."""
     for path in dict.fromkeys(match[1] for match in _LIBPYTHON.finditer(maps)):
-        name = os.fsdecode(path)
-        yield name, f"{folder}/root{name}"
-    yield os.readlink(folder / "exe"), f"{folder}/exe"
+        yield os.fsdecode(path)
+    yield os.readlink(folder / "exe")
+
+
+def _open(path: str, pid: int, proc: Path) -> int:
+    if path == os.readlink(proc / str(pid) / "exe"):
+        return os.open(proc / str(pid) / "exe", os.O_RDONLY | os.O_CLOEXEC)  # what it runs, whatever has that name by now
+    with JobFiles(pid, proc) as files:
+        return files.open_file(path)
 
 
 def _bias(maps: bytes, path: str, file: _File) -> int:
@@ -88,8 +96,8 @@ def _bias(maps: bytes, path: str, file: _File) -> int:
     raise Unsupported(f"{path} is not mapped as its headers say")
 
 
-def _read(path: str) -> _File:
-    with open(path, "rb") as file:
+def _read(fd: int) -> _File:
+    with open(fd, "rb") as file:
         facts = os.fstat(file.fileno())
         key = (facts.st_dev, facts.st_ino, facts.st_mtime_ns, facts.st_size)
         known = _files.get(key)
