@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from diag.detectors.hang.advice import advice_for
 from diag.detectors.hang.blame import blame
+from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.joined import Joined, lowered, undecided
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
 from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict, others
-from diag.detectors.hang.words import describe, evidence_of
+from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation, SnapshotTaken
 from diag.state.job import JobState
 from diag.state.rank import CHANNELS, STRONG, RankState
@@ -41,8 +42,8 @@ class HangDetector:
 
     Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank and its
     children, the job's log and what each rank prints, process states, the Flight Recorder, GPU utilisation and power, what stands
-    on their SMs, NCCL's and the watchdog's lines. Two independent channels must stand still. A folder of evidence captured by hand is one
-    moment: what it shows of the time before decides, and the confidence is lower.
+    on their SMs, NCCL's and the watchdog's lines. Two independent channels must stand still. A folder of evidence captured by
+    hand is one moment: what it shows of the time before decides, and the confidence is lower.
 
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
@@ -100,7 +101,7 @@ class HangDetector:
                  and job.started_at is not None and rank.tree_at - rank.found_at > 30.0]
         if blind and not job.failed_sources:
             yield NotChecked(
-                f"hang class of ranks {format_ranks(blind)}",
+                f"hang class of {rank_words(blind)}",
                 "no Python stack could be read yet",
                 "run `diag dump --all-ranks` to see the reason",
             )
