@@ -7,6 +7,7 @@ findings is in `engine`.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +25,13 @@ __all__ = [
     "Severity",
     "format_ranks",
     "found",
+    "numbered",
     "rank_words",
 ]
 
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
 _LONGEST_RANKS = 60  # characters: half of a line
+_PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
 
 JOB = "job"  # the subject of a finding about the whole job
@@ -266,6 +269,15 @@ def rank_words(ranks: Sequence[int]) -> str:
     if len(words) > _LONGEST_RANKS:
         words = words[: words.rindex(",", 0, _LONGEST_RANKS)] + f",... ({len(ranks)} of them)"
     return ("rank " if len(ranks) == 1 else "ranks ") + words
+
+
+def numbered(text: str, count: int) -> str:
+    """A sentence for one or for several: of each pair of words the first or the second. Before names of files are put into it.
+
+    >>> numbered("[rank 3|ranks 3-4] [is|are] in [its|their] own code", 2)
+    'ranks 3-4 are in their own code'
+    """
+    return _PAIR.sub(r"\1" if count == 1 else r"\2", text)
 
 
 def found(document: Mapping[str, Any]) -> bool:

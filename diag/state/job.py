@@ -56,6 +56,7 @@ from diag.state.cluster import Cluster, adopt, furthest
 from diag.state.machine import MACHINE_HANDLERS, Machine
 from diag.state.nccl import NcclState
 from diag.state.ncclprocesses import NcclProcesses
+from diag.state.printed import Printed
 from diag.state.rank import STRONG, TAIL_LINES, RankState
 from diag.state.residence import Residence
 from diag.state.saves import switched_on
@@ -80,6 +81,7 @@ class JobState(Machine):
         self.world_size = 0
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
+        self.printed = Printed()
         self.nccl = NcclState()
         self.nccl_processes = NcclProcesses()
         self.residence = Residence()
@@ -288,6 +290,7 @@ class JobState(Machine):
         rank = self._told_of(fact)
         if rank is not None and rank.placement.pid == fact.main.pid:
             rank.see_tree(at, fact)
+            self.printed.reading(at, rank)
             if rank.stopped:
                 self.steps.disturbed()
 
@@ -386,10 +389,11 @@ class JobState(Machine):
 
     def _log_line(self, at: float, fact: LogLine) -> None:
         self.log_lines += 1
+        rank = self._told_of(fact)
+        self.printed.line(at, fact, rank)
         if not fact.bar:
             self.gpu_faults.read_line(fact)
             self.tail.append(fact.text)
-            rank = self.ranks.get(fact.rank) if fact.rank is not None else None
             if rank is not None:
                 rank.tail.append(fact.text)
 

@@ -43,6 +43,7 @@ _RSS_BYTES_PER_SECOND = 1024 * 1024
 _OWN_TRACE_SECONDS = 5.0
 TAIL_LINES = 200
 _SERIES = 4  # samples over which a stack is said to stand or to move: 8 s under suspicion, 40 s otherwise
+_WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 _MOST_CHILD_STACKS = 256
 _GONE_CHILD_SECONDS = 60.0
 _SPINNING_WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.COMM_INIT, Activity.BACKWARD)
@@ -82,6 +83,7 @@ class RankState:
     exited_at: float | None = None
     stopped_since: float | None = None
     moved: dict[str, float] = field(default_factory=dict)
+    written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters, as last read
     child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
     cpu_ratio: float | None = None
     main_cpu_ratio: float | None = None

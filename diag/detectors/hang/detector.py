@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from diag.detectors.hang.advice import advice_for
 from diag.detectors.hang.blame import blame
+from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.joined import Joined, lowered, undecided
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
+from diag.detectors.hang.printing import last_printed
 from diag.detectors.hang.standing import WAITS, standing_of
 from diag.detectors.hang.verdict import Verdict, others
-from diag.detectors.hang.words import describe, evidence_of
+from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity, format_ranks
+from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Observation, SnapshotTaken
 from diag.state.job import JobState
 from diag.state.rank import CHANNELS, STRONG, RankState
@@ -39,15 +41,15 @@ class HangDetector:
     """Meaning: no rank of the job has made progress for longer than its phase allows.
 
     Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank and its
-    children, the job's log, process states, the Flight Recorder, GPU utilisation and power, what stands on their SMs,
-    NCCL's and the watchdog's lines. Two independent channels must stand still. A folder of evidence captured by hand is one
-    moment: what it shows of the time before decides, and the confidence is lower.
+    children, the job's log and what each rank prints, process states, the Flight Recorder, GPU utilisation and power, what stands
+    on their SMs, NCCL's and the watchdog's lines. Two independent channels must stand still. A folder of evidence captured by
+    hand is one moment: what it shows of the time before decides, and the confidence is lower.
 
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
     False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given five minutes)
     looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by itself (symmetric memory, NVSHMEM)
-    looks like kernel_does_not_end.
+    looks like kernel_does_not_end. A rank that prints nothing but the same words again, or a time that passes, counts as silent.
     """
 
     name = "hang"
@@ -99,7 +101,7 @@ class HangDetector:
                  and job.started_at is not None and rank.tree_at - rank.found_at > 30.0]
         if blind and not job.failed_sources:
             yield NotChecked(
-                f"hang class of ranks {format_ranks(blind)}",
+                f"hang class of {rank_words(blind)}",
                 "no Python stack could be read yet",
                 "run `diag dump --all-ranks` to see the reason",
             )
@@ -123,7 +125,8 @@ class _Said:
         if self._verdict is None:
             return None
         first, last = self._stirs
-        stirred = max([rank.last_moved(CHANNELS) for rank in job.alive_ranks()] + [job.save_moved_at or 0.0])
+        moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
+        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self._verdict, job, now)])
         if stirred > max(last, self._verdict.since):
             apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self._verdict))
             self._stirs = first, last = stirred if apart else first, stirred
@@ -165,8 +168,10 @@ def judge(now: float, job: JobState, joined: Joined | None = None, said: Verdict
         verdict = _held_up_by_memory(verdict, alive)
     if verdict is None or may_be_idle(job, alive, verdict):
         return None
-    again = said is not None and (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
-    return verdict if again or now - verdict.since >= patience(job, verdict) else None
+    if said is not None and (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits):
+        return verdict
+    verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
+    return verdict if now - verdict.since >= patience(job, verdict) else None
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:

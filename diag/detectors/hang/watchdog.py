@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.model import format_ranks
+from diag.model import rank_words
 from diag.observations import CollectiveTimedOut, Observation, WatchdogState
 from diag.state.job import JobState
 
@@ -52,21 +52,21 @@ class Watchdog:
         for rank, fact in sorted(front.items()):
             calls.setdefault((fact.op, fact.numel_in, fact.numel_out), []).append(rank)
         if len(calls) > 1 and len({op for op, _, _ in calls}) > 1:
-            text = ", ".join(f"rank {format_ranks(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items())
+            text = ", ".join(f"{rank_words(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items())
             most = max(len(ranks) for ranks in calls.values())
             camps = [ranks for ranks in calls.values() if len(ranks) == most]
             blamed = [ranks for ranks in calls.values() if len(camps) > 1 or ranks is not camps[0]]
             culprits = tuple(sorted(rank for ranks in blamed for rank in ranks))
             return WatchdogSays("mismatch", culprits, waiting, seconds, f"at call {seq}: {text}")
         op = next(iter(front.values())).op
-        text = f"rank {format_ranks(waiting)} waited {seconds:.0f} s in {op} {seq}"
+        text = f"{rank_words(waiting)} waited {seconds:.0f} s in {op} {seq}"
         behind = tuple(sorted(rank for rank, state in self._states.items() if rank not in front and state.last_enqueued < seq))
         if behind:
             reached = max(self._states[rank].last_enqueued for rank in behind)
             return WatchdogSays("absent", behind, waiting, seconds,
-                                f"{text}; rank {format_ranks(behind)} had issued {reached} calls")
+                                f"{text}; {rank_words(behind)} had issued {reached} calls")
         silent = tuple(sorted(rank for rank in job.ranks if rank not in front and rank not in self._states))
         if silent and len(silent) <= len(front):
-            text += f"; the watchdog of rank {format_ranks(silent)} says nothing"
+            text += f"; the watchdog of {rank_words(silent)} says nothing"
             return WatchdogSays("silent", silent, waiting, seconds, text)
         return WatchdogSays("all", (), waiting, seconds, text)

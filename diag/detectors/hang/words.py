@@ -1,20 +1,24 @@
-"""The sentence and the evidence of a hang verdict. Words only: `hang` decides; what to do is in `hang_advice`."""
+"""The sentence of a hang verdict. Words only: `detector` decides; what it rests on is in `evidence`, what to do in `advice`.
+
+Each rank is said to be where its own last stack shows it: ranks at one place together, others each with theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from diag.model import Evidence, rank_words
-from diag.observations import StackSample, ThreadStack
-from diag.stacks import Reading, read_stack, shorten
+from diag.detectors.hang.standing import cause_of, standing_of
+from diag.model import numbered, rank_words
+from diag.observations import StackSample
+from diag.stacks import Activity, Reading, shorten
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
 
-__all__ = ["describe", "evidence_of"]
+__all__ = ["calls_that_differ", "children_of", "describe"]
 
 # Phases of which people know the line that the log stopped at, not the name.
 _QUOTED_PHASES = ("launch", "rendezvous", "model_load", "comm_init")
@@ -31,14 +35,13 @@ _PHASES = {
     "ckpt_save": "while saving a checkpoint",
     "teardown": "while shutting down",
 }
+_GROUP_IS_UP = (Activity.COLLECTIVE, Activity.COMM_INIT)
+_MOST_GROUPS = 4  # of ranks that are told with their places; of the rest, how many they are
+
 
 def describe(verdict: Verdict, job: JobState, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
-    where = _PHASES.get(job.phase)
-    if job.phase == "steady" and job.iteration is not None:
-        where = f"after iteration {job.iteration}" + (f"/{job.total_iterations}" if job.total_iterations else "")
-    if job.phase == "first_step" and job.epoch is not None:
-        where = f'after "The training of Epoch {job.epoch} starts..." and before the first step'
+    where = _phase(verdict, job)
     parts = [_subject(verdict, job), _for_how_long(verdict, now)]
     if where:
         parts.append(f" {where}")
@@ -51,6 +54,26 @@ def describe(verdict: Verdict, job: JobState, now: float) -> str:
     return "".join(parts)
 
 
+def _phase(verdict: Verdict, job: JobState) -> str:
+    if job.phase == "steady" and job.iteration is not None:
+        return f"after iteration {job.iteration}" + (f"/{job.total_iterations}" if job.total_iterations else "")
+    if job.phase == "first_step" and job.epoch is not None:
+        return f'after "The training of Epoch {job.epoch} starts..." and before the first step'
+    if job.phase == "rendezvous" and not _group_is_missing(verdict, job):
+        return ""
+    return _PHASES.get(job.phase, "")
+
+
+def _group_is_missing(verdict: Verdict, job: JobState) -> bool:
+    """The log or a stack shows it being made, and nothing what a process group does. A job that diag came to later, or whose log
+    tells no phases, may have had one for long."""
+    activities = {rank.activity for rank in job.ranks.values()}
+    recorded = any(rank.recorder is not None and rank.recorder.groups for rank in job.ranks.values())
+    if recorded or job.nccl.lines or verdict.collectives is not None or not activities.isdisjoint(_GROUP_IS_UP):
+        return False
+    return job.marked_phase == "rendezvous" or Activity.RENDEZVOUS in activities or verdict.klass == "rendezvous"
+
+
 def _for_how_long(verdict: Verdict, now: float) -> str:
     if verdict.seconds is None:
         return f" for {now - verdict.since:.0f} s"
@@ -60,15 +83,9 @@ def _for_how_long(verdict: Verdict, now: float) -> str:
 def _subject(verdict: Verdict, job: JobState) -> str:
     ranks = verdict.culprits
     if not ranks:
-        seen = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
-        if len(seen) == 1 and not seen[0].distributed:
-            return f"the process {seen[0].placement.pid} has waited{_in(seen[0])}"
-        first = next((rank for rank in seen if rank.reading is not None), None)
-        return f"all {len(verdict.waiting)} ranks seen have waited{_in(first) if first else ''}{_joined_call(verdict, job)}"
-    one = len(ranks) == 1
-    name = f"{rank_words(ranks)} {'has' if one else 'have'}"
-    rank = job.ranks.get(ranks[0])
-    if rank is None:
+        return _nobody_apart(verdict, job)
+    name = f"{rank_words(ranks)} " + numbered("[has|have]", len(ranks))
+    if ranks[0] not in job.ranks:
         return f"{name} not appeared"
     if verdict.cause == "ras_dead":
         return f"{name} been out of reach of NCCL's RAS network"
@@ -77,48 +94,88 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     if verdict.cause == "node_silent":
         return f"{name} not been heard of, nor has {_hosts(verdict, job)},"
     if verdict.klass == "peer_lost":
-        return f"{name} been gone ({_how_exited(rank)})"
-    if verdict.klass == "gpu_side" and verdict.cause.startswith("xid_"):
-        return f"{name} waited for a GPU that the driver reported broken (Xid {verdict.cause.removeprefix('xid_')})"
-    if verdict.cause == "kernel_does_not_end":
-        its = "its GPU, which runs" if one else "their GPUs, which run"
-        return f"{name} waited{_in(rank)} for {its} a kernel that does not end"
+        return f"{name} been gone{_how_exited(ranks, job)}"
     if verdict.klass == "gpu_side":
-        return f"{name} waited{_in(rank)} with an idle GPU while the others' GPUs spin in a collective"
+        return f"{name} waited{_for_gpu(verdict, job)}"
     if verdict.klass == "network_transport":
         return f"{name} reported an error of the network and not moved"
     if verdict.cause == "rank_says_nothing":
-        return f"{name} said nothing while the others' collective timed out"
+        return f"{name} said nothing while the collective of {rank_words(verdict.waiting)} timed out"
     if verdict.klass == "stopped":
-        return f"{name} been stopped by a signal (state T, pid {rank.placement.pid})"
+        return f"{name} been stopped by a signal (state T, pid {_pids(ranks, job)})"
     if verdict.klass == "data_loading":
-        child = rank.child_stacks.get(verdict.blamed_child or -1)
-        at = f", which stands{_at(child[1])}" if child else ""
-        worker = f" from DataLoader worker pid {verdict.blamed_child}{at}" if verdict.blamed_child else ""
-        return f"{name} waited for a batch{worker}"
+        return f"{name} waited for a batch{_children(verdict, job, 'from DataLoader worker pid')}"
     if verdict.cause == "call_unanswered":
-        return f"{name} waited{_in(rank)}, a call that nobody answers"
+        return f"{name} waited{_in(ranks, job)}, " + numbered("[a call|calls] that nobody answers", len(ranks))
     if verdict.klass == "collective_mismatch":
-        return f"{name} called another collective than the others{_calls(verdict)}"
+        than = f"another collective than {rank_words(verdict.waiting)}" if verdict.waiting else "different collectives"
+        return f"{name} called {than}{calls_that_differ(verdict)}"
     if verdict.klass == "collective_order_deadlock":
-        return f"{name} waited for each other in different process groups{_where_each(verdict)}"
+        other = numbered("[in another process group than its peers|for each other in different process groups]", len(ranks))
+        return f"{name} waited {other}{_where_each(verdict)}"
     if verdict.klass == "gil_deadlock":
-        return f"{name} held the GIL without running{_in(rank)}"
+        return f"{name} held the GIL without running{_in(ranks, job)}"
     if verdict.klass == "checkpoint_io":
-        child = rank.child_stacks.get(verdict.blamed_child or -1)
-        worker = f" (writer pid {verdict.blamed_child}{_at(child[1])})" if child else ""
-        return f"{name} not got on with writing the checkpoint{worker or _in(rank)}"
+        writers = _children(verdict, job, "whose writer is pid")
+        return f"{name} not got on with writing the checkpoint{writers or _in(ranks, job)}"
     if verdict.cause == "child_waits_for_lock":
-        child = rank.child_stacks.get(verdict.blamed_child or -1)
-        at = _at(child[1]) if child else ""
-        return f"{name} waited for its child process {verdict.blamed_child}, which stands in a lock{at}"
+        return f"{name} waited{_children(verdict, job, 'for its child process')}"
     if verdict.klass == "lock_deadlock":
-        return f"{name} waited for a lock{_in(rank)}"
+        return f"{name} waited for a lock{_in(ranks, job)}"
     if verdict.klass == "resource_wait":
         return f"{name} been starved of a resource ({verdict.cause})"
     if verdict.klass == "teardown":
-        return f"{name} been stuck in shutdown{_in(rank)}"
-    return f"{name} not moved{_in(rank)}"
+        return f"{name} been stuck in shutdown{_in(ranks, job)}"
+    return f"{name} not moved{_in(ranks, job)}"
+
+
+def _nobody_apart(verdict: Verdict, job: JobState) -> str:
+    seen = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
+    if len(seen) == 1 and not seen[0].distributed:
+        return f"the process {seen[0].placement.pid} has waited{_in(verdict.waiting, job)}"
+    count = len(verdict.waiting)
+    name = numbered(f"[the only rank|all {count} ranks] seen [has|have]", count)
+    joined = _joined_call(verdict, job)
+    place = _in(verdict.waiting, job)
+    return f"{name} waited{place.removesuffix(',') if joined else place}{joined}"
+
+
+def _for_gpu(verdict: Verdict, job: JobState) -> str:
+    count = len(verdict.culprits)
+    if verdict.cause.startswith("xid_"):
+        broken = numbered("[a GPU|GPUs] that the driver reported broken", count)
+        return f" for {broken} (Xid {verdict.cause.removeprefix('xid_')})"
+    at = _in(verdict.culprits, job)
+    if verdict.cause == "kernel_does_not_end":
+        runs = "[its GPU, which runs a kernel that does|their GPUs, which run kernels that do] not end"
+        return f"{at} for {numbered(runs, count)}"
+    spinning = numbered("[GPU of|GPUs of]", len(verdict.waiting)) + f" {rank_words(verdict.waiting)} "
+    return f"{at} with " + numbered("[an idle GPU|idle GPUs]", count) + f" while the {spinning}" + numbered(
+        "[spins|spin] in a collective", len(verdict.waiting)
+    )
+
+
+def _how_exited(ranks: Sequence[int], job: JobState) -> str:
+    ways: dict[str, list[int]] = {}
+    for number in ranks:
+        rank = job.ranks.get(number)
+        ways.setdefault("gone" if rank is None else _exit_words(rank), []).append(number)
+    if len(ways) == 1:
+        return f" ({next(iter(ways))})"
+    return " (" + _cut([f"{rank_words(of)} {way}" for way, of in ways.items()], ways.values()) + ")"
+
+
+def _exit_words(rank: RankState) -> str:
+    if rank.exit is None:
+        return "gone"
+    if rank.exit.signal is not None:
+        return f"killed by signal {rank.exit.signal}"
+    return f"exit code {rank.exit.exit_code}" if rank.exit.exit_code is not None else "exit code unknown"
+
+
+def _pids(ranks: Sequence[int], job: JobState) -> str:
+    pids = [str(job.ranks[rank].placement.pid) for rank in ranks if rank in job.ranks]
+    return " ".join(pids[:_MOST_GROUPS]) + (" ..." if len(pids) > _MOST_GROUPS else "")
 
 
 def _hosts(verdict: Verdict, job: JobState) -> str:
@@ -137,16 +194,15 @@ def _joined_call(verdict: Verdict, job: JobState) -> str:
     return f", {len(front.waiting)} of them joined in {front.op} {front.seq} of {front.desc or front.group}{where}"
 
 
-def _calls(verdict: Verdict) -> str:
+def calls_that_differ(verdict: Verdict) -> str:
     """": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
     found = verdict.collectives
     if found is None or not found.signatures:
         return ""
     parts = []
     for call in found.signatures[:4]:
-        one = len(call.ranks) == 1
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
-        parts.append(f"{rank_words(call.ranks)} call{'s' if one else ''} {call.op} {sizes}".rstrip())
+        parts.append(f"{rank_words(call.ranks)} {numbered('[calls|call]', len(call.ranks))} {call.op} {sizes}".rstrip())
     place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
     return ": " + ", ".join(parts) + place
 
@@ -171,11 +227,11 @@ def _waiting(verdict: Verdict, job: JobState) -> str:
     for number in verdict.waiting:
         reading = job.ranks[number].reading if number in job.ranks else None
         calls.setdefault(_call(reading), []).append(number)
-    parts = []
-    for call, ranks in sorted(calls.items(), key=lambda item: -len(item[1])):
-        verb = "waits" if len(ranks) == 1 else "wait"
-        parts.append(f"{rank_words(ranks)} {verb}{' in ' + call if call else ''}")
-    return ", ".join(parts[:3])
+    groups = sorted(calls.items(), key=lambda item: -len(item[1]))
+    parts = [
+        f"{rank_words(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}" for call, ranks in groups
+    ]
+    return _cut(parts, [ranks for _, ranks in groups])
 
 
 def _call(reading: Reading | None) -> str:
@@ -186,12 +242,51 @@ def _call(reading: Reading | None) -> str:
     return f"{name} (from {inside.function}, {shorten(inside.file)}:{inside.line})" if inside else name
 
 
-def _in(rank: RankState) -> str:
-    reading = rank.reading
-    if reading is None or reading.where is None:
-        return ""
-    frame = reading.where
-    return f" in {frame.function} ({shorten(frame.file)}:{frame.line})"
+def _in(ranks: Sequence[int], job: JobState) -> str:
+    """" in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),"."""
+    places: dict[str, list[int]] = {}
+    for number in ranks:
+        reading = job.ranks[number].reading if number in job.ranks else None
+        frame = reading.where if reading is not None else None
+        place = "" if frame is None else f" in {frame.function} ({shorten(frame.file)}:{frame.line})"
+        places.setdefault(place, []).append(number)
+    if len(places) == 1:
+        return next(iter(places))
+    groups = sorted(places.items(), key=lambda item: (not item[0], -len(item[1])))
+    return ": " + _cut([f"{rank_words(of)}{place or ' not known where'}" for place, of in groups], [of for _, of in groups]) + ","
+
+
+def _cut(parts: Sequence[str], groups: Iterable[Sequence[int]]) -> str:
+    left = sum(len(ranks) for ranks in list(groups)[_MOST_GROUPS:])
+    return ", ".join(parts[:_MOST_GROUPS]) + (numbered(f" and {left} more [rank|ranks]", left) if left else "")
+
+
+def children_of(verdict: Verdict, job: JobState) -> dict[int, int]:
+    """Of each culprit the child process that it waits for, where the verdict blames one."""
+    if verdict.blamed_child is None:
+        return {}
+    found = {verdict.culprits[0]: verdict.blamed_child}
+    for number in verdict.culprits[1:]:
+        rank = job.ranks.get(number)
+        cause, child = cause_of(rank, standing_of(rank)) if rank is not None else ("", None)
+        if child is not None and cause == verdict.cause:
+            found[number] = child
+    return found
+
+
+def _children(verdict: Verdict, job: JobState, how: str) -> str:
+    """" from DataLoader worker pid 7, which is blocked in read (data.py:3)"; of several ": rank 1 from ..., rank 2 from ...,"."""
+    children = children_of(verdict, job)
+    said = []
+    for number, child in children.items():
+        sample = job.ranks[number].child_stacks.get(child) if number in job.ranks else None
+        stands = _at(sample[1]) if sample else ""
+        lock = " in a lock" if verdict.cause == "child_waits_for_lock" else ""
+        said.append(f" {how} {child}" + (f", which is blocked{lock}{stands}" if stands or lock else ""))
+    if len(verdict.culprits) == 1:
+        return "".join(said)
+    parts = [f"rank {number}{text}" for number, text in zip(children, said, strict=True)]
+    return ": " + _cut(parts, [[number] for number in children]) + "," if parts else ""
 
 
 def _at(sample: StackSample) -> str:
@@ -200,82 +295,3 @@ def _at(sample: StackSample) -> str:
         return ""
     frame = main.frames[-1]
     return f" in {frame.function} ({shorten(frame.file)}:{frame.line})"
-
-
-def _how_exited(rank: RankState) -> str:
-    if rank.exit is None:
-        return "gone"
-    if rank.exit.signal is not None:
-        return f"killed by signal {rank.exit.signal}"
-    return f"exit code {rank.exit.exit_code}" if rank.exit.exit_code is not None else "exit code unknown"
-
-
-def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidence]:
-    """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
-    for number in verdict.culprits[:3]:
-        rank = job.ranks.get(number)
-        if rank is None:
-            continue
-        main = rank.stack.main if rank.stack else None
-        if rank.stack is not None and main is not None:
-            yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
-            yield from _other_thread(rank, verdict)
-        child = rank.child_stacks.get(verdict.blamed_child or -1)
-        if child is not None and child[1].main is not None:
-            text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
-            yield Evidence(child[1].how, text, child[0], number)
-        if rank.tree is not None:
-            yield Evidence("proc", _process_words(rank), rank.tree_at, number)
-    for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
-        rank = job.ranks[number]
-        main = rank.stack.main if rank.stack else None
-        if rank.stack is not None and main is not None:
-            yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
-    found = verdict.collectives
-    if found is not None:
-        waits = [f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
-                 for rank, wait in sorted(found.waiting.items())[:8]]
-        late = f"; {rank_words(found.culprits)} has not come to it" if found.kind == "absent_rank" else _calls(verdict)
-        yield Evidence("flight_recorder", ", ".join(waits) + late, now)
-    save = job.save_log.current
-    if verdict.klass == "checkpoint_io" and save is not None and save.growth:
-        at, size = save.growth[-1]
-        yield Evidence("checkpoint", f"{size / (1 << 20):.1f} MiB on disk, and not a byte more for {now - at:.0f} s", at)
-    for note in verdict.notes[:8]:
-        yield Evidence(note.kind, note.text, now, note.rank)
-    if verdict.seconds is None and job.log_moved_at is not None and job.tail:
-        yield Evidence("output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at)
-
-
-def _other_thread(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
-    if verdict.cause != "threads_wait_for_each_other" or rank.stack is None:
-        return
-    main = rank.stack.main
-    others = [thread for thread in rank.stack.threads if thread is not main and len(thread.frames) > 2]
-    for thread in others[:2]:
-        text = f"thread {thread.name or thread.thread_id}: " + stack_excerpt(thread, read_stack(thread))
-        yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
-
-
-def _process_words(rank: RankState) -> str:
-    assert rank.tree is not None
-    main = rank.tree.main
-    words = [f"pid {main.pid} state {main.state}"]
-    if main.wchan and main.wchan != "0":
-        words.append(f"wchan {main.wchan}")
-    if rank.cpu_ratio is not None:
-        words.append(f"{100 * rank.cpu_ratio:.0f} % CPU")
-    states = "".join(child.state for child in rank.tree.children)
-    if states:
-        words.append(f"{len(states)} children in states {''.join(sorted(states))}")
-    return ", ".join(words)
-
-
-def stack_excerpt(thread: ThreadStack, reading: Reading, depth: int = 6) -> str:
-    """The innermost frames, innermost first, each `function (file:line)`, the deciding one included."""
-    frames = list(thread.frames[-depth:])
-    if reading.where is not None and reading.where not in frames:
-        frames = [reading.where, *frames[1:]]
-        if reading.caller is not None:
-            frames = [reading.caller, *frames[:-1]] if len(frames) > 1 else [reading.caller, *frames]
-    return " < ".join(f"{frame.function} ({shorten(frame.file)}:{frame.line})" for frame in reversed(frames))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.detectors.training.straggler_samples import split
-from diag.model import Evidence, rank_words
+from diag.model import Evidence, numbered, rank_words
 from diag.observations import CgroupMemory, GpuSample, HostMemory, Observation
 from diag.stacks import child_role
 from diag.state.job import JobState
@@ -83,9 +83,9 @@ def _straggler(drop: Drop, job: JobState) -> Cause | None:
     known = split(before, _CHANCE, 0.25, 0.6)
     if known is not None and known.slow == found.slow:
         return None
-    holds = "holds" if len(found.slow) == 1 else "hold"
-    text = (f"since then {rank_words(found.slow)} {holds} up the others, which are found waiting in {found.waiting_ratio:.0%} of "
-            f"samples (it in {found.slow_ratio:.0%})")
+    holds, it = numbered("[holds|hold] up the others,[it|these]", len(found.slow)).split(",")
+    text = (f"since then {rank_words(found.slow)} {holds}, which are found waiting in {found.waiting_ratio:.0%} of samples "
+            f"({it} in {found.slow_ratio:.0%})")
     return Cause("straggler", text, found.slow, found.waiting)
 
 
@@ -97,7 +97,7 @@ def _data(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]])
     if not slow:
         return None
     then, now = (Residence.shares(counts[rank] for rank in slow).get("data", 0.0) for counts in (before, after))
-    text = f"{rank_words(slow)} wait for batches in {now:.0%} of samples now ({then:.0%} before)"
+    text = f"{rank_words(slow)} {numbered('[waits|wait]', len(slow))} for batches in {now:.0%} of samples now ({then:.0%} before)"
     return Cause("data_loading", text, () if len(slow) == len(after) else slow)
 
 

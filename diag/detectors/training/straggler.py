@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.layout import pipeline_parallel_size
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, format_ranks
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, numbered, rank_words
 from diag.observations import EnvironmentSeen, GpuSample, Iteration, LayoutTold, Observation, RankDigest, RankFound, StackSample
 from diag.stacks import Activity, read_stack
 from diag.state.gpustate import device_of
@@ -44,16 +44,18 @@ _CAUSES = {
     Activity.LOCK: "lock",
 }
 _ADVICE = {
-    "data_loading": "Its batches come late: compare its shard of the data, its storage and the CPU load of its host with "
-    "those of the others; more --dataloader_num_workers or a longer prefetch hides it.",
-    "compiling": "It compiles again and again while the others do not: look for shapes that only this rank gets "
-    "(TORCH_LOGS=recompiles).",
-    "external_service": "It asks a service over the network in each step: move that out of the training loop, or to all ranks.",
-    "lock": "It waits for a lock or a thread of its own at the line shown.",
-    "gpu_slow": "Its GPU runs at lower clocks than the others: see `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` on that GPU "
-    "(cooling, power cap, a neighbour on the same GPU), and take the GPU out if it stays slow.",
-    "own_code": "Look at the line shown: work that only this rank does (logging, evaluation, a larger shard), a busy CPU or a "
-    "slower host. `diag dump --all-ranks` shows all ranks beside each other.",
+    "data_loading": "[Its|Their] batches come late: compare [its|their] shard of the data, storage and the CPU load of the "
+    "host with those of the others; more --dataloader_num_workers or a longer prefetch hides it.",
+    "compiling": "[It compiles|They compile] again and again while the others do not: look for shapes that only [this rank "
+    "gets|these ranks get] (TORCH_LOGS=recompiles).",
+    "external_service": "[It asks|They ask] a service over the network in each step: move that out of the training loop, or to "
+    "all ranks.",
+    "lock": "[It waits|They wait] for a lock or a thread of [its|their] own at the line shown.",
+    "gpu_slow": "[Its GPU runs|Their GPUs run] at lower clocks than the others: see `nvidia-smi -q -d "
+    "PERFORMANCE,TEMPERATURE,POWER` there (cooling, power cap, a neighbour on the same GPU), and take the GPU out if it stays "
+    "slow.",
+    "own_code": "Look at the line shown: work that only [this rank does|these ranks do] (logging, evaluation, a larger shard), "
+    "a busy CPU or a slower host. `diag dump --all-ranks` shows all ranks beside each other.",
 }
 
 
@@ -240,27 +242,29 @@ class StragglerDetector:
             confidence = Confidence.MEDIUM
         else:
             confidence = Confidence.LOW
-        one = len(found.slow) == 1
-        who = f"rank{'' if one else 's'} {format_ranks(found.slow)}"
+        count = len(found.slow)
         eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
         parts = [
-            f"{who} hold{'s' if one else ''} up the others: they are found waiting in {found.waiting_ratio:.0%} of {eyes}, "
-            f"{'it' if one else 'these'} in {found.slow_ratio:.0%}"
+            f"{rank_words(found.slow)} " + numbered("[holds|hold] up the others: they are found waiting in ", count)
+            + f"{found.waiting_ratio:.0%} of {eyes}, " + numbered("[it|these]", count) + f" in {found.slow_ratio:.0%}"
         ]
         step = statistics.median(job.step_seconds) if job.step_seconds else None
         if step:
             parts.append(f"; that is about {found.share * step:.2g} s of each step of {step:.2g} s")
         if place is not None and cause != "gpu_slow":
-            parts.append(f"; it spends the difference in {place.where} ({place.slow} of {place.slow_of} samples, the others "
-                         f"{place.others} of {place.others_of})")
+            spent = numbered("; [it spends|these spend] the difference in ", count)
+            parts.append(f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
+                         f"{place.others_of})")
         elif cause == "gpu_slow":
             clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
-            parts.append(f"; its GPU runs at {clocks[found.slow[0]] / 1e6:.0f} MHz, the others at "
+            runs = numbered("; [its GPU runs|the GPU of the first runs] at ", count)
+            parts.append(f"{runs}{clocks[found.slow[0]] / 1e6:.0f} MHz, the others at "
                          f"{statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6:.0f} MHz")
         return Finding(
-            id="straggler", subject=f"rank {found.slow[0]}" if one else JOB, severity=Severity.WARNING, confidence=confidence,
-            ranks=found.slow, waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
-            since=self._looks.since(found.slow, now), cause=cause, summary="".join(parts), advice=_ADVICE[cause],
+            id="straggler", subject=f"rank {found.slow[0]}" if count == 1 else JOB, severity=Severity.WARNING,
+            confidence=confidence, ranks=found.slow, waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
+            since=self._looks.since(found.slow, now), cause=cause, summary="".join(parts),
+            advice=numbered(_ADVICE[cause], count),
             evidence=tuple(self._evidence(found, gpus)), holds_seconds=_HOLDS_SECONDS,
         )
 

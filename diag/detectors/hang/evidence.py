@@ -1,0 +1,111 @@
+"""What a hang verdict rests on, as it is shown: stacks, process states, the recorder, and what other evidence noted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from diag.detectors.hang.words import calls_that_differ
+from diag.model import Evidence, numbered, rank_words
+from diag.observations import ThreadStack
+from diag.stacks import Reading, read_stack, shorten
+from diag.state.job import JobState
+from diag.state.rank import RankState
+
+if TYPE_CHECKING:
+    from diag.detectors.hang.verdict import Verdict
+
+__all__ = ["evidence_of", "stack_excerpt"]
+
+# Of /proc/PID/stat, in the words of ps(1).
+_STATES = {
+    "S": "[sleeps|sleep]", "R": "[runs|run]", "D": "[is|are] in uninterruptible sleep", "T": "[is|are] stopped",
+    "t": "[is|are] traced", "Z": "[is a zombie|are zombies]", "I": "[idles|idle]",
+}
+
+
+def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidence]:
+    """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
+    for number in verdict.culprits[:3]:
+        rank = job.ranks.get(number)
+        if rank is None:
+            continue
+        main = rank.stack.main if rank.stack else None
+        if rank.stack is not None and main is not None:
+            yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
+            yield from _other_thread(rank, verdict)
+        child = rank.child_stacks.get(verdict.blamed_child or -1)
+        if child is not None and child[1].main is not None:
+            text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
+            yield Evidence(child[1].how, text, child[0], number)
+        if rank.tree is not None:
+            yield Evidence("proc", _process_words(rank), rank.tree_at, number)
+    for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
+        rank = job.ranks[number]
+        main = rank.stack.main if rank.stack else None
+        if rank.stack is not None and main is not None:
+            yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
+    found = verdict.collectives
+    if found is not None:
+        waits = [f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+                 for rank, wait in sorted(found.waiting.items())[:8]]
+        late = calls_that_differ(verdict)
+        if found.kind == "absent_rank":
+            late = f"; {rank_words(found.culprits)} " + numbered("[has|have] not come to it", len(found.culprits))
+        yield Evidence("flight_recorder", ", ".join(waits) + late, now)
+    save = job.save_log.current
+    if verdict.klass == "checkpoint_io" and save is not None and save.growth:
+        at, size = save.growth[-1]
+        yield Evidence("checkpoint", f"{size / (1 << 20):.1f} MiB on disk, and not a byte more for {now - at:.0f} s", at)
+    for note in verdict.notes[:8]:
+        yield Evidence(note.kind, note.text, now, note.rank)
+    if verdict.seconds is None and job.log_moved_at is not None and job.tail:
+        yield Evidence("output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at)
+
+
+def _other_thread(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
+    if verdict.cause != "threads_wait_for_each_other" or rank.stack is None:
+        return
+    main = rank.stack.main
+    others = [thread for thread in rank.stack.threads if thread is not main and len(thread.frames) > 2]
+    for thread in others[:2]:
+        text = f"thread {thread.name or thread.thread_id}: " + stack_excerpt(thread, read_stack(thread))
+        yield Evidence(rank.stack.how, text, rank.stack_at, rank.rank)
+
+
+def _process_words(rank: RankState) -> str:
+    assert rank.tree is not None
+    main = rank.tree.main
+    words = [f"pid {main.pid} state {main.state}"]
+    if main.wchan and main.wchan != "0":
+        words.append(f"wchan {main.wchan}")
+    if rank.cpu_ratio is not None:
+        words.append(f"{100 * rank.cpu_ratio:.0f} % CPU")
+    if rank.tree.children:
+        words.append(_children(Counter(child.state for child in rank.tree.children)))
+    return ", ".join(words)
+
+
+def _children(states: Counter[str]) -> str:
+    """
+    >>> _children(Counter("SSSR")), _children(Counter("SS")), _children(Counter("D"))
+    ('4 children: 3 sleep, 1 runs', '2 children, all sleep', '1 child, is in uninterruptible sleep')
+    """
+    said = [numbered(_STATES.get(state, f"[is|are] in state {state}"), count) for state, count in states.most_common()]
+    if len(states) == 1:
+        total = states.total()
+        return f"1 child, {said[0]}" if total == 1 else f"{total} children, all {said[0]}"
+    return f"{states.total()} children: " + ", ".join(
+        f"{count} {words}" for words, (_, count) in zip(said, states.most_common(), strict=True)
+    )
+
+
+def stack_excerpt(thread: ThreadStack, reading: Reading, depth: int = 6) -> str:
+    """The innermost frames, innermost first, each `function (file:line)`, the deciding one included."""
+    frames = list(thread.frames[-depth:])
+    if reading.where is not None and reading.where not in frames:
+        frames = [reading.where, *frames[1:]]
+        if reading.caller is not None:
+            frames = [reading.caller, *frames[:-1]] if len(frames) > 1 else [reading.caller, *frames]
+    return " < ".join(f"{frame.function} ({shorten(frame.file)}:{frame.line})" for frame in reversed(frames))

@@ -1,0 +1,94 @@
+"""Who prints something new: a rank whose output goes on has not stopped, however long its stack shows the same line.
+
+What counts is that text changes, not which text: a step, a percentage, the name of a file. The same words again do not count, nor
+does a clock in them: a loop that waits, a heartbeat and a bar that is drawn anew print for as long as a job hangs. Of a pipe that
+all processes write to the kernel tells whose the text can be: a launcher's lines are in no rank's count of written bytes, and a
+rank that stands still writes not one byte (seen on H200 in all 13 recorded hangs, torch 2.11).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from diag.observations import LogLine
+from diag.state.rank import RankState
+
+__all__ = ["PRINTED", "WROTE", "Printed"]
+
+# Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a terminal's, after `watch`).
+PRINTED, WROTE = "printed", "wrote"
+
+# What a line shows of the time that passes, in the forms of loggers, tqdm, rich, urllib3, torch and curl:
+#   2026-11-21 10:00:00,123   [W1120 22:48:19.163027360 socket.cpp:752]   [00:35<01:00, 1.05it/s]   1763856998.12
+#   Waiting for server, 12.5 s   elapsed 35   (attempt 7/100)   Retrying (Retry(total=4, ...))   heartbeat 12
+_NUMBER = r"\d+(?:[.,]\d+)*"
+_CLOCK = re.compile(
+    rf"\d{{4}}[-/]\d\d?[-/]\d\d?|\d+(?::\d\d)+(?:[.,]\d+)?|\b1\d{{9}}(?:\d{{3}}){{0,3}}(?:\.\d+)?\b"
+    rf"|(?:{_NUMBER}|\?) ?(?:[kMGTi]{{0,2}}B/s|it/s|s/it|/s)"
+    rf"|{_NUMBER} ?(?:[mun]?s|secs?|seconds?|min|minutes?|hours?)\b|\d+[mh]\b"
+    r"|(?i:elapsed|waited|uptime|attempts?|try|tries|retry|retries|retry\(total|heartbeat|alive)"
+    rf"\W{{1,3}}{_NUMBER}(?:(?: of |/)\d+)?"
+)
+_BETWEEN = re.compile(r"[\W_]+")  # a spinner turns, and blocks of a bar stand beside its percentage
+_REPEATS = 32  # ours: texts that are remembered of a rank, or of a pipe that all share; one loop prints a few
+# The bar of a slower rank repeats what a faster one's showed before. No longer than a hang is waited for (hang/patience.py): then
+# that rank is never called hung for it, and a line that comes again more seldom hides no hang.
+_FORGOTTEN_SECONDS = 30.0
+_LOOKS_PER_SECOND = 200  # ours: a job may print 20,000 lines a second; so many are read for what is new
+_OWN_TRACE_SECONDS = 5.0  # the rank answers diag's question with lines of its own: torch's watchdog, asked for a dump
+_LINES = 512
+
+
+class Printed:
+    """Told lines and readings of processes; marks in `RankState.moved` when each rank last printed something new."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int | None, dict[str, float]] = {}  # text without clocks -> when it came last, oldest first
+        self._new: deque[tuple[float, int]] = deque(maxlen=_LINES)  # of nobody in particular: when, how many characters
+        self._second = (0, 0)
+        self._processes = False  # of a log alone there are none to judge
+        self._shown = False  # the job's output is seen by diag
+
+    def line(self, at: float, fact: LogLine, rank: RankState | None) -> None:
+        """`rank`: who prints it, where the line or its file says so."""
+        if fact.stream.startswith("nccl:"):
+            return  # NCCL's own file: its threads write it, whatever the rank does
+        self._shown = True
+        if not self._processes or not self._is_new(at, fact.text, rank):
+            return
+        if rank is None:
+            self._new.append((at, len(fact.text)))
+        elif at - rank.asked_at > _OWN_TRACE_SECONDS:
+            rank.moved[PRINTED] = at
+
+    def _is_new(self, at: float, text: str, rank: RankState | None) -> bool:
+        second, looks = self._second
+        self._second = (int(at), looks + 1 if int(at) == second else 0)
+        if self._second[1] > _LOOKS_PER_SECOND:
+            return False
+        text = _BETWEEN.sub(" ", _CLOCK.sub("", text[:400])).strip()
+        seen = self._seen.setdefault(None if rank is None else rank.rank, {})
+        before = seen.pop(text, None)
+        seen[text] = at
+        if len(seen) > _REPEATS:
+            del seen[next(iter(seen))]
+        return bool(text) and (before is None or at - before > _FORGOTTEN_SECONDS)
+
+    def reading(self, at: float, rank: RankState) -> None:
+        """A rank's process was read: were new lines its own?"""
+        if rank.tree is None:
+            return
+        self._processes = True
+        count, kept = rank.tree.main.write_chars, rank.written
+        if kept and at - rank.asked_at > _OWN_TRACE_SECONDS:
+            (first_count, (read_at, last_count)) = kept[0][1], kept[-1]
+            for when, size in reversed(self._new):
+                if when <= read_at:
+                    break
+                if count is None or size <= count - first_count:  # where the kernel does not tell, it may be its own
+                    rank.moved[PRINTED] = when
+                    break
+            if not self._shown and (count or 0) > last_count:
+                rank.moved[WROTE] = at
+        kept.append((at, count or 0))
