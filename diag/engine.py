@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
-from diag.model import Change, ChangeKind, Evidence, Finding, NotChecked, Record, Severity
+from diag.aftermath import explained
+from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
 from diag.state.savefacts import save_json
@@ -185,10 +185,10 @@ class Engine:
 
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
         """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
-        reasons = [finding for finding in said.values() if finding.rule and finding.id == "rank-died"]
         named = {finding.id for finding in said.values() if not finding.rule}
         named |= {known.finding.id for known in self._open.values() if not known.finding.rule}
         changes = []
+        told = [finding for finding in said.values() if finding.rule and finding.id == "rank-died"]
         for key, finding in list(said.items()):
             if finding.rule and named.intersection((finding.id, *finding.yields_to)):
                 del said[key]
@@ -198,8 +198,8 @@ class Engine:
                     changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
                 del self._open[key]
         for key, death in list(said.items()):
-            if death.id == "rank-died" and not death.rule and death.cause.startswith(("exit_", "launcher_")):
-                said[key] = _explained(death, reasons[0]) if reasons else _after_root(death, said.values())
+            if death.id == "rank-died" and not death.rule:
+                said[key] = explained(death, [*told, *said.values(), *(one.finding for one in self._open.values())])
         return changes
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -264,22 +264,6 @@ def _differs(before: Finding, after: Finding) -> bool:
         return (finding.severity, finding.klass, finding.cause, finding.ranks, finding.waiting_ranks)
 
     return face(before) != face(after)
-
-
-def _explained(death: Finding, reason: Finding) -> Finding:
-    """A rank's death with the cause and advice of the rule that knows its last words; an exit code tells neither."""
-    evidence = Evidence("rule", f"{reason.rule}: {reason.summary}", reason.since)
-    return replace(death, cause=reason.cause or death.cause, advice=reason.advice, evidence=(*death.evidence, evidence))
-
-
-def _after_root(death: Finding, said: Iterable[Finding]) -> Finding:
-    """A death of which a rule names the cause is told in short: what to do stands there."""
-    root = next((one for one in said if one.rule and one.severity is Severity.CRITICAL), None)
-    if root is None:
-        return death
-    summary = death.summary.partition("; it said: ")[0]
-    advice = f"See {root.id} above; other ranks' errors follow from it."
-    return replace(death, summary=summary, advice=advice, evidence=death.evidence[:1])
 
 
 def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:

@@ -20,10 +20,14 @@ _UNCAUGHT = re.compile(r"^\[rank\d{1,6}\]: ?(?:[\w.]{1,200}\.)?[A-Z]\w{0,100}(?:
 # What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch 2.11):
 #   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
 #   ... NCCL WARN [Service thread] Accept failed Resource temporarily unavailable / ncclRemoteError
-#   torch.distributed.DistNetworkError: ... Broken pipe
+#   torch.distributed.DistNetworkError: failed to recv, got 0 bytes
+# One that never had a connection lost none (torch 2.2-2.13):
+#   torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node-0, 29500).
+#   torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, ...
 CASCADE = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|DistNetworkError"
-    r"|Watchdog caught collective operation timeout|recvValue failed|Socket Timeout"
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError"
+    r"|DistNetworkError(?!: The (?:client|server) socket)|Watchdog caught collective operation timeout"
+    r"|recvValue failed|Socket Timeout"
 )
 _FRAME = re.compile(r'^(?:\[rank\d{1,6}\]: ?)?\s{0,12}File "[^"\n]{1,400}", line \d{1,7}')
 _TRACED_LINES = 8  # between the last frame and the exception: its source, the carets, a message of several lines

@@ -6,9 +6,11 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.last_words import NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
 from diag.observations import CgroupMemory, KernelOomKill, Observation
+from diag.stacks import Activity
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -23,10 +25,13 @@ _LEFT_SECONDS = 60.0
 # Between the death and the reading that shows the counter of kills risen.
 _OOM_SECONDS = 10.0
 
-# The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed ...`
-_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is killed by signal|exited unexpectedly)")
 
+
+# What native code says only while the interpreter ends: libstdc++ of a thread that nobody joined; CPython's own words (3.8-3.14).
+#   Fatal Python error: _enter_buffered_busy: could not acquire lock for <...> at interpreter shutdown, possibly due to daemon ...
+_AT_EXIT = ("terminate called without an active exception", "at interpreter shutdown", "Py_Finalize", "finalizing")
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 # No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's tells to be uncaught.
 _GUESSED = ("vanished", "the traceback that the log ends with")
@@ -72,32 +77,34 @@ class RankDiedDetector:
             return  # every death was a SIGTERM: somebody ended the job, no rank failed
         left = _left_before(root, job)
         if left:
-            yield _left_finding(left, root, job, now)
+            yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
         victims = [rank for rank in job.ranks.values() if rank.rank != root.rank and (rank.alive or rank.failed)]
         how, cause = self._how(root)
-        error = _last_error(root)
+        words = heard(root, job, alone=all(one is root or _only_ended(one) for one in dead))
         iteration = job.iteration_then(root.exited_at or now)
         after = f" after iteration {iteration}" if iteration is not None else ""
         if not after and job.phase != "ended":
             after = f" in phase {job.phase}"
-        said = f'; it said: "{_trim(error)}"' if error else "; it said nothing that tells why"
+        at_exit = _crashed_at_exit(root, words.error) and _trained_to_the_end(job)
+        if at_exit:
+            cause, after = "crash_at_exit", " at its exit, after the training had finished"
         yield Finding(
             id="rank-died",
             subject=f"rank {root.rank}",
-            severity=Severity.CRITICAL,
+            severity=Severity.WARNING if at_exit else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if root.exit is None or root.exit.how in _GUESSED else Confidence.HIGH,
             ranks=(root.rank,),
             waiting_ranks=tuple(sorted(rank.rank for rank in victims)),
             since=root.exited_at or now,
             klass="",
             cause=cause,
-            summary=f"rank {root.rank}{_pid_words(root)} {how}{after}{said}",
+            summary=f"rank {root.rank}{_pid_words(root)} {how}{after}; {words.said}",
             advice=_advice(
                 "oom_kill" if cause == "dataloader_worker_killed" and self._worker_for_memory(root) else cause, root,
-                job.gpu_faults.finding_of(root.rank, job.iteration_at),
+                job.gpu_faults.finding_of(root.rank, job.iteration_at), words,
             ),
-            evidence=tuple(_evidence(root, now)),
+            evidence=tuple(_evidence(root, now, words)),
             final=True,
         )
 
@@ -136,7 +143,7 @@ class RankDiedDetector:
 def _left_before(root: RankState, job: JobState) -> list[RankState]:
     """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection that closed."""
     reports_loss = any(CASCADE.search(line) for line in root.tail)
-    if not reports_loss or any(not CASCADE.search(line) for line in root.tail if _EXCEPTION.match(line)):
+    if not reports_loss or any(not CASCADE.search(line) for line in root.tail if NAMED.match(line)):
         return []
     died = root.exited_at or 0.0
     return [
@@ -146,7 +153,7 @@ def _left_before(root: RankState, job: JobState) -> list[RankState]:
     ]
 
 
-def _left_finding(left: list[RankState], root: RankState, job: JobState, now: float) -> Finding:
+def _left_finding(left: list[RankState], root: RankState, job: JobState, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
     victims = tuple(sorted(rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)))
     after = f" after iteration {job.iteration}" if job.iteration is not None else ""
@@ -160,7 +167,7 @@ def _left_finding(left: list[RankState], root: RankState, job: JobState, now: fl
         since=min(rank.exited_at or now for rank in left),
         cause="rank_left_early",
         summary=f"{rank_words(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
-                f'for the lost connection: "{_trim(_last_error(root))}"',
+                f"for the lost connection; {words.said}",
         advice=f"Look for a loop that is one step shorter on {rank_words(ranks)}: uneven data, drop_last, an early break or "
                "sys.exit(). All ranks have to make the same number of steps.",
         evidence=(*_evidence(left[0], now), *_evidence(root, now)),
@@ -184,21 +191,26 @@ def _blame_order(rank: RankState, first: float) -> tuple[int, int, float]:
     return (kind, 0 if near else 1, rank.exited_at or first)
 
 
-def _last_error(rank: RankState) -> str:
-    errors = [line for line in rank.tail if _EXCEPTION.match(line)]
-    own = [line for line in errors if not CASCADE.search(line)]
-    uncaught = [line for line in own if line.startswith("[rank")]  # what a program catches and prints has no prefix
-    return (uncaught or own or errors or [""])[0]
+def _trained_to_the_end(job: JobState) -> bool:
+    """The trainer said so, or the last step that was planned is made and its checkpoint written."""
+    if job.marked_phase == "teardown":
+        return True
+    last = job.save_log.saves[-1] if job.save_log.saves else None
+    saved = last is not None and last.ended is not None and not last.cut_off and last.iteration == job.iteration
+    return 0 < job.total_iterations <= (job.iteration or 0) and saved and job.save_log.unwritten is None
+
+
+def _crashed_at_exit(rank: RankState, error: str) -> bool:
+    """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last stood."""
+    code = rank.exit
+    crashed = code is not None and (code.signal or (code.exit_code or 0) - 128) in _CRASHES
+    leaving = rank.reading is not None and rank.reading.context is Activity.TEARDOWN
+    return crashed and (leaving or any(words in error for words in _AT_EXIT))
 
 
 def _pid_words(rank: RankState) -> str:
     """A log need not tell it."""
     return f" (pid {rank.placement.pid})" if rank.placement.pid else ""
-
-
-def _trim(line: str) -> str:
-    line = line.split("]: ", 1)[-1] if line.startswith("[rank") else line
-    return line if len(line) <= 200 else line[:197] + "..."
 
 
 def _signal_name(number: int) -> str:
@@ -208,17 +220,28 @@ def _signal_name(number: int) -> str:
         return f"real-time signal {number}"
 
 
-def _evidence(rank: RankState, now: float) -> Iterator[Evidence]:
+def _evidence(rank: RankState, now: float, words: Heard | None = None) -> Iterator[Evidence]:
     assert rank.exit is not None
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
     yield Evidence("exit", f"{pid}{code}, told by {rank.exit.how}", rank.exited_at or now, rank.rank)
-    lines = [line for line in rank.tail if line.strip()][-8:]
+    lines = [line for line in (words.lines if words and words.error else rank.tail) if line.strip()]
+    if words and words.error in lines:  # launchers go on below it for pages
+        end = len(lines) - lines[::-1].index(words.error)
+        lines = lines[: min(len(lines), end + 2)] if words.lines else lines
+    lines = lines[-8:]
     if lines:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
 
 
-def _advice(cause: str, rank: RankState, explained: str) -> str:
+def _advice(cause: str, rank: RankState, explained: str, words: Heard) -> str:
+    if cause == "crash_at_exit":
+        return (
+            "The training is complete; a library crashed while the interpreter ended, most often for a thread that still ran. "
+            "The launcher takes it for a failure, and may start the job again. Before the program's end: "
+            "destroy_process_group(), and close loggers (wandb.finish()), data loaders and their threads; PYTHONFAULTHANDLER=1 "
+            "shows where it crashed."
+        )
     if cause == "oom_kill":
         return "The kernel killed it for memory: see the host-oom finding for the limit and what used it up."
     if cause == "signal_9":
@@ -226,6 +249,8 @@ def _advice(cause: str, rank: RankState, explained: str) -> str:
             "SIGKILL comes from the OOM killer, an operator or a scheduler: look at the memory findings, `dmesg`, and the "
             "scheduler's log for this time."
         )
+    if explained:
+        return f"The {explained} finding says why rank {rank.rank} failed and what to change. The other ranks' errors follow."
     if cause in ("signal_11", "signal_6", "signal_7", "signal_4", "signal_8"):
         return (
             "A crash in native code: set PYTHONFAULTHANDLER=1 to see where, and check that CUDA, NCCL and extensions match "
@@ -236,11 +261,14 @@ def _advice(cause: str, rank: RankState, explained: str) -> str:
             "A DataLoader worker was killed: most often by memory (host or cgroup) or by a full /dev/shm (a bus error also by a "
             "mapped file that got shorter). Lower --dataloader_num_workers or raise the limit."
         )
-    if explained:
-        return f"The {explained} finding says why rank {rank.rank} failed and what to change. The other ranks' errors follow."
-    if CASCADE.search(_last_error(rank)):  # and of what it lost nothing is seen: it was on another node, most often
+    if CASCADE.search(words.error):  # and of what it lost nothing is seen: it was on another node, most often
         return (
             f"Rank {rank.rank} lost a connection: the rank at its other end (the address in its last line, if there is one) was "
             "gone before it. Look at that node: its diag, its log, its console."
+        )
+    if not words.error:
+        return (
+            f"Nothing that was read tells why rank {rank.rank} ended: look at its own output and log files, and start it once "
+            "with PYTHONFAULTHANDLER=1. The other ranks' errors follow from it."
         )
     return f"Rank {rank.rank} failed by itself: its last lines are in the evidence. The other ranks' errors follow from it."

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from diag.detectors.last_words import exceptions
 from diag.detectors.memory.words import phase_words
-from diag.detectors.quoted import failed_soon, only_quoted
+from diag.detectors.quoted import CASCADE, failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import Iteration, KernelLine, LogLine, NcclPlainLines, Observation, PlainLines, VersionSeen
 from diag.state.job import JobState
@@ -176,7 +177,17 @@ def _silent(hit: Hit, job: JobState) -> tuple[int, ...]:
 
 def _others_died(hit: Hit, job: JobState) -> bool:
     """Whether a rank ended by itself that did not say this: then its death is what the others tell of."""
-    return any(rank not in hit.ranks for rank in _ended_by_themselves(job))
+    ended = _ended_by_themselves(job)
+    if hit.ranks or not ended:
+        return any(rank not in hit.ranks for rank in ended)
+    # The line does not tell whose it is. Of a rank that was killed it is not, nor where another error is in the output.
+    dead = [rank for rank in (*job.ranks.values(), *job.past_ranks) if rank.rank in ended and rank.failed]
+    if any(rank.exit is not None and rank.exit.signal is not None and rank.exit.signal != signal.SIGABRT for rank in dead):
+        return True
+    words = hit.text.strip()[:80]
+    shared = job.tail if len(dead) > 1 else ()
+    lines = [line for tail in (shared, *(rank.tail for rank in dead)) for line in exceptions(tail)]
+    return any(words not in line and not CASCADE.search(line) for line in lines)
 
 
 def _blamed(hit: Hit) -> tuple[int, ...]:

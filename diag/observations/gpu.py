@@ -95,13 +95,17 @@ class GpuHealth(Observation):
 
 @dataclass(frozen=True, slots=True)
 class XidReported(Observation):
-    """NVIDIA's driver reported an error of a GPU; `pid` where the message names one, `origin`: kmsg or nvml (an event)."""
+    """NVIDIA's driver reported an error of a GPU; `pid` where the message names one, `origin`: kmsg or nvml (an event).
+
+    `host_pids`: the pid is of the namespace that diag sees, so one that is none of the job's is another's.
+    """
 
     pci_bus_id: str
     xid: int
     pid: int | None
     text: str
     origin: str = "kmsg"
+    host_pids: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ _LONGEST = 1000
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"lines": [str, ...]}."""
+    """Payload: {"lines": [str, ...], "host_pids": bool?}; the kernel's log has the host's pids, diag may be in a container."""
     payload = record.payload
     lines = payload.get("lines") if isinstance(payload, dict) else None
     if not isinstance(lines, list):
@@ -26,5 +26,5 @@ def parse(record: Record) -> Iterator[Observation]:
     for line in lines:
         if isinstance(line, str):
             yield KernelLine(None, line[:_LONGEST])
-            yield from kmsg_gpu.read_line(line[:_LONGEST])
+            yield from kmsg_gpu.read_line(line[:_LONGEST], host_pids=payload.get("host_pids") is True)
             yield from memory.read_line(line[:_LONGEST])

@@ -39,10 +39,11 @@ _FALLEN = re.compile(r"NVRM: GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]{4,32}?):? (?:GP
 _FALLEN_LAST = re.compile(r"NVRM: +fallen off the bus and is not responding")
 
 
-def read_line(line: str) -> Iterator[Observation]:
+def read_line(line: str, *, host_pids: bool = False) -> Iterator[Observation]:
     match = _XID.search(line)
     if match:
-        yield XidReported(None, match[1], int(match[2]), int(match[3]) if match[3] else None, line.strip()[:300])
+        pid = int(match[3]) if match[3] else None
+        yield XidReported(None, match[1], int(match[2]), pid, line.strip()[:300], host_pids=host_pids)
         return
     match = _SXID.search(line)
     if match:

@@ -6,6 +6,7 @@ import codecs
 import errno
 import io
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -44,6 +45,13 @@ _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 MAX_LINES_PER_RECORD = 2000
 # A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight ranks.
 _REST_BYTES = 4 << 20
+# Nobody ends a bar's line before an exception comes (tqdm 4.66, CPython 3.11, 2026-11-23):
+#    38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]Traceback (most recent call last):
+_BEHIND_BAR = re.compile(
+    r"([^|\n]{0,200}\d{1,3}%\|[^|\n]{0,400}\| {0,12}[\d.]{1,15}[kMGT]?/[\d.]{1,15}[kMGT]?(?: \[[^\]\n]{0,300}\])?) {0,4}"
+    r"((?:\[rank\d{1,6}\]: ?)?(?:Traceback \(most recent|terminate called |Fatal Python error: |(?:\w{1,100}\.){0,12}"
+    r"[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Iteration)\b).*)"
+)
 
 
 class LineAssembler:
@@ -269,6 +277,10 @@ def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
 def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0) -> Iterable[Observation]:
     """All facts of one line, the line itself first, without what containers and launchers put before it."""
     text = without_outer(text)
+    behind = _BEHIND_BAR.match(text) if "%|" in text and not bar else None
+    if behind:
+        yield from read_text(behind[1], stream, rank, bar=True, number=number)
+        text = behind[2]
     named = torch_log.rank_of_line(text)
     rank = named if named is not None else rank
     yield LogLine(rank, stream, text, bar, number)

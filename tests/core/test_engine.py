@@ -299,7 +299,9 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/save_memory.py": {"diag.observations", "diag.state.memory_series", "diag.state.progress", "diag.state.save_shape",
                                  "diag.state.saves"},
         "merge.py": {"diag.observations", "diag.state.rank", "diag.stacks"},
-        "engine.py": {"diag.model", "diag.observations", "diag.state.job", "diag.state.savefacts", "diag.state.timeline"},
+        "aftermath.py": {"diag.model"},
+            "engine.py": {"diag.aftermath", "diag.model", "diag.observations", "diag.state.job", "diag.state.savefacts",
+                          "diag.state.timeline"},
             "state/timeline.py": {"diag.observations", "diag.state.gpustate", "diag.state.job", "diag.state.traffic"},
         "capture.py": {"diag.model", "diag.errors"},
     }

@@ -9,7 +9,7 @@ import pytest
 
 from diag.detectors import make_detectors
 from diag.engine import Engine
-from diag.model import Record
+from diag.model import Confidence, Record
 from diag.observations import EnvironmentSeen, Iteration, SxidReported, XidReported
 from diag.sources import kmsg
 from diag.xids import ACTIONS, HARDWARE_XIDS, XIDS
@@ -143,6 +143,40 @@ def test_program_xid_of_a_rank_that_failed_without_a_word_is_told_with_low_confi
     story.wait(3)
 
     assert (story.the("gpu-fault").cause, story.the("gpu-fault").confidence.value) == ("xid_31", "low")
+
+
+# Two jobs on one H200, 2026-11-22, driver 580.159.04: the line is of the other one's process
+NEIGHBOUR = "NVRM: Xid (PCI:0000:00:07): 31, pid=5996, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE"
+
+
+@pytest.mark.parametrize("host_pids", [True, False])
+def test_program_xid_of_a_neighbours_process_is_not_a_rank_s_that_died_of_something_else(host_pids: bool) -> None:
+    story = training()
+    story.tell(*kmsg.parse(Record(kmsg.SOURCE, {"lines": [NEIGHBOUR], "host_pids": host_pids})))
+    fails(story, 1, ["Traceback (most recent call last):", '  File "/app/loop.py", line 9, in <module>', "StopIteration"])
+
+    assert "gpu-fault" not in [finding.id for finding in story.findings()]
+    assert 'it said: "StopIteration"' in story.the("rank-died").summary
+
+
+def test_program_xid_with_a_pid_of_the_host_is_told_with_the_doubt_only_where_pids_differ() -> None:
+    inside, outside = training(), training()
+    for story, host_pids in ((inside, False), (outside, True)):
+        story.tell(*kmsg.parse(Record(kmsg.SOURCE, {"lines": [NEIGHBOUR], "host_pids": host_pids})))
+        fails(story, 1, [])
+
+    told = inside.the("gpu-fault")
+    assert told.confidence is Confidence.LOW and "Whether pid 5996" in told.summary
+    assert "gpu-fault" not in [finding.id for finding in outside.findings()]
+
+
+def test_hardware_fault_counts_whoever_had_the_gpu_then() -> None:
+    story = training()
+    line = "NVRM: Xid (PCI:0000:00:07): 48, pid=5996, name=python3, DBE (double bit error) has occurred"
+    story.tell(*kmsg.parse(Record(kmsg.SOURCE, {"lines": [line], "host_pids": True})))
+    story.wait(5)
+
+    assert story.the("gpu-fault").cause == "xid_48"
 
 
 def test_memory_that_ran_out_is_not_told_twice() -> None:

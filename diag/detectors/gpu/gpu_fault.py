@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from diag.detectors.gpu.cuda_errors import CORE_DUMP, CUDA_ERRORS, CudaError
 from diag.detectors.gpu.said import mattered, victim_of_line, when
+from diag.detectors.last_words import heard
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
 from diag.observations import CudaErrorRaised, GpuDumpStarted, Observation
 from diag.state.gpufaults import XidEvent, same_bus
@@ -85,7 +86,7 @@ class GpuFaultDetector:
             return
         for event, ranks in events:  # the log says nothing: the driver's word alone
             meaning = xid_of(event.xid)
-            failed = tuple(rank for rank in ranks if rank in job.ranks and job.ranks[rank].failed and rank not in broken)
+            failed = tuple(rank for rank in ranks if rank not in broken and _may_have_failed_of_it(rank, job))
             if event.kind == "application" and failed:
                 yield _by_xid_alone(event, meaning, failed, job)
                 return
@@ -95,12 +96,18 @@ def _relevant(job: JobState) -> list[tuple[XidEvent, tuple[int, ...]]]:
     """Xids of the job's GPUs since their ranks started, each with its ranks; where no GPU is known, those of any, without."""
     found = []
     for event in job.gpu_faults.xids:
-        users = set(rank_of_bus(event.fact.pci_bus_id, job))
-        users.update(rank for pid in event.pids for rank in [job.rank_of_pid(pid)] if rank is not None)
+        named = _ranks_named(event, job)
+        if event.pids and not named and event.fact.host_pids and event.kind != "hardware":
+            continue  # the program of a neighbour on that GPU
+        users = {*rank_of_bus(event.fact.pci_bus_id, job), *named}
         since = [rank for rank in users if rank not in job.ranks or event.last_at >= job.ranks[rank].found_at]
         if since or (not users and _may_be_ours(event, job)):
             found.append((event, tuple(sorted(since))))
     return found
+
+
+def _ranks_named(event: XidEvent, job: JobState) -> set[int]:
+    return {rank for pid in event.pids if (rank := job.rank_of_pid(pid)) is not None}
 
 
 def _may_be_ours(event: XidEvent, job: JobState) -> bool:
@@ -109,6 +116,15 @@ def _may_be_ours(event: XidEvent, job: JobState) -> bool:
         return True
     placed = any(gpu_of_rank(rank, job) is not None for rank in job.ranks.values())
     return not placed and bool(job.ranks) and (bool(job.returncode) or any(rank.failed for rank in job.ranks.values()))
+
+
+def _may_have_failed_of_it(number: int, job: JobState) -> bool:
+    """After a fault of its own every CUDA call of a program fails: who dies of something else, by its own words, had none."""
+    rank = job.ranks.get(number)
+    if rank is None or not rank.failed:
+        return False
+    error = heard(rank, job, alone=True).error
+    return not error or any(word in error.lower() for word in ("cuda", "gpu", "nccl", "device"))
 
 
 def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...], job: JobState) -> Finding:
@@ -199,11 +215,14 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
 
 
 def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: JobState) -> Finding:
+    unknown = ""
+    if event.pids and not _ranks_named(event, job):
+        unknown = f". Whether pid {event.pids[0]} in its line, of the host, is this job's cannot be told from in here"
     return Finding(
         id="gpu-fault", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.LOW, ranks=ranks, since=event.at,
         cause=f"xid_{event.xid}", final=True,
         summary=f"the driver reports Xid {event.xid} for {rank_words(ranks)} {when(job)}: {meaning.meaning}; most often the "
-                "program is to blame, and its log does not say more",
+                f"program is to blame, and its log does not say more{unknown}",
         advice=f"{ACTIONS[meaning.action]} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
                "GPU with programs that are known to be sound, have the GPU examined.",
         evidence=(_evidence(event),),

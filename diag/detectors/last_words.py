@@ -1,0 +1,121 @@
+"""What a rank said last that tells why it ended: the exception that nobody caught, or what native code says before it aborts.
+
+Pure functions of lines. Which of them are a rank's own, where several share one output, is told by `heard`.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from diag.detectors.quoted import CASCADE
+from diag.state.job import JobState
+from diag.state.rank import RankState
+
+__all__ = ["NAMED", "Heard", "exceptions", "heard", "native"]
+
+# The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed ...`
+NAMED = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+# Below a traceback any name is one: `StopIteration`, `queue.Empty`, `mypkg.Broken: text` (CPython 3.8-3.14).
+_RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:)?$")
+_PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
+_HEAD = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s{1,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
+# What Python says of exceptions that end nothing (3.8-3.14), above their traceback.
+_NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
+# What a launcher dies of for a rank that did (torch 1.9-2.13).
+_OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
+_STRANGERS = 8  # lines of others that may stand between a frame and its exception
+
+# libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`):
+#   terminate called after throwing an instance of 'c10::Error'
+#     what():  CUDA error: an illegal memory access was encountered
+#   terminate called without an active exception
+#   Fatal Python error: _enter_buffered_busy: could not acquire lock for <_io.BufferedWriter name='<stdout>'> at interpreter ...
+#   free(): invalid pointer          double free or corruption (!prev)          malloc(): unaligned tcache chunk detected
+#   python3: ../nptl/pthread_mutex_lock.c:94: ___pthread_mutex_lock: Assertion `mutex->__data.__owner == 0' failed.
+_NATIVE = re.compile(
+    r"terminate called (?:after throwing|without an active)|Fatal Python error: |double free or corruption"
+    r"|(?:free|malloc|realloc|munmap_chunk)\(\): |corrupted (?:size vs\. prev_size|double-linked list)"
+    r"|\*\*\* stack smashing detected|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
+)
+_WHAT = re.compile(r"\s{1,4}what\(\): {1,4}(.+)")
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """`error`: the line that tells why it ended, "" where none does. `said`: the same in a sentence, or what is known instead."""
+
+    error: str
+    said: str
+    lines: tuple[str, ...] = ()  # in which the error stands
+
+
+def exceptions(lines: Iterable[str]) -> list[str]:
+    """The lines that name an exception, oldest first: below frames whatever it is called, elsewhere by the usual endings."""
+    found = []
+    open_for, ignored, before = 0, False, ""
+    for line in lines:
+        text = _PREFIX.sub("", line)
+        if _HEAD in text:
+            ignored, open_for = bool(_NOT_ITS_END.search(before)), 0
+        elif _FRAME.match(text):
+            open_for = _STRANGERS
+        elif open_for and text and not text[0].isspace():
+            open_for -= 1
+            if _RAISED.match(text):
+                open_for = 0
+                if not ignored:
+                    found.append(line)
+                ignored = False
+        elif NAMED.match(line):
+            found.append(line)
+        before = text or before
+    return [line for line in found if not any(name in line for name in _OF_LAUNCHER)]
+
+
+def native(lines: Sequence[str]) -> str:
+    """What native code said before it aborted, with the exception's own text where it has one."""
+    for place in range(len(lines) - 1, -1, -1):
+        text = _PREFIX.sub("", lines[place])
+        if _NATIVE.search(text):
+            told = next((match[1] for line in lines[place + 1 : place + 4] if (match := _WHAT.match(line))), "")
+            return f"{text.strip()}: {told.strip()}" if told else text.strip()
+    return ""
+
+
+def heard(rank: RankState, job: JobState, alone: bool) -> Heard:
+    """What the rank said. Where its output is not its own but shared, only a rank that failed `alone` is taken at its word."""
+    own = list(rank.tail)
+    error = _why(own, rank)
+    if error:
+        return Heard(error, f'it said: "{_trim(error)}"', tuple(own))
+    others = {line for one in (*job.ranks.values(), *job.past_ranks) if one is not rank for line in one.tail}
+    shared = [line for line in job.tail if line not in others]
+    error = _why(shared, rank)
+    if error:
+        says = "it said" if alone else "the output that the ranks share says"
+        return Heard(error, f'{says}: "{_trim(error)}"', tuple(shared))
+    last = next((line for line in reversed(own) if line.strip()), "")
+    if last:
+        return Heard("", f'no exception is in its output, which ends: "{_trim(last)}"')
+    if not job.log_lines or ("output", rank.rank) in job.failed_sources or ("output", None) in job.failed_sources:
+        return Heard("", "none of its output was read")
+    return Heard("", "no exception is in the job's output")
+
+
+def _why(lines: list[str], rank: RankState) -> str:
+    raised = exceptions(lines)
+    own = [line for line in raised if not CASCADE.search(line)]
+    uncaught = [line for line in own if line.startswith("[rank")]  # what a program catches and prints has no prefix
+    crashed = rank.exit is not None and (rank.exit.signal in _CRASHES or (rank.exit.exit_code or 0) - 128 in _CRASHES)
+    # Of what torch's hook printed the first is the cause; of the rest the last is what nothing came after.
+    return (uncaught[:1] or own[-1:] or ([native(lines)] if crashed else []) or raised[:1] or [""])[0] or (raised or [""])[0]
+
+
+def _trim(line: str) -> str:
+    line = line.split("]: ", 1)[-1] if line.startswith("[rank") else line.strip()
+    return line if len(line) <= 200 else line[:197] + "..."
