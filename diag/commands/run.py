@@ -311,8 +311,8 @@ class _Runner:
         hub.loop(lambda: command.wait(0) is not None)
 
     def _conclude(self, hub: Hub, run_dir: RunDir | None, command: Command, relay: Relay) -> None:
-        from diag.engine import report
-        from diag.outputs.text import summary_line
+        from diag.outputs.sentence import summary_line
+        from diag.report import report
 
         if self.sd_file is not None:
             self.sd_file.close()
@@ -325,7 +325,7 @@ class _Runner:
         if self.serving is not None:
             self.serving.stop()
         if not self.quiet:
-            document = report(hub.engine, resolved=True)
+            document = report(hub.engine)
             seconds = time.time() - hub.started_at
             relay.say(summary_line(document, seconds=seconds, run_dir=str(run_dir.path) if run_dir else ""))
 
