@@ -271,7 +271,7 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
     'train.log: 1,234 lines; launched by torchrun.'
     """
     files = log["files"]
-    said = (files[0] if len(files) == 1 else f"{len(files)} logs") + f": {log['lines']:,} lines"
+    said = (files[0] if len(files) == 1 else f"{len(files)} logs") + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
     if log["began"] is not None and log["ended"] is not None:
         form = "%H:%M:%S" if log["ended"] - log["began"] < 43200 else "%Y-%m-%d %H:%M:%S"
         said += f" from {moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {moment(log['ended'], form)}"
