@@ -189,11 +189,13 @@ class Engine:
         return changes
 
     def _moved_again(self, finding: Finding) -> tuple[int, ...]:
-        """Those of a hang's culprits that live and were seen to move since it began."""
+        """Those of a hang's culprits that live and were seen to move since it began: a step that others waited in is made by all."""
         if finding.id not in STANDING:
             return ()
+        after = finding.since + self._check_seconds
+        step = bool(finding.waiting_ranks) and (self.job.iteration_at or 0.0) > after
         ranks = [self.job.ranks[number] for number in finding.ranks if number in self.job.ranks]
-        return tuple(rank.rank for rank in ranks if rank.alive and rank.last_moved(STRONG) > finding.since + self._check_seconds)
+        return tuple(rank.rank for rank in ranks if rank.alive and (step or rank.last_moved(STRONG) > after))
 
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
         """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
