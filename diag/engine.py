@@ -189,7 +189,7 @@ class Engine:
         return changes
 
     def _moved_again(self, finding: Finding) -> tuple[int, ...]:
-        """Those of a hang's culprits that live and were seen to move since it began: a step that others waited in is made by all."""
+        """Those of a hang's culprits that live and moved since it began: a step that others waited in is made by all."""
         if finding.id not in STANDING:
             return ()
         after = finding.since + self._check_seconds

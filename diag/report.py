@@ -10,7 +10,7 @@ from typing import Any
 
 from diag.engine import Engine
 from diag.lasting import lasting
-from diag.model import Finding
+from diag.model import STANDING, Finding
 from diag.outputs.classes import StackClass, stack_classes
 from diag.outputs.next_step import next_command
 from diag.outputs.sentence import retell
@@ -30,7 +30,9 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     job = engine.job
     ended = job.returncode is not None
     open_now = [
-        {**_told(engine, finding, past=ended), "opened_at": engine.opened_at(finding)} for finding in engine.active()
+        {**_told(engine, finding, past=ended), "opened_at": engine.opened_at(finding),
+         **({"open_at_end": True} if ended and finding.id in STANDING else {})}
+        for finding in engine.active()
     ]
     over = engine.over()
     past = [

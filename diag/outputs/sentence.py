@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from diag.model import STANDING, Severity, rank_words
+from diag.model import Severity, rank_words
 from diag.printable import clean
 from diag.state.savefacts import save_words
 
 __all__ = [
     "clock_form", "duration", "has_ended", "job_sentence", "lasted", "moment", "name_of", "retell", "span_words", "split",
-    "stayed_open", "summary_line",
+    "summary_line",
 ]  # fmt: skip
 
 _MOST_NAMED = 3  # findings that are over, in one sentence
@@ -58,11 +58,6 @@ def split(document: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Ma
 
 def has_ended(document: Mapping[str, Any]) -> bool:
     return document.get("job", {}).get("returncode") is not None
-
-
-def stayed_open(document: Mapping[str, Any], finding: Mapping[str, Any]) -> bool:
-    """The job ended while it was so: nobody saw it get over it. (A death, or a wrong setting, is what it is.)"""
-    return finding["id"] in STANDING and has_ended(document)
 
 
 # --- times ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind, format_ranks
-from diag.outputs.sentence import duration, job_sentence, lasted, moment, name_of, span_words, split, stayed_open
+from diag.outputs.sentence import duration, job_sentence, lasted, moment, name_of, span_words, split
 from diag.printable import clean
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
@@ -244,7 +244,7 @@ def report_text(
         about = f"{finding['confidence']} confidence"
         if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
             about += f", since {moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
-        about += ", open when the job ended" if stayed_open(document, finding) else ""
+        about += ", open when the job ended" if finding.get("open_at_end") else ""
         lines.append("")
         lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)

@@ -258,7 +258,8 @@ def _finding(value: Mapping[str, Any]) -> dict[str, Any]:
         **told, "severity": severity if severity in _SEVERITIES else "info",
         "ranks": _ranks(value.get("ranks")), "waiting_ranks": _ranks(value.get("waiting_ranks")),
         "since": _number(value.get("since")) or 0.0, "opened_at": _number(value.get("opened_at")),
-        "resolved_at": _number(value.get("resolved_at")), "evidence": evidence[:_MOST_EVIDENCE],
+        "resolved_at": _number(value.get("resolved_at")), "open_at_end": value.get("open_at_end") is True,
+        "evidence": evidence[:_MOST_EVIDENCE],
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from diag.model import found
-from diag.outputs.sentence import duration, moment, name_of, stayed_open
+from diag.outputs.sentence import duration, moment, name_of
 from diag.outputs.text import _body, _head, _ranks, _wrap, clean, over_head
 from diag.outputs.tree_text import class_lines
 from diag.top.line import Line, columns, cut, fit, line, text_lines
@@ -142,7 +142,7 @@ def _painted(lines: Iterable[str]) -> list[Line]:
 def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: str) -> list[Line]:
     """All of one."""
     over = finding["resolved_at"] is not None
-    ended = ", open when the job ended" if stayed_open(state.report, finding) else ""
+    ended = ", open when the job ended" if finding["open_at_end"] else ""
     about = f"{finding['confidence']} confidence, since {moment(finding['since'], '%H:%M:%S')}{ended}"
     kind = "over" if over else finding["severity"]
     first, *rest = _head(kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width)

@@ -62,7 +62,8 @@ function Came({ told }) {
   }
   const replay = told.bundle ? `diag replay ${told.bundle}` : "";
   const findings = byGravity((told.report?.findings ?? []).filter((one) => !one.resolved_at));
-  return html`<p><b>${sentenceHere(told.report, told.report?.job?.at)}</b> <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
+  return html`<p><b>${sentenceHere(told.report, told.report?.job?.at)}</b>${" "}
+    <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
     ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>
       ${clean(one.severity)} ${titleOf(one)}</b>: <${Text} text=${one.summary} of="the summary" /></li>`)}</ul>` : null}
     <dl class="facts two">

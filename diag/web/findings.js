@@ -3,7 +3,7 @@
 import { useState } from "./vendor/hooks.js";
 import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
 import { told, useStore } from "./store.js";
-import { Commands, Copy, RankChips, Text, When, html } from "./ui.js";
+import { Commands, Copy, Moment, RankChips, Text, When, html } from "./ui.js";
 
 const GRAVITY = ["critical", "warning", "info"];
 const GLYPHS = { critical: "✖", warning: "▲", info: "ℹ" };
@@ -35,8 +35,8 @@ export function Findings({ explain }) {
     <div aria-live="polite" class="unseen">${findings.length
       ? findings.map((one) => `${one.severity}: ${titleOf(one)}`).join("; ")
       : past.length ? `nothing open, ${over} over` : "nothing found"}</div>
-    ${findings.length ? null : past.length ? html`<p class="calm was">Nothing is open; ${over} ${over === 1 ? "is" : "are"} over, see
-      below${beside && ", and some things could not be looked at"}.</p>`
+    ${findings.length ? null : past.length ? html`<p class="calm was">Nothing is open; ${over} ${over === 1 ? "is" : "are"}
+      over${beside || ", see below"}.</p>`
       : html`<p class="calm"><span aria-hidden="true">✔</span> Nothing found${beside}.</p>`}
     ${findings.map((one, index) => html`<${Finding} key=${keyOf(one)} finding=${one} explain=${explain} open=${index === 0} />`)}
     ${past.length ? html`<details class="fold" open=${ended}><summary>Past findings (${over})</summary>
@@ -53,18 +53,21 @@ function Finding({ finding, explain }) {
   const severity = GRAVITY.includes(finding.severity) ? finding.severity : "info";
   const title = titleOf(finding);
   const over = finding.resolved_at;
-  return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${over ? "over, was " : ""}${severity}: ${title}"
+  const word = (over ? "over, was " : "") + severity;
+  return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${word}: ${title}"
     data-key=${keyOf(finding)} tabindex="-1">
     <header>
-      <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${over ? "over, was " : ""}${severity}</span> ${" "}
+      <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${word}</span> ${" "}
         <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>
           ${title}</button></h3>
-      <span class="muted">${over ? html`over since <${When} at=${over} />${finding.since
-        ? `, after ${seconds(Math.max(0, over - finding.since))}` : ""}` : finding.since
-        ? html`since <${When} at=${finding.since} />` : ""}</span>
+      <span class="muted">${over ? (finding.since ? html`<${Moment} at=${finding.since} /> to <${Moment} at=${over} />, ${
+        seconds(Math.max(0, over - finding.since))}` : html`over at <${Moment} at=${over} />`)
+        : finding.since ? html`since <${When} at=${finding.since} />` : ""}${finding.open_at_end
+        ? ", open when the job ended" : ""}</span>
       <${Copy} text=${() => ticket(finding)} label="Copy for a ticket" />
     </header>
-    <p class="summary"><${Text} text=${finding.summary} of="the summary" /></p>
+    <p class="summary">${over ? html`<span class="muted">then: </span>` : ""}
+      <${Text} text=${finding.summary} of="the summary" /></p>
     <dl class="facts">
       ${finding.ranks?.length ? html`<div><dt>culprit</dt><dd>
         <${RankChips} ranks=${finding.ranks} label="Culprit ranks" kind="culprit" /></dd></div>` : null}

@@ -6,7 +6,7 @@ import { clean, clock, plural, seconds, sentenceHere, short, troubles } from "./
 import { on, told, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
-import { Copy, When, html } from "./ui.js";
+import { Copy, Moment, When, html } from "./ui.js";
 
 const GRAVE = { hung: "critical", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good",
   finished: "good" };
@@ -51,7 +51,7 @@ function Since() {
   const worst = byGravity(report.findings).find((one) => one.severity === "critical" && (state !== "hung" || one.id === "hang"));
   const world = report.job?.world_size;
   const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
-  return html`${ended ? (report.job.ended_at ? html`${clean(state)} at <${When} at=${report.job.ended_at} /> · ` : "")
+  return html`${ended ? (report.job.ended_at ? html`${clean(state)} at <${Moment} at=${report.job.ended_at} /> · ` : "")
     : worst && GRAVE[state] === "critical" ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
     head.started_at ? html`started <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}`
       : ""}${head.version ? ` · diag ${clean(head.version)}` : ""}`;
