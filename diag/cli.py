@@ -32,8 +32,8 @@ VERBS: dict[str, tuple[str, str]] = {
 
 _WITH_COMMAND = ("run", "doctor", "estimate")  # those that take `-- CMD ...`
 
-_EPILOG = """exit codes: 0 clear, 1 diag itself failed, 2 usage, 10 findings of level warning or above;
-`diag run` returns CMD's own code (128+n when CMD died of signal n)."""
+_EPILOG = """exit codes: 0 clear, 1 diag itself failed, 2 usage or nothing to read, 10 findings of level warning or above,
+open or over by then; `diag run` returns CMD's own code (128+n when CMD died of signal n)."""
 
 
 class _Parser(argparse.ArgumentParser):

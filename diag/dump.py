@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from diag.capture import segments
-from diag.engine import Engine, report
+from diag.engine import Engine
 from diag.model import found
 from diag.outputs.network_view import network_json
-from diag.outputs.next_step import next_command
 from diag.outputs.steps_view import arrivals_json, steps_json
 from diag.outputs.text import classes_text, dump_text
 from diag.outputs.view import ranks_json, stack_classes
+from diag.report import report
 from diag.state.rank import RankState
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any
 
 def described(engine: Engine) -> dict[str, Any]:
     """What an engine's state comes to: of one node, or of all nodes put together."""
-    classes, said = stack_classes(engine), report(engine)
-    command, reason = next_command(engine, classes, [])
+    classes = stack_classes(engine)
+    said = report(engine, classes)
     return {
         "found": found(said),
-        "next_command": command,
-        "next_reason": reason,
+        "next_command": said["next_command"],
+        "next_reason": said["next_reason"],
         "report": said,
         "ranks": ranks_json(engine),
         "classes": [item.to_json() for item in classes],

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from diag.aftermath import explained
-from diag.model import Change, ChangeKind, Finding, NotChecked, Record
+from diag.model import STANDING, Change, ChangeKind, Finding, NotChecked, Record
 from diag.observations import Observation, PlainLines, Unparsed
 from diag.state.job import JobState
-from diag.state.savefacts import save_json
+from diag.state.rank import STRONG
 from diag.state.timeline import Timeline
 
-__all__ = ["CHECK_SECONDS", "WHOLE_JOB", "Detector", "Engine", "Parser", "report"]
+__all__ = ["CHECK_SECONDS", "WHOLE_JOB", "Detector", "Engine", "Parser"]
 
 # Checks run at whole multiples of this many seconds of told time, however often the driver calls.
 CHECK_SECONDS = 1.0
@@ -88,6 +88,7 @@ class Engine:
         self._next_check: float | None = None
         self.place_of: Callable[[str], str] = lambda excerpt: ""  # the file and line that an excerpt stands at
         self.log: dict[str, Any] | None = None  # of plain logs: what they are
+        self.finished = False  # no more records come: the job ended, or this was all of the evidence
 
     # -- driving ------------------------------------------------------------------------------------------
 
@@ -122,6 +123,7 @@ class Engine:
 
     def finish(self) -> list[Change]:
         """One last check at the end of the evidence, for what the final records told between two grid points."""
+        self.finished = True
         return self._check(self.now)
 
     def _tell(self, fact: Observation) -> None:
@@ -160,13 +162,16 @@ class Engine:
         firsts = {finding.id for finding in said.values() if finding.id in _ONLY_THE_FIRST and not finding.rule}
         for key, known in [(key, known) for key, known in self._open.items() if key not in said]:
             told_off = bool(known.finding.told_by) and self.job.cluster.joined(now)  # the job hub knows better by now
-            told_off |= known.finding.id in firsts and not known.finding.rule  # so does this detector: another was before it
+            not_first = known.finding.id in firsts and not known.finding.rule  # so does this detector: another was before it
+            replaced = not_first or (over and told_off)
+            told_off |= not_first
             if over and not told_off and not known.finding.told_by:
                 continue
             if (known.finding.final and not told_off) or now - known.last_seen < known.finding.holds_seconds:
                 continue
             del self._open[key]
-            changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
+            moved = self._moved_again(known.finding)
+            changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, moved, replaced=replaced))
         self._past.extend(changes)
         del self._past[:-1000]
         return changes
@@ -179,9 +184,18 @@ class Engine:
         changes = []
         for key, known in list(self._open.items()):
             if _is_of_whole_job(known.finding) and known.finding.final and key not in said:
-                changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
+                changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True))
                 del self._open[key]
         return changes
+
+    def _moved_again(self, finding: Finding) -> tuple[int, ...]:
+        """Those of a hang's culprits that live and moved since it began: a step that others waited in is made by all."""
+        if finding.id not in STANDING:
+            return ()
+        after = finding.since + self._check_seconds
+        step = bool(finding.waiting_ranks) and (self.job.iteration_at or 0.0) > after
+        ranks = [self.job.ranks[number] for number in finding.ranks if number in self.job.ranks]
+        return tuple(rank.rank for rank in ranks if rank.alive and (step or rank.last_moved(STRONG) > after))
 
     def _yield(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
         """Takes away what rules say of a thing that a detector names, and closes what they said of it before."""
@@ -195,7 +209,7 @@ class Engine:
         for key, known in list(self._open.items()):
             if known.finding.rule and named.intersection((known.finding.id, *known.finding.yields_to)):
                 if said.get(key) is None:
-                    changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at))
+                    changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True))
                 del self._open[key]
         for key, death in list(said.items()):
             if death.id == "rank-died" and not death.rule:
@@ -212,21 +226,16 @@ class Engine:
     def history(self) -> list[Change]:
         return list(self._past)
 
-    def told(self) -> list[tuple[Finding, float, float | None]]:
-        """All findings of the run as they are or were last, with when they opened and resolved (None: they are open), the open
-        ones first, gravest first, then the others, latest first."""
-        opened = {known.finding.key: known.opened_at for known in self._open.values()}
-        found: list[tuple[Finding, float, float | None]] = [(one, opened[one.key], None) for one in self.active()]
-        over = [change for change in reversed(self._past) if change.kind is ChangeKind.RESOLVED]
-        return [*found, *((change.finding, change.opened_at, change.at) for change in over)]
+    def over(self) -> list[Change]:
+        """Findings that resolved, one each time, the latest first; without those that another one took the place of."""
+        return [change for change in reversed(self._past) if change.kind is ChangeKind.RESOLVED and not change.replaced]
 
     def resolved(self) -> list[Finding]:
-        """Findings that opened and resolved and are not open now, latest state of each."""
-        last: dict[tuple[str, str], Finding] = {}
-        for change in self._past:
-            if change.kind is ChangeKind.RESOLVED:
-                last[change.finding.key] = change.finding
-        return [finding for key, finding in last.items() if key not in self._open]
+        return [change.finding for change in self.over()]
+
+    def opened_at(self, finding: Finding) -> float:
+        """When it opened, of one that is open."""
+        return self._open[finding.key].opened_at
 
     def not_checked(self, but: str = "") -> list[NotChecked]:
         """What could not be looked at; without what the detector of that name says."""
@@ -236,7 +245,7 @@ class Engine:
         return lines
 
     def job_word(self) -> str:
-        """One word for the job: starting, running, checkpointing, hung, dead, finished or failed."""
+        """One word for the job: starting, running, checkpointing, hung, dead, finished, failed or unknown."""
         job = self.job
         if job.returncode is not None:
             return "finished" if job.returncode == 0 else "failed"
@@ -246,6 +255,8 @@ class Engine:
         if any(rank.failed for rank in job.ranks.values()):
             return "dead"
         unseen = not job.ranks and job.iteration is None
+        if self.finished and job.phase == "launch" and not job.argv and not job.cluster.nodes and job.iteration is None:
+            return "unknown"  # nobody watched a job start, and nothing in the evidence tells how far one is
         if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
             return "starting"
         if job.phase == "ckpt_save":
@@ -266,33 +277,3 @@ def _differs(before: Finding, after: Finding) -> bool:
     return face(before) != face(after)
 
 
-def report(engine: Engine, *, resolved: bool = False) -> dict[str, Any]:
-    """The `diag.report/1` document. `resolved` adds findings that are over (replay of a finished run wants them)."""
-    job = engine.job
-    findings = engine.active()
-    if resolved:
-        findings = findings + engine.resolved()
-    document: dict[str, Any] = {
-        "schema": "diag.report/1",
-        "job": {
-            "state": engine.job_word(),
-            "phase": job.phase,
-            "world_size": job.world_size,
-            "ranks_seen": job.ranks_seen,
-            "iteration": job.iteration,
-            "total_iterations": job.total_iterations or None,
-            "returncode": job.returncode,
-            "steps": job.steps.to_json(),
-            "save": save_json(job, engine.now),
-            "at": engine.now,
-        },
-        "findings": [finding.to_json() for finding in findings],
-        "not_checked": [line.to_json() for line in engine.not_checked()],
-    }
-    for item in (item for finding in document["findings"] for item in finding["evidence"]):
-        place = engine.place_of(item["excerpt"])
-        if place:
-            item["where"] = place
-    if engine.log is not None:
-        document["log"] = engine.log
-    return document

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "JOB",
+    "STANDING",
     "Change",
     "ChangeKind",
     "Confidence",
@@ -33,6 +34,8 @@ _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
 _LONGEST_RANKS = 60  # characters: half of a line
 _PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
+
+STANDING = frozenset({"hang", "held-up"})  # findings that ranks stand still: over when those move
 
 JOB = "job"  # the subject of a finding about the whole job
 
@@ -231,13 +234,20 @@ class Change:
     finding: Finding
     at: float
     opened_at: float = field(default=0.0)
+    moved_again: tuple[int, ...] = ()  # of a hang that resolved: those of its culprits that were seen to move since
+    replaced: bool = False  # resolved because another finding says the same better: it is not over
 
     def to_json(self) -> dict[str, Any]:
+        finding = self.finding.to_json()
+        if self.kind is ChangeKind.RESOLVED and not self.replaced:
+            finding["resolved_at"] = self.at
         return {
             "change": self.kind.value,
             "at": self.at,
             "opened_at": self.opened_at,
-            "finding": self.finding.to_json(),
+            "finding": finding,
+            **({"moved_again": list(self.moved_again)} if self.moved_again else {}),
+            **({"replaced": True} if self.replaced else {}),
         }
 
 
@@ -281,5 +291,5 @@ def numbered(text: str, count: int) -> str:
 
 
 def found(document: Mapping[str, Any]) -> bool:
-    """Whether a report holds a finding of warning or above (exit code 10)."""
-    return any(Severity(finding["severity"]).counts for finding in document["findings"])
+    """Whether a report holds a finding of warning or above, open or over (exit code 10)."""
+    return any(Severity(finding["severity"]).counts for finding in (*document["findings"], *document.get("past", ())))

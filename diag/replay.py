@@ -23,6 +23,7 @@ from diag.loose.ends import LogEnds
 from diag.loose.files import leads_out, rank_of_log
 from diag.loose.places import LinePlaces
 from diag.loose.plain import log_records, merged
+from diag.loose.readable import Head, why_unusable
 from diag.model import Change, Record
 from diag.progress import Progress
 from diag.rundir import read_run
@@ -82,6 +83,8 @@ def replay(
         engine, changes = replay_records(_logs(paths, notes, progress), LogEnds(), rules)
         return engine, changes, notes
     engine, changes = replay_records(_records(paths, notes, unended, progress), rules=rules)
+    if not engine.records:
+        raise _nothing(paths, notes)
     engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
 
@@ -110,17 +113,29 @@ def _is_log(path: Path) -> bool:
 
 
 def _logs(paths: list[Path], notes: list[str], progress: Progress | None) -> Iterator[Record]:
+    is_told = False
     try:
-        yield from merged([_plain(path, notes, progress, len(paths) > 1) for path in paths])
+        for record in merged([_plain(path, notes, progress, len(paths) > 1) for path in paths]):
+            is_told = True
+            yield record
     except OSError as error:
         raise DiagError(f"{error.filename or paths[0]} cannot be read: {error.strerror or error}") from None
+    if not is_told:
+        raise _nothing(paths, notes)
+
+
+def _nothing(paths: list[Path], notes: list[str]) -> DiagError:
+    """All that was given tells nothing: that is no healthy job."""
+    why = "; ".join(notes) or f"{paths[0]} holds nothing that can be read"
+    return DiagError(why, exit_code=2, hint="give what the job printed as text, a run directory, a bundle of `diag dump`, or a "
+                     "folder of evidence")
 
 
 def _plain(path: Path, notes: list[str], progress: Progress | None, several: bool) -> Iterator[Record]:
     """One log, of which the name tells the rank where there are several."""
     rank = rank_of_log(path) if several else None
     if str(path) == "-":
-        yield from _log(sys.stdin.buffer, "stdin", 0.0, rank, progress)
+        yield from _log(sys.stdin.buffer, "stdin", 0.0, rank, progress, notes)
         return
     with open(path, "rb") as file:
         if file.seekable():
@@ -132,16 +147,26 @@ def _plain(path: Path, notes: list[str], progress: Progress | None, several: boo
         at = status.st_mtime if stat.S_ISREG(status.st_mode) else 0.0
         if progress is not None:
             progress.add(file, status.st_size if stat.S_ISREG(status.st_mode) else 0)
+        is_used = False
         try:
             packed = path.name.endswith(".gz")
             text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else cast(IO[bytes], file)
-            yield from _log(text, path.name, at, rank, progress)
+            for record in _log(text, str(path), at, rank, progress, notes):
+                is_used = True
+                yield record
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            notes.append(f"{path} is damaged: {error}; what came before is used")
+            notes.append(f"{path} is damaged: {error}" + ("; what came before is used" if is_used else ""))
 
 
-def _log(file: IO[bytes], name: str, at: float, rank: int | None, progress: Progress | None) -> Iterator[Record]:
-    return log_records(file, name, at, rank, progress.read if progress is not None else lambda size: None)
+def _log(  # noqa: PLR0917
+    file: IO[bytes], path: str, at: float, rank: int | None, progress: Progress | None, notes: list[str]
+) -> Iterator[Record]:
+    begun = Head(file)
+    unusable = why_unusable(begun.head)
+    if unusable:
+        notes.append(f"{path} {unusable}")
+        return
+    yield from log_records(begun, Path(path).name, at, rank, progress.read if progress is not None else lambda size: None)
 
 
 def _records(

@@ -11,6 +11,7 @@ from diag.cluster.member import Member
 from diag.dump import described
 from diag.engine import Engine
 from diag.model import found
+from diag.outputs.sentence import retell
 
 __all__ = ["job_document", "nodes_json"]
 
@@ -22,6 +23,8 @@ def job_document(own: dict[str, Any], member: Member, answers: Sequence[NodeAnsw
     document = {**own, **described(engine)}
     document["report"] = with_verdict(document["report"], own["report"])
     document["report"]["not_checked"] = _notes(own, document)
+    document["report"]["past"] = own["report"].get("past", [])
+    retell(document["report"])
     _mark_states(document)
     missing = {number: reasons for number, reasons in own["missing"].items() if reasons != ["not on this node, or not started"]}
     for answer in answers:

@@ -35,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
     if args.serve and (args.json or args.changes):
         raise DiagError("--serve shows a page and prints no report", hint="leave out --json and --changes, or --serve",
                         exit_code=2)
-    from diag.engine import report
     from diag.language import language_for
     from diag.model import found
     from diag.outputs.text import classes_text, report_text
@@ -43,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.printable import clean
     from diag.progress import Progress
     from diag.replay import replay
+    from diag.report import report
     from diag.rules.load import load
 
     progress = Progress()
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"diag: {clean(note)}", file=sys.stderr)  # names of files are strangers' too
     if args.serve:
         return _serve(engine, args)
-    document = report(engine, resolved=True)
+    document = report(engine)
     if args.json:
         print(json.dumps(document, indent=1))
     elif args.changes:
@@ -75,12 +75,11 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     """The page over what was read, until a signal ends it."""
     import signal
 
-    from diag.engine import report
     from diag.outputs.http import is_loopback
     from diag.outputs.recorded import RecordedView
     from diag.outputs.server import PortTaken, serve
     from diag.outputs.serving import page_words, refuse_taken_port
-    from diag.outputs.text import job_sentence
+    from diag.report import report
     from diag.settings import load
 
     settings = load(host=args.host, port=args.port)
@@ -93,7 +92,7 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
         server = serve(view, host, settings.port, certificate=settings.tls_cert, key=settings.tls_key)
     except PortTaken:
         server = serve(view, host, 0, certificate=settings.tls_cert, key=settings.tls_key)
-    print(job_sentence(report(engine)), flush=True)
+    print(report(engine)["sentence"], flush=True)
     print(f"diag: page {page_words(server, settings, view.token)}; Ctrl-C ends it", file=sys.stderr, flush=True)
     signal.sigwait(signals)
     server.stop()

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         return _code(state)
     lang = language_for(sys.stdout, args.lang)
     if args.once or not is_screen():
-        _print(state, source, lang)
+        _print(state, lang)
         return _code(state)
     from diag.language import can_show
     from diag.top.app import TopApp
@@ -82,20 +82,18 @@ def _code(state: State) -> int:
     return 10 if found(state.report) else 0
 
 
-def _print(state: State, source: Source, lang: str) -> None:
+def _print(state: State, lang: str) -> None:
     import shutil
 
     from diag.language import can_show
     from diag.top.once import picture
-    from diag.top.source import Recorded
     from diag.top.spark import BLOCKS, PLAIN
 
     tty = sys.stdout is not None and sys.stdout.isatty()
     colour = tty and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
-    word = "RECORDED" if isinstance(source, Recorded) else "LIVE"
     marks = BLOCKS if can_show(BLOCKS, sys.stdout) else PLAIN
     width = max(60, shutil.get_terminal_size().columns)
-    print(picture(state, word, width=width, colour=colour, lang=lang, marks=marks))
+    print(picture(state, "LIVE", width=width, colour=colour, lang=lang, marks=marks))
 
 
 def _source(args: argparse.Namespace) -> Source:

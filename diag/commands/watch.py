@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from diag.command import columns
-    from diag.engine import report
     from diag.hub import Hub
     from diag.language import language_for
     from diag.launch.publish import publish, start_sd_file
     from diag.model import found
     from diag.outputs.serving import Serving, refuse_taken_port
     from diag.outputs.text import panel, report_text
+    from diag.report import report
     from diag.rundir import RunDir
     from diag.settings import load, unread_variables
     from diag.sources.exits import ExitWatch

@@ -199,9 +199,9 @@ class _Beside:
         hub.loop(self._link.is_over)
 
     def _conclude(self, hub: Hub, pid: int) -> None:
-        from diag.engine import report
         from diag.launch.publish import publish
-        from diag.outputs.text import summary_line
+        from diag.outputs.sentence import summary_line
+        from diag.report import report
 
         returncode = self._link.returncode
         if self._sd_file is not None:
@@ -218,7 +218,7 @@ class _Beside:
         if self._serving is not None:
             self._serving.stop()
         if not self._task["quiet"] and returncode is not None:
-            document = report(hub.engine, resolved=True)
+            document = report(hub.engine)
             seconds = time.time() - (self._link.started or {"at": hub.started_at})["at"]
             self._link.say(summary_line(document, seconds=seconds, run_dir=str(self._run_dir.path) if self._run_dir else ""))
 

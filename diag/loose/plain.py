@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
-from typing import IO, Any
+from typing import Any
 
+from diag.loose.readable import Readable
 from diag.loose.times import LineTimes
 from diag.model import Record
 from diag.sources.output import PLAIN_LINES, PLAIN_RUN, LineAssembler
@@ -19,7 +20,7 @@ _LAST = 3  # lines of a run that tell nothing: one of them may tell the time
 
 
 def log_records(
-    file: IO[bytes], name: str, at: float, rank: int | None = None, read: Callable[[int], None] = lambda size: None
+    file: Readable, name: str, at: float, rank: int | None = None, read: Callable[[int], None] = lambda size: None
 ) -> Iterator[Record]:
     """`at`: when the file was written, for a log whose lines tell no times; those stand at one moment, a microsecond apart.
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from diag.discovery import sd_document
-from diag.engine import report
 from diag.errors import Busy, DiagError, OtherJob
 from diag.model import format_ranks
 from diag.outputs.guard import Guard, asker_of, is_loopback, plain_address
 from diag.outputs.text import dump_text
 from diag.outputs.view import FlameWanted, HubView, json_bytes, ranks_json, rows_of_job, stacks_json
+from diag.report import report
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

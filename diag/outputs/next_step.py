@@ -14,16 +14,21 @@ __all__ = ["next_command"]
 
 def next_command(engine: Engine, classes: Sequence[StackClass], native: Sequence[int]) -> tuple[str, str]:
     """(command, why); both empty where nothing was found. `native`: ranks whose native frames are here already."""
+    if engine.job.returncode is not None:
+        return _to_read([*engine.active(), *(change.finding for change in engine.over())])
     for number, rank in sorted(engine.job.ranks.items()):
         if rank.alive and rank.tree is not None and rank.tree.main.state in "Tt":
             return f"kill -CONT {rank.placement.pid}", f"rank {number} is stopped (state {rank.tree.main.state})"
     hang = next((finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts), None)
     if hang is not None:
         return _of_hang(engine, hang, classes, native)
-    other = next((finding for finding in engine.active() if finding.severity.counts), None)
-    if other is not None:
-        return f"diag explain {shlex.quote(other.id)}", f"what {other.id} means and what to do"
-    return "", ""
+    return _to_read([*engine.active(), *(change.finding for change in engine.over())])
+
+
+def _to_read(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Of the first that counts; nothing that needs a living process."""
+    first = next((finding for finding in findings if finding.severity.counts), None)
+    return ("", "") if first is None else (f"diag explain {shlex.quote(first.id)}", f"what {first.id} means and what to do")
 
 
 def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass], native: Sequence[int]) -> tuple[str, str]:

@@ -9,16 +9,14 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from diag.engine import Engine, report
+from diag.engine import Engine
 from diag.outputs.classes import StackClass, stack_classes, why_no_stack
-from diag.outputs.next_step import next_command
-from diag.outputs.text import job_sentence
 from diag.outputs.view import HubView, ranks_json, rows_of_job
+from diag.report import report
 from diag.state.gpustate import gpus_of_ranks
 
 __all__ = ["PARTS", "SLOW_PARTS", "changed_rows", "own_parts", "with_others"]
 
-_MOST_PAST = 100  # findings that are over: told again with each step of the job
 SLOW_PARTS = ("timeline", "nodes")  # large, and they change slowly: looked at more seldom
 PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 
@@ -60,17 +58,9 @@ def _head(view: HubView) -> dict[str, Any]:
 
 
 def _report(engine: Engine, classes: Sequence[StackClass]) -> dict[str, Any]:
-    """`diag.report/1` with the job in one sentence, when each finding opened, those that are over, and what to type next."""
-    document = report(engine)
-    told = engine.told()
-    opened = {finding.key: at for finding, at, over in told if over is None}
-    for finding in document["findings"]:
-        finding["opened_at"] = opened.get((finding["id"], finding["subject"]))
-    document["sentence"] = job_sentence(document)
-    past = [(finding, at, over) for finding, at, over in told if over is not None]
-    document["past"] = [{**one.to_json(), "opened_at": at, "resolved_at": over} for one, at, over in past[:_MOST_PAST]]
-    document["next_command"], document["next_reason"] = next_command(engine, classes, ())
-    document["job"].pop("at", None)
+    """`diag.report/1` without the moment that it is told at."""
+    document = report(engine, classes)
+    document["job"].pop("at")
     return document
 
 

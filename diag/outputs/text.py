@@ -7,21 +7,18 @@ ours. Colour only repeats what a word says.
 from __future__ import annotations
 
 import re
-import shlex
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from diag.model import Change, ChangeKind, Severity, format_ranks
+from diag.model import Change, ChangeKind, format_ranks
+from diag.outputs.sentence import duration, job_sentence, lasted, moment, name_of, span_words, split
 from diag.printable import clean
-from diag.state.savefacts import save_words
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
     from diag.outputs.classes import StackClass
 
-__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text", "summary_line"]
+__all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text"]
 
 _PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
 _NARROWEST = 30
@@ -96,34 +93,8 @@ def _fitting(word: str, room: int) -> int:
     return len(word)
 
 
-def _moment(at: float, form: str) -> str:
-    try:
-        return datetime.fromtimestamp(at).strftime(form)
-    except (OverflowError, OSError, ValueError):  # a time that a broken capture made up
-        return f"{at:.0f}"
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(61.2), _duration(4.26)
-    ('1 min 1 s', '4.3 s')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{left} s"
-
-
 def _ranks(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + format_ranks(ranks)
-
-
-def _name(finding: Mapping[str, Any]) -> str:
-    klass = finding.get("class")
-    return clean(finding["id"] + (f" ({klass})" if klass else ""))
 
 
 def _title(finding: Mapping[str, Any]) -> str:
@@ -132,7 +103,7 @@ def _title(finding: Mapping[str, Any]) -> str:
     >>> _title({"id": "hang", "class": "stopped", "ranks": [3]}), _title({"id": "disk-full", "class": "", "ranks": []})
     ('hang (stopped): rank 3;', 'disk-full:')
     """
-    return _name(finding) + (f": {_who(finding['ranks'])};" if finding["ranks"] else ":")
+    return name_of(finding) + (f": {_who(finding['ranks'])};" if finding["ranks"] else ":")
 
 
 def _who(ranks: Sequence[int]) -> str:
@@ -148,17 +119,30 @@ def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en
     Chinese when it opens."""
     room = max(width, _NARROWEST) - len(_PREFIX)
     finding = change.finding.to_json()
-    held = _duration(max(0.0, change.at - change.opened_at))
+    body: list[str] = []
     if change.kind is ChangeKind.RESOLVED:
-        head = _head("resolved", f"{_title(finding)} after {held}, was {finding['severity']}", colour, room)
-        body = _wrap(clean(finding["summary"]), room, "  ")
+        head = _head("resolved", _how_resolved(change), colour, room)
     else:
+        held = duration(max(0.0, change.at - change.opened_at))
         opened = change.kind is ChangeKind.OPENED
-        when = _moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
+        when = moment(change.at, "%H:%M:%S") if opened else f"changed after {held}"
         about = f"{when}, {finding['confidence']} confidence"
         head = _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
         body = list(_body(finding, room, "  ", _PANEL_EVIDENCE_LINES, lang if opened else "en"))
     return "\n".join(_PREFIX + line for line in [*head, *body])
+
+
+def _how_resolved(change: Change) -> str:
+    """From beginning to end, and who moves again where that was seen; what it said while it was open is not true any more."""
+    finding = {**change.finding.to_json(), "resolved_at": change.at}
+    if change.replaced:
+        return f"{_title(finding)} another finding takes its place"
+    length = lasted(finding)
+    after = f"after {duration(length)} ({span_words(finding, change.at)})" if length is not None else ""
+    if change.moved_again:
+        verb = "moves" if len(change.moved_again) == 1 else "move"
+        return f"{name_of(finding)}: {_who(change.moved_again)} {verb} again {after}".rstrip()
+    return f"{_title(finding)} over {after}".rstrip()
 
 
 def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
@@ -170,9 +154,17 @@ def _head(kind: str, text: str, colour: bool, room: int) -> list[str]:
     return [first, *more]
 
 
+def over_head(finding: Mapping[str, Any], now: float | None) -> str:
+    """Of a finding that is over: what, who, from when to when."""
+    length = lasted(finding)
+    when = f" {span_words(finding, now)} ({duration(length)})," if length is not None else ""
+    return f"{_title(finding)}{when} was {finding['severity']}, {finding['confidence']} confidence"
+
+
 def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str) -> Iterator[str]:
-    """What happened, what to do, and below it on what grounds."""
-    yield from _wrap(clean(finding["summary"]), room, indent)
+    """What happened, what to do, and below it on what grounds. A finding that is over is told as it was said then."""
+    then = "then: " if finding.get("resolved_at") is not None else ""
+    yield from _wrap(then + clean(finding["summary"]), room, indent)
     if lang != "en":
         yield from _meaning(finding["id"], room, indent, lang)
     if finding["advice"]:
@@ -244,16 +236,24 @@ def report_text(
     in Chinese.
     """
     room = max(width, _NARROWEST)
-    lines = _wrap(clean(heading or job_sentence(document)), room)
+    lines = _wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
     if document.get("log"):
         lines += _wrap(clean(_log_sentence(document["log"])), room)
-    for finding in document["findings"]:
+    open_now, over = split(document)
+    for finding in open_now:
         about = f"{finding['confidence']} confidence"
         if finding["since"] >= 1:  # a log from stdin whose lines tell no times stands at none
-            about += f", since {_moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
+            about += f", since {moment(finding['since'], '%Y-%m-%d %H:%M:%S')}"
+        about += ", open when the job ended" if finding.get("open_at_end") else ""
         lines.append("")
         lines += _head(finding["severity"], f"{_title(finding)} {about}", colour, room)
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
+    for finding in over:
+        lines.append("")
+        lines += _head("over", over_head(finding, None), colour, room)
+        lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
+    if document.get("past_left_out"):
+        lines += ["", f"and {document['past_left_out']} more that are over"]
     merged = classes_text(stacks, width) if stacks is not None else ""
     if merged:
         lines += ["", "Stacks:", merged]
@@ -265,83 +265,16 @@ def report_text(
     return "\n".join(lines)
 
 
-def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, run_dir: str = "") -> str:
-    """What a run came to, said once at its end, of a report that holds resolved findings too. One line.
-
-    >>> summary_line({"job": {"state": "failed", "returncode": 1}, "findings": [], "not_checked": []}, seconds=61)
-    'diag: job failed (exit code 1) after 1 min 1 s; nothing found'
-    """
-    job = document["job"]
-    said = f"diag: job {job['state']}"
-    if job.get("returncode"):
-        said += f" (exit code {job['returncode']})"
-    if seconds is not None:
-        said += f" after {_duration(seconds)}"
-    if job.get("steps"):
-        from diag.state.steptimes import steps_sentence  # `diag dump` must not wait for it
-
-        said += f"; {steps_sentence(job['steps'])}"
-    parts = []
-    for severity in reversed(Severity):
-        names = [_name(finding) for finding in document["findings"] if finding["severity"] == severity.value]
-        if names:
-            distinct = list(dict.fromkeys(names))
-            parts.append(f"{len(names)} {severity.value}: {', '.join(distinct[:4])}{', ...' if distinct[4:] else ''}")
-    said += "; found " + "; ".join(parts) if parts else "; nothing found"
-    if document["not_checked"]:
-        said += f"; {len(document['not_checked'])} not checked"
-    counts = [finding for finding in document["findings"] if Severity(finding["severity"]).counts]
-    if counts:
-        said += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
-    if not run_dir:
-        return said
-    return said + (f"; look again: diag replay {shlex.quote(clean(run_dir))} --serve" if counts
-                   else f"; evidence in {clean(run_dir)}")
-
-
-def _main(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The first of the gravest: others follow from it more often than it from them."""
-    order = [severity.value for severity in Severity]
-    return min(findings, key=lambda finding: (-order.index(finding["severity"]), finding["since"]))
-
-
-def job_sentence(document: Mapping[str, Any]) -> str:
-    """The job in one sentence, of a `diag.report/1` document."""
-    job = document.get("job", {})
-    parts = [f"The job is {job.get('state', 'unknown')}"]
-    if job.get("phase") and job["phase"] != "ended":
-        parts.append(f"phase {job['phase']}")
-    if job.get("iteration") is not None:
-        total = job.get("total_iterations")
-        parts.append(f"iteration {job['iteration']}" + (f" of {total}" if total else ""))
-    pace = (job.get("steps") or {}).get("seconds_now")
-    if pace:
-        parts.append(f"{pace:.2g} s a step" if pace < 10 else f"{pace:.0f} s a step")
-    if job.get("save"):
-        parts.append(save_words(job["save"]))
-    if job.get("returncode") not in (None, 0):
-        parts.append(f"exit code {job['returncode']}")
-    if job.get("world_size"):
-        parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
-    findings = Counter(finding.get("severity", "") for finding in document.get("findings", ()))
-    said = [f"{findings[word]} {word}" for word in ("critical", "warning", "info") if findings[word]]
-    parts.append(", ".join(said) if said else "nothing found")
-    unchecked = len(document.get("not_checked", ()))
-    if unchecked:
-        parts.append(f"{unchecked} not checked")
-    return "; ".join(parts) + "."
-
-
 def _log_sentence(log: Mapping[str, Any]) -> str:
     """
     >>> _log_sentence({"files": ["train.log"], "lines": 1234, "launcher": "torchrun", "began": None, "ended": None})
     'train.log: 1,234 lines; launched by torchrun.'
     """
     files = log["files"]
-    said = (files[0] if len(files) == 1 else f"{len(files)} logs") + f": {log['lines']:,} lines"
+    said = (files[0] if len(files) == 1 else f"{len(files)} logs") + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
     if log["began"] is not None and log["ended"] is not None:
         form = "%H:%M:%S" if log["ended"] - log["began"] < 43200 else "%Y-%m-%d %H:%M:%S"
-        said += f" from {_moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {_moment(log['ended'], form)}"
+        said += f" from {moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {moment(log['ended'], form)}"
     if log["launcher"]:
         said += f"; launched by {log['launcher']}"
     return said + "."

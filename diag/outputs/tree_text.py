@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from diag.model import rank_words
 from diag.outputs.classes import StackClass, frame_words
-from diag.outputs.text import _cut, _duration, _wrap, clean
+from diag.outputs.sentence import duration
+from diag.outputs.text import _cut, _wrap, clean
 from diag.stacks import Activity
 
 __all__ = ["class_lines"]
@@ -124,7 +125,7 @@ def _frames(  # noqa: PLR0917 - two callers, beside it
 
 def _standing(one: StackClass) -> str:
     if one.stands_seconds:
-        return f"; stands for {_duration(one.stands_seconds)}"
+        return f"; stands for {duration(one.stands_seconds)}"
     if not one.moving:
         return ""
     who = "" if len(one.moving) == len(one.ranks) else f" {rank_words(one.moving)}"

@@ -27,8 +27,8 @@ from diag.outputs.classes import (
     why_no_stack,
 )
 from diag.outputs.network_view import rdma_json
+from diag.outputs.sentence import job_sentence
 from diag.outputs.steps_view import shares_json
-from diag.outputs.text import job_sentence
 from diag.stacks import Activity, is_idle_worker, read_stack
 from diag.state.rank import CHANNELS, RankState
 

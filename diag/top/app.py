@@ -146,7 +146,9 @@ class TopApp(Asking):
         most = max(4, int(height * 0.4) - 1, height - 4 - others)
         lines = words.findings_pane(self.state, pane.chosen, width, most, self.lang)
         pane.styles.height = len(lines) + 1
-        pane.show(lines, f"Findings: {len(found)}" if found else "Findings")
+        over = f"{len(self.state.past)} over" if self.state.past else ""
+        title = ", ".join(filter(None, [str(len(found)) if found else "", over]))
+        pane.show(lines, f"Findings: {title}" if title else "Findings")
 
     def _fill_side(self, side: Pane, ranks: RankPane) -> None:
         if side.display and ranks.chosen is not None:
@@ -219,9 +221,9 @@ class TopApp(Asking):
                 self.show_page(f"Rank {rank}", partial(self.of_rank, rank), "rank")
 
     def _finding(self, name: str, subject: str, width: int) -> list[Line]:
-        for finding in [*self.state.findings, *self.state.report["past"]]:
+        for finding in [*self.state.findings, *self.state.past]:
             if (finding["id"], finding["subject"]) == (name, subject):
-                return words.finding_lines(finding, width, self.lang)
+                return words.finding_lines(finding, self.state, width, self.lang)
         return [line("it is over", "dim")]
 
     def action_stacks(self) -> None:
@@ -240,14 +242,14 @@ class TopApp(Asking):
 
     def action_explain(self) -> None:
         found = self.state.findings
-        if not found:
+        if not found and not self.state.past:
             self.say("nothing found: nothing to explain")
             return
-        name = found[self.screen_stack[0].query_one("#findings", ListPane).chosen]["id"]
+        name = (found[self.screen_stack[0].query_one("#findings", ListPane).chosen] if found else self.state.past[0])["id"]
         self.show_page(f"diag explain {name}", lambda width: words.manual_lines(name, self.lang, min(width, 110)), "explain")
 
     def action_copy(self) -> None:
-        found = self.state.findings
+        found = self.state.findings or self.state.past
         fallback = f"diag explain {found[0]['id']}" if found else "diag dump --all-ranks"
         command = self.link.command or self.next_command or self.state.report["next_command"] or fallback
         self.copied = command

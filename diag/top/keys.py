@@ -34,7 +34,7 @@ _HELP = (
 _MARKS = (
     "! before a rank: a finding names it. hung: culprit of a hang; stalled: waits for it.",
     "moved: time since its last progress. CPU: 100% is one core. A dash: nobody could read it.",
-    "LIVE: what diag sees now. LOST: the connection is gone, tried again. ENDED: diag of this run ended, its last words stay.",
+    "LIVE: what diag sees now. LOST: the connection is gone, tried again. ENDED: the job or its diag ended, the last words stay.",
     "RECORDED: evidence on disk.",
 )
 

@@ -21,7 +21,8 @@ def picture(state: State, source: str, *, width: int, colour: bool, lang: str, m
     head = [plain(line) for line in words.head_lines(state, source, "", 10_000)]
     parts = ["\n".join("\n".join(_wrap(text, width, "", "  ")) for text in head)]
     report = {**state.report, "job": state.report["job"]}
-    parts.append(report_text(report, colour=colour, width=width, heading=state.report["sentence"] or "no report yet", lang=lang))
+    heading = "" if report["sentence"] else "no report yet"
+    parts.append(report_text(report, colour=colour, width=width, heading=heading, lang=lang))
     if state.rows:
         table = Table(state, width)
         rows = [plain(table.row(index)) for index in range(min(len(table.rows), _MOST_ROWS))]

@@ -28,6 +28,7 @@ STYLES: dict[str, Style] = {
     "ok": Style(color="green"),
     "bold reverse": Style(bold=True, reverse=True),
     "critical reverse": Style(color="red", bold=True, reverse=True),
+    "warning reverse": Style(color="yellow", bold=True, reverse=True),
     "ok reverse": Style(color="green", bold=True, reverse=True),
 }
 

@@ -141,8 +141,14 @@ class State:
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """Gravest first."""
+        """Those that are open, gravest first."""
         found: list[dict[str, Any]] = self.report["findings"]
+        return found
+
+    @property
+    def past(self) -> list[dict[str, Any]]:
+        """Those that are over, the latest first."""
+        found: list[dict[str, Any]] = self.report["past"]
         return found
 
     @property
@@ -220,17 +226,18 @@ def _gpu(value: Mapping[str, Any]) -> Gpu:
 def _report(value: Mapping[str, Any]) -> dict[str, Any]:
     job = value.get("job") or {}
     steps = job.get("steps") or {}
-    findings = [_finding(one) for one in _dicts(value.get("findings"))]
+    findings = [_finding(one) for one in _dicts(value.get("findings")) if one.get("resolved_at") is None]
     return {
         "sentence": _text(value.get("sentence")),
         "job": {
             "state": _text(job.get("state")) or "unknown", "phase": _text(job.get("phase")),
             "iteration": _int(job.get("iteration")), "total_iterations": _int(job.get("total_iterations")),
             "world_size": _int(job.get("world_size")), "ranks_seen": _int(job.get("ranks_seen")),
-            "returncode": _int(job.get("returncode")), "step_seconds": _number(steps.get("seconds_now")),
+            "returncode": _int(job.get("returncode")), "ended_at": _number(job.get("ended_at")),
+            "step_seconds": _number(steps.get("seconds_now")),
         },
         "findings": sorted(findings, key=lambda one: -Severity(one["severity"]).level),
-        "past": [_finding(one) for one in _dicts(value.get("past"))],
+        "past": [_finding(one) for one in _dicts(value.get("past"))], "past_left_out": _int(value.get("past_left_out")) or 0,
         "not_checked": [
             {name: _text(one.get(name)) for name in ("what", "reason", "remedy")} for one in _dicts(value.get("not_checked"))
         ],
@@ -251,7 +258,8 @@ def _finding(value: Mapping[str, Any]) -> dict[str, Any]:
         **told, "severity": severity if severity in _SEVERITIES else "info",
         "ranks": _ranks(value.get("ranks")), "waiting_ranks": _ranks(value.get("waiting_ranks")),
         "since": _number(value.get("since")) or 0.0, "opened_at": _number(value.get("opened_at")),
-        "resolved_at": _number(value.get("resolved_at")), "evidence": evidence[:_MOST_EVIDENCE],
+        "resolved_at": _number(value.get("resolved_at")), "open_at_end": value.get("open_at_end") is True,
+        "evidence": evidence[:_MOST_EVIDENCE],
     }  # fmt: skip
 
 

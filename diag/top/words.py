@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from diag.outputs.text import _body, _duration, _head, _moment, _name, _ranks, _wrap, clean
+from diag.model import found
+from diag.outputs.sentence import duration, moment, name_of
+from diag.outputs.text import _body, _head, _ranks, _wrap, clean, over_head
 from diag.outputs.tree_text import class_lines
 from diag.top.line import Line, columns, cut, fit, line, text_lines
 from diag.top.state import Row, State
@@ -19,6 +21,7 @@ __all__ = [
 
 _WORD_STYLES = {"hung": "critical", "dead": "critical", "failed": "critical", "running": "ok", "finished": "ok"}
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
+_LEADS = re.compile(r"The (?:job is|job|state of the job is) (\w+)")
 _ALL_EVIDENCE = 24  # lines
 _SHORT_EVIDENCE = 4
 _LONG_BODY = 12  # lines of what the chosen finding says, before the list gets more
@@ -29,9 +32,13 @@ _THREAD_FRAMES = 40
 def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
     """Two: the state as a word with the job's sentence; then how we know (LIVE, LOST, ENDED, RECORDED), since when, of what."""
     word = state.word.upper()
-    sentence = state.report["sentence"].removeprefix(f"The job is {state.word}").lstrip("; ").removesuffix(".")
-    first = ((f" {word} ", _WORD_STYLES.get(state.word, "bold") + " reverse"), (" " + sentence, "bold"))
-    told = [f"elapsed {_duration(state.elapsed)}"] if state.elapsed is not None else []
+    sentence = _LEADS.sub("", state.report["sentence"], count=1).lstrip("; ").removesuffix(".")
+    style = _WORD_STYLES.get(state.word, "bold")
+    if style == "ok" and state.report["job"]["returncode"] is not None and found(state.report):
+        style = "warning"  # it ended well, and not without trouble
+    first = ((f" {word} ", style + " reverse"), (" " + sentence, "bold"))
+    source = source_word(state, source)
+    told = [f"elapsed {duration(state.elapsed)}"] if state.elapsed is not None else []
     if about:
         told.insert(len(told) if source == "RECORDED" else 0, about)
     if len({row.host for row in state.rows.values()}) <= 1 and state.head.get("host"):
@@ -39,6 +46,13 @@ def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
     told += [state.head[name] for name in ("run_id", "command") if state.head.get(name)]
     second = ((f" {source} ", _SOURCE_STYLES.get(source, "bold")), (" " + "; ".join(told), ""))
     return [_with_dots(first, width), _with_dots(second, width)]
+
+
+def source_word(state: State, told: str) -> str:
+    """LIVE is only what lives: what answers may show evidence on disk, or a job that ended."""
+    if told != "LIVE":
+        return told
+    return "RECORDED" if state.head.get("recorded") else "ENDED" if state.report["job"]["returncode"] is not None else "LIVE"
 
 
 def _with_dots(pieces: Line, width: int) -> Line:
@@ -55,7 +69,10 @@ def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -
     found = state.findings
     if not found:
         more = f"; {len(state.report['not_checked'])} not checked (f lists them)" if state.report["not_checked"] else ""
-        return [line("  nothing found" + more, "dim" if not more else "")]
+        if not state.past:
+            return [line("  nothing found" + more, "dim" if not more else "")]
+        over = [_over_title(finding, state, width) for finding in state.past[: max(1, most - 1)]]
+        return [line(cut(f"  nothing open; {len(state.past)} over (f shows what was found)" + more, width)), *over]
     # The list gives way to what the chosen one says, down to three lines: it can be scrolled through.
     listed = min(len(found), max(3, most - _LONG_BODY), most)
     body = _within(_blocks(found[chosen], width, lang), most - listed)
@@ -95,9 +112,13 @@ def _dotted(lines: list[Line], kept: int) -> list[Line]:
 def _title(finding: Mapping[str, Any], width: int, *, chosen: bool) -> Line:
     word = finding["severity"].upper()
     who = f", {_ranks(finding['ranks'])}" if finding["ranks"] else ""
-    rest = f" {_name(finding)}{who}: {finding['confidence']} confidence" + ("" if chosen else f": {finding['summary']}")
+    rest = f" {name_of(finding)}{who}: {finding['confidence']} confidence" + ("" if chosen else f": {finding['summary']}")
     lead = "> " if chosen else "  "
     return ((lead, ""), (word, finding["severity"]), (cut(rest, max(3, width - len(word) - 2)), "bold" if chosen else ""))
+
+
+def _over_title(finding: Mapping[str, Any], state: State, width: int) -> Line:
+    return (("  ", ""), ("OVER", "dim"), (cut(f" {over_head(finding, state.now)}", max(3, width - 6)), "bold"))
 
 
 def _painted(lines: Iterable[str]) -> list[Line]:
@@ -118,14 +139,15 @@ def _painted(lines: Iterable[str]) -> list[Line]:
     return painted
 
 
-def finding_lines(finding: Mapping[str, Any], width: int, lang: str) -> list[Line]:
+def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: str) -> list[Line]:
     """All of one."""
-    about = f"{finding['confidence']} confidence, since {_moment(finding['since'], '%H:%M:%S')}"
-    if finding["resolved_at"] is not None:
-        about += f", over since {_moment(finding['resolved_at'], '%H:%M:%S')}"
-    first, *rest = _head(finding["severity"], f"{_name(finding)}: {about}", False, width)
-    word = finding["severity"].upper()
-    lines: list[Line] = [((word, finding["severity"]), (first[len(word) :], "bold")), *text_lines(rest, "bold")]
+    over = finding["resolved_at"] is not None
+    ended = ", open when the job ended" if finding["open_at_end"] else ""
+    about = f"{finding['confidence']} confidence, since {moment(finding['since'], '%H:%M:%S')}{ended}"
+    kind = "over" if over else finding["severity"]
+    first, *rest = _head(kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width)
+    style = "dim" if over else finding["severity"]
+    lines: list[Line] = [((kind.upper(), style), (first[len(kind) :], "bold")), *text_lines(rest, "bold")]
     return lines + _painted(_body(finding, width, "  ", _ALL_EVIDENCE, lang))
 
 
@@ -133,13 +155,11 @@ def findings_lines(state: State, width: int, lang: str) -> list[Line]:
     """All findings, those that are over, and what could not be looked at."""
     lines: list[Line] = []
     for finding in state.findings:
-        lines += [*finding_lines(finding, width, lang), line("")]
+        lines += [*finding_lines(finding, state, width, lang), line("")]
     if not lines:
-        lines = [line("nothing found", "ok"), line("")]
-    if state.report["past"]:
-        lines += [line("Over:", "bold")]
-        for finding in state.report["past"]:
-            lines += [*finding_lines(finding, width, lang), line("")]
+        lines = [line("nothing open", "") if state.past else line("nothing found", "ok"), line("")]
+    for finding in state.past:
+        lines += [*finding_lines(finding, state, width, lang), line("")]
     if state.report["not_checked"]:
         lines.append(line("Not checked:", "bold"))
         for one in state.report["not_checked"]:
@@ -168,7 +188,7 @@ def rank_lines(row: Row, state: State, stacks: Mapping[str, Any] | None, trouble
     named = [one for one in state.findings if row.rank in one["ranks"]]
     lines: list[Line] = [((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (_placed(row), ""))]
     for finding in named:
-        lines.append(line(cut(f"  named by {finding['severity']} {_name(finding)}", width), finding["severity"]))
+        lines.append(line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"]))
     if row.exit:
         lines.append(line(cut(f"  {row.exit}", width), "critical" if row.state == "dead" else ""))
     doing = " in ".join(filter(None, [row.activity, row.where])) + (f", for {row.context}" if row.context else "")

@@ -61,7 +61,8 @@ function Menu() {
     if (view.open !== null || location.hash.startsWith("#rank-")) history.replaceState(null, "", here);
       // a link that can be given on
   }, [view.open]);
-  const places = [["findings", `Findings${report ? ` ${report.findings?.length ?? 0}` : ""}`],
+  const over = (report?.past?.length ?? 0) + (report?.past_left_out ?? 0);
+  const places = [["findings", `Findings${report ? ` ${report.findings?.length ?? 0}` : ""}${over ? `, ${over} over` : ""}`],
     ["ranks", `Ranks${ranks.size ? ` ${ranks.size}` : ""}`],
     ["stacks", "Stacks"], ["timeline", "Time line"], ...(nodes?.length ? [["nodes", `Nodes ${nodes.length}`]] : [])];
   return html`<nav aria-label="Sections">${places.map(([id, name]) => html`<a key=${id} href="#${id}"

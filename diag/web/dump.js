@@ -1,7 +1,7 @@
 // Dump now: evidence of every rank, read once more; what came of it as text.
 
 import { useRef, useState } from "./vendor/hooks.js";
-import { clean, plural, ranges, seconds } from "./format.js";
+import { clean, plural, ranges, seconds, sentenceHere } from "./format.js";
 import { jobNow, useStore } from "./store.js";
 import { byGravity, titleOf } from "./findings.js";
 import { Progress } from "./flame.js";
@@ -61,9 +61,9 @@ function Came({ told }) {
     for (const reason of said) reasons.set(reason, [...(reasons.get(reason) ?? []), Number(rank)]);
   }
   const replay = told.bundle ? `diag replay ${told.bundle}` : "";
-  const findings = byGravity(told.report?.findings);
-  return html`<p><b>The job is ${clean(told.report?.job?.state ?? "unknown")}${findings.length ? ":" : "; nothing found."}
-    </b> <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
+  const findings = byGravity((told.report?.findings ?? []).filter((one) => !one.resolved_at));
+  return html`<p><b>${sentenceHere(told.report, told.report?.job?.at)}</b>${" "}
+    <span class="muted">${plural((told.ranks ?? []).length, "rank")} in ${seconds(told.seconds)}</span></p>
     ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>
       ${clean(one.severity)} ${titleOf(one)}</b>: <${Text} text=${one.summary} of="the summary" /></li>`)}</ul>` : null}
     <dl class="facts two">

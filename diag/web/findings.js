@@ -1,9 +1,9 @@
 // What is wrong, gravest first; what was, and what nobody could look at.
 
 import { useState } from "./vendor/hooks.js";
-import { clean, clock, plural, rankWords, stamp } from "./format.js";
+import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
 import { told, useStore } from "./store.js";
-import { Commands, Copy, RankChips, Text, When, html } from "./ui.js";
+import { Commands, Copy, Moment, RankChips, Text, When, html } from "./ui.js";
 
 const GRAVITY = ["critical", "warning", "info"];
 const GLYPHS = { critical: "✖", warning: "▲", info: "ℹ" };
@@ -28,14 +28,18 @@ export function Findings({ explain }) {
   const findings = byGravity(report.findings);
   const past = report.past ?? [];
   const unchecked = report.not_checked ?? [];
+  const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
+  const beside = unchecked.length ? "; some things could not be looked at, see below" : "";
+  const over = past.length + (report.past_left_out ?? 0);
   return html`
     <div aria-live="polite" class="unseen">${findings.length
-      ? findings.map((one) => `${one.severity}: ${titleOf(one)}`).join("; ") : "nothing found"}</div>
-    ${findings.length ? null : html`<p class="calm">
-      <span aria-hidden="true">✔</span> Nothing found${unchecked.length ? "; some things could not be looked at, see below"
-        : ""}.</p>`}
+      ? findings.map((one) => `${one.severity}: ${titleOf(one)}`).join("; ")
+      : past.length ? `nothing open, ${over} over` : "nothing found"}</div>
+    ${findings.length ? null : past.length ? html`<p class="calm was">Nothing is open; ${over} ${over === 1 ? "is" : "are"}
+      over${beside || ", see below"}.</p>`
+      : html`<p class="calm"><span aria-hidden="true">✔</span> Nothing found${beside}.</p>`}
     ${findings.map((one, index) => html`<${Finding} key=${keyOf(one)} finding=${one} explain=${explain} open=${index === 0} />`)}
-    ${past.length ? html`<details class="fold"><summary>Past findings (${past.length})</summary>
+    ${past.length ? html`<details class="fold" open=${ended}><summary>Past findings (${over})</summary>
       ${past.map((one) => html`<${Finding} key=${`${keyOf(one)}/${one.opened_at}`} finding=${one} explain=${explain} />`)}
         </details>` : null}
     ${unchecked.length ? html`<details class="fold"><summary>Not checked (${unchecked.length})</summary><ul class="unchecked">
@@ -49,17 +53,21 @@ function Finding({ finding, explain }) {
   const severity = GRAVITY.includes(finding.severity) ? finding.severity : "info";
   const title = titleOf(finding);
   const over = finding.resolved_at;
-  return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${severity}: ${title}"
+  const word = (over ? "over, was " : "") + severity;
+  return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${word}: ${title}"
     data-key=${keyOf(finding)} tabindex="-1">
     <header>
-      <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${severity}</span> ${" "}
+      <h3><span class="severity"><span aria-hidden="true">${GLYPHS[severity]}</span> ${word}</span> ${" "}
         <button type="button" class="link id" aria-label="Explain ${clean(finding.id)}" onClick=${() => explain(finding.id)}>
           ${title}</button></h3>
-      <span class="muted">${over ? html`over since <${When} at=${over} />` : finding.since
-        ? html`since <${When} at=${finding.since} />` : ""}</span>
+      <span class="muted">${over ? (finding.since ? html`<${Moment} at=${finding.since} /> to <${Moment} at=${over} />, ${
+        seconds(Math.max(0, over - finding.since))}` : html`over at <${Moment} at=${over} />`)
+        : finding.since ? html`since <${When} at=${finding.since} />` : ""}${finding.open_at_end
+        ? ", open when the job ended" : ""}</span>
       <${Copy} text=${() => ticket(finding)} label="Copy for a ticket" />
     </header>
-    <p class="summary"><${Text} text=${finding.summary} of="the summary" /></p>
+    <p class="summary">${over ? html`<span class="muted">then: </span>` : ""}
+      <${Text} text=${finding.summary} of="the summary" /></p>
     <dl class="facts">
       ${finding.ranks?.length ? html`<div><dt>culprit</dt><dd>
         <${RankChips} ranks=${finding.ranks} label="Culprit ranks" kind="culprit" /></dd></div>` : null}
@@ -122,7 +130,7 @@ export function ticket(finding) {
     finding.evidence?.length ? `evidence (${plural(finding.evidence.length, "piece")}):` : "",
     ...(finding.evidence ?? []).map((item) => `  ${evidenceLine(item)}`),
     "",
-    `job: ${clean(report?.sentence)}`,
+    `job: ${sentenceHere(report, told.now?.at)}`,
     `command: ${clean(head?.command)}`,
     `run ${clean(head?.run_id)} on ${clean(head?.host)}, diag ${clean(head?.version)}${head?.recorded
       ? `, recorded in ${clean(head.recorded)}` : ""}`,

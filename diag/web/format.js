@@ -103,6 +103,20 @@ export function clock(at, now) {
   return now && new Date(now * 1000).toDateString() === date.toDateString() ? time : `${day} ${time}`;
 }
 
+/** The job's sentence with its times of day in this browser's zone, as all others on the page. @param {any} report */
+export function sentenceHere(report, now) {
+  const times = report?.sentence_times ?? {};
+  const words = Object.keys(times).sort((one, two) => two.length - one.length);
+  if (!words.length) return clean(report?.sentence);
+  const any = new RegExp(words.map((one) => one.replace(/[^\d]/g, "\\$&")).join("|"), "g");
+  return clean(report.sentence).replace(any, (word) => clock(times[word], now));
+}
+
+/** Findings of warning or above, open and over. @param {any} report */
+export function troubles(report) {
+  return [...(report?.findings ?? []), ...(report?.past ?? [])].filter((one) => one.severity !== "info").length;
+}
+
 /** The same moment for a ticket, which is read in another zone. */
 export function stamp(at) {
   return at ? new Date(at * 1000).toISOString().replace(/\.\d+Z$/, "Z") : "-";

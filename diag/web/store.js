@@ -102,6 +102,8 @@ function take(part, text) {
     if (value.whole) store.ranks = new Map([...store.ranks].sort((one, two) => one[0] - two[0]));
     store.ranksHeard = true;
   } else {
+    // What is over stands in `past` too; past this line `findings` are the open ones.
+    if (part === "report") value.findings = (value.findings ?? []).filter((one) => !one.resolved_at);
     store[part] = value;
     if (part === "now") store.nowAt = store.heardAt;
   }

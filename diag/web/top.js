@@ -2,11 +2,11 @@
 
 import { useEffect, useState } from "./vendor/hooks.js";
 import { byGravity } from "./findings.js";
-import { clean, clock, plural, seconds, short } from "./format.js";
+import { clean, clock, plural, seconds, sentenceHere, short, troubles } from "./format.js";
 import { on, told, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
-import { Copy, When, html } from "./ui.js";
+import { Copy, Moment, When, html } from "./ui.js";
 
 const GRAVE = { hung: "critical", dead: "critical", failed: "critical", starting: "info", checkpointing: "info", running: "good",
   finished: "good" };
@@ -14,10 +14,12 @@ const GLYPHS = { hung: "✖", dead: "†", failed: "✖", starting: "…", check
 const LONG_COMMAND = 120;
 
 export function Top({ dump, onKeys }) {
-  const { report, head } = useStore("report", "head", "theme");
+  const { report, head, now } = useStore("report", "head", "theme");
   const state = short(report?.job?.state, 40);
-  const [lead, rest] = halves(short(report?.sentence, 1000));
-  return html`<header class="top ${GRAVE[state] ?? ""}">
+  const [lead, rest] = halves(short(sentenceHere(report, now?.at), 1000));
+  const count = state === "finished" ? troubles(report) : 0;
+  const gravity = count ? "warning" : GRAVE[state] ?? "";
+  return html`<header class="top ${gravity}">
     <div class="bar line">
       <span class="brand">diag</span>
       <span class="run">${head ? html`${short(head.run_id)} <span class="muted">on</span> ${short(head.host) || "this node"}`
@@ -28,8 +30,8 @@ export function Top({ dump, onKeys }) {
       <button type="button" onClick=${nextTheme} aria-label="Theme: ${theme()}">◐ ${theme()}</button>
       <button type="button" onClick=${onKeys} aria-label="Keys" title="keys (?)">?</button>
     </div>
-    <div class="answer">${state ? html`<span class="state ${GRAVE[state] ?? ""}"><span aria-hidden="true">${GLYPHS[state] ?? "?"}
-      </span> ${state}</span>` : null}
+    <div class="answer">${state ? html`<span class="state ${gravity}"><span aria-hidden="true">${count ? "▲"
+      : GLYPHS[state] ?? "?"}</span> ${state}${count ? `, with ${plural(count, "trouble")}` : ""}</span>` : null}
       <h1>${lead || "Waiting for diag's first word…"}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
     <p class="muted since"><${Since} /></p>
     <${Command} command=${head?.command} />
@@ -48,7 +50,9 @@ function Since() {
   const state = report.job?.state;
   const worst = byGravity(report.findings).find((one) => one.severity === "critical" && (state !== "hung" || one.id === "hang"));
   const world = report.job?.world_size;
-  return html`${worst && GRAVE[state] === "critical" ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
+  const ended = report.job?.returncode !== null && report.job?.returncode !== undefined;
+  return html`${ended ? (report.job.ended_at ? html`${clean(state)} at <${Moment} at=${report.job.ended_at} /> · ` : "")
+    : worst && GRAVE[state] === "critical" ? html`${clean(state)} since <${When} at=${worst.since} /> · ` : ""}${
     head.started_at ? html`started <${When} at=${head.started_at} />` : ""}${world ? ` · ${plural(world, "rank")}`
       : ""}${head.version ? ` · diag ${clean(head.version)}` : ""}`;
 }

@@ -68,6 +68,12 @@ export function Ago({ at }) {
   return at ? html`<span title=${clock(at)}>${seconds(Math.max(0, Math.floor(jobNow() - at)))}</span>` : "-";
 }
 
+/** A moment alone, of what has come to its end. */
+export function Moment({ at }) {
+  useStore("now");
+  return at ? html`<time datetime=${new Date(at * 1000).toISOString()}>${clock(at, told.now?.at)}</time>` : "-";
+}
+
 /** Moment and age: "03:28:58, 22 s ago"; of recorded evidence, before its end. */
 export function When({ at }) {
   useStore("now");

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -11,11 +14,12 @@ pytest.importorskip("playwright", reason="needs playwright (make test installs i
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import Opener
-from tests.browser.pages import PHONE
-from tests.browser.parts import article, axe_issues, cell, overflow, panel, ready, region
+from tests.browser.pages import PHONE, served
+from tests.browser.parts import article, axe_issues, cell, overflow, panel, ready, region, state_of
 
 pytestmark = [pytest.mark.xdist_group("browser-recorded"), pytest.mark.timeout(120)]
 
+CAPTURES = Path(__file__).parents[1] / "captures"
 CULPRIT = 2
 HANG = re.compile(r"^critical: hang")
 SENTENCE = "The job is hung"
@@ -45,6 +49,51 @@ def test_hang_is_told_with_its_culprit_its_evidence_and_its_advice(page: Page) -
     expect(finding).to_contain_text("--dataloader_num_workers 0")
     finding.get_by_text(re.compile(r"^Evidence \(\d+\)$")).click()
     expect(finding.get_by_text("AllGather launched 521").first).to_be_visible()
+
+
+def test_hang_that_is_over_is_shown_open_in_grey_and_the_head_is_not_green(opener: Opener) -> None:
+    with served(CAPTURES / "over" / "hang-released") as url:
+        page = opener(url).open()
+        ready(page, "The job finished (exit 0);")
+        told = state_of(url)["report"]
+        sentence = page.get_by_role("heading", level=1).inner_text()
+
+        assert " ".join(sentence.split()) == told["sentence"]
+        assert "nothing open; 1 over: hang (data_loading), rank 1, " in sentence
+        expect(page.locator(".state")).to_have_text(re.compile(r"finished, with 1 trouble$"))
+        expect(page.locator(".state")).to_have_class(re.compile("warning"))
+        expect(region(page, "Findings")).not_to_contain_text("Nothing found")
+        finding = article(page, "over, was critical: hang (data_loading)")
+        expect(finding).to_be_visible()
+        expect(finding).to_contain_text(re.compile(r"\d to .*\d, 20 s"))
+        expect(finding).not_to_contain_text("/proc/")
+        expect(region(page, "Findings").get_by_role("article")).to_have_count(1)
+        assert axe_issues(page) == [] and overflow(page) == []
+
+
+def test_times_of_the_sentence_are_of_the_zone_of_who_reads(opener: Opener) -> None:
+    with served(CAPTURES / "over" / "hang-released") as url:
+        page = opener(url, timezone_id="Asia/Shanghai").open()
+        ready(page, "The job finished (exit 0);")
+        over = state_of(url)["report"]["past"][0]
+        begun = datetime.fromtimestamp(over["since"], ZoneInfo("Asia/Shanghai")).strftime("%H:%M:%S")
+
+        expect(page.get_by_role("heading", level=1)).to_contain_text(f"rank 1, {begun}-")
+        expect(article(page, "over, was critical: hang (data_loading)")).to_be_visible()
+
+
+def test_job_that_failed_while_it_hung_says_when_it_failed_and_not_when_the_hang_began(opener: Opener) -> None:
+    with served(CAPTURES / "h200-live" / "data-hang") as url:
+        page = opener(url).open()
+        ready(page, "The job failed (exit 247) at ")
+        told = state_of(url)["report"]
+        [hang] = [one for one in told["findings"] if one["id"] == "hang"]
+        since = page.locator(".since time").first
+        expect(article(page, HANG)).to_contain_text(", open when the job ended")
+
+        expect(page.get_by_role("heading", level=1)).to_contain_text(", after hanging 34 s;")
+        assert abs(datetime.fromisoformat(str(since.get_attribute("datetime"))).timestamp() - told["job"]["ended_at"]) < 1.0
+        assert told["job"]["ended_at"] - hang["since"] > 30
 
 
 def test_page_that_is_read_from_disk_says_so_and_has_nobody_to_ask(page: Page) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from diag.engine import report
 from diag.loose.times import LineTimes
 from diag.outputs.text import report_text
 from diag.progress import Progress
 from diag.replay import replay
+from diag.report import report
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 LOGS = CAPTURES / "logs"
@@ -53,7 +53,7 @@ def table() -> str:
 def replayed(tmp_path: Path, text: str, name: str = "train.log") -> dict[str, Any]:
     path = tmp_path / name
     path.write_text(text)
-    return report(replay([path])[0], resolved=True)
+    return report(replay([path])[0])
 
 
 def ids(document: dict[str, Any]) -> list[tuple[str, list[int]]]:
@@ -272,7 +272,7 @@ def test_no_line_of_a_large_log_is_dropped(tmp_path: Path) -> None:
 def test_report_of_a_failure_fits_a_screen(tmp_path: Path) -> None:
     for log in (LOGS / "elastic_2.13.log", CAPTURES / "loose" / "cudnn_mismatch" / "job.log"):
         engine, _, _ = replay([log])
-        assert len(report_text(report(engine, resolved=True), width=80).splitlines()) <= 24
+        assert len(report_text(report(engine), width=80).splitlines()) <= 24
 
 
 class Terminal(io.StringIO):

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from diag.capture import SCHEMA, JournalWriter
 from diag.detectors import make_detectors
-from diag.engine import Engine, report
+from diag.engine import Engine
 from diag.errors import DiagError
 from diag.model import Placement, Record
 from diag.replay import replay, replay_records
+from diag.report import report
 from diag.sources import cgroup, exits, proc, pyspy, shm
 from diag.sources import run as run_source
 from diag.sources.output import SOURCE as OUTPUT
@@ -55,7 +56,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def found_in(*paths: Path) -> list[str]:
     engine, _, _ = replay(list(paths))
-    return [finding["id"] for finding in report(engine, resolved=True)["findings"]]
+    return [finding["id"] for finding in report(engine)["findings"]]
 
 
 def member(name: str, data: bytes = b"", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -452,7 +453,7 @@ def test_no_record_of_a_stranger_raises(records: list[Record]) -> None:
     engine.advance(2100.0)
     engine.finish()
 
-    json.dumps(report(engine, resolved=True))
+    json.dumps(report(engine))
 
 
 JUNK: tuple[Any, ...] = (None, True, -1, 2**70, 0.5, float("inf"), float("nan"), "x", "9" * 5000, [], [None], {}, {"x": None})
@@ -510,4 +511,4 @@ def test_real_reading_with_any_part_spoiled_raises_nothing(number: int) -> None:
 
     # then the report stands
     engine.finish()
-    json.dumps(report(engine, resolved=True))
+    json.dumps(report(engine))

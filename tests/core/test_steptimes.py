@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diag.observations import Iteration, LookedAway
+from diag.outputs.sentence import job_sentence, summary_line
 from diag.outputs.steps_view import shares_json, steps_json
-from diag.outputs.text import job_sentence, summary_line
 from diag.state.steptimes import StepTimes, steps_sentence
 from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from diag.engine import report
 from diag.observations import (
     CgroupMemory,
     CheckpointFolder,
@@ -20,7 +19,8 @@ from diag.observations import (
     SaveFinished,
     SaveStarted,
 )
-from diag.outputs.text import job_sentence
+from diag.outputs.sentence import job_sentence
+from diag.report import report
 from tests.facts import ALL_REDUCE, TRAIN, Story
 
 GIB = 1 << 30

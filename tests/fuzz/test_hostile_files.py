@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from diag.capture import SCHEMA
-from diag.engine import report
 from diag.errors import DiagError
 from diag.model import Record
 from diag.replay import replay
+from diag.report import report
 from diag.sources import checkpoint, plain_pickle
 from diag.sources.parsers import PARSERS
 
@@ -154,7 +154,7 @@ def test_links_of_a_folder_that_lead_out_of_it_are_not_followed(secret: Path, tm
     engine, _, notes = replay([folder])
 
     # then nothing of ours is in the report, the log is, and it is told
-    text = json.dumps(report(engine, resolved=True))
+    text = json.dumps(report(engine))
     assert "hunter2" not in text and "root:" not in text
     assert engine.job.log_lines >= 1
     told = next(note for note in notes if "links out of" in note)
@@ -251,7 +251,7 @@ def test_folder_of_odd_files_is_read_or_refused_in_a_line(odd: str, tmp_path: Pa
         engine, _, _ = replay([tmp_path])
     except DiagError:
         return
-    assert report(engine, resolved=True)["findings"] == []
+    assert report(engine)["findings"] == []
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_job_that_ends_while_diag_is_switched_is_told_with_its_exit_code(
 
     assert len(walls) == 20
     assert "ended while its cost was measured" in blocks["error"] and blocks["error"].endswith("exit code of the job: 3")
-    assert "job failed (exit code 3)" in (tmp_path / "kept" / "terminal.txt").read_text()
+    assert "job failed (exit 3)" in (tmp_path / "kept" / "terminal.txt").read_text()
 
 
 def test_process_that_is_gone_is_named_and_the_others_go_on() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from diag.discovery import Target
-from diag.engine import Engine, report
+from diag.engine import Engine
 from diag.model import Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
 from diag.observations import (
     CgroupMemory,
@@ -32,6 +32,7 @@ from diag.observations import (
     ThreadStack,
 )
 from diag.outputs.view import AgentProcess, Counters, FlameWanted
+from diag.report import report
 from diag.state.job import JobState
 from tests.hubview import AloneHub
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model import Change, ChangeKind, Evidence, NotChecked, Severity
-from diag.outputs.text import _columns, classes_text, clean, panel, report_text, summary_line
+from diag.outputs.sentence import summary_line
+from diag.outputs.text import _columns, classes_text, clean, panel, report_text
 from diag.outputs.view import stack_classes
 
 ANY_TEXT = st.text(st.characters(), max_size=300)
@@ -47,8 +48,23 @@ def test_update_and_resolution_say_after_how_long(kit: Any) -> None:
     resolved = panel(Change(ChangeKind.RESOLVED, kit.finding(), 1101.0, 1040.0))
 
     assert "CRITICAL hang (data_loading): rank 3; changed after 12 s" in updated
-    assert resolved.startswith("diag| RESOLVED hang (data_loading): rank 3; after 1 min 1 s, was critical\n")
-    assert "do:" not in resolved
+    assert resolved == "diag| RESOLVED hang (data_loading): rank 3; over after 1 min 41 s\ndiag|   (00:16:40-00:18:21)"
+
+
+def test_resolution_of_a_hang_names_who_was_seen_to_move_and_not_who_was_not(kit: Any) -> None:
+    change = Change(ChangeKind.RESOLVED, kit.finding(ranks=(2, 3)), 1101.0, 1040.0, moved_again=(3,))
+
+    assert panel(change, width=100) == (
+        "diag| RESOLVED hang (data_loading): rank 3 moves again after 1 min 41 s (00:16:40-00:18:21)"
+    )
+    assert change.to_json()["finding"]["resolved_at"] == 1101.0 and change.to_json()["moved_again"] == [3]
+
+
+def test_finding_that_another_took_the_place_of_is_not_called_over(kit: Any) -> None:
+    change = Change(ChangeKind.RESOLVED, kit.finding(), 1101.0, 1040.0, replaced=True)
+
+    assert panel(change, width=100) == "diag| RESOLVED hang (data_loading): rank 3; another finding takes its place"
+    assert "resolved_at" not in change.to_json()["finding"]
 
 
 def test_colour_only_repeats_the_word(kit: Any) -> None:

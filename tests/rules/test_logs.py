@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from diag.engine import report
 from diag.model import found
 from diag.replay import replay
+from diag.report import report
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

@@ -19,10 +19,11 @@ from typing import Any
 from diag import __version__
 from diag.capture import JournalWriter
 from diag.detectors import make_detectors
-from diag.engine import CHECK_SECONDS, Detector, Engine, report
+from diag.engine import CHECK_SECONDS, Detector, Engine
 from diag.model import Change, ChangeKind, Record
 from diag.outputs.prometheus import exposition, families
 from diag.outputs.view import Counters
+from diag.report import report
 from diag.rules.load import for_a_run
 from diag.sources.parsers import PARSERS
 from tests.hubview import AloneHub

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.engine import report
 from diag.loose.ends import LogEnds
 from diag.loose.plain import log_records
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, PlainLines
 from diag.replay import replay_records
+from diag.report import report
 from diag.sources import output
 from diag.sources.output import LineAssembler
 from diag.sources.prefilter import plain_lines
@@ -91,5 +91,5 @@ def test_same_is_found_in_real_logs_with_and_without(log: Path, monkeypatch: pyt
 def findings_of(name: str, data: bytes) -> tuple[str, list[object]]:
     ends = LogEnds()
     engine, _ = replay_records(log_records(io.BytesIO(data), name, 1e9), ends)
-    document = report(engine, resolved=True)
+    document = report(engine)
     return document["job"]["state"], [document["findings"], document["not_checked"], document["log"]]

@@ -224,8 +224,37 @@ def test_changes_are_shown_as_they_come_and_the_chosen_rank_stays_chosen() -> No
     play(source, SMALL, script)
 
 
+def test_run_whose_hang_is_over_lists_it_and_is_not_all_green() -> None:
+    async def script(app: TopApp, pilot: Pilot[None]) -> None:
+        text = await until(app, pilot, lambda text: "RECORDED" in text)
+        assert "  nothing open; 1 over (f shows what was found)" in text and "nothing found" not in text
+        assert re.search(r"^  OVER hang \(data_loading\): rank 1; .*-.* \(20 s\), was critical", text, re.MULTILINE)
+        assert re.search(r"^ Findings: 1 over", text, re.MULTILINE)
+        await pilot.press("f")
+        text = await until(app, pilot, lambda text: "nothing open" in text and "then: rank 1 has waited" in text)
+        await pilot.press("escape", "e")
+        await until(app, pilot, lambda text: "diag explain hang" in text)
+
+    play(recorded("over/hang-released"), LARGE, script)
+
+
+@pytest.mark.parametrize(
+    ("recorded_in", "returncode", "word"), [("/runs/1", None, "RECORDED"), ("", 0, "ENDED"), ("", None, "LIVE")]
+)
+def test_only_what_lives_is_called_live(recorded_in: str, returncode: int | None, word: str) -> None:
+    state = document(HANG)
+    state["head"]["recorded"], state["report"]["job"]["returncode"] = recorded_in, returncode
+
+    async def script(app: TopApp, pilot: Pilot[None]) -> None:
+        assert f"\n {word} " in shown(app)
+
+    play(Told(state), SMALL, script)
+
+
 def test_how_we_know_is_told_as_a_word() -> None:
-    source = Told(document(HANG))
+    state = document(HANG)
+    state["head"]["recorded"] = ""
+    source = Told(state)
 
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
         assert " LIVE  elapsed 1 min 22 s" in shown(app)

@@ -12,9 +12,10 @@ from typing import Any
 
 from diag.capture import JournalReader
 from diag.detectors import make_detectors
-from diag.engine import Engine, report
+from diag.engine import Engine
 from diag.model import Placement, Record
 from diag.outputs.text import report_text
+from diag.report import report
 from diag.sources import run as run_source
 from diag.sources.parsers import PARSERS
 from tests.fuzz.mutate import Form
@@ -100,7 +101,7 @@ def told(records: Iterable[Record], engine: Engine | None = None) -> Engine:
     engine.advance(engine.now + 3.0)
     engine.advance(engine.now + 700.0)  # a gap that is not filled with checks: one that is late
     engine.finish()
-    document = report(engine, resolved=True)
+    document = report(engine)
     json.dumps(document)
     text = report_text(document, width=100)
     assert not any(char in text for char in "\x00\x07\x1b\x9b\u202e"), "control characters in the report"

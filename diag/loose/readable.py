@@ -1,0 +1,49 @@
+"""Whether a file can be a log at all: told by how it begins, before a line of it is read."""
+
+from __future__ import annotations
+
+import gzip
+from typing import IO, Protocol
+
+__all__ = ["Head", "Readable", "why_unusable"]
+
+_HEAD_BYTES = 1 << 16
+# Logs have tabs, line ends, colours (ESC), bars (CR, BS), bells and form feeds. Random bytes have 9 % of the other controls,
+# packed files about as many; GBK and other old encodings of Chinese have none.
+_CONTROLS = bytes(code for code in range(1, 32) if code not in b"\t\n\r\x1b\b\a\f\v")
+_MOST_CONTROLS = 0.03
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class Head:
+    """A stream of which the first bytes were looked at; they are read again."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        # One piece at a time: `read` of a packed file that was cut off gives nothing of its last piece.
+        self._read = file.read1 if isinstance(file, gzip.GzipFile) else file.read
+        self.head = self._read(_HEAD_BYTES)
+        self._left = self.head
+
+    def read(self, size: int = -1, /) -> bytes:
+        if self._left:
+            given, self._left = self._left, b""  # a head is smaller than any reading of ours
+            return given
+        return self._read(size)
+
+
+def why_unusable(head: bytes) -> str:
+    """What follows the name of the file; empty where it can be a log.
+
+    >>> why_unusable(b""), why_unusable(b"step 1\\n"), why_unusable(bytes(range(256)))
+    ('is empty', '', 'is no text')
+    """
+    if not head:
+        return "is empty"
+    text = head.replace(b"\0", b"")  # a log that logrotate's copytruncate cut begins with zeros
+    if not text:
+        return "holds nothing but zeros" if len(head) < _HEAD_BYTES else ""
+    controls = len(text) - len(text.translate(None, _CONTROLS))
+    return "is no text" if controls > _MOST_CONTROLS * len(text) else ""
