@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.estimate.errors import EstimateError
-from diag.estimate.launch import Launch, take_apart
+from diag.estimate.launch import ELSEWHERE, Launch, take_apart
 from diag.estimate.shell_script import is_computed
 from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
 from diag.sources.cgroup_places import find
@@ -44,6 +44,11 @@ class LaunchFacts:
     command: tuple[str, ...] = ()
 
     @property
+    def _is_direct(self) -> bool:
+        """Whether CMD itself is a launcher's line, which is started here, though not all of it could be read."""
+        return bool(self.meeting.launcher) and not any(word.rpartition("/")[2] in ELSEWHERE for word in self.command)
+
+    @property
     def unsure(self) -> str:
         """Why the number of nodes is not known; "" where it is."""
         meeting, launch = self.meeting, self.launch
@@ -53,7 +58,7 @@ class LaunchFacts:
         if not self.given:
             return "" if meeting.nodes > 1 else "no command was given"
         if launch is None:
-            return "" if meeting.launcher else _UNREAD
+            return "" if self._is_direct else _UNREAD
         if launch.opaque:
             return launch.opaque
         return f"`{launch.unseen}` in the script may set it" if launch.unseen and not meeting.nodes_from else ""
@@ -67,7 +72,7 @@ class LaunchFacts:
     def environment_unseen(self) -> str:
         """Why CMD may have other variables than `environment` holds; "" where it has these."""
         if self.launch is None:
-            return "" if not self.given or self.meeting.launcher else _UNREAD
+            return "" if not self.given or self._is_direct else _UNREAD
         return f"`{self.launch.unseen}` in the script may set more" if self.launch.unseen else ""
 
     @property

@@ -47,11 +47,7 @@ def name_of(plan: Plan, met: Met) -> Line | None:
 
 def is_translated(met: Met, seen_as: str) -> bool:
     """Whether something between the two nodes gives it another address. A node that did not say its own is not judged."""
-    return bool(met.own) and _plain(met.own) != _plain(seen_as)
-
-
-def _plain(address: str) -> str:
-    return address.removeprefix("::ffff:").partition("%")[0]
+    return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
 
 
 def translated(said: str, what: str) -> Line:

@@ -83,7 +83,7 @@ def _unknown(job: Job) -> str:
             continue
         if launch is None:
             why = trainer.facts.unread
-            return "what its container starts is known when it runs" if not known(why) else f"its command could not be read: {why}"
+            return f"its command could not be read: {why}" if known(why) else "what its container starts is known at its start"
         if launch.opaque:
             return f"how many ranks its container starts is not known: {launch.opaque}"
         if launch.unseen:
