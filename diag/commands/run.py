@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from diag.colour import wanted
 from diag.errors import DiagError
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class _Runner:
         from diag.outputs.jsonl import JsonlOutput
         from diag.outputs.text import panel
 
-        colour = os.isatty(2) and "NO_COLOR" not in os.environ
+        colour = wanted(2)
         lang = language_for(sys.stderr, self.settings.lang)
         changes = JsonlOutput(run_dir.path / "findings.jsonl") if run_dir else None
 
