@@ -16,7 +16,7 @@ from typing import IO, Any
 from diag.errors import DiagError
 from diag.model import Record
 
-__all__ = ["SCHEMA", "JournalReader", "JournalWriter", "segments"]
+__all__ = ["SCHEMA", "JournalReader", "JournalWriter", "segments", "whole"]
 
 SCHEMA = "diag.journal/1"
 _SUPPORTED = (SCHEMA,)
@@ -205,6 +205,62 @@ class JournalReader:
                     chunk = unzip.unconsumed_tail
         if rest:
             self.notes.torn += 1  # written while we read, or the writer was killed: the line is incomplete
+
+
+_SYNCED = b"\x00\x00\xff\xff"  # how Z_SYNC_FLUSH ends: RFC 1951, 3.2.4, an empty block that is stored
+_LAST_BLOCK = b"\x03\x00"  # an empty one with the bit that says that no other follows
+_EMPTY = zlib.compress(b"", 0, 31)
+_MOST_TAIL = 1 << 20
+_MOST_TRIES = 8  # packed data may look like the end of a flush
+
+
+def whole(file: IO[bytes], size: int) -> tuple[int, bytes]:
+    """How much of a segment's first `size` bytes to take, and what to put behind it, to have a whole gzip file.
+
+    All of it and nothing where it was closed; else, while it is written or when its writer was killed, up to the last flush.
+    """
+    begin = max(0, size - _MOST_TAIL)
+    file.seek(begin)
+    tail = file.read(size - begin)
+    if not tail.endswith(_SYNCED):
+        unzip, _, _ = _unpacked(file, size)
+        if unzip is not None and unzip.eof and not unzip.unused_data:
+            return size, b""
+    at = len(tail)
+    for _ in range(_MOST_TRIES):
+        at = tail.rfind(_SYNCED, 0, at)
+        if at < 0:
+            break
+        flushed = begin + at + len(_SYNCED)
+        unzip, checksum, length = _unpacked(file, flushed)
+        trailer = _LAST_BLOCK + checksum.to_bytes(4, "little") + (length & 0xFFFFFFFF).to_bytes(4, "little")
+        if unzip is not None and not unzip.eof and _closes(unzip, trailer):
+            return flushed, trailer
+    return (0, _EMPTY) if at < 0 and begin == 0 else (size, b"")
+
+
+def _unpacked(file: IO[bytes], size: int) -> tuple[Any, int, int]:
+    """What has unpacked the first `size` bytes (None where these are no gzip), the checksum and the length of what came out."""
+    unzip, checksum, length = zlib.decompressobj(31), 0, 0
+    file.seek(0)
+    try:
+        while size and (chunk := file.read(min(size, 1 << 18))):
+            size -= len(chunk)
+            while chunk:
+                data = unzip.decompress(chunk, 1 << 22)
+                checksum, length = zlib.crc32(data, checksum), length + len(data)
+                chunk = unzip.unconsumed_tail
+    except zlib.error:
+        return None, 0, 0
+    return unzip, checksum, length
+
+
+def _closes(unzip: Any, trailer: bytes) -> bool:
+    try:
+        unzip.decompress(trailer)
+    except zlib.error:
+        return False
+    return bool(unzip.eof)
 
 
 def segments(directory: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from diag import __version__
+from diag import __version__, colour
 from diag.errors import DiagError
 
 __all__ = ["VERBS", "main", "make_parser"]
@@ -32,7 +32,9 @@ VERBS: dict[str, tuple[str, str]] = {
 
 _WITH_COMMAND = ("run", "doctor", "estimate")  # those that take `-- CMD ...`
 
-_EPILOG = """exit codes: 0 clear, 1 diag itself failed, 2 usage or nothing to read, 10 findings of level warning or above,
+_EPILOG = """`diag help VERB` and `diag VERB --help` list a verb's options; `diag version` prints the version.
+
+exit codes: 0 clear, 1 diag itself failed, 2 usage or nothing to read, 10 findings of level warning or above,
 open or over by then; `diag run` returns CMD's own code (128+n when CMD died of signal n)."""
 
 
@@ -58,11 +60,14 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if verb is None or verb == name:
             importlib.import_module(module).add(sub)
+            if name in colour.COMMANDS:
+                sub.add_argument("--color", choices=colour.WHEN, default="auto", metavar="WHEN",
+                                 help="colour diag's own lines: auto (on a terminal; NO_COLOR, FORCE_COLOR), always, never")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = _as_option(list(sys.argv[1:] if argv is None else argv))
     if sys.executable:  # relative where `python -m diag` was found by `PATH=.venv/bin:$PATH`: our helpers start in /
         sys.executable = os.path.abspath(sys.executable)  # noqa: PTH100 - resolve() would leave a virtual environment
     verb = words[0] if words and words[0] in VERBS else ""
@@ -82,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verb is None:
             parser.print_help()
             return 2
+        colour.choose(getattr(args, "color", "auto"))
         code: int = importlib.import_module(VERBS[args.verb][0]).run(args)
         if sys.stdout is not None:  # closed by who called
             sys.stdout.flush()
@@ -94,6 +100,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _as_option(words: list[str]) -> list[str]:
+    """`diag help X` and `diag version` as the options that say the same.
+
+    >>> _as_option(["help", "rules", "list"]), _as_option(["version"]), _as_option(["run", "help"])
+    (['rules', 'list', '--help'], ['--version'], ['run', 'help'])
+    """
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    return ["--version"] if words == ["version"] else words
 
 
 def _say(error: DiagError) -> None:
@@ -120,7 +137,7 @@ def _no_verb(words: Sequence[str]) -> DiagError:
 
     from diag.suggest import did_you_mean
 
-    hint = did_you_mean(words[0], VERBS, "`diag {}`")
+    hint = did_you_mean(words[0], (*VERBS, "help", "version"), "`diag {}`")
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
     return DiagError(f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2)
@@ -136,7 +153,9 @@ def _not_understood(parser: argparse.ArgumentParser, verb: str, words: Sequence[
     if not wrong.startswith("-"):
         return DiagError(f"{said} takes no further word {wrong!r}", hint=f"{said} --help", exit_code=2)
     options = _options(parser, words)
-    hint = did_you_mean(name, options) if name.startswith("--") else ""
+    # Two dashes are in all of them: they would make any two short words alike.
+    long = [option[2:] for option in options if option.startswith("--")]
+    hint = did_you_mean(name[2:], long, "--{}") if name.startswith("--") else ""
     if not hint and verb in _WITH_COMMAND and "--" not in words:
         hint = f"an option of the command stands after it, or after `--`: {said} [options] -- CMD ..."
     return DiagError(f"{said} has no option {name}", hint=hint or f"{said} --help lists them", exit_code=2)

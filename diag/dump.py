@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from diag.capture import segments
+from diag.capture import segments, whole
 from diag.engine import Engine
 from diag.model import found
 from diag.outputs.network_view import network_json
@@ -194,9 +194,12 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
                 ("stacks.txt", dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace")),
             ):
                 files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))
-            for segment in segments(run_dir):
+            written = segments(run_dir)
+            for segment in written:
                 with contextlib.suppress(FileNotFoundError):  # the journal dropped it meanwhile, to keep its size
-                    file = stack.enter_context(open(segment, "rb"))
+                    file: IO[bytes] = stack.enter_context(open(segment, "rb"))
+                    if segment == written[-1]:
+                        file = _closed(file)
                     files.append((segment.name, file, *_digest(file)))
             manifest = {
                 "schema": _BUNDLE_SCHEMA, "run_id": document["run_id"], "diag_version": document["diag_version"],
@@ -219,14 +222,22 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
 
 
 def _digest(file: IO[bytes]) -> tuple[int, str]:
-    """Size and sha256 of what is there now: the newest segment grows on, and what is added later stays out."""
-    left = size = os.fstat(file.fileno()).st_size
+    """Size and sha256 of what is there now."""
+    left = size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     digest = hashlib.sha256()
     while left and (chunk := file.read(min(left, 1 << 20))):
         digest.update(chunk)
         left -= len(chunk)
     file.seek(0)
     return size - left, digest.hexdigest()
+
+
+def _closed(file: IO[bytes]) -> IO[bytes]:
+    """The newest segment, which grows on, as a whole gzip file: `zcat` reads it without a word."""
+    kept, end = whole(file, file.seek(0, os.SEEK_END))
+    file.seek(0)
+    return io.BytesIO(file.read(kept) + end)
 
 
 def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from diag.colour import wanted
 from diag.errors import DiagError
+from diag.ticker import Ticker
+
+if TYPE_CHECKING:
+    from diag.preflight import Line
 
 __all__ = ["add", "run"]
 
@@ -30,8 +35,14 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _doing(lines: Sequence[Line], wait: float, seconds: float) -> str:
+    """For who waits: imports take seconds, the other nodes up to `wait`."""
+    told = f"diag: {len(lines)} checks done in {seconds:.0f} s"
+    return f"{told}; nodes of a job have {wait:g} s to meet" if wait else told
+
+
 def run(args: argparse.Namespace) -> int:
-    from diag.preflight import CHECKS, Line, document, summary, text
+    from diag.preflight import CHECKS, document, sorted_lines, summary, text
     from diag.preflight.manifest import check_manifests
     from diag.preflight.network import check_network
     from diag.preflight.software import check_software
@@ -39,20 +50,23 @@ def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and words:
         raise DiagError("--manifest and a command do not go together", hint="the command stands in the manifest", exit_code=2)
-    colour = os.isatty(1) and "NO_COLOR" not in os.environ
-    lines = []
+    lines: list[Line] = []
     if args.manifest:
         checks: Iterator[Line] = check_manifests(args.manifest)
     else:
         here = (line for check in CHECKS for line in check(words))
         # Imports take seconds, more on one node than on another: the nodes meet before them.
         checks = itertools.chain(here, check_network(words, args.wait), check_software(words, loads=not args.no_load))
-    for line in checks:
-        lines.append(line)
-        if not args.json:  # at once: node 0 may wait for the others between two lines
-            print(text([line], colour=colour), flush=True)
+    try:
+        with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
+            for line in checks:
+                lines.append(line)
+    except KeyboardInterrupt:  # while node 0 waits for the others: what was seen until then is told
+        if not args.json and lines:
+            print(text(sorted_lines(lines), colour=wanted(1)), flush=True)
+        raise
     if args.json:
         print(json.dumps(document(lines), indent=1))
     else:
-        print("\n" + summary(lines))
+        print(text(sorted_lines(lines), colour=wanted(1)) + "\n\n" + summary(lines))
     return 10 if any(line.status == "problem" for line in lines) else 0

@@ -10,6 +10,7 @@ import os
 import sys
 
 from diag import tokens
+from diag.colour import wanted
 from diag.endpoint import endpoint
 from diag.errors import DiagError
 
@@ -73,12 +74,8 @@ def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:
         from diag.language import language_for
         from diag.outputs.text import dump_text
 
-        screen = dump_text(document, colour=_colour(), width=_columns(), lang=language_for(sys.stdout))
-    return clean_lines(screen, colour=_colour()), code  # whoever answered, it only paints
-
-
-def _colour() -> bool:
-    return os.isatty(1) and "NO_COLOR" not in os.environ
+        screen = dump_text(document, colour=wanted(1), width=_columns(), lang=language_for(sys.stdout))
+    return clean_lines(screen, colour=wanted(1)), code  # whoever answered, it only paints
 
 
 def _columns() -> int:
@@ -97,7 +94,7 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     from diag.ticker import Ticker
 
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
-    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(_colour())}&lang={language_for(sys.stdout)}"
+    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout)}"
     query += "&native=1" if args.native else ""
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     try:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 
+from diag.colour import wanted
 from diag.errors import DiagError
 
 __all__ = ["add", "run"]
@@ -37,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document(told), indent=1))
     else:
-        print(text(told, colour=os.isatty(1) and "NO_COLOR" not in os.environ, sources=args.sources))
+        print(text(told, colour=wanted(1), sources=args.sources))
     return 0 if told.fits else 10

@@ -1,15 +1,20 @@
-"""`diag explain ID`: the manual page of a finding, in English or Chinese."""
+"""`diag explain ID`: the manual page of a finding, or what it says of a class or cause, in English or Chinese."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from diag.errors import DiagError
+
+if TYPE_CHECKING:
+    from diag import manual
 
 __all__ = ["add", "pages", "rule_page", "run"]
 
@@ -18,7 +23,9 @@ _NAMES = 26  # columns of the list's first word
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", nargs="?", help="a finding id, such as hang; without one: list them")
+    parser.add_argument("id", nargs="*", help="a finding, such as hang; or a class or cause, as diag prints it: data_loading, "
+                        "hang/data_loading, 'hang (data_loading)'; or a rule; without one: list the findings")
+    parser.add_argument("--json", action="store_true", help="print it as JSON (diag.explain/1)")
     parser.add_argument("--lang", choices=("en", "zh"), help="language of the page (default: the setting lang, else the locale)")
 
 
@@ -45,17 +52,85 @@ def run(args: argparse.Namespace) -> int:
 
     lang = _language(args.lang)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
-    if args.id is None:
+    asked = " ".join(args.id)
+    if not args.id:
+        if args.json:
+            print(_json("", [_page(finding, manual.sections(finding, lang)) for finding in manual.ids()]))
+            return 0
         for finding in manual.ids():
             print(_entry(finding, lang, width if os.isatty(1) else 0))
         return 0
-    page = manual.sections(args.id, lang) or rule_page(args.id, lang)
-    if not page:
-        raise DiagError(f"there is no finding and no rule {args.id!r}", hint=_near(args.id), exit_code=2)
-    print(args.id + os.linesep + "=" * len(args.id))
-    for heading, text in page.items():
-        print(os.linesep.join(["", *_section(heading, text, lang, max(40, width))]))
+    finding, word = _taken_apart(asked)
+    page = {} if word else manual.sections(finding, lang) or rule_page(asked, lang)
+    name = finding if page and finding in manual.ids() else asked
+    items = {} if page else _of_cause(finding, word, lang)
+    if not page and not items:
+        raise DiagError(f"there is no finding, class, cause or rule {asked!r}", hint=_near(asked), exit_code=2)
+    if args.json:
+        print(_json(asked, [_page(name, page)] if page else [_page(each, {}, found) for each, found in items.items()]))
+    elif page:
+        print(name + os.linesep + "=" * len(name))
+        for heading, text in page.items():
+            print(os.linesep.join(["", *_section(heading, text, lang, max(40, width))]))
+    else:
+        _print_items(word or asked.lower(), items, lang, max(40, width))
     return 0
+
+
+def _taken_apart(asked: str) -> tuple[str, str]:
+    """The finding and its class or cause, as diag prints them; without a finding both are the word itself, in small letters.
+
+    >>> _taken_apart("HANG"), _taken_apart("hang (data_loading)"), _taken_apart("hang/data_loading")
+    (('hang', ''), ('hang', 'data_loading'), ('hang', 'data_loading'))
+    """
+    first, *rest = [word for word in re.split(r"[\s/():,]+", asked.lower()) if word] or [""]
+    return first, rest[-1] if rest else ""
+
+
+def _of_cause(finding: str, word: str, lang: str) -> dict[str, list[manual.Advice]]:
+    """Finding -> the paragraphs of it that are of this class or cause."""
+    from diag import manual
+
+    found = {
+        each: [item for item in manual.advice(each, lang) if item.is_of(word or finding)]
+        for each in manual.ids()
+        if not word or each == finding
+    }
+    return {each: items for each, items in found.items() if items}
+
+
+def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, width: int) -> None:
+    """Each paragraph with the finding that has it; of several findings the one on the screen says which is meant."""
+    from diag import manual
+
+    blocks = []
+    for finding, items in found.items():
+        lines = [f"{finding} ({word})", *_indented(manual.meaning(finding, lang), width)]
+        for item in items:
+            lines += ["", *_indented(f"- {item.text}", width)]
+        blocks.append(os.linesep.join(lines))
+    print((os.linesep * 2).join(blocks))
+    pages = " | ".join(f"diag explain {finding}" for finding in found)
+    print(f"{os.linesep}{'整页' if lang == 'zh' else 'the whole page'}: {pages}")
+
+
+def _indented(text: str, width: int) -> Iterator[str]:
+    from diag.outputs.wide import wrap
+
+    if text.startswith("- "):
+        return iter(wrap(text[2:], width, "  - ", "    "))
+    return iter(wrap(text, width, "  "))
+
+
+def _page(name: str, sections: dict[str, str], items: list[manual.Advice] | None = None) -> dict[str, object]:
+    told = [{"causes": list(item.causes), "classes": list(item.classes), "text": item.text} for item in items or ()]
+    return {"id": name, "sections": sections, "advice": told}
+
+
+def _json(asked: str, found: list[dict[str, object]]) -> str:
+    import json
+
+    return json.dumps({"schema": "diag.explain/1", "asked": asked, "pages": found}, indent=1, ensure_ascii=True)
 
 
 def _language(told: str | None) -> str:
@@ -84,24 +159,18 @@ def _entry(finding: str, lang: str, width: int) -> str:
 
 
 def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:
-    from diag.outputs.wide import wrap
-
     yield heading + ("：" if lang == "zh" else ":")
     for line in text.splitlines():
-        if line.startswith("- "):
-            yield from wrap(line[2:], width, "  - ", "    ")
-        elif line:
-            yield from wrap(line, width, "  ")
-        else:
-            yield ""
+        yield from _indented(line, width) if line else ("",)
 
 
 def _near(wrong: str) -> str:
     from diag import manual
-
-    having = [finding for finding in manual.ids() if wrong in manual.causes(finding, "en")]
-    if having:
-        return f"it is a cause of {', '.join(having[:4])}: diag explain {having[0]}"
     from diag.suggest import did_you_mean
 
-    return did_you_mean(wrong, manual.ids()) or "diag explain lists them"
+    finding, word = _taken_apart(wrong)
+    if word and finding in manual.ids():
+        of_it = [name for item in manual.advice(finding, "en") for name in (*item.classes, *item.causes)]
+        return did_you_mean(word, of_it, f"diag explain {finding}/{{}}") or f"diag explain {finding} has its causes"
+    names = [name for each in manual.ids() for item in manual.advice(each, "en") for name in (*item.classes, *item.causes)]
+    return did_you_mean(finding, (*manual.ids(), *names)) or "diag explain lists them"

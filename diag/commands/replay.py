@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag.colour import wanted
 from diag.errors import DiagError
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(change.to_json()))
     else:
         width = max(60, shutil.get_terminal_size().columns)
-        colour = os.isatty(1) and "NO_COLOR" not in os.environ
-        print(report_text(document, colour=colour, width=width, lang=language_for(sys.stdout)))
+        print(report_text(document, colour=wanted(1), width=width, lang=language_for(sys.stdout)))
         classes = stack_classes(engine)
         if classes and any(finding["id"] == "hang" for finding in document["findings"]):
             print()

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from diag.colour import wanted
 from diag.errors import DiagError
 
 __all__ = ["add", "run"]
@@ -81,7 +82,7 @@ def _task(args: argparse.Namespace, words: list[str]) -> dict[str, object]:
     flags = {**{name: getattr(args, name) for name in names}, "expected_net": args.expect_net}
     return {
         "words": words, "quiet": args.quiet, "terminal": os.isatty(1), "width": columns(),
-        "colour": os.isatty(2) and "NO_COLOR" not in os.environ, "encoding": getattr(sys.stderr, "encoding", None),
+        "colour": wanted(2), "encoding": getattr(sys.stderr, "encoding", None),
         "flags": {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()},
     }
 

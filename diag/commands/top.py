@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diag import tokens
+from diag.colour import wanted
 from diag.errors import DiagError
 
 if TYPE_CHECKING:
@@ -89,11 +90,9 @@ def _print(state: State, lang: str) -> None:
     from diag.top.once import picture
     from diag.top.spark import BLOCKS, PLAIN
 
-    tty = sys.stdout is not None and sys.stdout.isatty()
-    colour = tty and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
     marks = BLOCKS if can_show(BLOCKS, sys.stdout) else PLAIN
     width = max(60, shutil.get_terminal_size().columns)
-    print(picture(state, "LIVE", width=width, colour=colour, lang=lang, marks=marks))
+    print(picture(state, "LIVE", width=width, colour=wanted(1), lang=lang, marks=marks))
 
 
 def _source(args: argparse.Namespace) -> Source:

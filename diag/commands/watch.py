@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diag.colour import wanted
 from diag.errors import DiagError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"diag: {problem}", file=sys.stderr)
     except DiagError as error:
         print(f"diag: {error}; watching without a journal", file=sys.stderr)
-    colour = os.isatty(2) and "NO_COLOR" not in os.environ
+    colour = wanted(2)
     lang = language_for(sys.stderr, settings.lang)
 
     def say(text: str) -> None:
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=1))
     else:
-        print(report_text(document, colour=os.isatty(1) and "NO_COLOR" not in os.environ, width=columns(1),
+        print(report_text(document, colour=wanted(1), width=columns(1),
                           lang=language_for(sys.stdout, settings.lang)))
     return 10 if found(document) and not args.exit_zero else 0
 

@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from diag.estimate.errors import EstimateError
-from diag.estimate.shell_script import training_command
+from diag.estimate.shell_script import training_command, unseen
 from diag.launchers.hostfile import Hostfile, read_hostfile
 from diag.launchers.rendezvous import split_environment
 
-__all__ = ["Launch", "take_apart"]
+__all__ = ["ELSEWHERE", "Launch", "take_apart"]
 
 
 @dataclass(slots=True)
@@ -28,7 +28,9 @@ class Launch:
     `words` are the program's arguments. `processes` and `nodes` are None where nothing tells them. `distributed` holds what an
     accelerate config file or its flags say of DeepSpeed and FSDP. `options` are the launcher's own, `by_word` torchrun's
     "gpu", "auto" or "cpu" in place of a number, `total` accelerate's number of processes of all machines, `tasks` those that
-    srun starts on each node, `hosts` a hostfile of DeepSpeed.
+    srun starts on each node, `hosts` a hostfile of DeepSpeed. `command` is the line that starts the training, launcher and all,
+    as it stands in CMD or in a script; `unseen` a line of that script which may set more variables; `opaque` says why its numbers
+    may be others than they seem.
     """
 
     environment: dict[str, str]
@@ -48,7 +50,13 @@ class Launch:
     tasks: int | None = None
     by_srun: bool = False
     hosts: Hostfile | None = None
+    command: list[str] = field(default_factory=list)
+    unseen: str = ""
+    opaque: str = ""
 
+
+# These start CMD somewhere else, with an environment and devices that are not those here.
+ELSEWHERE = frozenset({"docker", "podman", "kubectl", "ssh", "singularity", "apptainer", "sbatch", "nerdctl", "enroot", "dlc"})
 
 # Programs that only run another: how many words of their own follow as values of these options.
 _PREFIXES: dict[str, frozenset[str]] = {
@@ -74,10 +82,12 @@ _BARE_TORCHRUN = frozenset(
 _DEEP = 8  # wrappers within wrappers
 
 
-def take_apart(command: Sequence[str], environment: Mapping[str, str], folder: Path = Path()) -> Launch:
-    """Raises EstimateError where no training program is found in it."""
+def take_apart(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path = Path(), *, certain: bool = False
+) -> Launch:
+    """Raises EstimateError where no training program is found in it. `certain`: see training_command."""
     launch = Launch(dict(environment))
-    words = list(command)
+    words, shell = list(command), False
     for _ in range(_DEEP):
         words, launch.environment = split_environment(words, launch.environment)
         while words and re.match(r"[A-Za-z_]\w*=", words[0]):
@@ -85,7 +95,10 @@ def take_apart(command: Sequence[str], environment: Mapping[str, str], folder: P
             launch.environment[name] = value
         if not words:
             raise EstimateError("there is no command to estimate", hint="diag estimate -- megatron rlhf --model ... ")
-        further = _unwrap(words, launch, folder)
+        if not launch.command or shell:
+            launch.command = list(words)
+        shell = _is_shell(words[0])
+        further = _unwrap(words, launch, folder, certain=certain)
         if further is None:
             _from_rank(launch)
             return launch
@@ -99,16 +112,23 @@ def _from_rank(launch: Launch) -> None:
     if launch.processes is None and env.get("RANK") and env.get("LOCAL_WORLD_SIZE"):
         launch.processes = _number(env["LOCAL_WORLD_SIZE"], "LOCAL_WORLD_SIZE")
         world = _number(env.get("WORLD_SIZE", ""), "WORLD_SIZE")
-        launch.nodes = max(1, world // launch.processes) if world and launch.processes else launch.nodes
+        if world and launch.processes:
+            launch.nodes, launch.nodes_from = max(1, world // launch.processes), "WORLD_SIZE and LOCAL_WORLD_SIZE"
 
 
-def _unwrap(words: list[str], launch: Launch, folder: Path) -> list[str] | None:
+def _is_shell(word: str) -> bool:
+    return word.rpartition("/")[2] in ("bash", "sh", "zsh", "dash") or word.endswith(".sh")
+
+
+def _unwrap(words: list[str], launch: Launch, folder: Path, *, certain: bool) -> list[str] | None:
     """What the first word runs; None when that is the training program itself, which is then in `launch`."""
     name = words[0].rpartition("/")[2]
-    if name in ("bash", "sh", "zsh", "dash"):
-        return _shell(words, launch, folder)
-    if name.endswith(".sh"):
-        return _shell(["bash", *words], launch, folder)
+    if _is_shell(name):
+        return _shell(["bash", *words] if name.endswith(".sh") else words, launch, folder, certain=certain)
+    if name in ELSEWHERE:
+        raise EstimateError(
+            f"`{name}` starts it elsewhere, with another environment and other devices", hint="pass the training command itself"
+        )
     if name == "srun":
         return _srun(words, launch)
     if name == "diag":
@@ -124,6 +144,8 @@ def _unwrap(words: list[str], launch: Launch, folder: Path) -> list[str] | None:
         return _deepspeed(words[1:], launch, folder)
     if name.startswith("python"):
         return _python(words[1:], launch)
+    if not launch.launcher and not name.endswith(".py") and name not in ("megatron", "swift"):
+        launch.opaque = f"`{name}` may start ranks by itself"
     _program(name, words[0], words[1:], launch)
     return None
 
@@ -309,7 +331,9 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
     valued = {"-N", "-n", "-p", "-A", "-t", "-c", "-G", "-w", "-x", "-J", "-o", "-e", "-D", "-q"}
     while index < len(words) and words[index].startswith("-"):
         name, equals, value = words[index].partition("=")
-        if equals:
+        if name[:2] in valued and len(name) > 2:  # -N2
+            options[name[:2]] = words[index][2:]
+        elif equals:
             options[name] = value
         elif name in valued or (name.startswith("--") and index + 1 < len(words) and words[index + 1].isdecimal()):
             options[name] = words[index + 1] if index + 1 < len(words) else ""
@@ -328,6 +352,8 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
     if tasks is None and in_all is None:
         tasks = _number(launch.environment.get("SLURM_NTASKS_PER_NODE", ""), "SLURM_NTASKS_PER_NODE")
     launch.tasks, launch.by_srun = tasks, True
+    if launch.nodes is None and in_all is not None and in_all > 1:
+        launch.opaque = f"Slurm chooses the nodes for srun's {in_all} tasks"
     if tasks and tasks > 1:
         launch.processes, launch.processes_from = tasks, "srun's tasks a node"
     launch.launcher = launch.launcher or "srun"
@@ -362,12 +388,13 @@ def _python(words: list[str], launch: Launch) -> list[str] | None:
     return None
 
 
-def _shell(words: list[str], launch: Launch, folder: Path) -> list[str]:
+def _shell(words: list[str], launch: Launch, folder: Path, *, certain: bool) -> list[str]:
     index = 1
     while index < len(words) and words[index].startswith("-"):
         if words[index].endswith("c") and not words[index].startswith("--"):
             text = words[index + 1] if index + 1 < len(words) else ""
-            return _from_script(text, words[index + 2 :], launch, "the words after -c")
+            # The first word after the text is $0
+            return _from_script(text, words[index + 3 :], launch, "the words after -c", certain=certain)
         index += 1
     if index >= len(words):
         raise EstimateError("the shell is given no script", hint="pass the training command itself")
@@ -378,11 +405,14 @@ def _shell(words: list[str], launch: Launch, folder: Path) -> list[str]:
     except (OSError, ValueError) as error:  # a null byte, which no file's name has, is a ValueError
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise EstimateError(f"cannot read {path}: {why}", hint="pass the training command itself") from error
-    return _from_script(text, words[index + 1 :], launch, str(words[index]))
+    return _from_script(text, words[index + 1 :], launch, str(words[index]), certain=certain)
 
 
-def _from_script(text: str, arguments: list[str], launch: Launch, where: str) -> list[str]:
-    found, variables = training_command(text, arguments, launch.environment)
+def _from_script(
+    text: str, arguments: list[str], launch: Launch, where: str, *, certain: bool
+) -> list[str]:
+    found, variables = training_command(text, arguments, launch.environment, certain=certain)
+    launch.unseen = launch.unseen or unseen(text)
     if found is None:
         raise EstimateError(
             f"no training command was found in {where}", hint="pass the command itself: diag estimate -- megatron ..."

@@ -7,18 +7,46 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-__all__ = ["training_command"]
+__all__ = ["is_computed", "training_command", "unseen"]
 
 _STARTS = ("megatron", "swift", "torchrun", "accelerate", "deepspeed", "srun", "python", "python3")
 _ASSIGNMENT = re.compile(r"(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:declare\s+-a\s+)?([A-Za-z_]\w*)\+?=\(")
+# What opens and closes a part of a script that may not be run, or more than once.
+_OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), frozenset({"fi", "done", "esac"})
+_READS = re.compile(r"(?:source|\.)\s+(\S+)|(eval|read|readarray|mapfile)\b")
+# Files that scripts of training read everywhere, and that set paths alone.
+_PATHS_ONLY = re.compile(
+    r"activate$|conda\.sh$|set_env\.sh$|setvars\.sh$|\.bashrc$|\.profile$|/profile$|modules?\.sh$|/init/\w+$"
+)
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))")
 
 
+def is_computed(value: str) -> bool:
+    """Whether only a shell knows it: `$(hostname)`, `${A%:*}`, a name that nothing here gives a value."""
+    return "$" in value or "`" in value
+
+
+def unseen(text: str) -> str:
+    """The first line that may set variables which the text does not show: another file, eval, read.
+
+    >>> unseen("source venv/bin/activate\\n. ./cluster.env"), unseen("A=1")
+    ('. ./cluster.env', '')
+    """
+    for line in _lines(text):
+        found = _READS.match(line)
+        if found and not (found[1] and _PATHS_ONLY.search(found[1].strip("\"'"))):
+            return line[:80]
+    return ""
+
+
 def training_command(
-    text: str, arguments: Sequence[str], environment: Mapping[str, str]
+    text: str, arguments: Sequence[str], environment: Mapping[str, str], *, certain: bool = False
 ) -> tuple[list[str] | None, dict[str, str]]:
     """The last command in the text that looks like training, and the variables set before it; None where there is none.
+
+    With `certain` a variable stays `$NAME` that has no value here, is given another one under a condition, or may get one from
+    a file that is not seen; without it the last value is taken, or none.
 
     >>> training_command("export NPROC_PER_NODE=8\\nTP=2\\nmegatron sft \\\\\\n  --tensor_model_parallel_size $TP", [], {})
     (['megatron', 'sft', '--tensor_model_parallel_size', '2'], {'NPROC_PER_NODE': '8', 'TP': '2'})
@@ -26,27 +54,39 @@ def training_command(
     variables: dict[str, str] = {}
     best: list[str] | None = None
     known = dict(environment)
+    open_names = ("all" if unseen(text) else "without default") if certain else ""
+    depth = 0
+
+    def keep(name: str, value: str) -> None:
+        if certain and depth > 0 and known.get(name) != value:
+            value = f"${name}"
+        variables[name] = known[name] = value
+
     for number, argument in enumerate(arguments, 1):
         known[str(number)] = argument
     known["@"] = known["*"] = shlex.join(arguments)
     known["#"] = str(len(arguments))
     for line in _lines(text):
+        first_word = line.split(maxsplit=1)[0].rstrip("{(;")
+        depth += (first_word in _OPENS) - (first_word in _CLOSES)
         array = _ARRAY.match(line)
         if array:
-            inner = _filled(line[array.end() :].rpartition(")")[0].replace("\n", " "), known)
+            inner = _filled(line[array.end() :].rpartition(")")[0].replace("\n", " "), known, open_names)
             known[array[1]] = (known.get(array[1], "") + " " if "+=" in array[0] else "") + inner
             continue
-        words = _words(line, known)
+        words = _words(line, known, open_names)
+        while words and words[0] in ("then", "do", "else", "{"):
+            words = words[1:]
         if not words:
             continue
         while words and (assignment := _ASSIGNMENT.fullmatch(words[0])) and "(" not in words[0][:2]:
-            variables[assignment[1]] = known[assignment[1]] = assignment[2]
+            keep(assignment[1], assignment[2])
             words = words[1:]
         if words[:1] == ["export"]:
             for word in words[1:]:
                 name, equals, value = word.partition("=")
                 if equals:
-                    variables[name] = known[name] = value
+                    keep(name, value)
             continue
         names = [word.rpartition("/")[2] for word in words]
         if any(name in _STARTS for name in names[:8]) and _trains(words):
@@ -79,9 +119,13 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _filled(text: str, known: Mapping[str, str]) -> str:
+def _filled(text: str, known: Mapping[str, str], open_names: str = "") -> str:
+    """`open_names`: which names without a value stay as they are written ("": none)."""
+
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3] or match[4]
+        if name not in known and (open_names == "all" or (open_names and match[2] is None and name not in ("@", "*"))):
+            return match[0]
         return known.get(name) or (match[2] or "")
 
     for _ in range(4):  # a variable may hold another
@@ -92,10 +136,9 @@ def _filled(text: str, known: Mapping[str, str]) -> str:
     return text
 
 
-def _words(line: str, known: Mapping[str, str]) -> list[str]:
+def _words(line: str, known: Mapping[str, str], open_names: str = "") -> list[str]:
+    text = _filled(line.replace('"$@"', "$@").replace('"${', "${").replace('}"', "}"), known, open_names)
     try:
-        return shlex.split(
-            re.sub(r"\d?>+\s*\S+|2>&1", "", _filled(line.replace('"$@"', "$@").replace('"${', "${").replace('}"', "}"), known))
-        )
-    except ValueError:  # quotes that do not close on this line
-        return []
+        return shlex.split(re.sub(r"\d?>+\s*\S+|2>&1", "", text))
+    except ValueError:  # quotes that do not close on this line: `A="$(b | c)"` is cut at its pipe
+        return [text] if _ASSIGNMENT.fullmatch(text) and is_computed(text) else []

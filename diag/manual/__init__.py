@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["HEADINGS", "LANGUAGES", "causes", "ids", "meaning", "sections", "text"]
+__all__ = ["HEADINGS", "LANGUAGES", "Advice", "advice", "causes", "ids", "meaning", "sections", "text"]
 
 LANGUAGES = ("en", "zh")
 HEADINGS = {
@@ -21,7 +22,21 @@ HEADINGS = {
 }
 _FOLDER = Path(__file__).parent
 # "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins with other words is of no cause.
-_CAUSES = re.compile(r"- (`[A-Za-z0-9_]+`(?:, `[A-Za-z0-9_]+`)*)(?: \([a-z_]+(?:, [a-z_]+)*\))?[:：]")
+_CAUSES = re.compile(r"- (`[A-Za-z0-9_]+`(?:, `[A-Za-z0-9_]+`)*)(?: \(([a-z_]+(?:, [a-z_]+)*)\))?[:：]")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One item of a page's "What to do", which is of these causes (and, of a hang, of these classes); `text` is all of it."""
+
+    causes: tuple[str, ...]
+    classes: tuple[str, ...]
+    text: str
+
+    def is_of(self, word: str) -> bool:
+        """Whether `word`, in small letters, is one of its causes or classes; `xid_N` stands for any number."""
+        names = (*self.causes, *self.classes)
+        return any(word == name.lower() or (name.endswith("_N") and re.fullmatch(name[:-1] + r"\d{1,9}", word)) for name in names)
 
 
 def ids() -> list[str]:
@@ -53,8 +68,17 @@ def meaning(finding: str, lang: str) -> str:
 
 def causes(finding: str, lang: str) -> list[str]:
     """The causes that the page has advice for, as findings have them in `cause`; `xid_N` stands for any number."""
+    return [cause for item in advice(finding, lang) for cause in item.causes]
+
+
+def advice(finding: str, lang: str) -> list[Advice]:
+    """The items of a page that are of causes."""
     lines = sections(finding, lang).get(HEADINGS[lang][2], "").splitlines()
-    return [cause for line in lines if (match := _CAUSES.match(line)) for cause in re.findall(r"\w+", match[1])]
+    return [
+        Advice(tuple(re.findall(r"\w+", match[1])), tuple(re.findall(r"\w+", match[2] or "")), line.removeprefix("- "))
+        for line in lines
+        if (match := _CAUSES.match(line))
+    ]
 
 
 def _file(finding: str, lang: str) -> str:

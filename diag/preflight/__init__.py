@@ -9,7 +9,7 @@ from typing import Any
 from diag.preflight import ascend, eyes, gpus, launch, leftovers, limits, machine, storage
 from diag.preflight.line import Line
 
-__all__ = ["CHECKS", "Line", "document", "summary", "text"]
+__all__ = ["CHECKS", "Line", "document", "sorted_lines", "summary", "text"]
 
 CHECKS: tuple[Callable[[Sequence[str]], Iterable[Line]], ...] = (
     machine.check_shared_memory,
@@ -49,6 +49,18 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
         ],
         "checks": [{"what": line.what, "status": line.status, "said": line.said, "remedy": line.remedy} for line in lines],
     }
+
+
+_ORDER = ("problem", "not checked", "note", "ok")
+
+
+def sorted_lines(lines: Iterable[Line]) -> list[Line]:
+    """As they are printed: what has to be done first, what is well last; else in the order of the checks.
+
+    >>> [line.what for line in sorted_lines([Line("disk", "ok", ""), Line("GPUs", "note", ""), Line("launch", "problem", "")])]
+    ['launch', 'GPUs', 'disk']
+    """
+    return sorted(lines, key=lambda line: (_ORDER.index(line.status), line.level != "critical"))
 
 
 def text(lines: Sequence[Line], *, colour: bool) -> str:

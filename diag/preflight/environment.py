@@ -14,10 +14,9 @@ _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 def check_environment(plan: Plan) -> Iterator[Line]:
-    """Without CMD nothing is known of the number of nodes: what matters between nodes only is then judged as if there were."""
-    nodes = plan.nodes if plan.given or plan.nodes > 1 else None
+    """Where the number of nodes is not known, what matters between nodes only is judged as if there were several."""
     quiet = True
-    for advice in envlint.lint(plan.environment, nodes=nodes, nccl_version=plan.nccl_version, rdma=plan.rdma):
+    for advice in envlint.lint(plan.environment, nodes=plan.nodes, nccl_version=plan.nccl_version, rdma=plan.rdma):
         if advice.variable in _LOOPBACK and advice.id == "env-harmful":
             continue  # the interface checks say it, with what is there
         quiet = False
@@ -29,5 +28,8 @@ def check_environment(plan: Plan) -> Iterator[Line]:
             advice.id,
             advice.severity.value,
         )
-    if quiet:
-        yield Line("environment", "ok", "no variable of NCCL or torch.distributed that harms or does nothing")
+    said = "no variable of NCCL or torch.distributed that harms or does nothing"
+    if plan.environment_unseen:
+        yield Line("environment", "not checked", f"what CMD itself sets: {plan.environment_unseen}" + (f"; else {said}" * quiet))
+    elif quiet:
+        yield Line("environment", "ok", said)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from diag.launchers import redacted
 from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
-from diag.preflight.meeting_names import absent, mine, name_of
+from diag.preflight.meeting_names import absent, is_translated, mine, name_of, translated
 from diag.preflight.plan import Plan
 from diag.preflight.port_owner import owner_of
 from diag.preflight.reach import listen
@@ -141,11 +141,17 @@ def _wait_for_nodes(plan: Plan, place: socket.socket) -> Iterator[Line]:
                 "launch-mismatch",
                 "critical",
             )
-    names = ", ".join(
-        f"{met.host} ({met.seen_as}{'' if met.own == met.seen_as else f', itself {met.own}: address translation'})"
+    names = ", ".join(f"{met.host} ({met.seen_as})" for met in came)
+    behind = [
+        f"{met.host} comes from {met.seen_as}, and has the address {met.own} itself"
         for met in came
-    )
+        if is_translated(met, met.seen_as)
+    ]
+    if behind:
+        yield translated("; ".join(behind), "other nodes")
     missing = meeting.nodes - 1 - len(came)
+    if missing <= 0 and behind:
+        return
     if missing <= 0:
         yield Line(
             "other nodes",

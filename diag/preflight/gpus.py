@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from diag.estimate.shell_script import is_computed
 from diag.launchers import redacted
-from diag.launchers.rendezvous import split_environment
 from diag.model import Payload, Record
 from diag.observations import GpuHealth, GpuSample, Observation
+from diag.preflight.launch_facts import launch_facts
 from diag.preflight.line import Line
 from diag.sources.nvml import SOURCE, NvmlReader, NvmlUnavailable, parse
 from diag.sources.nvml_health import HEALTH_SECONDS
 from diag.sources.tree import read_raw
 
-__all__ = ["check_gpus", "gpu_lines", "memory_of_processes", "names_host_pids", "uuids_here"]
+__all__ = ["check_gpus", "count_lines", "gpu_lines", "memory_of_processes", "names_host_pids", "uuids_here"]
 
 _HEALTH_WAIT_SECONDS = 3.0  # 70 ms a GPU on an H200, eight of them one after the other
 _MOST_NAMED = 8  # processes of one GPU
@@ -31,9 +32,26 @@ def check_gpus(command: Sequence[str]) -> Iterator[Line]:
     if failed is not None:
         yield Line("GPUs", "not checked", failed.reason, failed.remedy)
         return
-    yield Line("GPUs", "ok", f"NVML shows {sum(isinstance(fact, GpuSample) for fact in facts)} GPUs")
-    environment = split_environment(command, os.environ)[1]
-    yield from gpu_lines(facts, environment.get("CUDA_VISIBLE_DEVICES"), holder_of)
+    yield from count_lines(facts)
+    environment = launch_facts(command, os.environ).environment
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    yield from gpu_lines(facts, None if is_computed(visible or "") else visible, holder_of)
+
+
+def count_lines(facts: Sequence[Observation]) -> Iterator[Line]:
+    """How many there are, and of which nothing was heard."""
+    samples = [fact for fact in facts if isinstance(fact, GpuSample)]
+    if not samples:
+        yield Line("GPUs", "not checked", "NVML shows no GPU", "docker --gpus all; Kubernetes: resources.limits nvidia.com/gpu")
+        return
+    told = {fact.index for fact in facts if isinstance(fact, GpuHealth)}
+    silent = [fact.index for fact in samples if fact.index not in told]
+    blind = [fact.index for fact in samples if fact.memory_used_bytes is None or not fact.memory_total_bytes]
+    for numbers, what in ((silent, "bad rows, NVLinks and ECC"), (blind, "memory in use")):
+        if numbers:
+            said = f"{what} of GPU {', '.join(map(str, numbers))}: NVML did not say"
+            yield Line("GPUs", "not checked", said, "nvidia-smi -q")
+    yield Line("GPUs", "ok", f"NVML shows {len(samples)} GPUs")
 
 
 @functools.lru_cache(maxsize=1)

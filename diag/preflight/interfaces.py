@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from diag.estimate.shell_script import is_computed
 from diag.preflight.line import Line
-from diag.preflight.nccl_interfaces import Choice, choose
+from diag.preflight.nccl_interfaces import Address, Choice, choose
 from diag.preflight.plan import Plan, route_to
 from diag.preflight.reach import resolve
 
-__all__ = ["check_gloo_interface", "check_nccl_interface"]
+__all__ = ["check_gloo_interface", "check_nccl_interface", "towards"]
 
 _RESOLVE_SECONDS = 3.0
 # Bridges and tunnels of containers and virtual machines: each host has its own, with nobody else's nodes behind it.
 _LOCAL_ONLY = ("docker", "br-", "virbr", "podman", "cni", "lxcbr", "lxdbr", "veth", "cali", "lxc")
+# The networks that a container gets where nobody says otherwise: docker's default-address-pools, podman's default.
+_POOLS = {"docker": ipaddress.ip_network("172.16.0.0/12"), "podman": ipaddress.ip_network("10.88.0.0/16")}
+_OF_HOST = "docker run --network=host (podman too), with MASTER_ADDR the address of node 0's host"
 _OVERLAYS = ("flannel", "cilium", "weave", "vxlan", "kube-")  # between hosts, but slow, and not for this
 
 
-def check_nccl_interface(plan: Plan) -> Iterator[Line]:
+def towards(plan: Plan) -> str:
+    """The interface over which this machine talks to MASTER_ADDR, or that has it; "" where that cannot be told."""
+    if plan.meeting.address is None or is_computed(plan.meeting.address):
+        return ""
+    for address in resolve(plan.meeting.address, plan.meeting.port, _RESOLVE_SECONDS)[0]:
+        source = route_to(address)
+        name = next((one.name for one in plan.interfaces for place in one.addresses if place.ip == source), "")
+        if name and not ipaddress.ip_address(source).is_loopback:
+            return name
+    return ""
+
+
+def check_nccl_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> Iterator[Line]:
     comm_id = plan.environment.get("NCCL_COMM_ID", "")
     host = comm_id.partition("]")[0][1:] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
     comm_id_ip = ""
@@ -43,14 +59,19 @@ def check_nccl_interface(plan: Plan) -> Iterator[Line]:
     said = f"NCCL will use {name} {address.ip}/{address.prefix} ({why})"
     if len(choice.interfaces) > 1:
         said += ", and for data without RDMA also " + _some(choice.names[1:])
-    if plan.nodes < 2:
+    if plan.nodes is None:
+        unknown = f"whether other nodes have to be behind it is not known: {plan.unsure}"
+        yield Line("NCCL interface", "not checked", f"{said}; {unknown}")
+    elif plan.nodes < 2:
         yield Line("NCCL interface", "ok", said)
     else:
-        yield from _between_nodes(plan, choice, said)
+        yield from _between_nodes(plan, choice, said, way(plan))
 
 
-def _between_nodes(plan: Plan, choice: Choice, said: str) -> Iterator[Line]:
+def _between_nodes(plan: Plan, choice: Choice, said: str, way: str) -> Iterator[Line]:
+    """`way`: the interface towards MASTER_ADDR, "" where it is not known."""
     name, address = choice.interfaces[0]
+    over = f"; the way to {plan.meeting.address} is over {way}"
     if ipaddress.ip_address(address.ip).is_loopback:
         yield Line(
             "NCCL interface",
@@ -72,6 +93,10 @@ def _between_nodes(plan: Plan, choice: Choice, said: str) -> Iterator[Line]:
             "nccl-no-interface",
         )
         return
+    bridged = _bridged(plan, address)
+    if bridged:
+        yield Line("NCCL interface", "problem", f"{said}: {bridged}", _OF_HOST, "nccl-no-interface", "critical")
+        return
     doubtful = [other for other in choice.names if other.startswith(_LOCAL_ONLY + _OVERLAYS)]
     if doubtful:
         good = [other for other in choice.names if other not in doubtful]
@@ -89,27 +114,34 @@ def _between_nodes(plan: Plan, choice: Choice, said: str) -> Iterator[Line]:
         yield Line(
             "NCCL interface",
             "note",
-            f"{said}: they are in different networks, and all nodes must choose the same{_way(plan, name)}",
+            f"{said}: they are in different networks, and all nodes must choose the same{over if way not in ('', name) else ''}",
             "where it does not connect: NCCL_SOCKET_IFNAME= the interface that the nodes share, the same for GLOO_SOCKET_IFNAME",
         )
         return
-    yield Line("NCCL interface", "ok", said)
+    if way in choice.names:
+        yield Line("NCCL interface", "ok", said)
+        return
+    yield Line(
+        "NCCL interface",
+        "not checked",
+        f"{said}; whether the other nodes are behind it is not known{over if way else ': the way to node 0 is not'}",
+        "all nodes must choose interfaces of one network: NCCL_SOCKET_IFNAME, where they do not",
+    )
+
+
+def _bridged(plan: Plan, address: Address) -> str:
+    """Why other hosts do not reach this address: the bridge network that docker and podman give a container by default."""
+    pool = _POOLS.get(plan.container)
+    if pool is None or address.prefix != 16 or address.version != 4 or ipaddress.ip_address(address.ip) not in pool:
+        return ""
+    return (
+        f"it is {plan.container}'s own bridge network, in which the container's address is known on this host alone; -p passes "
+        "on single ports, and NCCL and gloo choose others"
+    )
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _way(plan: Plan, chosen: str) -> str:
-    """Whether MASTER_ADDR is behind the interface that NCCL takes first."""
-    if plan.meeting.address is None:
-        return ""
-    for address in resolve(plan.meeting.address, plan.meeting.port, _RESOLVE_SECONDS)[0]:
-        source = route_to(address)
-        name = next((one.name for one in plan.interfaces for place in one.addresses if place.ip == source), "")
-        if name and name != chosen and not ipaddress.ip_address(source).is_loopback:
-            return f"; the way to {plan.meeting.address} is over {name}"
-    return ""
 
 
 def _shared(plan: Plan, choice: Choice) -> str:
@@ -125,7 +157,7 @@ def _described(plan: Plan) -> Iterator[str]:
         yield f"{one.name} {places}" + ("" if one.up and one.running else " (down)" if not one.up else " (no carrier)")
 
 
-def check_gloo_interface(plan: Plan) -> Iterator[Line]:
+def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> Iterator[Line]:
     """gloo carries torch's and Megatron's groups of CPU tensors: it takes GLOO_SOCKET_IFNAME, or what the host's name
     resolves to.
 
@@ -145,6 +177,9 @@ def check_gloo_interface(plan: Plan) -> Iterator[Line]:
                 "nccl-no-interface",
                 "critical",
             )
+        elif plan.nodes is None:
+            said = f"{plan.said_of('GLOO_SOCKET_IFNAME')}, which is here; whether other nodes have to be behind it is not known"
+            yield Line("gloo interface", "not checked", f"{said}: {plan.unsure}")
         elif plan.nodes > 1 and wanted.split(",")[0] == "lo":
             yield Line(
                 "gloo interface",
@@ -154,16 +189,22 @@ def check_gloo_interface(plan: Plan) -> Iterator[Line]:
                 "nccl-no-interface",
                 "critical",
             )
+        elif plan.nodes > 1:
+            first = wanted.split(",")[0]
+            yield _gloo_between(plan, plan.said_of("GLOO_SOCKET_IFNAME"), first, there[first].addresses[0], way(plan))
         else:
             yield Line("gloo interface", "ok", plan.said_of("GLOO_SOCKET_IFNAME"))
         return
-    if plan.nodes < 2:
+    if plan.nodes is None or plan.nodes < 2:
         return
     name = socket.gethostname()
     addresses, why = resolve(name, 0, _RESOLVE_SECONDS)
     first = next(iter(addresses), "")
     if first and not ipaddress.ip_address(first.partition("%")[0]).is_loopback:
-        yield Line("gloo interface", "ok", f"gloo will use {first}, the address of this host's name {name}")
+        said = f"gloo will use {first}, the address of this host's name {name}"
+        ip = first.partition("%")[0]
+        found = ((one.name, place) for one in plan.interfaces for place in one.addresses if place.ip == ip)
+        yield _gloo_between(plan, said, *next(found, ("", Address(ip, 128 if ":" in ip else 32))), way(plan))
         return
     what = f"{name} resolves to {first} here" if first else f"{name} does not resolve here ({why})"
     share = next((one.name for one in plan.interfaces if one.name != "lo" and one.running and one.addresses), "IFACE")
@@ -175,6 +216,16 @@ def check_gloo_interface(plan: Plan) -> Iterator[Line]:
         f"GLOO_SOCKET_IFNAME={share}, or correct the line of {name} in /etc/hosts",
         "hostname-resolution",
     )
+
+
+def _gloo_between(plan: Plan, said: str, name: str, address: Address, way: str) -> Line:
+    bridged = _bridged(plan, address)
+    if bridged:
+        return Line("gloo interface", "problem", f"{said}: {bridged}", _OF_HOST, "nccl-no-interface", "critical")
+    if name and name == way:
+        return Line("gloo interface", "ok", said)
+    over = f"; the way to {plan.meeting.address} is over {way}" if way else ": the way to node 0 is not"
+    return Line("gloo interface", "not checked", f"{said}; whether the other nodes are behind it is not known{over}")
 
 
 def _uses_gloo(plan: Plan) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from diag.preflight import ascend, gpus
-from diag.preflight.launch_devices import device_lines
+from diag.preflight.launch_devices import device_lines, ranks_here, seen_by_ranks
 from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.launch_layout import core_lines, layout_lines
 from diag.preflight.launch_nodes import environment_lines, node_lines
@@ -37,22 +37,25 @@ def launch_lines(facts: LaunchFacts) -> Iterable[Line]:
         )
         return lines
     lines += [*layout_lines(facts), *core_lines(facts)]
+    if facts.unsure and not any(line.status == "not checked" for line in lines):
+        said = f"{_ranks(facts)} on this node; how many nodes there are is not known: {facts.unsure}"
+        lines.append(Line(WHAT, "not checked", said, "the training command itself after --, with its numbers"))
     if not any(line.status in ("problem", "not checked") for line in lines):
         lines.insert(0, Line(WHAT, "ok", _summary(facts)))
     return lines
 
 
-def _summary(facts: LaunchFacts) -> str:
-    from diag.preflight.launch_devices import ranks_here, seen_by_ranks
+def _ranks(facts: LaunchFacts) -> str:
+    ranks = ranks_here(facts)
+    if ranks:
+        return f"{ranks} rank{'' if ranks == 1 else 's'}"
+    return "an unknown number of ranks" if facts.launch is not None and facts.launch.opaque else "a rank for each device"
 
+
+def _summary(facts: LaunchFacts) -> str:
     assert facts.launch is not None
-    ranks, seen = ranks_here(facts), seen_by_ranks(facts)
-    nodes = max(facts.launch.nodes or 1, facts.meeting.nodes)
-    told = (
-        f"{ranks} rank{'' if ranks == 1 else 's'} on each of {nodes} nodes"
-        if nodes > 1
-        else (f"{ranks} rank{'' if ranks == 1 else 's'}" if ranks else "a rank for each device")
-    )
+    seen = seen_by_ranks(facts)
+    told = _ranks(facts) + (f" on each of {facts.nodes} nodes" if facts.nodes is not None and facts.nodes > 1 else "")
     if facts.launch.processes_from:
         told += f" ({facts.launch.processes_from})"
     if seen.count:

@@ -21,7 +21,7 @@ def ranks_here(facts: LaunchFacts) -> int | None:
     launch = facts.launch
     if launch is None:
         return None
-    if launch.by_word == "cpu":
+    if launch.by_word == "cpu" or launch.opaque:
         return None
     if launch.by_word or (launch.processes is None and launch.launcher in ("deepspeed", "accelerate")):
         return seen_by_ranks(facts).count or None
@@ -70,7 +70,7 @@ def device_lines(facts: LaunchFacts) -> Iterator[Line]:
             _ID,
             "critical" if not seen.count else "warning",
         )
-    if facts.launch is None or trains_on_cpu(facts):
+    if facts.launch is None or facts.launch.opaque or trains_on_cpu(facts):
         return
     if facts.launch.launcher == "deepspeed":
         yield from _deepspeed(facts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.estimate.errors import EstimateError
-from diag.estimate.launch import Launch, take_apart
+from diag.estimate.launch import ELSEWHERE, Launch, take_apart
+from diag.estimate.shell_script import is_computed
 from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
 from diag.sources.cgroup_places import find
 from diag.sources.tree import PROC, read_raw
@@ -17,13 +18,17 @@ __all__ = ["LaunchFacts", "cores_here", "launch_facts", "launched"]
 
 # Programs whose ranks are started by torch's elastic agent.
 ELASTIC = ("torchrun", "accelerate")
+_UNREAD = "CMD could not be read (see launch)"
+# These go by what they are told themselves, however many of them srun starts.
+_BY_THEMSELVES = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "swift", "megatron")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
     """`launch` is None where CMD is no training command that diag can read; `unread` says why. `inherited` is the environment
     that doctor was started in, `environment` the one that CMD will have. `gpus` are the uuids of the GPUs here and `npus` the
-    number of NPUs, None where nobody could look. `host` is this machine's name."""
+    number of NPUs, None where nobody could look. `host` is this machine's name. `command` is CMD's line with the launcher, where
+    CMD is a script that has it. `meeting.nodes` is the number of nodes that all checks go by, and a guess where `unsure`."""
 
     launch: Launch | None
     unread: str
@@ -36,6 +41,39 @@ class LaunchFacts:
     host: str = ""
     given: bool = True
     folder: Path = field(default_factory=Path)
+    command: tuple[str, ...] = ()
+
+    @property
+    def _is_direct(self) -> bool:
+        """Whether CMD itself is a launcher's line, which is started here, though not all of it could be read."""
+        return bool(self.meeting.launcher) and not any(word.rpartition("/")[2] in ELSEWHERE for word in self.command)
+
+    @property
+    def unsure(self) -> str:
+        """Why the number of nodes is not known; "" where it is."""
+        meeting, launch = self.meeting, self.launch
+        wrong = next((bad for bad in meeting.bad if meeting.nodes_from and bad.startswith(f"{meeting.nodes_from} ")), "")
+        if wrong:
+            return f"`{wrong}` is computed when the job starts" if is_computed(wrong) else f"`{wrong}` is no number"
+        if not self.given:
+            return "" if meeting.nodes > 1 else "no command was given"
+        if launch is None:
+            return "" if self._is_direct else _UNREAD
+        if launch.opaque:
+            return launch.opaque
+        return f"`{launch.unseen}` in the script may set it" if launch.unseen and not meeting.nodes_from else ""
+
+    @property
+    def nodes(self) -> int | None:
+        """Of the job; None where that is not known."""
+        return None if self.unsure else self.meeting.nodes
+
+    @property
+    def environment_unseen(self) -> str:
+        """Why CMD may have other variables than `environment` holds; "" where it has these."""
+        if self.launch is None:
+            return "" if not self.given or self._is_direct else _UNREAD
+        return f"`{self.launch.unseen}` in the script may set more" if self.launch.unseen else ""
 
     @property
     def is_elastic(self) -> bool:
@@ -58,9 +96,17 @@ def launched(command: Sequence[str], environment: Mapping[str, str], folder: Pat
     if not command:
         return None, "no command was given"
     try:
-        return take_apart(command, environment, folder), ""
+        return take_apart(command, environment, folder, certain=True), ""
     except (EstimateError, ValueError, IndexError) as error:
         return None, str(error)
+
+
+def _meeting(words: Sequence[str], env: Mapping[str, str], launch: Launch | None) -> Rendezvous:
+    """Where the nodes meet, with the number of them: as the launcher is told, or what starts it (srun, a file of hosts)."""
+    found = rendezvous(words, env)
+    if launch is None or launch.nodes is None or found.launcher in _BY_THEMSELVES or launch.nodes <= found.nodes:
+        return found
+    return replace(found, nodes=launch.nodes, nodes_from=launch.nodes_from)
 
 
 def launch_facts(
@@ -70,23 +116,27 @@ def launch_facts(
     npus: int | None = None,
     folder: Path = Path(),
 ) -> LaunchFacts:
-    """Of `command` in `environment`; the devices are told, cores and host name are those of this machine."""
+    """Of `command` in `environment`; the devices are told, cores and host name are those of this machine.
+
+    The one place that the lines of a report have these from: none can speak of another number of nodes than the next.
+    """
     words, env = split_environment(command, environment)
     launch, unread = launched(command, environment, folder)
     if launch is not None:
-        env = launch.environment
+        words, env = launch.command, launch.environment
     return LaunchFacts(
         launch,
         unread,
-        rendezvous(words, env),
+        _meeting(words, env, launch),
         environment,
         env,
         gpus,
         npus,
         cores_here(),
         os.uname().nodename,
-        bool(words),
+        bool(command),
         folder,
+        tuple(words),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from diag.estimate.errors import EstimateError
 from diag.estimate.flags import parse_flags
 from diag.estimate.parallel import ParallelSizes, parallel_sizes
+from diag.estimate.shell_script import is_computed
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts
 from diag.preflight.line import Line
@@ -26,7 +27,7 @@ def world_size(facts: LaunchFacts) -> int | None:
         return launch.total
     if launch.hosts is not None and launch.hosts.slots and launch.processes_from == "slots of the hostfile":
         return sum(launch.hosts.slots.values())
-    return ranks * max(launch.nodes or 1, facts.meeting.nodes)
+    return None if facts.nodes is None else ranks * facts.nodes
 
 
 def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
@@ -56,6 +57,9 @@ def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
                     "critical",
                 )
     except EstimateError as error:
+        if is_computed(str(error)):
+            yield Line(_WHAT, "not checked", f"{error}: only the shell that starts it knows", "the flag with its value")
+            return
         yield Line(_WHAT, "problem", str(error), error.hint or "correct it", _ID, "critical")
 
 
@@ -150,7 +154,7 @@ def core_lines(facts: LaunchFacts) -> Iterator[Line]:
 def _world(facts: LaunchFacts, world: int) -> str:
     launch, ranks = facts.launch, ranks_here(facts)
     assert launch is not None
-    nodes = max(launch.nodes or 1, facts.meeting.nodes)
+    nodes = facts.meeting.nodes
     detail = f" ({ranks} on each of {nodes} nodes)" if nodes > 1 and ranks and ranks * nodes == world else ""
     if not launch.processes_from and launch.program in ("megatron", "swift"):
         detail = " (NPROC_PER_NODE is not set)" if nodes == 1 else f" (NPROC_PER_NODE is not set; {nodes} nodes)"
@@ -160,7 +164,7 @@ def _world(facts: LaunchFacts, world: int) -> str:
 def _more(facts: LaunchFacts, needed: int, world: int) -> str:
     launch = facts.launch
     assert launch is not None
-    nodes = max(launch.nodes or 1, facts.meeting.nodes)
+    nodes = facts.meeting.nodes
     ranks = -(-max(world, needed) // needed) * needed
     while ranks % nodes:
         ranks += needed

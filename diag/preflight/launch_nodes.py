@@ -16,10 +16,10 @@ _HERE = ("localhost", "127.0.0.1", "::1", "")
 
 
 def node_lines(facts: LaunchFacts) -> Iterator[Line]:
-    meeting, env, launch = facts.meeting, facts.environment, facts.launch
-    nodes = max(meeting.nodes, (launch.nodes or 1) if launch is not None else 1)
+    meeting, env = facts.meeting, facts.environment
+    nodes = meeting.nodes
     rank, rank_from = meeting.node_rank, meeting.rank_from
-    if rank is not None and rank >= nodes and rank_from and rank_from != "the default":
+    if not facts.unsure and rank is not None and rank >= nodes and rank_from and rank_from != "the default":
         told = f"{meeting.nodes_from}: {nodes}" if meeting.nodes_from else f"{nodes}, as nothing says otherwise"
         yield Line(
             _WHAT,
@@ -30,7 +30,7 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
             "critical",
         )
     yield from _least_and_most(facts)
-    if nodes > 1 and rank == 0 and rank_from == "the default":
+    if not facts.unsure and nodes > 1 and rank == 0 and rank_from == "the default":
         for name, who in (
             ("JOB_COMPLETION_INDEX", "this pod's number in its Job"),
             ("SLURM_NODEID", "this node's number in its Slurm job"),
@@ -45,7 +45,8 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
                     "critical",
                 )
                 break
-    yield from _slurm_nodes(facts, nodes)
+    if not facts.unsure:
+        yield from _slurm_nodes(facts, nodes)
     yield from _not_read(facts)
 
 
@@ -78,6 +79,17 @@ def _slurm_nodes(facts: LaunchFacts, nodes: int) -> Iterator[Line]:
             _ID,
             "critical",
         )
+    if launch.by_srun and starts_ranks and nodes == 1 and (launch.nodes or 1) > 1 and not facts.meeting.nodes_from:
+        yield Line(
+            _WHAT,
+            "problem",
+            f"srun starts CMD on {launch.nodes} nodes ({launch.nodes_from}), and {launch.launcher} is told of one: each node "
+            "would train for itself",
+            _nodes_flag(facts, launch.nodes or 1),
+            _ID,
+            "critical",
+        )
+        return
     word = env.get("SLURM_NNODES") or env.get("SLURM_JOB_NUM_NODES") or ""
     if not word.isdecimal():
         return
@@ -144,7 +156,7 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
     if facts.is_elastic:
         # A script that exports WORLD_SIZE for itself counts ranks with it; a platform counts nodes, and sets RANK too.
         counts_nodes = world > 1 and rank.isdecimal() and "LOCAL_RANK" not in env and world != launch.processes
-        one_node = (launch.nodes or 1) == 1 and facts.meeting.nodes == 1 and "PET_NNODES" not in env
+        one_node = facts.nodes == 1 and "PET_NNODES" not in env
         if one_node and counts_nodes and env.get("MASTER_ADDR", "") not in (*_HERE, facts.host):
             yield Line(
                 _WHAT,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from diag.launchers import helps, redacted
 from diag.preflight import gpus
 from diag.preflight.job_processes import JobGroup, Process, group, processes_here
 from diag.preflight.line import Line
 from diag.preflight.shm_files import Heap, heap_of, in_use
+from diag.sources.tree import PROC
 
 __all__ = ["check_leftovers", "check_shm_files", "process_lines", "shm_line"]
 
@@ -21,9 +23,16 @@ _MOST_LETTERS = 100
 _NOTABLE = 0.1  # of /dev/shm, or a GiB
 
 
-def check_leftovers(command: Sequence[str]) -> Iterator[Line]:
+def check_leftovers(command: Sequence[str], proc: Path = PROC) -> Iterator[Line]:
     held = gpus.memory_of_processes() if gpus.names_host_pids() else {}
-    yield from process_lines(group(processes_here(), os.getpid()), held)
+    try:
+        found = processes_here(proc)
+    except OSError:
+        found = {}
+    if os.getpid() not in found:
+        yield Line("left-over processes", "not checked", f"{proc} shows no processes", "mount /proc, of this process namespace")
+        return
+    yield from process_lines(group(found, os.getpid()), held)
 
 
 def process_lines(groups: Iterable[JobGroup], gpu_memory: Mapping[int, int]) -> Iterator[Line]:
@@ -90,7 +99,8 @@ def _trains(member: Process) -> bool:
 
 
 def _seen() -> str:
-    return "" if os.geteuid() == 0 else " of this user"
+    """Whose processes were looked at, where it is not all of the host's."""
+    return (" of this user" if os.geteuid() else "") + ("" if gpus.names_host_pids() else " in this container")
 
 
 def check_shm_files(

@@ -43,15 +43,16 @@ def needed_processes(launch: Launch | None, ranks: int) -> int:
 
 def check_processes(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
     facts = launch_facts(command, os.environ if environment is None else environment, gpus.uuids_here())
-    ranks = ranks_here(facts) or len(facts.gpus or "1")
+    known = ranks_here(facts)
+    ranks = known or len(facts.gpus or "1")
     need = needed_processes(facts.launch, ranks)
-    room, said = None, "no limit but the kernel's"
+    room, said = None, ""
     for free, name in _rooms():
         if room is None or free < room:
             room, said = free, name
     wants = f"{ranks} rank{'' if ranks == 1 else 's'} and their workers need about {need} processes and threads"
     if room is None:
-        yield Line("processes", "ok", said)
+        yield Line("processes", "not checked", f"no limit of processes could be read; {wants}", "mount /proc")
     elif room < need:
         yield Line(
             "processes",
@@ -60,6 +61,9 @@ def check_processes(command: Sequence[str], environment: Mapping[str, str] | Non
             "docker --pids-limit -1; Kubernetes: podPidsLimit of the kubelet; `ulimit -u unlimited`; systemd: TasksMax=infinity",
             "pids-limit",
         )
+    elif known is None:
+        said = f"room for {room} more processes and threads ({said}); how many ranks start here is not known"
+        yield Line("processes", "not checked", f"{said}, and {wants}")
     else:
         yield Line("processes", "ok", f"room for {room} more processes and threads ({said}); {wants}")
 
@@ -76,7 +80,7 @@ def _rooms(proc: Path = PROC) -> Iterator[tuple[int, str]]:
     words = (read_raw(f"{proc}/loadavg") or b"").split()
     tasks = words[3].partition(b"/")[2] if len(words) > 3 else b""
     now = int(tasks) if tasks.isdigit() else 0
-    for name in ("threads-max", "pid_max"):
+    for name in ("threads-max", "pid_max") if tasks.isdigit() else ():
         text = (read_raw(f"{proc}/sys/kernel/{name}") or b"").strip()
         if text.isdigit():
             yield int(text) - now, f"kernel.{name} {int(text)}, {now} in use"

@@ -43,14 +43,37 @@ def check_open_files(command: Sequence[str]) -> Iterator[Line]:
         yield Line("open files", "ok", said)
 
 
-def check_locked_memory(command: Sequence[str], rdma: Path = Path("/dev/infiniband")) -> Iterator[Line]:
+def _rdma(devices: Path, kernel: Path) -> tuple[bool | None, bool | None]:
+    """Whether there are devices to open, and whether the kernel has any; None where that may not be looked at."""
+    found: list[bool | None] = []
+    for folder in (devices, kernel):
+        try:
+            found.append(any(folder.iterdir()))
+        except FileNotFoundError:
+            found.append(False if folder.parent.is_dir() else None)
+        except OSError:
+            found.append(None)
+    return found[0], found[1]
+
+
+def check_locked_memory(
+    command: Sequence[str], rdma: Path = Path("/dev/infiniband"), kernel: Path = Path("/sys/class/infiniband")
+) -> Iterator[Line]:
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     said = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft / _MIB:.0f} MiB"
     rights = lock_rights("/proc/self")
-    if not rdma.is_dir() or not os.listdir(rdma):
-        yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
-    elif soft == resource.RLIM_INFINITY:
+    here, hidden = _rdma(rdma, kernel)
+    if soft == resource.RLIM_INFINITY:
         yield Line("locked memory", "ok", said)
+    elif here is None:
+        yield Line("locked memory", "not checked", f"limit {said}; {rdma} cannot be read, so whether it matters is not known")
+    elif not here and hidden is False:
+        yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
+    elif not here:
+        yield Line("locked memory", "not checked", f"limit {said}; it matters once the RDMA devices of this machine are in {rdma}"
+                   if hidden else f"limit {said}; whether this machine has RDMA devices cannot be seen")
+    elif rights.get("cap_eff") is None:
+        yield Line("locked memory", "not checked", f"limit {said}; whether CAP_IPC_LOCK lifts it cannot be read")
     elif ipc_lock(rights["cap_eff"], rights["uid_map"]):
         yield Line("locked memory", "ok", f"limit {said}, but CAP_IPC_LOCK lifts it")
     else:
@@ -71,4 +94,7 @@ def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
     if group is not None and group.limit_bytes is not None:
         free = group.limit_bytes - group.usage_bytes + group.cache_bytes
         said += f"; cgroup {group.path} allows {group.limit_bytes / _GIB:.1f} GiB, about {free / _GIB:.1f} GiB free"
+    if group is None:
+        yield Line("host memory", "not checked", f"{said}; what its cgroup allows this container could not be read")
+        return
     yield Line("host memory", "ok", said)

@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
+from diag.estimate.shell_script import is_computed
 from diag.preflight.first_node import bind, check_first_node
 from diag.preflight.line import Line
 from diag.preflight.other_node import check_other_node
@@ -17,12 +18,16 @@ __all__ = ["check_rendezvous"]
 
 _RESOLVE_SECONDS = 5.0
 _WHAT = "rendezvous"
+_NAMED = "diag doctor -- the training command itself, with its numbers and names; or set the variable here first"
 
 
 def check_rendezvous(plan: Plan) -> Iterator[Line]:
     meeting = plan.meeting
     for value in meeting.bad:
-        yield Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
+        if is_computed(value):
+            yield Line(_WHAT, "not checked", f"`{value}`: only the shell that starts it knows, or it has no value here", _NAMED)
+        else:
+            yield Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
     if meeting.port > 65535:
         yield Line(
             _WHAT,
@@ -32,9 +37,19 @@ def check_rendezvous(plan: Plan) -> Iterator[Line]:
             "rendezvous-failure",
         )
         return
+    if plan.nodes is None:
+        if plan.given:
+            yield Line(_WHAT, "not checked", f"how many nodes meet is not known: {plan.unsure}", _NAMED)
+        return
     if meeting.nodes < 2:
         if plan.given:
             yield from _one_node(plan)
+        return
+    if any(is_computed(value) for value in meeting.bad):
+        return
+    if meeting.address is not None and is_computed(meeting.address):
+        said = f"{meeting.nodes} nodes meet at `{meeting.address}` ({meeting.address_from}): only the shell that starts it knows"
+        yield Line(_WHAT, "not checked", f"{said}, or it has no value here", _NAMED)
         return
     if meeting.address is None:
         yield _no_address(plan)

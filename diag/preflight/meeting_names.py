@@ -10,7 +10,7 @@ from diag.preflight.line import Line
 from diag.preflight.plan import Plan, is_own
 from diag.preflight.reach import Met, own_name, resolve
 
-__all__ = ["absent", "mine", "name_of"]
+__all__ = ["absent", "is_translated", "mine", "name_of", "translated"]
 
 _RESOLVE_SECONDS = 5.0
 _MOST_NAMED = 8
@@ -45,13 +45,33 @@ def name_of(plan: Plan, met: Met) -> Line | None:
     )
 
 
+def is_translated(met: Met, seen_as: str) -> bool:
+    """Whether something between the two nodes gives it another address. A node that did not say its own is not judged."""
+    return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
+
+
+def translated(said: str, what: str) -> Line:
+    """Of a node that another sees under an address which it has not itself."""
+    return Line(
+        what,
+        "problem",
+        f"{said}: address translation (docker's -p, NAT) passes on this port alone, and NCCL and gloo connect to ports that they "
+        "choose themselves, at the address that each node has itself",
+        "docker run --network=host on every node, with MASTER_ADDR the host's address; in a cloud, the addresses of one private "
+        "network",
+        "rendezvous-failure",
+        "critical",
+    )
+
+
 def absent(plan: Plan, came: Sequence[Met]) -> str:
     """": node 2 (gpu3)": which nodes did not come, with their names where the engine tells them; "" where a rank is not known."""
     ranks = {met.node_rank for met in came}
-    missing = [rank for rank in range(1, plan.nodes) if rank not in ranks]
-    if plan.meeting.node_rank is None or len(missing) != plan.nodes - 1 - len(came):
+    nodes = plan.meeting.nodes
+    missing = [rank for rank in range(1, nodes) if rank not in ranks]
+    if plan.meeting.node_rank is None or len(missing) != nodes - 1 - len(came):
         return ""
     hosts = nodes_of(plan.command, plan.environment).hosts
-    named = [f"node {rank} ({hosts[rank]})" if len(hosts) == plan.nodes else f"node {rank}" for rank in missing[:_MOST_NAMED]]
+    named = [f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}" for rank in missing[:_MOST_NAMED]]
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     return f": {', '.join(named)}{more}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diag.preflight.clock import clock_lines
 from diag.preflight.line import Line
-from diag.preflight.meeting_names import mine, name_of
+from diag.preflight.meeting_names import is_translated, mine, name_of, translated
 from diag.preflight.plan import Plan
 from diag.preflight.reach import Outcome, connect
 
@@ -25,7 +25,8 @@ def check_other_node(plan: Plan, where: str, addresses: tuple[str, ...], *, diag
         if outcomes[-1].how in ("reached", "stranger"):
             break
     if not diag_listens and outcomes[-1].how in ("reached", "stranger"):
-        yield Line(_WHAT, "ok", f"{where} takes connections")
+        said = f"{where} takes connections; whether it is an {plan.meeting.backend} server was not asked"
+        yield Line(_WHAT, "not checked", said)
         return
     if not diag_listens and outcomes[-1].how == "refused":
         yield Line(
@@ -64,6 +65,8 @@ def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
                 "launch-mismatch",
                 "critical",
             )
+        if outcome.met is not None and is_translated(outcome.met, outcome.address):
+            return translated(f"{rank}{at}{host} is reached, and has the address {outcome.met.own} itself", _WHAT)
         return Line(
             _WHAT,
             "ok",

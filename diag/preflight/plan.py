@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
+from diag.launchers.rendezvous import Rendezvous
 from diag.preflight import nccl_conf
+from diag.preflight.launch_facts import launch_facts
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
 
-__all__ = ["Plan", "interfaces_here", "is_own", "make_plan", "route_to"]
+__all__ = ["Plan", "container_here", "interfaces_here", "is_own", "make_plan", "route_to"]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a CMD."""
+    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a CMD; `unsure` and
+    `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes or ""."""
 
     command: tuple[str, ...]
     given: bool
@@ -32,10 +34,14 @@ class Plan:
     rdma: bool | None  # whether the kernel has RDMA devices; None where that may not be seen
     wait_seconds: float  # 0: node 0 does not listen, the others try once
     clock: Callable[[], float] = time.time  # that is told to the others
+    unsure: str = ""
+    environment_unseen: str = ""
+    container: str = ""
 
     @property
-    def nodes(self) -> int:
-        return self.meeting.nodes
+    def nodes(self) -> int | None:
+        """None where it is not known."""
+        return None if self.unsure else self.meeting.nodes
 
     def said_of(self, variable: str) -> str:
         """ "NCCL_DEBUG=INFO (/etc/nccl.conf)": the variable, its value, and where it was set if not in the environment."""
@@ -46,23 +52,34 @@ class Plan:
 def make_plan(
     command: Sequence[str], environment: Mapping[str, str], wait_seconds: float, clock: Callable[[], float] = time.time
 ) -> Plan:
-    words, env = split_environment(command, environment)
+    facts = launch_facts(command, environment)
+    words, env = facts.command, facts.environment
     version = _nccl_version(words, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
     files = nccl_conf.read({name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"})
     merged, origins = nccl_conf.effective(env, files)
     return Plan(
-        command=tuple(words),
-        given=bool(words),
+        command=words,
+        given=facts.given,
         environment=merged,
         origins=origins,
-        meeting=rendezvous(words, env),
+        meeting=facts.meeting,
         nccl_version=version,
         interfaces=interfaces_here(),
         rdma=_rdma(),
         wait_seconds=wait_seconds,
         clock=clock,
+        unsure=facts.unsure,
+        environment_unseen=facts.environment_unseen,
+        container=container_here(environment),
     )
+
+
+def container_here(environment: Mapping[str, str], root: Path = Path("/")) -> str:
+    """What made the container that this process is in, by the marks that each leaves; "" where none is seen."""
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return "kubernetes"
+    return "docker" if (root / ".dockerenv").exists() else "podman" if (root / "run/.containerenv").exists() else ""
 
 
 def _rdma(root: Path = Path("/sys/class/infiniband")) -> bool | None:

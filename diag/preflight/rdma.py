@@ -51,13 +51,16 @@ def check_rdma(
         for port in fact.ports
     ]
     if not ports:
-        if plan.nodes > 1:
+        if plan.nodes is None:
+            said = "no RDMA device here: between nodes NCCL would use TCP sockets, and whether there are others is not known"
+            yield Line(_WHAT, "not checked", f"{said}: {plan.unsure}")
+        elif plan.nodes > 1:
             yield Line(_WHAT, "note", "no RDMA device here: NCCL will use TCP sockets between the nodes")
         else:
-            yield Line(_WHAT, "ok", "no RDMA device here; between nodes NCCL would use TCP sockets")
+            yield Line(_WHAT, "ok", "no RDMA device here, and a job of one node uses none")
         return
     listed = ", ".join(_words(port) for port in ports)
-    if plan.given and plan.nodes < 2:
+    if plan.given and plan.nodes == 1:
         yield Line(_WHAT, "ok", f"{listed}; not used by a job of one node")
         return
     off = next(
@@ -70,7 +73,7 @@ def check_rdma(
         access = _own_access()
     lines = [*_devices(ports, devices, access), *_libraries(ports, access), *_ports(plan, ports), *_gids(plan, ports)]
     yield from lines
-    if not any(line.status == "problem" for line in lines):
+    if not any(line.status in ("problem", "not checked") for line in lines):
         yield Line(_WHAT, "ok", listed)
     yield from _gpu_direct(modules)
 

@@ -12,9 +12,10 @@ from diag.estimate.errors import EstimateError
 from diag.estimate.estimate import estimate
 from diag.estimate.launch import Launch
 from diag.estimate.machine import Machine
+from diag.estimate.shell_script import is_computed
 from diag.model import Record
 from diag.observations import DiskSpace
-from diag.preflight.launch_facts import launched
+from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.line import Line
 from diag.sources import disk
 
@@ -71,8 +72,12 @@ def _wrong(path: str, there: Path, read_only: bool) -> str:
 
 def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
     env = os.environ if environment is None else environment
-    launch, _ = launched(command, env)
-    flag, path = _save_path(command, launch)
+    facts = launch_facts(command, env)
+    launch = facts.launch
+    flag, path = _save_path(facts)
+    if is_computed(path):
+        yield Line("disk", "not checked", f"{flag} {path}: only the shell that starts it knows", f"{flag} with its value")
+        return
     try:
         place = look(path)
     except disk.DiskUnavailable as error:
@@ -89,7 +94,7 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
             "critical",
         )
         return
-    needed, kept = _checkpoint(command, env, place, launch)
+    needed, kept = _checkpoint(command, env, place, facts)
     few = place.space.available_inodes is not None and place.space.available_inodes < _FEW_INODES
     if few:
         yield Line(
@@ -115,6 +120,10 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
         yield Line(
             "disk", "problem", said, "checkpoints will not fit: free space or choose another output directory", "disk-full"
         )
+    elif not flag and not _has_default(launch):
+        what = "CMD names no directory that it saves in" if facts.given else "where CMD will save is not known"
+        yield Line("disk", "not checked", f"{what}; {said}", "" if facts.given else "diag doctor -- CMD")
+        return
     else:
         yield Line("disk", "ok", said + (f"; one checkpoint of CMD takes about {_amount(needed)}" if needed else ""))
         if needed and place.free < needed * (kept + 1 if kept else 3):
@@ -130,13 +139,12 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
                 "--save_total_limit with a number that fits, or larger --save_steps (--save_interval)",
                 "disk-full",
             )
-    yield from _kind(path, place, launch)
+    yield from _kind(path, place, facts.nodes)
 
 
-def _kind(path: str, place: Place, launch: Launch | None) -> Iterator[Line]:
+def _kind(path: str, place: Place, nodes: int | None) -> Iterator[Line]:
     """What is worth knowing of its file system."""
     kind = place.space.file_system
-    nodes = launch.nodes if launch is not None else None
     if kind == "tmpfs":
         yield Line(
             "disk",
@@ -167,28 +175,35 @@ def _kind(path: str, place: Place, launch: Launch | None) -> Iterator[Line]:
         )
 
 
-def _save_path(command: Sequence[str], launch: Launch | None) -> tuple[str, str]:
+_DEFAULTS = {"megatron": "megatron_output", "swift": "output"}  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
+
+
+def _has_default(launch: Launch | None) -> bool:
+    return launch is not None and launch.program in _DEFAULTS
+
+
+def _save_path(facts: LaunchFacts) -> tuple[str, str]:
     """The flag ("" for a default) and the folder."""
-    words = launch.words if launch is not None else command
+    launch = facts.launch
+    words = launch.words if launch is not None else facts.command
     named = [item for item in named_paths(words) if item.role == "save"]
     if named:
         return named[0].flag, named[0].path
-    default = {"megatron": "megatron_output", "swift": "output"}  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
-    return "", default.get(launch.program if launch is not None else "", ".")
+    return "", _DEFAULTS.get(launch.program if launch is not None else "", ".")
 
 
-def _checkpoint(command: Sequence[str], env: Mapping[str, str], place: Place, launch: Launch | None) -> tuple[int, int]:
+def _checkpoint(command: Sequence[str], env: Mapping[str, str], place: Place, facts: LaunchFacts) -> tuple[int, int]:
     """Bytes that one checkpoint takes there (0: not known) and how many are kept (0: all)."""
-    if launch is None:
+    launch = facts.launch
+    if launch is None or facts.nodes is None:
         return 0, 0
     try:
         told = estimate(command, env, machine=Machine(), with_advice=False)
     except (EstimateError, ValueError, ArithmeticError):
         return 0, 0
     size = told.checkpoint_bytes
-    nodes = told.plan.layout.nodes
-    if nodes > 1 and not place.on_network:
-        size //= nodes
+    if not place.on_network:
+        size //= facts.nodes
     words = launch.words
     kept = next((words[at + 1] for at, word in enumerate(words[:-1]) if word.replace("-", "_") == "__save_total_limit"), "")
     return size, int(kept) if kept.isdecimal() and len(kept) < 6 else 0
@@ -196,12 +211,15 @@ def _checkpoint(command: Sequence[str], env: Mapping[str, str], place: Place, la
 
 def check_caches(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Line]:
     env = os.environ if environment is None else environment
-    launch, _ = launched(command, env)
-    env = env if launch is None else launch.environment
+    facts = launch_facts(command, env)
+    env = facts.environment
     fine: list[str] = []
     free = None
     for name, path, least in _caches(env):
         what = "temporary files" if name == "TMPDIR" else "caches"
+        if is_computed(path):
+            yield Line(what, "not checked", f"{name}={path}: only the shell that starts it knows")
+            continue
         said = f"{name}={path}" if name in env else f"{path} (the default of {name})"
         try:
             place = look(path)
@@ -238,7 +256,9 @@ def check_caches(command: Sequence[str], environment: Mapping[str, str] | None =
                     f"{name}=/tmp/{name.partition('_')[0].lower()}, on each node's own disk",
                 )
     if fine and free is not None:
-        yield Line("caches", "ok", f"{_amount(free)} or more free for {', '.join(fine)}")
+        said = f"{_amount(free)} or more free for {', '.join(fine)}"
+        unseen = facts.environment_unseen
+        yield Line("caches", "not checked" if unseen else "ok", f"{said}, unless CMD sets others: {unseen}" if unseen else said)
 
 
 def _caches(env: Mapping[str, str]) -> list[tuple[str, str, int]]:

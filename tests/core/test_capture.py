@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.capture import SCHEMA, JournalReader, JournalWriter, segments
+from diag.capture import SCHEMA, JournalReader, JournalWriter, segments, whole
 from diag.errors import DiagError
 from diag.model import Record
 
@@ -43,11 +45,11 @@ def test_cut_at_any_byte_gives_a_prefix_and_a_note(tmp_path: Path) -> None:
         journal.write(record(number))
         journal.flush()
     journal.close()
-    whole = segments(tmp_path)[0].read_bytes()
+    all_of_it = segments(tmp_path)[0].read_bytes()
     wanted = [record(number) for number in range(50)]
 
-    for cut in random.Random(1).sample(range(len(whole)), 60):
-        segments(tmp_path)[0].write_bytes(whole[:cut])
+    for cut in random.Random(1).sample(range(len(all_of_it)), 60):
+        segments(tmp_path)[0].write_bytes(all_of_it[:cut])
         assert read(tmp_path) == wanted[: len(read(tmp_path))]
 
 
@@ -151,3 +153,43 @@ def test_read_only_directory_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
 
     assert JournalWriter(tmp_path).write(record(1)) is not None
+
+
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A segment as its writer leaves it on disk, closed at the end: text that packs badly, flushed now and then."""
+    folder = tmp_path_factory.mktemp("growing")
+    journal, random_ = JournalWriter(folder), random.Random(7)
+    for number in range(300):
+        noise = "".join(random_.choices("abcdefghij 0123456789", k=random_.randrange(400)))
+        journal.write(Record("output", {"stream": "stdout", "lines": [[noise, 0]]}, at=float(number), rank=0, host="node-0"))
+        if random_.random() < 0.2:
+            journal.flush()
+    journal.close()
+    return segments(folder)[0].read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_segment_that_grows_or_whose_writer_was_killed_is_made_a_whole_file(growing: bytes, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(growing)))
+
+    kept, end = whole(io.BytesIO(growing), cut)
+    made = gzip.decompress(growing[:kept] + end)  # raises for what is not whole
+
+    assert kept <= cut and gzip.decompress(growing).startswith(made)
+    assert cut - kept <= 40_000  # a flush comes after 32 KiB at the latest
+
+
+def test_segment_that_was_closed_is_left_as_it_is(growing: bytes) -> None:
+    assert whole(io.BytesIO(growing), len(growing)) == (len(growing), b"")
+
+
+def test_packed_bytes_that_look_like_the_end_of_a_flush_do_not_mislead() -> None:
+    packed = zlib.compressobj(6, zlib.DEFLATED, 31)
+    real = packed.compress(b"one line\n") + packed.flush(zlib.Z_SYNC_FLUSH)
+    false = packed.compress(b"two\n") + b"\x00\x00\xff\xff"  # not what zlib writes here
+
+    kept, end = whole(io.BytesIO(real + false), len(real + false))
+
+    assert gzip.decompress((real + false)[:kept] + end) == b"one line\n"

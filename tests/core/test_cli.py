@@ -83,7 +83,7 @@ def test_mistake_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixtur
         (["run"], "no command"),
         (["run", "--"], "no command"),
         (["watch", "--pid", "99999999"], "no process 99999999"),
-        (["explain", "hagn"], "no finding and no rule 'hagn'"),
+        (["explain", "hagn"], "no finding, class, cause or rule 'hagn'"),
         (["replay", "/nowhere/at/all"], "does not exist"),
         (["dump", "--endpoint", "not-an-address"], "no address"),
         (["dump", "--endpoint", "file:///etc/passwd"], "no address"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import subprocess
 import tarfile
 import threading
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from diag.capture import JournalWriter
+from diag.capture import JournalWriter, segments
 from diag.dump import (
     Timer,
     add_native,
@@ -277,3 +279,41 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
 
     assert taker.take_now(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
     assert sorted(path.name for path in folder.iterdir()) == ["dump-2.tar.gz", "dump-3.tar.gz"]
+
+
+@pytest.mark.parametrize("state", ["grows", "grows unflushed", "its writer was killed", "was closed"])
+def test_every_journal_of_a_bundle_is_a_whole_gzip_file(story: Story, tmp_path: Path, state: str) -> None:
+    # given
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    journal = JournalWriter(run_dir, segment_bytes=1 << 16, max_bytes=1 << 22)
+    noise = random.Random(3)
+    for number in range(400):
+        text = "".join(noise.choices("abcdefghijklmnop", k=600))
+        journal.write(Record("output", {"stream": "stdout", "lines": [[text, 0]]}, at=float(number), rank=0, host="node-0"))
+    if state == "was closed":
+        journal.close()
+    elif state != "grows unflushed":
+        journal.flush()
+    if state == "its writer was killed":
+        with open(segments(run_dir)[-1], "ab") as torn:
+            torn.write(b"\x5d\x91\xc1\x4a")
+
+    # when
+    bundle(story, document(story), run_dir, tmp_path / "bundle.tar.gz")
+    subprocess.run(["tar", "xzf", tmp_path / "bundle.tar.gz", "-C", tmp_path], check=True)
+
+    # then
+    journals = sorted(tmp_path.glob("journal-*.jsonl.gz"))
+    assert len(journals) == len(segments(run_dir)) > 1
+    for path in journals:
+        done = subprocess.run(["gzip", "-t", path], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), path
+    shown = subprocess.run(["zcat", *journals], capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert lines[0]["schema"] == "diag.journal/1"
+    if state != "grows unflushed":
+        assert len(lines) == 400 + len(journals)  # a header each
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    told = {file["name"]: file["sha256"] for file in manifest["files"]}
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() == told[path.name] for path in journals)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from diag.launchers.rendezvous import rendezvous
 from diag.preflight.interfaces import check_gloo_interface, check_nccl_interface
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, NetworkInterface
-from diag.preflight.plan import Plan
+from diag.preflight.plan import Plan, container_here
 
 
 def card(name: str, *addresses: str) -> NetworkInterface:
@@ -27,7 +30,7 @@ def plan(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: st
 
 
 def nccl(*cards: NetworkInterface, nodes: int = 2, rdma: bool = False, **env: str) -> Line:
-    (line,) = check_nccl_interface(plan(*cards, nodes=nodes, rdma=rdma, **env))
+    (line,) = check_nccl_interface(plan(*cards, nodes=nodes, rdma=rdma, **env), lambda plan: "eth0")
     return line
 
 
@@ -76,6 +79,56 @@ def test_remedy_names_the_interfaces_that_are_left() -> None:
     ("value", "status"), [("eth0", "ok"), ("eth0,eth1", "ok"), ("eth", "problem"), ("eth0,eth7", "problem"), ("lo", "problem")]
 )
 def test_variable_of_gloo_is_whole_names(value: str, status: str) -> None:
-    (line,) = check_gloo_interface(plan(LO, ETH0, ETH1, GLOO_SOCKET_IFNAME=value))
+    (line,) = check_gloo_interface(plan(LO, ETH0, ETH1, GLOO_SOCKET_IFNAME=value), lambda plan: "eth0")
 
     assert line.status == status
+
+
+@pytest.mark.parametrize(("way", "words"), [("", "the way to node 0 is not"), ("eth1", "the way to 127.0.0.1 is over eth1")])
+def test_interface_that_does_not_lead_to_node_0_is_not_called_ok(way: str, words: str) -> None:
+    (nccl_line,) = check_nccl_interface(plan(LO, ETH0), lambda plan: way)
+    (gloo_line,) = check_gloo_interface(plan(LO, ETH0, GLOO_SOCKET_IFNAME="eth0"), lambda plan: way)
+
+    for line in (nccl_line, gloo_line):
+        assert line.status == "not checked" and words in line.said
+
+
+def test_number_of_nodes_that_is_not_known_leaves_the_interface_not_checked() -> None:
+    unsure = replace(plan(LO, ETH0, nodes=1, GLOO_SOCKET_IFNAME="eth0"), unsure="CMD could not be read: x.sh")
+
+    lines = [*check_nccl_interface(unsure), *check_gloo_interface(unsure)]
+
+    assert [line.status for line in lines] == ["not checked", "not checked"]
+    assert all("CMD could not be read: x.sh" in line.said for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("container", "address"), [("docker", "172.17.0.2/16"), ("docker", "172.20.0.3/16"), ("podman", "10.88.0.5/16")]
+)
+def test_bridge_of_a_container_engine_does_not_reach_other_hosts(container: str, address: str) -> None:
+    inside = replace(plan(LO, card("eth0", address), GLOO_SOCKET_IFNAME="eth0"), container=container)
+
+    lines = [*check_nccl_interface(inside, lambda plan: "eth0"), *check_gloo_interface(inside, lambda plan: "eth0")]
+
+    assert [line.status for line in lines] == ["problem", "problem"]
+    assert all(f"{container}'s own bridge network" in line.said and "--network=host" in line.remedy for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("container", "address", "nodes"),
+    [("docker", "172.17.0.2/16", 1), ("", "172.17.0.2/16", 2), ("kubernetes", "172.17.0.2/16", 2), ("docker", "10.0.0.1/24", 2)],
+)
+def test_address_that_others_may_reach_is_no_bridge(container: str, address: str, nodes: int) -> None:
+    inside = replace(plan(LO, card("eth0", address), nodes=nodes), container=container)
+
+    assert [line.status for line in check_nccl_interface(inside, lambda plan: "eth0")] == ["ok"]
+
+
+@pytest.mark.parametrize(("mark", "engine"), [(".dockerenv", "docker"), ("run/.containerenv", "podman"), ("", "")])
+def test_engine_of_a_container_is_known_by_its_mark(mark: str, engine: str, tmp_path: Path) -> None:
+    if mark:
+        (tmp_path / mark).parent.mkdir(exist_ok=True)
+        (tmp_path / mark).touch()
+
+    assert container_here({}, tmp_path) == engine
+    assert container_here({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path) == "kubernetes"

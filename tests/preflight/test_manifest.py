@@ -186,11 +186,30 @@ data:
     ],
     ids=["config map elsewhere", "envFrom", "of the image", "computed", "torchrun's", "address"],
 )
-def test_what_only_the_pod_will_know_is_not_called_wrong(changes: list[tuple[str, str]]) -> None:
-    assert {line.status for line in lines_of(changed(*changes))} <= {
-        "ok",
-        "note",
-    }
+def test_what_only_the_pod_will_know_is_called_neither_wrong_nor_ok(changes: list[tuple[str, str]]) -> None:
+    statuses = {line.status for line in lines_of(changed(*changes))}
+
+    assert "not checked" in statuses and statuses <= {"not checked", "note"}
+
+
+def test_address_in_another_namespace_does_not_lead_to_these_pods() -> None:
+    text = RIGHT.replace("metadata: {name: dpo}", "metadata: {namespace: training, name: dpo}")
+    assert text.count("namespace: training") == 2  # the Job and its Service
+
+    def of(address: str) -> list[tuple[str, str]]:
+        return [(line.status, line.said) for line in lines_of(text.replace("value: dpo-0.dpo", f"value: {address}"))]
+
+    ((status, said),) = of("dpo-0.dpo.default.svc.cluster.local")
+    assert status == "problem"
+    assert "dpo-0.dpo.default.svc.cluster.local is of namespace default, and these pods are in training" in said
+    for right in ("dpo-0.dpo", "dpo-0.dpo.training.svc", "dpo-0.dpo.training.svc.cluster.local"):
+        assert [status for status, _ in of(right)] == ["ok"], right
+
+
+def test_namespace_of_an_address_where_the_manifest_names_none_is_not_checked() -> None:
+    (line,) = lines_of(RIGHT.replace("value: dpo-0.dpo", "value: dpo-0.dpo.default.svc"))
+
+    assert line.status == "not checked" and "the one that kubectl puts it in" in line.said
 
 
 MONITOR = """\

@@ -127,6 +127,41 @@ def test_firewall_that_rejects_is_named_as_a_possibility(nodes: tuple[Node, Node
     assert words in finding(there, "rendezvous-failure")["summary"]
 
 
+def test_node_behind_address_translation_is_a_problem_on_node_0(nodes: tuple[Node, Node]) -> None:
+    # given: as from a container of docker's bridge, node 1's connections come with another address
+    nodes[1].call("ip", "address", "replace", "10.77.0.22/24", "dev", "eth0")
+    nodes[1].call("nft", "add table ip t; add chain ip t out { type nat hook postrouting priority 100; }; "
+                  f"add rule ip t out tcp dport {PORT} snat to 10.77.0.22")
+
+    # when
+    first = doctor(nodes[0], "--wait", "40", command=ranked(0))
+    there, here = report(doctor(nodes[1], "--wait", "40", command=ranked(1))), report(first)
+    nodes[1].call("ip", "address", "delete", "10.77.0.22/24", "dev", "eth0")
+
+    # then
+    found = finding(here, "rendezvous-failure")
+    assert "comes from 10.77.0.22, and has the address 10.77.0.2 itself: address translation" in found["summary"]
+    assert "--network=host" in found["advice"] and found["severity"] == "critical"
+    assert "other nodes" not in {line["what"] for line in here["checks"] if line["status"] == "ok"}
+    assert network_findings(there) == []
+
+
+def test_node_0_behind_a_published_port_is_a_problem_on_the_others(nodes: tuple[Node, Node]) -> None:
+    # given: as docker's -p does it
+    nodes[0].call("ip", "address", "replace", "10.77.0.11/24", "dev", "eth0")
+    nodes[0].call("nft", "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; "
+                  f"add rule ip t in ip daddr {ADDRESSES[0]} tcp dport {PORT} dnat to 10.77.0.11")
+
+    # when
+    first = doctor(nodes[0], "--wait", "40", command=ranked(0))
+    there, here = report(doctor(nodes[1], "--wait", "40", command=ranked(1))), report(first)
+    nodes[0].call("ip", "address", "delete", "10.77.0.11/24", "dev", "eth0")
+
+    # then
+    assert "has the address 10.77.0.11 itself: address translation" in finding(there, "rendezvous-failure")["summary"]
+    assert network_findings(here) == []
+
+
 def test_address_without_a_route(nodes: tuple[Node, Node]) -> None:
     command = ("torchrun", "--nnodes=2", "--master_addr=10.99.0.1", "--node_rank=1", "train.py")
 

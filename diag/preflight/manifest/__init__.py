@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from diag.preflight.line import Line
 from diag.preflight.manifest.counts import count_lines
 from diag.preflight.manifest.environment import environment_lines
-from diag.preflight.manifest.job import Job, Manifests
+from diag.preflight.manifest.job import Job, Manifests, known
 from diag.preflight.manifest.memory import memory_lines, network_lines
 from diag.preflight.manifest.names import name_lines
 from diag.preflight.manifest.pods import WORKLOADS
@@ -59,7 +59,11 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
                 "helm template CHART, kubectl kustomize DIR or envsubst < FILE, | diag doctor --manifest -",
             )
         elif not bad.intersection(titles):
-            yield Line(", ".join(titles), "ok", _said(job))
+            unknown = _unknown(job)
+            if unknown:
+                yield Line(", ".join(titles), "not checked", f"{_said(job)}; {unknown}")
+            else:
+                yield Line(", ".join(titles), "ok", _said(job))
     if not manifests.jobs:
         yield Line(
             "manifests",
@@ -71,6 +75,31 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
         )
 
 
+def _unknown(job: Job) -> str:
+    """What of the job cannot be told from what was given; "" where nothing is missing, or an operator fills it in."""
+    for trainer in job.trainers:
+        launch, tells = trainer.facts.launch, trainer.group.tells
+        if trainer.waits or trainer.group.index == "mpirun" or not trainer.group.is_worker:
+            continue
+        if launch is None:
+            why = trainer.facts.unread
+            return f"its command could not be read: {why}" if known(why) else "what its container starts is known at its start"
+        if launch.opaque:
+            return f"how many ranks its container starts is not known: {launch.opaque}"
+        if launch.unseen:
+            return f"`{launch.unseen}` in its script may set other variables"
+        if not trainer.all_known:
+            return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
+        later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
+        if not launch.processes_from and later & {"NPROC_PER_NODE", "PET_NPROC_PER_NODE"}:
+            return "how many ranks its container starts is known when it runs"
+        if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
+            return "how many nodes CMD waits for is known when it runs"
+        if job.pods != 1 and trainer.meeting.address and not known(trainer.meeting.address) and "PET_MASTER_ADDR" not in tells:
+            return "where they meet is known when they run"
+    return ""
+
+
 def _said(job: Job) -> str:
     first = job.trainers[0]
     pods = job.pods
@@ -78,7 +107,7 @@ def _said(job: Job) -> str:
     if first.gpus:
         parts.append(f"{first.gpus} GPU{'s' if first.gpus > 1 else ''} each")
     address = first.meeting.address
-    if pods != 1 and address and "\x01" not in address and "$" not in address:
+    if pods != 1 and known(address):
         parts.append(f"they meet at {address}")
     return ", ".join(parts)
 

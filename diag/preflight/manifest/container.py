@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.estimate.shell_script import training_command
+from diag.estimate.shell_script import training_command, unseen
 from diag.launchers.rendezvous import Rendezvous, rendezvous, split_environment
 from diag.preflight.launch_facts import LaunchFacts, launched
 from diag.preflight.manifest.pods import PodGroup
@@ -141,12 +141,13 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     if shell is not None:
         # What neither the manifest nor the script says (the image does, or a command that the script runs) is not empty.
         unsaid = {name: UNKNOWN for match in _SHELL_NAME.finditer(shell[0]) if (name := match[1] or match[2]) not in env}
-        found, variables = training_command(shell[0], shell[1], {**env, **unsaid})
+        found, variables = training_command(shell[0], shell[1], {**env, **unsaid}, certain=True)
         inner, env = found or [], {**env, **variables}
     known = {name: value for name, value in env.items() if "\x01" not in value}
     launch, unread = launched(inner, known) if readable and inner else (None, "its script is not here")
     meeting = rendezvous(inner, env)
     if launch is not None:
+        launch.unseen = launch.unseen or (unseen(shell[0]) if shell is not None else "")
         env = {**env, **launch.environment}
     facts = LaunchFacts(launch, unread, rendezvous(inner, known), known, known if launch is None else launch.environment)
     gpus, gpus_field = _devices(container)

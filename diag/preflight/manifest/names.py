@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from diag.preflight.line import Line
 from diag.preflight.manifest.container import Trainer
@@ -100,6 +100,11 @@ def _random(trainer: Trainer) -> Line:
 def _resolves(trainer: Trainer, job: Job, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
     group = trainer.group
     host, *rest = address.split(".")
+    space = _namespace(rest)
+    if space and space != group.document.namespace:
+        yield from _other_namespace(trainer, manifests, address, place)
+        if group.document.namespace:
+            return
     sub = rest[0] if rest else ""
     owner = next((other for other in manifests.groups if host in other.names), None)
     service = manifests.service(host, group)
@@ -121,6 +126,40 @@ def _resolves(trainer: Trainer, job: Job, manifests: Manifests, address: str, pl
         yield _random(trainer)
     else:
         yield from _no_such(trainer, job, manifests, address, place)
+
+
+def _namespace(rest: Sequence[str]) -> str:
+    """The namespace that a name in the cluster's DNS has, HOST[.SERVICE].NAMESPACE.svc...; "" where it has none.
+
+    >>> _namespace("default.svc.cluster.local".split(".")), _namespace(["dpo", "team-a", "svc"]), _namespace(["dpo"])
+    ('default', 'team-a', '')
+    """
+    at = list(rest).index("svc") if "svc" in rest else 0
+    return rest[at - 1] if at else ""
+
+
+def _other_namespace(trainer: Trainer, manifests: Manifests, address: str, place: Field) -> Iterator[Line]:
+    """The name is of another namespace than the pods: it resolves to somebody else's pods, or to nothing."""
+    own, (host, *rest) = trainer.group.document.namespace, address.split(".")
+    space = _namespace(rest)
+    if not own:
+        said = f"{address} is of namespace {space}, and the manifest of {trainer.group.document.title} names none"
+        yield told(place, "not checked", f"{said}: it is the one that kubectl puts it in", f"metadata:\n  namespace: {space}")
+        return
+    known_there = any(
+        item.kind == "Service" and item.namespace == space and item.name in (host, rest[0]) for item in manifests.documents
+    )
+    if known_there:
+        return
+    right = address.replace(f".{space}.svc", f".{own}.svc", 1)
+    yield told(
+        place,
+        "problem",
+        f"{address} is of namespace {space}, and these pods are in {own}: it does not resolve, or to another job's pods",
+        f"MASTER_ADDR: {right}",
+        _ID,
+        "critical",
+    )
 
 
 def _own_words(group: PodGroup) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from diag.launchers.rendezvous import split_environment
 from diag.preflight.line import Line
@@ -51,9 +52,15 @@ _PROGRAMS = {
 def check_software(
     command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = 60.0, loads: bool = True
 ) -> Iterator[Line]:
-    """`deadline` is of each import; without `loads` nothing is imported, and what only that can tell is not checked."""
+    """`deadline` is of each import; without `loads` nothing is imported, and what only that can tell is not checked. Of a Python
+    that is not known to be CMD's nothing is called ok."""
     words, environment = split_environment(command, os.environ if env is None else env)
     target = find_target(words, environment)
+    for line in _lines(target, deadline, loads=loads):
+        yield replace(line, status="note") if line.status == "ok" and not target.is_of_command else line
+
+
+def _lines(target: Target, deadline: float, *, loads: bool) -> Iterator[Line]:
     if target.missing_program:
         package = _PROGRAMS.get(target.missing_program.rpartition("/")[2])
         yield Line(

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.estimate.launch import ELSEWHERE
+
 __all__ = ["Target", "find_target"]
 
 _MOST_BYTES = 1 << 16
@@ -20,8 +22,6 @@ _MODULES = {  # `python -m`
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed", "swift.cli._megatron.main": "megatron", "swift.cli.main": "swift",
 }  # fmt: skip
-# Their command runs somewhere else, where nothing can be looked at from here.
-_ELSEWHERE = frozenset(["docker", "podman", "kubectl", "ssh", "singularity", "apptainer", "sbatch", "nerdctl", "enroot", "dlc"])
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _EXPORT = re.compile(r"^\s*export\s+([A-Za-z_]\w*)=(['\"]?)([^'\"$`;&|\s]*)\2\s*(?:#.*)?$", re.MULTILINE)
 _ACTIVATED = re.compile(r"^\s*(conda|mamba|micromamba)\s+activate\s+(\S+)|^\s*(?:source|\.)\s+(\S+/bin/activate)\b", re.MULTILINE)
@@ -47,6 +47,11 @@ class Target:
     missing_program: str = ""
     unfit: str = ""
     remedy: str = ""
+
+    @property
+    def is_of_command(self) -> bool:
+        """Whether CMD will use this Python, for all that is known."""
+        return bool(self.launcher) and not self.unfit
 
     def has(self, *flags: str) -> str | None:
         """The value of the first of these flags in CMD ("" where it has none), None where none is there."""
@@ -78,7 +83,7 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
     """Passes by srun, nohup, `diag run --` and other wrappers up to the first word that it knows."""
     for index, word in enumerate(words):
         name, rest = word.rpartition("/")[2], words[index:]
-        if name in _ELSEWHERE and index < 3:
+        if name in ELSEWHERE and index < 3:
             return _own(
                 env,
                 "diag's own",
