@@ -15,25 +15,25 @@ for lib in "$here"/../lib/python3*/site-packages "$here"/../lib/python3*/dist-pa
     version=${lib%/*}; version=${version##*/}
     python=$here/$version
     [ -x "$python" ] || python=$(command -v "$version") || continue
-    exec "$python" -I "$self" "$lib" "$@"
+    exec "$python" -I "$self" "$@"
   done
 done
 for python in "$here/python3" "$here/python" "$(command -v python3)"; do
-  [ -x "$python" ] && exec "$python" -I "$self" "" "$@"
+  [ -x "$python" ] && exec "$python" -I "$self" "$@"
 done
 echo "error: diag finds no Python beside $self" >&2
 exit 1
 ':'''
 import sys
 
-lib = sys.argv.pop(1)
-if lib:
+try:
+    from diag.cli import main
+except ModuleNotFoundError:  # pip install --user: -I leaves that place out
     import os
+    import site
 
-    if os.path.realpath(lib) not in map(os.path.realpath, sys.path):  # pip install --user: -I leaves that place out
-        import site
-
-        site.addsitedir(os.path.realpath(lib))
-from diag.cli import main
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    site.addsitedir(f"{prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
+    from diag.cli import main
 
 sys.exit(main())
