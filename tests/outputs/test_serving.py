@@ -123,7 +123,8 @@ def test_default_port_that_is_taken_is_said(tmp_path: Path) -> None:
     except OSError:
         holder = None  # taken, as it is to be
     env = {name: value for name, value in os.environ.items() if name != "DIAG_PORT"}
-    process = subprocess.Popen([*DIAG, *REPLAY], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env, cwd=tmp_path)
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    process = subprocess.Popen([*DIAG, *REPLAY], **pipes, text=True, env=env, cwd=tmp_path)  # type: ignore[call-overload]
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
