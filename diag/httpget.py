@@ -10,6 +10,7 @@ __all__ = ["get", "post"]
 _LONGEST = 256 << 20
 _LONGEST_HEAD = 1 << 16
 _NO_SUCH_METHOD = 405
+_TLS_ALERT = b"\x15\x03"  # RFC 8446, 5.1: a record's type and version
 
 
 def post(url: str, headers: dict[str, str], seconds: float, ca: str | None = None) -> tuple[int, str, bytes]:
@@ -52,6 +53,8 @@ def get(
                 raise ValueError("no end of the headers")
     first = bytes(received[: max(0, received.find(b"\r\n"))]).decode("latin-1").split(" ", 2)
     if body_at < 0 or not first[0].startswith("HTTP/") or len(first) < 2:
+        if received.startswith(_TLS_ALERT):
+            raise ValueError("it speaks TLS")
         raise ValueError("this is no HTTP" if received else "it closed the connection without an answer")
     if wanted != body_at + 4 + _LONGEST and len(received) < wanted:
         raise ValueError("the answer was cut off")
@@ -79,6 +82,8 @@ def _by_library(  # noqa: PLR0917 - one place
         connection.request(method, path or "/", headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.reason, answer.read(_LONGEST)
+    except http.client.IncompleteRead:
+        raise ValueError("the answer was cut off") from None
     except http.client.HTTPException as error:
         raise ValueError(f"this is no HTTP: {error!r}") from None
     finally:

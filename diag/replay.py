@@ -185,8 +185,11 @@ def _one(path: Path, notes: list[str], unended: list[Path], progress: Progress) 
     if path.is_dir():
         yield from _directory(path, notes, unended, progress)
     elif str(path) != "-" and not path.exists():
-        from diag.suggest import file_beside
+        from diag.suggest import address_of, file_beside
 
+        if address := address_of(path):
+            raise DiagError(f"{address} is an address, and diag downloads nothing", exit_code=2,
+                            hint=f"a log: curl -sSL '{address}' | diag replay -; else save it, and give the file")
         raise DiagError(f"{path} does not exist", hint=file_beside(path), exit_code=2)
     elif _is_log(path):  # beside evidence of other kinds; of a pipe as well, which can be read once only
         yield from _plain(path, notes, progress, False)

@@ -88,7 +88,7 @@ def load(**flags: Any) -> Settings:
         lines = [_told(item) for item in error.errors()]
         raise DiagError(
             "settings cannot be used: " + "; ".join(lines),
-            hint="settings come from flags, DIAG_* variables and diag.toml, in this order; the README lists them",
+            hint="settings come from flags, DIAG_* variables and diag.toml, in this order; docs/reference/settings.md lists them",
             exit_code=2,
         ) from None
     except (ValueError, OSError, RecursionError) as error:  # a diag.toml that is no TOML, or not ours to read

@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["command_in_path", "did_you_mean", "file_beside", "near"]
+__all__ = ["address_of", "command_in_path", "did_you_mean", "file_beside", "near"]
 
+_SCHEMES = ("http", "https", "ftp", "s3", "gs", "oss", "hdfs")
 _MOST = 3  # words told
 _AS_GOOD = 0.1  # of likeness (0 to 1): a word that much further away than the best one is not told
 _MOST_FILES = 5000  # names of a folder, or of PATH, that are compared
@@ -38,6 +39,16 @@ def did_you_mean(wrong: str, words: Iterable[str], form: str = "{}") -> str:
     """
     found = [form.format(word) for word in near(wrong, words)]
     return f"did you mean {' or '.join(filter(None, [', '.join(found[:-1]), found[-1]]))}?" if found else ""
+
+
+def address_of(path: Path) -> str:
+    """The address that was given for a path, which has lost a slash; empty where it is none.
+
+    >>> address_of(Path("https://host/train.log"))
+    'https://host/train.log'
+    """
+    scheme, colon, rest = str(path).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if colon and scheme.lower() in _SCHEMES else ""
 
 
 def file_beside(path: Path) -> str:

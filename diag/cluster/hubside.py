@@ -59,6 +59,10 @@ class HubAmongNodes(ABC):
     def join(self, nodes: JobNodes) -> None:
         """Report to the job hub, and be it when asked. Without a token, or for a job of one node, nothing is joined."""
         self._of_several |= nodes.count > 1
+        if self.member is None and self.settings.nodes not in ("auto", "off"):
+            for line in nodes.bad:
+                alone = "; this node is judged by itself" if nodes.count < 2 else ""
+                self._talk(f"diag: --nodes (DIAG_NODES) cannot be right: {line}; it is host[:port],... or @FILE{alone}")
         if self.member is not None or nodes.count < 2 or self.settings.nodes == "off":
             return
         token = self.settings.token  # not `self.token`, which may be made up here: other nodes have another

@@ -87,8 +87,9 @@ def _columns() -> int:
 
 
 def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None) -> dict[str, Any]:
-    if not url.startswith(("http://", "https://")):
-        raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
+    from diag.hubanswer import check_address, document_of, no_answer, refusal
+
+    check_address(url)
     from diag.httpget import post
     from diag.language import language_for
     from diag.ticker import Ticker
@@ -101,13 +102,14 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with Ticker(_Waiting(url, headers, ca, seconds)):
             status, reason, body = post(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
-        if status != 200:
-            raise DiagError(f"{url} answers {status} {reason}", hint=tokens.WHERE if status == 401 else "")
-        document: dict[str, Any] = json.loads(body)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DiagError(f"the hub at {url} does not answer: {error}", hint=f"attach a new one: {again}") from None
-    if not isinstance(document, dict) or "report" not in document:
-        raise DiagError(f"{url} is no hub of diag")
+    except (OSError, ValueError) as error:
+        raise no_answer(url, error, seconds=seconds + _GRACE_SECONDS, hint=f"attach a new one: {again}") from None
+    if status != 200:
+        raise refusal(url, status, reason, body, has_token=bool(token))
+    document = document_of(url, body)
+    if "report" not in document:
+        raise DiagError(f"{url} answers what is no dump of diag",
+                        hint="the hub's diag and this one are of other versions, or it is no hub")
     return document
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,14 +15,11 @@ from diag.errors import DiagError
 from diag.ticker import Ticker, bar
 
 if TYPE_CHECKING:
-    import urllib.request
-
     from diag.outputs.flame import Profile
 
 __all__ = ["add", "recorded", "run"]
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
-_LARGEST = 256 << 20  # bytes of an answer
 _GRACE_SECONDS = 30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
 
 
@@ -97,15 +93,13 @@ def _write(data: bytes, target: str) -> None:
 
 
 def _live(args: argparse.Namespace, rank: int | None) -> bytes:
-    import http.client
-    import ssl
-    import urllib.error
-    import urllib.parse
-    import urllib.request
+    from urllib.parse import urlencode
+
+    from diag.httpget import get, post
+    from diag.hubanswer import check_address, no_answer, refusal
 
     url, token, _, ca = endpoint(args)
-    if not url.startswith(("http://", "https://")):
-        raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
+    check_address(url)
     wanted: dict[str, str] = {"format": args.format, "children": str(args.children).lower()}
     path = "/flame"
     if rank is not None:
@@ -114,40 +108,29 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
         about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
         print(f"diag: looking at rank {rank} for {args.seconds:g} s{about}", file=sys.stderr, flush=True)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = f"{url}{path}?{urllib.parse.urlencode(wanted)}"
-    request = urllib.request.Request(asked, headers=headers, method="GET" if rank is None else "POST")
-    context = ssl.create_default_context(cafile=ca)
-    context.check_hostname = ca is None  # hubs go by addresses
-    # A proxy must not see this, nor be waited for; and no hub sends us, with the token, elsewhere.
-    opener = urllib.request.OpenerDirector()
-    for handler in (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context),
-                    urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler()):
-        opener.add_handler(handler)
+    asked = f"{url}{path}?{urlencode(wanted)}"
     recorded = args.seconds if rank is not None else 0.0
+    seconds = args.seconds + _GRACE_SECONDS
     try:
         with Ticker(lambda passed: _recording(passed, recorded)):
-            return _fetched(opener, request, args.seconds + _GRACE_SECONDS)
-    except urllib.error.HTTPError as error:
-        raise _refusal(url, error.code, error.read(65536)) from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise DiagError(f"the hub at {url} does not answer: {error}",
-                        hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+            status, reason, body = (get if rank is None else post)(asked, headers, seconds, ca)
+    except (OSError, ValueError) as error:
+        raise no_answer(url, error, seconds=seconds, hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+    if status != 200:
+        raise refusal(url, status, reason, body, has_token=bool(token))
+    if not _is_graph(body, args.format):
+        raise DiagError(f"{url} answers, but with no flame graph: it is no diag", hint="is that another server's port?")
+    return body
 
 
-def _fetched(opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float) -> bytes:
-    import urllib.error
-
-    try:
-        with opener.open(request, timeout=seconds) as answer:
-            data: bytes = answer.read(_LARGEST + 1)
-    except urllib.error.HTTPError as error:
-        if error.code != 405 or request.get_method() == "GET":
-            raise
-        request.method = "GET"  # a hub of an older diag
-        return _fetched(opener, request, seconds)
-    if len(data) > _LARGEST:
-        raise DiagError(f"{request.host} answers more than {_LARGEST >> 20} MiB: this is no flame graph")
-    return data
+def _is_graph(body: bytes, form: str) -> bool:
+    """Something of the form that was asked for: any server answers 200 to something. Collapsed lines end in a number."""
+    head = body.lstrip()[:2000]
+    if form == "svg":
+        return b"<svg" in head
+    if form == "speedscope":
+        return head.startswith(b"{") and b'"$schema"' in body
+    return not head or head.partition(b"\n")[0].rpartition(b" ")[2].rstrip().isdigit()
 
 
 def _recording(passed: float, seconds: float) -> str:
@@ -158,19 +141,6 @@ def _recording(passed: float, seconds: float) -> str:
     if passed < seconds:
         return f"diag: {bar(passed, seconds)} {passed:.0f} of {seconds:g} s"
     return f"diag: {passed:.0f} s: the graph is made"
-
-
-def _refusal(url: str, code: int, body: bytes) -> DiagError:
-    from diag.outputs.text import clean
-
-    try:
-        said = json.loads(body)
-        detail, hint = clean(str(said["detail"])), clean(str(said.get("hint") or ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return DiagError(f"{url} answers {code} and is no hub of diag")
-    if code == 401:
-        hint = tokens.WHERE
-    return DiagError(detail, hint=hint)
 
 
 # --- recorded --------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def _row(client: Address, server: Address, net: Path) -> tuple[int, str] | None:
     """User and inode of the established socket whose own end is `client`."""
     try:
         ends = {f"{one} {other}" for one, other in zip(_words(client), _words(server), strict=True)}
-    except ValueError:
+    except (ValueError, TypeError):  # no address, no port: not by TCP
         return None
     for name in ("tcp", "tcp6"):  # a socket of IPv6 may have an IPv4 address
         try:

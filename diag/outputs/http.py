@@ -35,6 +35,8 @@ _BODY_SECONDS = 15.0  # a hub gives up its request after 4 s
 # A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
 _NOT_YOURS = {"detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
               "hint": "ask as that user, or set DIAG_TOKEN for the run and give it"}
+_RECORDED = {"detail": "this is recorded evidence: there is no process to look at",
+             "hint": "its stacks are on the page, and in `diag replay`"}
 _NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
 _T = TypeVar("_T")
 
@@ -146,7 +148,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             if there is not None:
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
-            return answer({"detail": f"rank {rank} was not seen on this node", "hint": f"seen: ranks {seen or 'none'}"}, 404)
+            return answer({"detail": f"rank {rank} was not seen on this node", "hint": f"seen: ranks {seen}" if seen else
+                           "no rank was seen yet: ask again when the job's ranks run"}, 404)
         if not state.alive and not view.recorded:
             said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
             return answer(said, 409)
@@ -203,7 +206,7 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
         being made get that one."""
         if view.recorded:
-            raise HTTPException(409, "this is recorded evidence: there is no process to look at")
+            return answer(_RECORDED, 409)
         if (native or scope != "job" or deadline > DUMP_SECONDS) and not await asker_of(request).owns_the_run():
             return answer(_NOT_YOURS, 403)
         kind = f"{scope}-native" if native else scope

@@ -68,6 +68,8 @@ class Serving:
             self.server.stop(1.0)
             self.server = self._serve(_any_address(), (port,))
             self._changed()
+            if self.server is not None:  # the page that was told of answers to nobody without the token from now on
+                self._say(f"diag: open to the other nodes: page {self.page}")
         if self.server is not None and self._settings.port and self.server.port != self._settings.port:
             self._say(f"diag: port {self._settings.port} is taken here, where the hubs of other nodes look for this one: give "
                       "all nodes another port (DIAG_PORT)")

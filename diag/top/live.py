@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from diag import tokens
 from diag.errors import DiagError
 from diag.httpget import get, post
+from diag.hubanswer import check_address, document_of, no_answer, refusal
 from diag.outputs.text import clean
 from diag.runs import is_alive, is_ours, read_run
 from diag.top.source import Inbox, Link
@@ -42,8 +42,7 @@ class Live:
     """A Source. `run_path` is the run directory where it is known: it tells whether the run ended and where the hub is now."""
 
     def __init__(self, url: str, token: str | None, run_path: str | None, ca: str | None) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise DiagError(f"{url} is no address of a hub", hint="it looks like http://127.0.0.1:9095", exit_code=2)
+        check_address(url)
         self.inbox = Inbox()
         self._url, self._token, self._run_path, self._ca = url, token, run_path, ca
         self._wake: Callable[[], None] = lambda: None
@@ -79,16 +78,11 @@ class Live:
         base = url.rstrip("/") or self._url
         try:
             status, reason, body = send(base + path, self._headers(), seconds, self._ca)
-            document = json.loads(body)
-        except (OSError, ValueError, RecursionError) as error:
-            raise DiagError(f"the hub at {base} does not answer: {clean(str(error))}",
-                            hint="diag top PATH shows what is on disk") from None
-        if not isinstance(document, dict):
-            raise DiagError(f"{base} is no hub of diag")
+        except (OSError, ValueError) as error:
+            raise no_answer(base, error, seconds=seconds, hint="diag top PATH shows what is on disk") from None
         if status != 200:
-            detail = clean(str(document.get("detail") or reason))
-            raise DiagError(f"{base}{path.partition('?')[0]} answers {status}: {detail}", hint=_hint(status, document))
-        return document
+            raise refusal(base, status, reason, body, has_token=bool(self._token))
+        return document_of(base, body)
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -216,11 +210,3 @@ def _refusal(status: int, body: bytes) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"it answers {status}"
     return f"it answers {status}: {detail}"
-
-
-def _hint(status: int, document: dict[str, Any]) -> str:
-    if status == 401:
-        return tokens.WHERE
-    if status == 404:
-        return "a hub of an older diag has no /state: use its own version"
-    return clean(str(document.get("hint") or ""))

@@ -22,7 +22,7 @@ from diag.cluster.gather import Gathering, job_engine
 from diag.cluster.member import Member
 from diag.cluster.post import Failed, Refused, Sender, try_connection
 from diag.hub import Hub, ToldClock
-from diag.launchers.nodes import JobNodes
+from diag.launchers.nodes import JobNodes, nodes_of
 from diag.model import Placement, Record
 from diag.outputs.server import Server, serve
 from diag.settings import load
@@ -312,6 +312,26 @@ def test_without_a_token_or_with_nodes_off_each_hub_stays_by_itself(tmp_path: Pa
 
     assert (without.member, off.member, single.member) == (None, None, None)
     assert len(said) == 1 and "set the same DIAG_TOKEN on all of them" in said[0]
+
+
+@pytest.mark.parametrize("given, told", [("foo:bar", "nodes='foo:bar'"), ("a,b:99999", "'a,b:99999'"), ("a b,c", "'a b,c'"),
+                                         ("@/no/such/file", "no such file can be read"), ("a,a", "names a host twice")])
+@pytest.mark.parametrize("token", [TOKEN, None])
+def test_hosts_that_cannot_be_right_are_said(given: str, told: str, token: str | None, tmp_path: Path) -> None:
+    said: list[str] = []
+    hub = Hub(load(run_root=tmp_path, token=token, nodes=given), None, talk=said.append)
+    hub.join(nodes_of(["torchrun", "t.py"], {}, given))
+
+    assert hub.member is None
+    assert len(said) == 1 and told in said[0] and said[0].endswith("this node is judged by itself")
+
+
+@pytest.mark.parametrize("given", ["auto", "off"])
+def test_hosts_that_nobody_gave_are_not_spoken_of(given: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    Hub(load(run_root=tmp_path, nodes=given), None, talk=said.append).join(nodes_of(["torchrun", "t.py"], {}, given))
+
+    assert said == []
 
 
 @pytest.mark.parametrize("token", [None, ""])

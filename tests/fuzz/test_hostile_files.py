@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,31 @@ def test_name_of_a_file_in_a_folder_is_shown_without_what_it_does(tmp_path: Path
     said = capsys.readouterr()
     assert "not used" in said.err
     assert not set("\x1b\x9b\x07") & set(said.err + said.out)
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+COSTLY_LINES = {
+    "oom": "[rank{n}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total\n",
+    "errors": "[rank{n}]: RuntimeError: number {n}\n",
+    "frames": '[rank0]:   File "/app/a{n}.py", line {n}, in f{n}\n[rank0]:     f()\n',
+    "ranks": "node:{n}:{n} [0] NCCL INFO ncclCommInitRank comm 0x{n:x} rank {n} nranks 300000 cudaDev 0 nvmlDev 0 busId 1000 "
+             "commId 0x1 - Init START\n",
+    "secrets": "see https://me:pw{n}@host/ password=abc{n}def Authorization: Bearer t{n}aaaaaaaa\n",
+    "empty": "\n",
+}
+
+
+@pytest.mark.parametrize("kind", COSTLY_LINES)
+def test_time_of_a_hostile_log_grows_in_proportion_and_not_faster(kind: str, tmp_path: Path) -> None:
+    def seconds(count: int) -> float:
+        log = tmp_path / f"{count}.log"
+        log.write_text("Traceback (most recent call last):\n" + "".join(COSTLY_LINES[kind].format(n=n) for n in range(count)))
+        began = time.process_time()
+        replay([log])
+        return time.process_time() - began
+
+    seconds(500)  # what is imported and compiled once
+    few, many = seconds(1_500), seconds(9_000)
+
+    assert many < 6 * few * 2.5 + 1.0  # in the square of the lines it would be 36 times
