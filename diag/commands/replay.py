@@ -80,9 +80,9 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     from diag.outputs.recorded import RecordedView
     from diag.outputs.server import PortTaken, serve
     from diag.outputs.text import job_sentence
-    from diag.settings import load
+    from diag.settings import OF_EVIDENCE, load
 
-    settings = load(host=args.host, port=args.port)
+    settings = load(take=OF_EVIDENCE, host=args.host, port=args.port)
     host = settings.host or "127.0.0.1"
     view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host), token=settings.token)
     signals = {signal.SIGINT, signal.SIGTERM}

@@ -84,11 +84,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         from diag.settings import load
 
+        refused: list[str] = []
         settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, inject=args.inject,
                         nccl_debug=args.nccl_debug, stack_seconds=args.stack_seconds, ras=args.ras,
                         expected_net=args.expect_net, rules=args.rules, nodes=args.nodes, job_id=args.job_id,
-                        sd_file=args.sd_file)
-        return _Runner(words, settings, prepared, held, quiet=args.quiet).run()
+                        sd_file=args.sd_file, refused=refused.append)
+        runner = _Runner(words, settings, prepared, held, quiet=args.quiet)
+        runner.notes += refused
+        return runner.run()
     finally:
         prepared.witness.close()
 
@@ -305,7 +308,8 @@ class _Runner:
         if not self.quiet:
             where = f", page {serving.url}" if serving.url else ""
             folder = f", run directory {run_dir.path}" if run_dir else ""
-            self.say(f"diag {hub.version}: watching pid {command.pid}{where}{folder}")
+            file = f", settings of {self.settings.file}" if self.settings.file else ""
+            self.say(f"diag {hub.version}: watching pid {command.pid}{where}{folder}{file}")
         hub.open_to_nodes = serving.open_to_nodes
         hub.join(nodes_of(self.words, os.environ, self.settings.nodes))
         hub.loop(lambda: command.wait(0) is not None)
@@ -404,6 +408,7 @@ def publish(
         "diag_version": hub.version, "argv": redacted(words), "pid": pid, "hub_start_ticks": int(stat[19]),
         "url": url, "token": hub.token, "started_at": hub.started_at,
         "nccl_ras_addr": hub.ras.address, "tls_ca": _own_certificate(hub),
+        "settings_file": str(hub.settings.file) if hub.settings.file else None,
         "ended": ended is not None, "returncode": ended,
     })
 
