@@ -1,19 +1,22 @@
 """Where Prometheus finds the hubs of a job: the list that `GET /sd` gives (http_sd), and a file of it (file_sd).
 
 Both name this hub and those of the job that it knows of (`Hub.other_targets`). The file is written by a thread of its own: it
-often is on a network file system, which may stand still, and the checks must not.
+often is on a network file system, which may stand still, and the checks must not. It replaces and removes what a diag wrote, and
+nothing else: a wrong path must not cost anybody a file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import secrets
 import socket
-import tempfile
+import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +25,8 @@ __all__ = ["SdFile", "Target", "TargetSource", "reachable_host", "sd_document", 
 
 _LOOK_SECONDS = 5.0  # Prometheus itself looks at its files every 5 min, or at once where it is told of the change
 _LONGEST_NAME = 100
+_MOST_BYTES = 4 << 20
+_RUN_LABEL = "__meta_diag_run_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Target:
     def group(self) -> dict[str, Any]:
         """As http_sd and file_sd have it. The run's id changes with each restart, and would begin every series anew: it is
         offered to relabelling only."""
-        labels = {"job_id": self.job_id, "node": self.node, "__meta_diag_run_id": self.run_id}
+        labels = {"job_id": self.job_id, "node": self.node, _RUN_LABEL: self.run_id}
         if self.scheme != "http":
             labels["__scheme__"] = self.scheme
         return {"targets": [self.address], "labels": labels}
@@ -94,7 +99,7 @@ class SdFile:
         self._source = source
         self._talk = talk
         self._stop = threading.Event()
-        self._written: tuple[Path, tuple[int, int]] | None = None  # the file and its inode
+        self._written: tuple[Path, os.stat_result] | None = None
         self._last: tuple[Target, ...] = ()
         self._told = ""
         self._thread = threading.Thread(target=self._keep, name="diag-sd-file", daemon=True)
@@ -130,36 +135,74 @@ class SdFile:
         path = sd_path(self._place, targets[0].job_id, targets[0].node)
         if path != self._place:
             targets = targets[:1]  # in a directory each hub has a file of its own, which tells of it alone
-        # Hubs that share one file do not take it from each other again and again; one that was taken away is made anew.
-        if targets == self._last and path.exists():
-            return
-        body = json.dumps(sd_document(targets), indent=1, ensure_ascii=False) + "\n"
-        # A name that no *.json of file_sd matches, in the same directory: a rename there is atomic.
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
-        try:
-            with open(handle, "w", encoding="utf-8", errors="replace") as file:
-                os.fchmod(handle, 0o644)  # Prometheus is another user
-                file.write(body)
-                file.flush()
-                made = os.fstat(handle)
-            Path(temporary).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            raise
-        self._written, self._last = (path, (made.st_dev, made.st_ino)), targets
-
-    def _is_ours(self) -> bool:
-        """The file is there, and no other hub has put its own in its place."""
-        if self._written is None:
-            return False
-        try:
-            found = self._written[0].stat()
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._written[1]
+        with _folder(path.parent) as folder:
+            there = _diags_own(path.name, folder)
+            # Hubs that share one file do not take it from each other again and again; one that was taken away is made anew.
+            if targets == self._last and there:
+                return
+            body = json.dumps(sd_document(targets), indent=1, ensure_ascii=False) + "\n"
+            # A name that no *.json of file_sd matches, in the same directory: a rename there is atomic.
+            temporary = f".{path.name}.{secrets.token_hex(8)}.new"
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                with open(handle, "w", encoding="utf-8", errors="replace") as file:
+                    os.fchmod(handle, 0o644)  # Prometheus is another user
+                    file.write(body)
+                    file.flush()
+                    made = os.fstat(handle)
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+        self._written, self._last = (path, made), targets
 
     def _remove(self) -> None:
-        if self._written is not None and self._is_ours():
-            with contextlib.suppress(OSError):
-                self._written[0].unlink()
+        """Where no other hub, and nobody else, has put its own in its place."""
+        if self._written is None:
+            return
+        path, made = self._written
+        with contextlib.suppress(OSError), _folder(path.parent) as folder:
+            if os.path.samestat(os.stat(path.name, dir_fd=folder, follow_symlinks=False), made):
+                os.unlink(path.name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[int]:
+    """All is done in the folder that was opened, whatever gets its name meanwhile."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _diags_own(name: str, folder: int) -> bool:
+    """Whether it is there, as a diag wrote it: one that was killed leaves its file. Raises OSError for what is anybody else's."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.EEXIST, "a link is there, which diag does not follow") from None
+    with open(fd, "rb") as file:
+        if stat.S_ISREG(os.fstat(fd).st_mode) and _is_ours(file.read(_MOST_BYTES)):
+            return True
+    raise OSError(errno.EEXIST, "what is there was not written by diag, and is left alone: name another file, or remove it")
+
+
+def _is_ours(body: bytes) -> bool:
+    """Every group has the label that only diag writes.
+
+    >>> _is_ours(json.dumps(sd_document([Target("a:1", "812", "gpu-17")])).encode()), _is_ours(b"[]"), _is_ours(b"")
+    (True, False, False)
+    """
+    try:
+        groups = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(groups, list) and bool(groups) and all(
+        isinstance(group, dict) and isinstance(group.get("labels"), dict) and _RUN_LABEL in group["labels"] for group in groups
+    )

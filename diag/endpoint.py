@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from diag.settings import Settings
+
 __all__ = ["endpoint"]
 
 
@@ -55,9 +57,7 @@ def _given(args: argparse.Namespace) -> str | None:
     if token:
         return token
     if os.path.exists("diag.toml"):  # noqa: PTH110 - as below
-        from diag.settings import load
-
-        return load().token
+        return _load().token
     path = os.environ.get("DIAG_TOKEN_FILE")
     return read_token(path) if path else None
 
@@ -67,7 +67,14 @@ def _run_root() -> str | None:
     root = os.environ.get("DIAG_RUN_ROOT")
     if root or not os.path.exists("diag.toml"):  # noqa: PTH110
         return root or None
-    from diag.settings import load
-
-    configured = load().run_root
+    configured = _load().run_root
     return str(configured) if configured else None
+
+
+def _load() -> Settings:
+    from diag.settings import load, say_once
+
+    settings = load()
+    if settings.file is not None:
+        say_once(f"diag: settings of {settings.file} are used")
+    return settings

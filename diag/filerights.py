@@ -21,6 +21,7 @@ _NO_SYMLINKS, _IN_ROOT = 0x04, 0x10
 _GET_SECUREBITS, _NO_SETUID_FIXUP = 27, 0x04
 _MOST_LINKS = 40  # the kernel's own limit
 _TRIES = 8
+_NOT_THEIRS = "the rank may not open it"
 _OF_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # all that openat2 takes with O_PATH
 
 
@@ -31,6 +32,13 @@ class Rights:
     uid: int
     gid: int
     groups: tuple[int, ...]
+
+    def allow(self, found: os.stat_result, what: int) -> bool:
+        """As the file's mode says it: R_OK, W_OK or X_OK."""
+        if self.uid == 0:
+            return True
+        of_group = found.st_gid in (self.gid, *self.groups)
+        return bool(found.st_mode >> (6 if found.st_uid == self.uid else 3 if of_group else 0) & what)
 
 
 def rights_in(status: bytes) -> Rights:
@@ -118,14 +126,19 @@ def open_beneath(root: int, path: str, flags: int, *, links: bool = True) -> int
     raise OSError(number, os.strerror(number), path)
 
 
-def walk_beneath(root: int, path: str, flags: int, *, links: bool = True) -> int:
-    """The same step by step, where the kernel has no openat2. Each folder is held, so that nobody can move us out of `root`."""
+def walk_beneath(root: int, path: str, flags: int, *, links: bool = True, judged: Rights | None = None) -> int:
+    """The same step by step, where the kernel has no openat2. Each folder is held, so that nobody can move us out of `root`.
+
+    `judged`: only where these rights would do as well, as modes tell it: for a diag that cannot act as somebody else.
+    """
     todo = _steps(path)
     followed = 0
     with contextlib.ExitStack() as held:
         at = [root]
         while todo:
             step = todo.pop()
+            if judged is not None and not judged.allow(os.fstat(at[-1]), os.X_OK):
+                raise PermissionError(errno.EACCES, _NOT_THEIRS, path)
             if step == "..":
                 at = at[:-1] or at
                 continue
@@ -142,6 +155,9 @@ def walk_beneath(root: int, path: str, flags: int, *, links: bool = True) -> int
                 at = [root]
             todo += _steps(target)
         if not flags & os.O_PATH:
+            wanted = os.W_OK if flags & os.O_ACCMODE == os.O_WRONLY else os.R_OK
+            if judged is not None and not judged.allow(os.fstat(at[-1]), wanted):
+                raise PermissionError(errno.EACCES, _NOT_THEIRS, path)
             return os.open(f"/proc/self/fd/{at[-1]}", flags & ~os.O_NOFOLLOW)
         if flags & os.O_DIRECTORY and not stat.S_ISDIR(os.fstat(at[-1]).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -15,14 +15,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from diag.filerights import Rights, acting_as, open_beneath, rights_in
+from diag.filerights import Rights, acting_as, open_beneath, rights_in, walk_beneath
 
 __all__ = ["Files", "JobFiles"]
 
 _PROC = Path("/proc")
 _LOOK_SECONDS = 1.0
 _LISTED = 20_000
-_OTHERS = "it belongs to another user than the rank, as whom diag cannot act here"
 
 
 class Files:
@@ -170,13 +169,11 @@ class JobFiles(Files):
         root, is_theirs = self._open_root()
         try:
             with acting_as(self.rights) as acted:
-                fd = open_beneath(root, path, _flags(flags), links=is_theirs)  # theirs lead elsewhere in our root
+                if acted:
+                    return open_beneath(root, path, _flags(flags), links=is_theirs)  # theirs lead elsewhere in our root
+            return walk_beneath(root, path, _flags(flags), links=is_theirs, judged=self.rights)
         finally:
             os.close(root)
-        if not acted and os.fstat(fd).st_uid != self.rights.uid:
-            os.close(fd)
-            raise PermissionError(errno.EACCES, _OTHERS, path)
-        return fd
 
     def _open_root(self) -> tuple[int, bool]:
         """And whether it is the process's own."""
@@ -205,7 +202,8 @@ class JobFiles(Files):
         """
         held = os.open(f"fd/{number}", os.O_PATH | os.O_CLOEXEC, dir_fd=self._folder)
         try:
-            if not stat.S_ISREG(os.fstat(held).st_mode):
+            found = os.fstat(held)
+            if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "no regular file")
             again, flags = f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             with acting_as(self.rights) as acted:
@@ -213,10 +211,12 @@ class JobFiles(Files):
                     with contextlib.suppress(PermissionError):
                         return os.open(again, flags)
                     could_take_it = os.access(again, os.W_OK, effective_ids=True)
-            if acted and (could_take_it or not self._prints_to(number, held)):
+            if not acted:
+                if self.rights.allow(found, os.R_OK):
+                    return os.open(again, flags)
+                could_take_it = self.rights.allow(found, os.W_OK)
+            if could_take_it or not self._prints_to(number, held):
                 raise PermissionError(errno.EACCES, "it is not the rank's to read")
-            if not acted and os.fstat(held).st_uid != self.rights.uid:
-                raise PermissionError(errno.EACCES, _OTHERS)
             return os.open(again, flags)
         finally:
             os.close(held)

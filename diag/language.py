@@ -35,7 +35,7 @@ def language() -> str:
     if told not in ("", "en", "zh") or Path("diag.toml").exists():
         from diag.settings import load
 
-        told = load().lang
+        told = load(take=("lang",)).lang
     return language_of(told, os.environ)
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    TomlConfigSettingsSource,
 )
 
 from diag.errors import DiagError
+from diag.settingsfile import NAME, OF_EVIDENCE, RefusedFile, SettingsFile, read_settings_file
 from diag.tokens import read_token
 
-__all__ = ["Settings", "load", "unread_variables"]
+__all__ = ["OF_EVIDENCE", "Settings", "load", "say_once", "unread_variables"]
 
 # Variables of diag that are no settings: it sets them for CMD, or its fire drills read them.
 _OTHER_VARIABLES = frozenset({
@@ -26,13 +29,16 @@ _OTHER_VARIABLES = frozenset({
 })
 
 
+_of_file: ContextVar[dict[str, Any]] = ContextVar("settings of the file", default={})  # noqa: B039 - never changed
+_said: set[str] = set()
+
 _AS_TYPED = 0.88  # of likeness: DIAG_ alone makes any two names alike
 
 
 class Settings(BaseSettings):
     """What can be set. Every field is also DIAG_<NAME> and a key of diag.toml in the working directory."""
 
-    model_config = SettingsConfigDict(env_prefix="DIAG_", toml_file="diag.toml", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="DIAG_", frozen=True, extra="forbid")
 
     run_root: Path | None = Field(None, description="where run directories are made; default: a cache directory of the user")
     host: str = Field("", description="address the HTTP server listens on; empty: 127.0.0.1, and all addresses once the "
@@ -67,6 +73,13 @@ class Settings(BaseSettings):
     lang: Literal["", "en", "zh"] = Field("", description="language of pages and of the lines beside findings: en, zh; "
                                           "empty: by locale")
 
+    _file: Path | None = PrivateAttr(None)
+
+    @property
+    def file(self) -> Path | None:
+        """The diag.toml that some of them come from."""
+        return self._file
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -76,14 +89,25 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=_of_file.get())
 
 
-def load(**flags: Any) -> Settings:
-    """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and where."""
+def load(*, take: Collection[str] | None = None, refused: Callable[[str], None] | None = None, **flags: Any) -> Settings:
+    """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and where.
+
+    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that somebody else can write is an error
+    where going on without it would do something else than was asked; with `take`, or with `refused` (a job must start), a line.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = Settings(**given)
+        file = _read_file(take, refused)
+        token = _of_file.set(file.values if file is not None else {})
+        try:
+            settings = Settings(**given)
+        finally:
+            _of_file.reset(token)
+    except DiagError:
+        raise
     except ValidationError as error:
         lines = [_told(item) for item in error.errors()]
         raise DiagError(
@@ -92,12 +116,41 @@ def load(**flags: Any) -> Settings:
             exit_code=2,
         ) from None
     except (ValueError, OSError, RecursionError) as error:  # a diag.toml that is no TOML, or not ours to read
-        raise DiagError(f"diag.toml cannot be read: {error}", hint="mend or remove it", exit_code=2) from None
+        raise DiagError(f"{NAME} cannot be read: {error}", hint="mend or remove it", exit_code=2) from None
+    if file is not None:
+        settings._file = file.path
     if settings.token is not None and settings.token.strip():
         return settings
     # `DIAG_TOKEN=` as an optional secret leaves it: no token was given, and none that is empty may ever count.
-    token = read_token(str(settings.token_file)) if settings.token_file is not None else None
-    return settings.model_copy(update={"token": token})
+    word = read_token(str(settings.token_file)) if settings.token_file is not None else None
+    return settings.model_copy(update={"token": word})
+
+
+def _read_file(take: Collection[str] | None, refused: Callable[[str], None] | None) -> SettingsFile | None:
+    try:
+        file = read_settings_file()
+    except RefusedFile as error:
+        if refused is not None:
+            refused(f"diag: {error}; CMD runs without its settings ({error.hint})")
+        elif take is not None:
+            say_once(f"diag: {error} ({error.hint})")
+        else:
+            raise
+        return None
+    if file is None or take is None:
+        return file
+    file = file.only(take, Settings.model_fields)
+    if file.left and take == OF_EVIDENCE:
+        say_once(f"diag: {', '.join(file.left)} of {file.path} not taken: this command takes {', '.join(sorted(OF_EVIDENCE))} "
+                  "from a file, all others from flags and DIAG_* variables")
+    return file
+
+
+def say_once(line: str) -> None:
+    """On stderr: some commands load settings more than once."""
+    if line not in _said:
+        _said.add(line)
+        print(line, file=sys.stderr)
 
 
 def _told(item: Mapping[str, Any]) -> str:

@@ -40,9 +40,10 @@ def rule_page(rule: str, lang: str) -> dict[str, str]:
     """The sections of a rule's page, where the id is no finding's; none where there is no such rule."""
     from diag.rules.load import load
     from diag.rules.page import sections
+    from diag.settings import OF_EVIDENCE
     from diag.settings import load as settings
 
-    folder = settings().rules
+    folder = settings(take=OF_EVIDENCE).rules
     known = load([folder] if folder is not None else []).by_id
     return sections(known[rule], lang) if rule in known else {}
 

@@ -79,9 +79,9 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     from diag.outputs.server import PortTaken, serve
     from diag.outputs.serving import page_words, refuse_taken_port
     from diag.report import report
-    from diag.settings import load
+    from diag.settings import OF_EVIDENCE, load
 
-    settings = load(host=args.host, port=args.port)
+    settings = load(take=OF_EVIDENCE, host=args.host, port=args.port)
     refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)
     host = settings.host or "127.0.0.1"
     view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host), token=settings.token)

@@ -106,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
     hub.open_to_nodes = serving.open_to_nodes
     sd_file = start_sd_file(hub, settings, say)
     where = (f", page {serving.page}" if serving.page else "") + (f", run directory {run_dir.path}" if run_dir else "")
+    where += f", settings of {settings.file}" if settings.file else ""
     returncode = None
     try:
         if watch is not None and pid is not None:

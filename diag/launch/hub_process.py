@@ -65,7 +65,7 @@ def _prepare(task: dict[str, Any], link: Link) -> _Beside:
     from diag.outputs.serving import refuse_taken_port
     from diag.settings import load, unread_variables
 
-    settings = load(**task["flags"])
+    settings = load(**task["flags"], refused=link.say)
     refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)  # of a variable only a line: CMD comes first
     for line in unread_variables(os.environ):
         link.say(f"diag: {line}")
@@ -193,7 +193,8 @@ class _Beside:
         if not self._task["quiet"]:
             where = f", page {serving.page}" if serving.page else ""
             folder = f", run directory {self._run_dir.path}" if self._run_dir else ""
-            self._link.say(f"diag {hub.version}: watching pid {pid}{where}{folder}")
+            file = f", settings of {self._settings.file}" if self._settings.file else ""
+            self._link.say(f"diag {hub.version}: watching pid {pid}{where}{folder}{file}")
         hub.open_to_nodes = serving.open_to_nodes
         hub.join(nodes_of(self._words, os.environ, self._settings.nodes))
         hub.loop(self._link.is_over)

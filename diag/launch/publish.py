@@ -28,6 +28,7 @@ def publish(
         "diag_version": hub.version, "argv": redacted(words), "pid": pid, "pid_start_ticks": start_ticks(pid),
         "hub_start_ticks": start_ticks("self"), "url": url, "token": hub.token, "started_at": hub.started_at,
         "nccl_ras_addr": hub.ras.address, "tls_ca": _own_certificate(hub),
+        "settings_file": str(hub.settings.file) if hub.settings.file else None,
         "ended": ended is not None, "returncode": ended,
     })  # fmt: skip
 

@@ -116,6 +116,59 @@ def test_file_of_another_hub_is_not_taken_away(tmp_path: Path) -> None:
     assert path.read_text() == "[]"
 
 
+@pytest.mark.parametrize("body", ["", "[]", "secret = 1\n", '[{"targets": ["a:1"], "labels": {"job_id": "8"}}]', "[" * 5000])
+def test_file_that_diag_did_not_write_is_neither_replaced_nor_removed(tmp_path: Path, body: str) -> None:
+    said: list[str] = []
+    path = tmp_path / "settings.conf"
+    path.write_text(body)
+
+    keeper = SdFile(path, Known(), said.append).start()
+    becomes(lambda: len(said), 1)
+    time.sleep(0.2)  # some more tries
+    keeper.close(10.0)
+
+    assert path.read_text() == body and list(tmp_path.iterdir()) == [path]
+    assert len(said) == 1 and str(path) in said[0] and "was not written by diag" in said[0]
+
+
+def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "mine.json").write_text(json.dumps(sd_document([HERE])))  # even where diag wrote what it leads to
+    (tmp_path / "diag.json").symlink_to("mine.json")
+
+    keeper = SdFile(tmp_path / "diag.json", Known((THERE,)), said.append).start()
+    becomes(lambda: len(said), 1)
+    keeper.close(10.0)
+
+    assert (tmp_path / "diag.json").is_symlink() and targets_in(tmp_path / "mine.json") == [HERE.address]
+    assert "a link is there" in said[0]
+
+
+def test_file_that_comes_into_its_place_while_it_runs_is_left_alone(tmp_path: Path) -> None:
+    known, said, path = Known(), list[str](), tmp_path / "diag.json"
+    keeper = SdFile(path, known, said.append).start()
+    becomes(lambda: targets_in(path), [HERE.address])
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "mine").replace(path)
+
+    known.now = (HERE, THERE)
+    becomes(lambda: len(said), 1)
+    keeper.close(10.0)
+
+    assert path.read_text() == "mine"
+
+
+def test_file_of_a_diag_that_was_killed_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "diag.json"
+    path.write_text(json.dumps(sd_document([THERE])))
+
+    keeper = SdFile(path, Known()).start()
+    becomes(lambda: targets_in(path), [HERE.address])
+    keeper.close(10.0)
+
+    assert not path.exists()
+
+
 def test_folder_that_is_not_there_is_told_once_and_used_when_it_comes(tmp_path: Path) -> None:
     said: list[str] = []
     folder = tmp_path / "targets"

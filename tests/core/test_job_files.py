@@ -210,16 +210,45 @@ def test_descriptor_that_proves_no_right_to_read_is_not_read(start: Start, place
 
 
 @as_root
-def test_without_the_right_to_act_as_the_rank_only_its_own_files_are_read(
-    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / "secret").chmod(0o644)
-    monkeypatch.setattr(filerights, "_can_drop", lambda: False)  # as without CAP_SETUID
+def test_without_the_right_to_act_as_the_rank_modes_decide(start: Start, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diag without CAP_SETUID, such as one of a user of its own in a container with SYS_PTRACE."""
+    (place / "closed").mkdir(mode=0o700)
+    (place / "closed" / "for-all").write_text("behind a door")
+    (place / "for-all").write_text("for all")
+    (place / "group").write_text("for some")
+    os.chown(place / "group", 0, 4711)
+    (place / "group").chmod(0o640)
+    monkeypatch.setattr(filerights, "_can_drop", lambda: False)
 
-    with JobFiles(start()) as files:
-        assert files.read(str(place / "log"), 99) == b"step 1"
-        with pytest.raises(PermissionError, match="another user"):
-            files.read(str(place / "secret"), 99)
+    with JobFiles(start()) as files, JobFiles(start(groups=(4711,))) as member:
+        assert files.read(str(place / "link"), 99) == b"step 1" and files.read(str(place / "for-all"), 99) == b"for all"
+        assert member.read(str(place / "group"), 99) == b"for some"
+        for name in ("secret", "trap", "closed/for-all", "group"):
+            with pytest.raises(PermissionError, match="the rank may not open it"):
+                files.read(str(place / name), 99)
+        with pytest.raises(PermissionError):
+            files.names(str(place / "closed"))
+        with pytest.raises(PermissionError):
+            files.stat(str(place / "closed" / "for-all"))
+
+
+@as_root
+@pytest.mark.parametrize("case", [(0o600, "os.O_WRONLY", True), (0o600, "os.O_PATH", False),
+                                  (0o622, "os.O_WRONLY", False), (0o644, "os.O_PATH", True)])  # fmt: skip
+def test_descriptor_of_the_rank_is_judged_by_modes_there_too(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[int, str, bool]
+) -> None:
+    mode, flags, is_read = case
+    (place / "secret").chmod(mode)
+    monkeypatch.setattr(filerights, "_can_drop", lambda: False)
+    pid = start(redirect=f"os.dup2(os.open({str(place / 'secret')!r}, {flags}), 1)")
+
+    with JobFiles(pid) as files:
+        if is_read:
+            os.close(files.open_printed(1))
+        else:
+            with pytest.raises(PermissionError):
+                files.open_printed(1)
 
 
 def test_same_user_in_the_same_root_reads_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diag.errors import DiagError
-from diag.settings import Settings, load
+from diag.settings import OF_EVIDENCE, Settings, load
+from tests.otheruser import NOBODY, as_root
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +72,10 @@ def test_wrong_value_names_its_field_and_is_a_usage_error(
 def test_file_that_cannot_be_read_is_said_and_not_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("diag.toml").write_text("port = 1001")
 
-    def refuse(self: Path, *args: object, **kwargs: object) -> object:
+    def refuse(path: str, *args: object, **kwargs: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("diag.settingsfile.os.open", refuse)
 
     with pytest.raises(DiagError, match=r"diag\.toml"):
         load()
@@ -101,3 +104,119 @@ def test_empty_token_is_none_and_leaves_the_file_to_be_read(word: str, tmp_path:
     (tmp_path / "token").write_text("of-the-file\n")
     monkeypatch.setenv("DIAG_TOKEN_FILE", str(tmp_path / "token"))
     assert load().token == "of-the-file"
+
+
+# --- whose diag.toml ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o400])
+def test_file_of_ours_is_obeyed_and_named(mode: int, tmp_path: Path) -> None:
+    Path("diag.toml").write_text("port = 1001")
+    Path("diag.toml").chmod(mode)
+
+    assert (load().port, load().file, load(port=1).file) == (1001, tmp_path / "diag.toml", tmp_path / "diag.toml")
+
+
+def test_without_one_no_file_is_named() -> None:
+    assert load().file is None
+    Path("diag.toml").mkdir()
+    assert load().file is None
+
+
+@pytest.mark.parametrize("mode, why", [(0o666, "all users can write"), (0o602, "all users can"), (0o664, "its group 4711 can")])
+def test_file_that_others_can_write_is_an_error_that_says_so(mode: int, why: str) -> None:
+    Path("diag.toml").write_text("port = 1001")
+    if os.geteuid() == 0:
+        os.chown("diag.toml", 0, 4711)
+    elif mode & 0o020:
+        pytest.skip("only root can give a file to a group that it is not in")
+    Path("diag.toml").chmod(mode)
+
+    with pytest.raises(DiagError, match=why) as error:
+        load()
+
+    assert str(Path.cwd() / "diag.toml") in str(error.value) and error.value.exit_code == 2 and "go-w" in error.value.hint
+
+
+def test_users_own_group_may_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """umask 002, as many machines set it where each user has a group of that name."""
+    user = pwd.getpwuid(os.geteuid())
+    group = grp.struct_group((user.pw_name, "x", user.pw_gid, []))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: group)
+    Path("diag.toml").write_text("port = 1001")
+    os.chown("diag.toml", -1, user.pw_gid)
+    Path("diag.toml").chmod(0o664)
+    assert load().port == 1001
+
+    group = grp.struct_group((user.pw_name, "x", user.pw_gid, ["somebody"]))
+    with pytest.raises(DiagError, match="can write it"):
+        load()
+
+
+@as_root
+def test_file_of_another_user_is_an_error_and_for_a_job_a_word() -> None:
+    Path("diag.toml").write_text("port = 1001\nhost = '0.0.0.0'")
+    os.chown("diag.toml", NOBODY, NOBODY)
+    said: list[str] = []
+
+    with pytest.raises(DiagError, match=f"it belongs to user {NOBODY}"):
+        load()
+    settings = load(refused=said.append)
+    over_evidence = load(take=OF_EVIDENCE)
+
+    assert (settings.port, settings.host, settings.file) == (9095, "", None)
+    assert len(said) == 1 and "CMD runs without its settings" in said[0]
+    assert over_evidence.file is None
+
+
+@as_root
+def test_unreadable_file_of_another_user_is_refused_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("diag.toml").write_text("port = 1001")
+    os.chown("diag.toml", NOBODY, NOBODY)
+
+    def refuse(path: str, *args: object, **kwargs: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("diag.settingsfile.os.open", refuse)
+
+    assert load(refused=lambda line: None).port == 9095
+
+
+@as_root
+def test_link_of_another_user_is_refused_and_one_of_ours_followed(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "real.toml").write_text("port = 1001")
+    (tmp_path / "shared" / "diag.toml").symlink_to("real.toml")
+    Path("diag.toml").symlink_to("shared/diag.toml")
+    assert load().port == 1001
+
+    os.chown("shared/diag.toml", NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(DiagError, match="it is a link of user"):
+        load()
+    Path("diag.toml").unlink()
+    Path("diag.toml").symlink_to("nothing")
+    assert load().file is None
+
+
+def test_command_over_evidence_takes_language_and_rules_of_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("diag.toml").write_text('lang = "zh"\nrules = "."\nhost = "0.0.0.0"\ntoken_file = "/etc/hostname"\nsd_file = "x"\n')
+
+    settings = load(take=OF_EVIDENCE, port=7)
+    load(take=OF_EVIDENCE)
+
+    assert (settings.lang, settings.rules, settings.host, settings.token, settings.sd_file) == ("zh", Path(), "", None, None)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "host, sd_file, token_file of" in said
+    assert load(take=OF_EVIDENCE, host="10.0.0.1").host == "10.0.0.1"
+
+
+def test_what_evidence_may_decide_opens_nothing() -> None:
+    """A new setting is none of it until somebody has thought of a stranger's folder."""
+    assert {"lang", "rules"} == OF_EVIDENCE and set(Settings.model_fields) > OF_EVIDENCE
+
+
+def test_unknown_key_is_an_error_there_too() -> None:
+    Path("diag.toml").write_text("prot = 1")
+
+    with pytest.raises(DiagError, match="prot"):
+        load(take=OF_EVIDENCE)
