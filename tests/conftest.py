@@ -15,6 +15,7 @@ import pytest
 from tests.cgroups import memory_cgroup
 from tests.leftovers import described, end_all, started
 from tests.otheruser import place, start  # noqa: F401 - fixtures
+from tests.sentences import watched
 
 CAPTURES = Path(__file__).parent / "captures"
 _MARK = "STARTED_BY_TESTS"  # the variable that all processes of one session of pytest (of one worker of xdist) inherit
@@ -41,6 +42,13 @@ def nothing_lives_on() -> Iterator[None]:
     told = "\n".join(map(described, left))
     end_all(_MARK, mark)
     assert not left, f"tests left processes running:\n{told}"
+
+
+@pytest.fixture(autouse=True)
+def sentences_are_true() -> Iterator[None]:
+    """Every finding that a test's engine comes to is held against what no sentence may say."""
+    with watched():
+        yield
 
 
 def _is_pythons(process: psutil.Process) -> bool:

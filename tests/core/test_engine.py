@@ -284,8 +284,9 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/machine.py": {"diag.observations"} | {
             f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
         "state/job.py": {"diag.model", "diag.observations", "diag.stacks"} | {
-            f"diag.state.{part}" for part in ("brokenoff", "cluster", "machine", "nccl", "ncclprocesses", "rank", "residence",
-                                              "saves")},
+            f"diag.state.{part}" for part in ("brokenoff", "cluster", "machine", "nccl", "ncclprocesses", "printed", "rank",
+                                              "residence", "saves")},
+        "state/printed.py": {"diag.observations", "diag.state.rank"},
         "state/cluster.py": {"diag.observations", "diag.stacks", "diag.state.rank"},
         "observations/cluster.py": {"diag.model"} | {f"diag.observations.{part}" for part in ("base", "run", "stacks")},
         "sources/digest.py": {"diag.merge", "diag.model", "diag.observations"},

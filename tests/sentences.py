@@ -1,0 +1,121 @@
+"""What no finding may say: words about others where there are none, a place where a rank is not, a verb that does not agree.
+
+`watched()` holds every finding that an engine of a test comes to against it, whatever evidence the test tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from diag.engine import Engine
+from diag.model import Change, ChangeKind, Finding
+from diag.state.job import JobState
+from diag.state.rank import RankState
+
+_OTHERS = re.compile(r"\bthe others\b|\ball others\b|\bothers'|\bother ranks?\b")
+_RANKS = r"[Rr]anks? (?P<ranks>\d[\d,-]*)(?:,\.\.\. \(\d+ of them\))?"
+_DISAGREE = (
+    re.compile(r"\b[Rr]ank \d+[-,]\d+\b"),
+    re.compile(r"\b[Rr]anks \d+(?![\d,-])(?!,\.\.\.)"),
+    re.compile(r"(?<!of )(?<!on )\b[Rr]anks [\d,-]+(?:\.\.\. \(\d+ of them\))? "
+               r"(?:is|has|was|does|waits|holds|runs|calls|uses|sleeps|moves)\b"),
+    re.compile(r"(?<!of )(?<!on )\b[Rr]ank \d+ (?:are|have|were|do|wait|hold|run|call|use|sleep|move)\b"),
+)
+_TEMPLATE = re.compile(r"\[[^|\]]*\|[^|\]]*\]|\{\w*\}")
+_IN = re.compile(_RANKS + r"(?: (?:has|have) [\w ']*?)? in (?P<function>[\w.<>]+) \(")
+_WAITS_IN = re.compile(_RANKS + r" waits? in (?P<function>[\w.<>]+)")
+_ALL_IN = re.compile(r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+) \(")
+_CHILD_IN = re.compile(r"pid (?P<pid>\d+), which is blocked(?: in a lock)? in (?P<function>[\w.<>]+) \(")
+_COMPOSED = ("proc", "stacks", "flight_recorder", "nvml")  # kinds of evidence that are diag's own words
+# Its advice tells what other ranks print after a death, in every world.
+_NOT_HELD = ("rank-died",)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Every engine of this process, until the end."""
+    check = Engine._check
+
+    def checked(self: Engine, now: float) -> list[Change]:
+        changes = check(self, now)
+        for change in changes:
+            if change.kind is ChangeKind.RESOLVED:  # it was true until now
+                continue
+            wrong = faults(change.finding, self.job)
+            assert not wrong, f"{change.finding.id}: {'; '.join(wrong)}\n{change.finding.summary}\n{change.finding.advice}"
+        return changes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "_check", checked)
+        yield
+
+
+def faults(finding: Finding, job: JobState) -> list[str]:
+    """What is wrong with its words; nothing of rules', which their authors write."""
+    if finding.rule or finding.told_by or finding.id in _NOT_HELD:
+        return []
+    composed = [item.excerpt for item in finding.evidence if item.kind in _COMPOSED]
+    wrong = []
+    for text in (finding.summary, finding.advice, *composed):
+        wrong += [f"does not agree: {found[0]!r}" for form in _DISAGREE if (found := form.search(text))]
+        if _OTHERS.search(text) and not _others_exist(finding, job):
+            wrong.append(f"there are no others: {text!r}")
+    if finding.id == "hang":
+        wrong += _misplaced(finding, job)
+        wrong += [f"not filled in: {left[0]}" for left in _TEMPLATE.finditer(finding.summary + finding.advice)]
+        if "before the process group was up" in finding.summary and _group_seen(job):
+            wrong.append("a process group was seen")
+    return wrong
+
+
+def _others_exist(finding: Finding, job: JobState) -> bool:
+    if finding.id == "hang":
+        return bool(finding.waiting_ranks)
+    return bool(finding.waiting_ranks) or len(finding.ranks) < max(job.world_size, len(job.ranks)) or len(job.cluster.nodes) > 1
+
+
+def _misplaced(finding: Finding, job: JobState) -> Iterator[str]:
+    """Functions that are in no stack of a rank that they are told of."""
+    subject, _, waiting = finding.summary.partition("; ")
+    named = [(numbers(found["ranks"]), found["function"]) for found in _IN.finditer(subject)]
+    named += [(numbers(found["ranks"]), found["function"]) for found in _WAITS_IN.finditer(waiting)]
+    named += [(finding.waiting_ranks, found["function"]) for found in _ALL_IN.finditer(subject)]
+    for ranks, function in named:
+        for number in ranks:
+            if number in job.ranks and function not in _functions(job.ranks[number]):
+                yield f"rank {number} is not in {function}"
+    for found in _CHILD_IN.finditer(subject):
+        children = {pid: sample for rank in job.ranks.values() for pid, (_, sample) in rank.child_stacks.items()}
+        sample = children.get(int(found["pid"]))
+        main = sample.main if sample is not None else None
+        if main is None or found["function"] not in [frame.function for frame in main.frames]:
+            yield f"child {found['pid']} is not in {found['function']}"
+
+
+def _functions(rank: RankState) -> set[str]:
+    main = rank.stack.main if rank.stack is not None else None
+    frames = list(main.frames) if main is not None else []
+    if not frames and rank.reading is not None and rank.reading.where is not None:
+        frames = [rank.reading.where]  # of another node only that is told
+    return {frame.function for frame in frames}
+
+
+def _group_seen(job: JobState) -> bool:
+    recorded = any(rank.recorder is not None and rank.recorder.groups for rank in job.ranks.values())
+    return recorded or job.nccl.lines > 0 or any(_functions(rank) & {"all_reduce", "barrier"} for rank in job.ranks.values())
+
+
+def numbers(text: str) -> list[int]:
+    """
+    >>> numbers("0-2,5")
+    [0, 1, 2, 5]
+    """
+    found: list[int] = []
+    for part in text.strip(",").split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
