@@ -20,6 +20,7 @@ from diag.detectors.network import (
 )
 from diag.detectors.rank_died import RankDiedDetector
 from diag.detectors.signatures import SignatureDetector
+from diag.detectors.store import StoreDetector
 from diag.engine import Detector
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = ["DETECTORS", "make_detectors"]
 DETECTORS: tuple[type[Detector], ...] = (
     HangDetector,
     RankDiedDetector,
+    StoreDetector,
     *memory.DETECTORS,
     *gpu.DETECTORS,
     *checkpoint.DETECTORS,

@@ -14,7 +14,7 @@ from diag.detectors.quoted import CASCADE
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
-__all__ = ["NAMED", "Heard", "exceptions", "heard", "native"]
+__all__ = ["CRASHES", "NAMED", "Heard", "exceptions", "heard", "native"]
 
 # The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed ...`
 NAMED = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
@@ -42,7 +42,7 @@ _NATIVE = re.compile(
     r"|\*\*\* stack smashing detected|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
 )
 _WHAT = re.compile(r"\s{1,4}what\(\): {1,4}(.+)")
-_CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _why(lines: list[str], rank: RankState) -> str:
     raised = exceptions(lines)
     own = [line for line in raised if not CASCADE.search(line)]
     uncaught = [line for line in own if line.startswith("[rank")]  # what a program catches and prints has no prefix
-    crashed = rank.exit is not None and (rank.exit.signal in _CRASHES or (rank.exit.exit_code or 0) - 128 in _CRASHES)
+    crashed = rank.exit is not None and (rank.exit.signal in CRASHES or (rank.exit.exit_code or 0) - 128 in CRASHES)
     # Of what torch's hook printed the first is the cause; of the rest the last is what nothing came after.
     return (uncaught[:1] or own[-1:] or ([native(lines)] if crashed else []) or raised[:1] or [""])[0] or (raised or [""])[0]
 

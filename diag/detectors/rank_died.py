@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
-from diag.detectors.last_words import NAMED, Heard, heard
+from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
 from diag.detectors.quoted import CASCADE
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, format_ranks, rank_words
 from diag.observations import CgroupMemory, KernelOomKill, Observation
@@ -31,7 +31,6 @@ _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is 
 # What native code says only while the interpreter ends: libstdc++ of a thread that nobody joined; CPython's own words (3.8-3.14).
 #   Fatal Python error: _enter_buffered_busy: could not acquire lock for <...> at interpreter shutdown, possibly due to daemon ...
 _AT_EXIT = ("terminate called without an active exception", "at interpreter shutdown", "Py_Finalize", "finalizing")
-_CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 # No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's tells to be uncaught.
 _GUESSED = ("vanished", "the traceback that the log ends with")
@@ -203,7 +202,7 @@ def _trained_to_the_end(job: JobState) -> bool:
 def _crashed_at_exit(rank: RankState, error: str) -> bool:
     """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last stood."""
     code = rank.exit
-    crashed = code is not None and (code.signal or (code.exit_code or 0) - 128) in _CRASHES
+    crashed = code is not None and (code.signal or (code.exit_code or 0) - 128) in CRASHES
     leaving = rank.reading is not None and rank.reading.context is Activity.TEARDOWN
     return crashed and (leaving or any(words in error for words in _AT_EXIT))
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from diag.detectors.last_words import exceptions
+from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import CASCADE, failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
@@ -57,6 +57,7 @@ class SignatureDetector:
         self._versions: dict[str, str] = {}
         self._steps: list[int] = []  # lines read when each of the last new steps was reported
         self._iteration: int | None = None
+        self._host_pids = False  # those of the kernel's log are those that diag sees
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, LogLine):
@@ -66,6 +67,7 @@ class SignatureDetector:
             for text in self._reader.rules.lines_in(fact.text):
                 self._reader.read(at, fact.rank, text)
         elif isinstance(fact, KernelLine):
+            self._host_pids |= fact.host_pids
             self._reader.read(at, None, fact.text)
         elif isinstance(fact, Iteration):
             if fact.iteration != self._iteration:
@@ -79,6 +81,7 @@ class SignatureDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         hits = [hit for hit in self._reader.standing() if self._reader.rules.fits(hit.rule, self._versions)]
+        hits = [hit for hit in hits if hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids)]
         fatal = self._fatal(hits, now, job)
         if fatal is not None:
             yield fatal
@@ -156,6 +159,27 @@ def fill(text: str, words: Mapping[str, str]) -> str:
     'rank 1 has no module apex'
     """
     return _PLACE.sub(lambda match: words.get(match[1], match[0])[:_LONGEST_GROUP], text)
+
+
+def _is_of_another_job(hit: Hit, job: JobState, host_pids: bool) -> bool:
+    """The kernel's log is the whole machine's. A process that it names is the job's by its pid; inside a container, whose pids
+    are others, a crash is the job's only where a process of it ended of one."""
+    named = hit.groups.get("pid", "")
+    if not named.isdecimal() or hit.rank is not None:
+        return False
+    pid = int(named)
+    ranks = (*job.ranks.values(), *job.past_ranks)
+    own = {job.pid, *(one for rank in ranks for one in (rank.placement.pid, *rank.child_stacks))}
+    if pid in own or job.rank_of_pid(pid) is not None:
+        return False
+    word = re.compile(rf"\b{pid}\b")
+    if any(word.search(line) for tail in (job.tail, *(rank.tail for rank in ranks if rank.failed)) for line in tail):
+        return False  # a worker that is gone, of which its rank tells
+    if host_pids or hit.rule.finding != "rank-died":
+        return host_pids
+    codes = [rank.exit.signal or (rank.exit.exit_code or 0) - 128 for rank in ranks if rank.exit is not None]
+    codes += [-job.returncode, job.returncode - 128] if job.returncode else []
+    return not any(code in CRASHES for code in codes)
 
 
 def _asked_to_end(at: float, job: JobState) -> bool:

@@ -66,6 +66,7 @@ from diag.observations.machine import (
     ProcessSample,
     ProcessTree,
 )
+from diag.observations.meeting import StoreTried, StoreWaited
 from diag.observations.memory import (
     CgroupLevel,
     CgroupMemory,
@@ -243,6 +244,8 @@ __all__ = [
     "SourceWorks",
     "StackSample",
     "StepsPlanned",
+    "StoreTried",
+    "StoreWaited",
     "SxidReported",
     "ThreadSeen",
     "ThreadStack",

@@ -49,9 +49,13 @@ class PlainLines(Observation):
 
 @dataclass(frozen=True, slots=True)
 class KernelLine(Observation):
-    """One line of the kernel's log, as dmesg shows it: "[  137.224733] Memory cgroup out of memory: ..."."""
+    """One line of the kernel's log, as dmesg shows it: "[  137.224733] Memory cgroup out of memory: ...".
+
+    `host_pids`: the pids in it are of the namespace that diag sees.
+    """
 
     text: str
+    host_pids: bool = False
 
 
 @dataclass(frozen=True, slots=True)

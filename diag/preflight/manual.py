@@ -33,15 +33,6 @@ diag's.
 What to do: end a left-over job, or choose another MASTER_PORT.
 
 False alarms: a job that already runs on this port, and is meant to.""",
-    "rendezvous-failure": """\
-Meaning: the nodes cannot meet: no address is given, nobody answers there, or not all nodes came.
-
-Evidence: connections that were refused (nothing listens), not answered (a firewall, NetworkPolicy or security group drops
-them) or have no route; with --wait on all nodes, who came.
-
-What to do: as said with each; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own port.
-
-False alarms: without --wait nobody listens on node 0 before the job does: a refusal then only says that the host is there.""",
     "version-mismatch": """\
 Meaning: versions of packages that CMD uses do not fit each other, or CMD will import another Megatron than it was written for.
 

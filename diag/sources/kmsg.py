@@ -23,8 +23,9 @@ def parse(record: Record) -> Iterator[Observation]:
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
         return
     memory = kmsg_memory.Reader()
+    host_pids = payload.get("host_pids") is True
     for line in lines:
         if isinstance(line, str):
-            yield KernelLine(None, line[:_LONGEST])
-            yield from kmsg_gpu.read_line(line[:_LONGEST], host_pids=payload.get("host_pids") is True)
+            yield KernelLine(None, line[:_LONGEST], host_pids)
+            yield from kmsg_gpu.read_line(line[:_LONGEST], host_pids=host_pids)
             yield from memory.read_line(line[:_LONGEST])

@@ -20,6 +20,7 @@ from diag.sources import (
     launcher_log,
     nccl_log,
     numbers_log,
+    store,
     swift_log,
     torch_log,
     trainer_log,
@@ -39,7 +40,6 @@ MAX_LINE_CHARS = 64 * 1024
 PLAIN_RUN = 2
 # The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
 PLAIN_LINES = 3
-_LAST_PLAIN_LINES = 20  # of a run of lines that tell nothing: what stood before the next that does
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 # One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is counted.
 MAX_LINES_PER_RECORD = 2000
@@ -270,7 +270,7 @@ def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
 
 
 def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
-    last = text.rsplit("\n", _LAST_PLAIN_LINES)[-_LAST_PLAIN_LINES:]
+    last = text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]
     return PlainLines(rank, stream, text.count("\n") + 1, tuple(line[:MAX_LINE_CHARS] for line in last), text)
 
 
@@ -308,5 +308,7 @@ def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False, nu
     yield from launcher_log.read_line(text)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
+    if any(word in text for word in store.WORDS):
+        yield from store.read_line(text, rank)
     if version_log.may_tell(text):
         yield from version_log.read_line(text, rank)

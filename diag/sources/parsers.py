@@ -25,6 +25,7 @@ from diag.sources import (
     remote_stack,
     run,
     shm,
+    store,
 )
 
 __all__ = ["PARSERS"]
@@ -52,4 +53,5 @@ PARSERS: dict[str, Parser] = {
     faulthandler.SOURCE: faulthandler.parse,
     flight_recorder.SOURCE: flight_recorder.parse,
     nccl_ras.SOURCE: nccl_ras.parse,
+    store.SOURCE: store.parse,
 }

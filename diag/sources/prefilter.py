@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.sources import cuda_log, launcher_log, numbers_log, swift_log, torch_log, trainer_log, version_log, watchdog_log
+from diag.sources import cuda_log, launcher_log, numbers_log, store, swift_log, torch_log, trainer_log, version_log, watchdog_log
 
 __all__ = ["ERRORS", "WORDS", "plain_lines"]
 
@@ -18,7 +18,8 @@ _BEFORE, _AFTER = 10, 10
 # A word of these stands in each line that tells a phase, a step, a save, a number, a rank or a device.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *numbers_log.WORDS, *torch_log.WORDS, *watchdog_log.WORDS, *cuda_log.WORDS,
-    *launcher_log.WORDS, *version_log.WORDS, "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
+    *launcher_log.WORDS, *store.WORDS, *version_log.WORDS,
+    "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
     "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
     "ray::", "ray/_private",
 )))  # fmt: skip

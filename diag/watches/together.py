@@ -10,12 +10,19 @@ from diag.engine import Engine
 from diag.errors import shortage
 from diag.model import Record
 from diag.sources import run as run_source
+from diag.sources import store
+from diag.sources.tree import Tree
+from diag.state.rank import RankState
 from diag.watches.checkpoints import CheckpointWatch, JobView
 from diag.watches.estimate import estimate_watched
 from diag.watches.kernel import KernelWatch
 from diag.watches.node import GpuWatch, NetworkWatch
+from diag.watches.store import Connecting, StoreWatch
 
 __all__ = ["NodeWatches"]
+
+_STACK_SECONDS = 30.0  # a calm rank's stack is read seldom
+_INNERMOST = 4
 
 
 class NodeWatches:
@@ -39,13 +46,15 @@ class NodeWatches:
         self._gpus = GpuWatch(host, put, seconds)
         self._networks = NetworkWatch(host, put, self._some_rank, sampled)
         self._kernel = KernelWatch(host, put, words=kernel_words)
+        self._store = StoreWatch(host, put, self._connecting)
         self._checkpoints = CheckpointWatch(host, put, self._checkpoint_view, sampled, run_dir)
 
-    def start(self, argv: Sequence[str], pid: int) -> None:
-        """The job's root process is `pid`, its command `argv`."""
+    def start(self, argv: Sequence[str], pid: int, *, launched: bool = True) -> None:
+        """The job's root process is `pid`, its command `argv`. `launched`: what is below that process is the job."""
         self._begin("gpu", self._gpus.start)
         self._begin("interfaces", self._networks.start)
         self._begin("kernel log", self._kernel.start)
+        self._begin("store", lambda: self._store.start(Tree(pid) if launched else None))
         self._begin("checkpoints", self._checkpoints.start)
         self._begin("estimate", lambda: estimate_watched(argv, pid, self._put, self._host))
 
@@ -76,6 +85,7 @@ class NodeWatches:
         self._gpus.stop()
         self._networks.stop()
         self._kernel.stop()
+        self._store.stop()
 
     def finish(self) -> None:
         """CMD has ended and all that it printed is in: the last look at its checkpoints."""
@@ -89,6 +99,16 @@ class NodeWatches:
         with self._lock:
             return next((rank.placement.pid for rank in self._engine.job.alive_ranks()), None)
 
+    def _connecting(self) -> list[Connecting] | None:
+        with self._lock:
+            job = self._engine.job
+            if job.iteration is not None:
+                return None
+            return [
+                Connecting(rank.rank, rank.placement.pid, rank.placement.node_rank, _calls_store(rank, self._engine.now))
+                for rank in job.alive_ranks() if not rank.node
+            ]
+
     def _checkpoint_view(self) -> JobView:
         with self._lock:
             job = self._engine.job
@@ -97,6 +117,12 @@ class NodeWatches:
             said = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
             saving = job.phase == "ckpt_save" or log.unwritten is not None
             return JobView(job.argv, job.pid, rank, _owner(rank or job.pid), saving, said)
+
+
+def _calls_store(rank: RankState, now: float) -> bool:
+    """By its last stack, where that is of the last seconds."""
+    main = rank.stack.main if rank.stack is not None and now - rank.stack_at <= _STACK_SECONDS else None
+    return main is not None and any(store.connects(frame.function, frame.file) for frame in main.frames[-_INNERMOST:])
 
 
 def _owner(pid: int) -> int | None:

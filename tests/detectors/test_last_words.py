@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diag.detectors.last_words import exceptions
+from diag.detectors.signatures import SignatureDetector
 from diag.model import Severity
 from diag.observations import (
     CudaErrorRaised,
@@ -227,10 +228,22 @@ def test_rendezvous_that_one_rank_could_not_reach_is_no_cause_where_another_fail
     assert "rendezvous-failure" not in [finding.id for finding in story.findings()]
 
 
-def test_kernels_word_of_a_segfault_is_not_taken_for_another_ranks() -> None:
-    story = Story()
-    story.tell(KernelLine(None, "[  100.1] python3[4242]: segfault at 0 ip 00007f sp 00007f error 4 in libother.so[7f+1000]"))
-    says(story, 1, *STOP)
-    dies(story, 1, code=1)
+# Linux 6.18, 2026-11-23, of another job's process on the machine
+SEGFAULT = ("[ 2702.748399] python3.11[{}]: segfault at 8 ip 00007f19c917c1ac sp 00007ffe3c5b5a10 error 4 in "
+            "libpython3.11.so.1.0[7f19c9000000+1c0000] likely on CPU 1 (core 1, socket 0)")  # fmt: skip
 
-    assert 'it said: "StopIteration"' in story.the("rank-died").summary
+
+@pytest.mark.parametrize(("pid", "host_pids", "signal", "ours"), [
+    (4242, True, None, False), (4242, False, None, False), (4242, True, 11, False), (4242, False, 11, True),
+    (1001, True, 11, True),
+])
+def test_kernels_word_of_a_segfault_counts_where_the_process_is_the_jobs(
+    pid: int, host_pids: bool, signal: int | None, ours: bool
+) -> None:
+    story = Story()
+    story.tell(KernelLine(None, SEGFAULT.format(pid), host_pids))
+    dies(story, 1, code=None if signal else 1, signal=signal)
+
+    detector = SignatureDetector()
+    detector.observe(story.now - 5, KernelLine(None, SEGFAULT.format(pid), host_pids))
+    assert bool(list(detector.check(story.now, story.engine.job))) is ours

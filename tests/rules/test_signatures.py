@@ -53,10 +53,42 @@ def test_first_real_error_is_named_with_its_rank_and_what_follows_is_only_eviden
     fails(story, 1, 0)
 
     found = story.the("missing-module")
-    assert (found.ranks, found.rule, found.confidence) == ((1,), "missing-module", Confidence.HIGH)
-    assert "rank 1 has no Python module apex" in found.summary and "pip install apex" in found.advice
+    assert (found.ranks, found.rule, found.confidence) == ((1,), "missing-module-apex", Confidence.HIGH)
+    assert "rank 1 has no apex" in found.summary and "github.com/NVIDIA/apex" in found.advice
     assert of_rules(story) == ["missing-module"]
     assert story.findings()[0] is found, "the cause is read before the rank's death"
+
+
+# CPython 3.11: what follows the module's name is its own
+@pytest.mark.parametrize(("module", "rule", "says_so"), [
+    ("apex", "missing-module-apex", "github.com/NVIDIA/apex"),
+    ("amp_C", "missing-module-apex", "APEX_CUDA_EXT=1"),
+    ("fused_layer_norm_cuda", "missing-module-apex", "APEX_CUDA_EXT=1"),
+    ("fused_weight_gradient_mlp_cuda", "missing-module-apex", "--gradient_accumulation_fusion false"),
+    ("flash_attn_2_cuda", "missing-module-flash-attn", "the wheel that names"),
+    ("flash_attn", "missing-module-flash-attn", "pip install flash-attn --no-build-isolation"),
+    ("grouped_gemm", "missing-module-grouped-gemm", "git+https://github.com/fanshiqing/grouped_gemm"),
+    ("cv2", "missing-module-other-name", "cv2 is opencv-python-headless"),
+    ("yaml", "missing-module-other-name", "yaml is PyYAML"),
+    ("src", "missing-module", "Is src your own"),
+    ("utils", "missing-module", "Is utils your own"),
+    ("msgspec", "missing-module", "may be called otherwise"),
+    ("a.b.c", "missing-module-part", "Not a missing package: a.b is there"),
+    ("datasets.utils'; 'datasets' is not a package", "missing-module-part", "or a folder or file of that name of your own"),
+    ("megatron.training", "swift-megatron-training-missing", "MEGATRON_LM_PATH"),
+    ("megatron.core.models.hybrid", "megatron-core-module-gone", "another megatron-core"),
+])
+def test_for_a_missing_module_no_name_of_a_package_is_invented(module: str, rule: str, says_so: str) -> None:
+    story = Story()
+    line = f"ModuleNotFoundError: No module named '{module}" + ("" if "'" in module else "'")
+
+    says(story, 1, *MISSING[:2], "    import it", line)
+    fails(story, 1)
+
+    (found,) = [one for one in story.findings() if one.rule]
+    assert found.rule == rule and says_so in found.advice
+    assert f"pip install {module}" not in found.advice.replace("pip install flash-attn", "")
+    assert "pip install" not in packaged().by_id[rule].zh.advice or rule not in ("missing-module", "missing-module-part")
 
 
 def test_line_without_a_rank_is_of_the_only_rank_that_failed_by_itself() -> None:

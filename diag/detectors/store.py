@@ -1,0 +1,169 @@
+"""Nodes and ranks that cannot reach the store at which the job meets: while they still try, and when they die of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
+from diag.observations import Observation, RankFound, StoreTried, StoreWaited
+from diag.state.job import JobState
+
+__all__ = ["StoreDetector"]
+
+# Ours: a node 0 that starts half a minute later is nothing to tell of.
+_PATIENCE_SECONDS = 40.0
+_GRAVE_SECONDS = 90.0  # as long as nodes are waited for that never came: see detectors/cluster/missing.py
+_LOOK_SECONDS = 15.0  # three looks of the watch
+_LATE_SECONDS = 10.0  # a try itself takes its time
+_MOST = 4096
+
+# errno of Linux, and getaddrinfo's words (glibc 2.17-2.41)
+_REFUSED, _NO_ROUTE, _NO_ANSWER = ("111", "104"), ("101", "113"), ("110",)
+_ADVICE = {
+    "refused": "Nothing listens at {place}: is the command of node 0 running (`ss -ltn 'sport = :{port}'` there), with the same "
+               "port, and is {host} that node's address as this one sees it?",
+    "no_route": "This machine has no way to {host}: an address of another network? `ip route get {host}` here. In docker start "
+                "both with --network=host; in Kubernetes MASTER_ADDR has to be the headless Service's name.",
+    "no_answer": "What is sent to {place} is dropped: open the port and those that NCCL and gloo take (firewall, security group, "
+                 "NetworkPolicy; docker: --network=host), and see whether {host} is up: `nc -vz {host} {port}` here.",
+    "gai_error": "`getent hosts {host}` here, in this container. Kubernetes: a headless Service (`clusterIP: None`, "
+                 "`publishNotReadyAddresses: true`) and the pod's `hostname`/`subdomain`; a name appears only when its pod runs. "
+                 "Otherwise give MASTER_ADDR an IP.",
+    "connect_timeout": "Is node 0 started, and does it listen (`ss -ltn 'sport = :{port}'` there)? From here: "
+                       "`nc -vz {host} {port}`.",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Waits:
+    """One launcher (no rank) or rank, and one place."""
+
+    rank: int | None
+    host: str
+    port: int
+    since: float
+    seen: float | None = None  # the last look from outside that found it there
+    due: float = 0.0  # by then the log tells of another try, or it has got through
+    tries: int = 0
+    why: str = ""
+    text: str = ""
+    pid: int = 0
+    node: int | None = None
+    pending: bool = False
+
+    def stands(self, now: float) -> bool:
+        return now <= self.due or (self.seen is not None and now - self.seen <= _LOOK_SECONDS)
+
+
+class StoreDetector:
+    """Meaning: the nodes cannot meet: no address is given, nobody answers there, or not all nodes came.
+
+    Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank waits, and the kernel's
+    table of its connections (nothing is sent to that address). In `diag doctor`, connections that were refused (nothing
+    listens), not answered (a firewall, NetworkPolicy or security group drops them) or have no route; with --wait on all nodes,
+    who came.
+
+    What to do: start node 0 first; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own port.
+
+    False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and critical after 90 s. In
+    `diag doctor` without --wait nobody listens on node 0 before the job does: a refusal then only says that the host is there.
+    """
+
+    name = "rendezvous-failure"
+
+    def __init__(self) -> None:
+        self._waits: dict[tuple[int | None, int], _Waits] = {}  # by rank (None: a launcher) and port
+
+    def observe(self, at: float, fact: Observation) -> None:
+        if isinstance(fact, StoreTried):
+            one = self._of(at, fact, fact.host)
+            if one is not None:
+                one.tries += 1
+                one.why, one.text, one.due = fact.why, fact.text, at + fact.delay + _LATE_SECONDS
+        elif isinstance(fact, StoreWaited) and fact.over:
+            self._waits.pop((fact.rank, fact.port), None)
+        elif isinstance(fact, StoreWaited):
+            one = self._of(at, fact, fact.host)
+            if one is not None:
+                one.seen, one.pid, one.node, one.pending = at, fact.pid, fact.node, fact.pending
+        elif isinstance(fact, RankFound):
+            for key in [key for key in self._waits if key[0] in (None, fact.rank)]:
+                del self._waits[key]  # a launcher starts ranks when it has met the others
+
+    def _of(self, at: float, fact: StoreTried | StoreWaited, host: str) -> _Waits | None:
+        key = (fact.rank, fact.port)
+        known = self._waits.get(key)
+        if known is None and len(self._waits) >= _MOST:
+            return None
+        if known is None or known.host != host or not known.stands(at):
+            known = self._waits[key] = _Waits(fact.rank, host, fact.port, at)
+        return known
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        if job.iteration is not None:
+            return
+        waits = [one for one in self._waits.values() if one.stands(now) and now - one.since >= _PATIENCE_SECONDS]
+        places = dict.fromkeys((one.host, one.port) for one in waits)
+        for place in places:
+            yield _finding([one for one in waits if (one.host, one.port) == place], now, job)
+            return  # the others of one job go to the same place
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]:
+        return ()
+
+
+def _finding(waits: list[_Waits], now: float, job: JobState) -> Finding:
+    first = min(waits, key=lambda one: one.since)
+    told = next((one for one in waits if one.why), first)
+    pending = any(one.pending for one in waits)
+    cause, why = _cause(told, pending), _reason(told, pending)
+    ranks = tuple(sorted(one.rank for one in waits if one.rank is not None))
+    node = next((one.node for one in waits if one.node is not None), None)
+    who = rank_words(ranks) if ranks else "the launcher" + (f" of node {node}" if node is not None else "")
+    place = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
+    tries = max(one.tries for one in waits)
+    times = f" ({tries} tries in its log)" if tries > 1 else ""
+    waited = now - first.since
+    plural = "have" if len(ranks) > 1 else "has"
+    grave = waited >= _GRAVE_SECONDS or job.broken
+    evidence = [Evidence("output", one.text, one.since, one.rank) for one in waits if one.text][:2]
+    evidence += [
+        Evidence("store", f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
+                          + (": SYN_SENT" if one.pending else ""), one.seen, one.rank)
+        for one in waits if one.seen is not None
+    ][:4]
+    return Finding(
+        id="hostname-resolution" if cause == "gai_error" else "rendezvous-failure", subject=JOB, ranks=ranks, cause=cause,
+        severity=Severity.CRITICAL if grave else Severity.WARNING,
+        confidence=Confidence.HIGH if told.why or told.pending else Confidence.MEDIUM,
+        since=now if job.broken else first.since, final=job.broken,
+        summary=f"{who} {plural} tried to reach {place} for {waited:.0f} s in vain{times}: {why}",
+        advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port), evidence=tuple(evidence),
+    )
+
+
+def _cause(one: _Waits, pending: bool) -> str:
+    number = one.why.removeprefix("errno: ").partition(" ")[0]
+    if one.why.startswith("gai error: "):
+        return "gai_error"
+    if number in _REFUSED:
+        return "refused"
+    if number in _NO_ROUTE:
+        return "no_route"
+    if number in _NO_ANSWER or (pending and not number.isdecimal()):
+        return "no_answer"
+    return "refused" if one.seen is not None else "connect_timeout"
+
+
+def _reason(one: _Waits, pending: bool) -> str:
+    said = one.why.partition(" - ")[2]
+    if one.why.startswith("gai error: "):
+        return f"the name has no address ({said})"
+    if one.why.startswith("errno: "):
+        return said
+    if pending:
+        return "no answer comes to what the kernel sends there"
+    if one.seen is not None:
+        return "each try ends at once, as where nothing listens yet, and no connection is under way"
+    return one.why or "no connection comes"
