@@ -20,6 +20,7 @@ _NAMES = 26  # columns of the list's first word
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", help="a finding id, such as hang; without one: list them")
     parser.add_argument("--lang", choices=("en", "zh"), help="language of the page (default: the setting lang, else the locale)")
+    parser.add_argument("--json", action="store_true", help="print the page as GET /explain/ID gives it; without ID each meaning")
 
 
 def pages(lang: str = "en") -> dict[str, str]:
@@ -43,6 +44,8 @@ def rule_page(rule: str, lang: str) -> dict[str, str]:
 def run(args: argparse.Namespace) -> int:
     from diag import manual
 
+    if args.json:
+        return _print_json(args.id, args.lang)
     lang = _language(args.lang)
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     if args.id is None:
@@ -55,6 +58,23 @@ def run(args: argparse.Namespace) -> int:
     print(args.id + os.linesep + "=" * len(args.id))
     for heading, text in page.items():
         print(os.linesep.join(["", *_section(heading, text, lang, max(40, width))]))
+    return 0
+
+
+def _print_json(finding: str | None, told: str | None) -> int:
+    import json
+
+    from diag import manual
+    from diag.language import language
+
+    lang = told or language()
+    if finding is None:
+        print(json.dumps({"lang": lang, "meanings": {name: manual.meaning(name, lang) for name in manual.ids()}}, indent=1))
+        return 0
+    page = manual.sections(finding, lang) or rule_page(finding, lang)
+    if not page:
+        raise DiagError(f"there is no finding and no rule {finding!r}", hint=_near(finding), exit_code=2)
+    print(json.dumps({"id": finding, "lang": lang, "sections": page}, indent=1))
     return 0
 
 

@@ -254,6 +254,21 @@ def _imports(path: Path) -> Iterator[str]:
             yield line.split()[1]
 
 
+def test_finding_that_another_takes_the_place_of_is_not_over() -> None:
+    first = finding(id="rank-died", subject="rank 1", ranks=(1,))
+    second = finding(id="rank-died", subject="rank 0", ranks=(0,))
+    says = Says()
+    says.findings = [first]
+    engine = Engine(PARSERS, [says])
+    engine.advance(10.0)
+    says.findings = [second]
+
+    changes = engine.advance(11.0)
+
+    assert [(change.kind.value, change.replaced) for change in changes] == [("opened", False), ("resolved", True)]
+    assert engine.over() == [] and engine.active() == [second]
+
+
 def test_imports_point_at_the_model_never_sideways() -> None:
     root = Path(__file__).parents[2] / "diag"
     allowed = {
