@@ -36,7 +36,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     ]
     over = engine.over()
     past = [
-        {**_told(engine, one.finding, past=True), "opened_at": one.opened_at, "resolved_at": one.at,
+        {**_told(engine, one.finding, past=True), "opened_at": one.opened_at, "resolved_at": one.resolved_at,
          **({"moved_again": list(one.moved_again)} if one.moved_again else {})}
         for one in over[:_MOST_OVER]
     ]
