@@ -170,8 +170,8 @@ class Engine:
             if (known.finding.final and not told_off) or now - known.last_seen < known.finding.holds_seconds:
                 continue
             del self._open[key]
-            moved = self._moved_again(known.finding)
-            changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, moved, replaced=replaced))
+            over_at, moved = min(now, known.last_seen + self._check_seconds), self._moved_again(known.finding)
+            changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, over_at, moved, replaced))
         self._past.extend(changes)
         del self._past[:-1000]
         return changes

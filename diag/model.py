@@ -234,13 +234,18 @@ class Change:
     finding: Finding
     at: float
     opened_at: float = field(default=0.0)
+    over_at: float | None = None  # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
     moved_again: tuple[int, ...] = ()  # of a hang that resolved: those of its culprits that were seen to move since
     replaced: bool = False  # resolved because another finding says the same better: it is not over
+
+    @property
+    def resolved_at(self) -> float:
+        return self.at if self.over_at is None else self.over_at
 
     def to_json(self) -> dict[str, Any]:
         finding = self.finding.to_json()
         if self.kind is ChangeKind.RESOLVED and not self.replaced:
-            finding["resolved_at"] = self.at
+            finding["resolved_at"] = self.resolved_at
         return {
             "change": self.kind.value,
             "at": self.at,

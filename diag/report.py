@@ -10,8 +10,8 @@ from typing import Any
 
 from diag.engine import Engine
 from diag.lasting import lasting
-from diag.model import STANDING, Finding
-from diag.outputs.classes import StackClass, stack_classes
+from diag.model import STANDING, Finding, NotChecked
+from diag.outputs.classes import StackClass
 from diag.outputs.next_step import next_command
 from diag.outputs.sentence import retell
 from diag.state.savefacts import save_json
@@ -36,11 +36,11 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     ]
     over = engine.over()
     past = [
-        {**_told(engine, one.finding, past=True), "opened_at": one.opened_at, "resolved_at": one.at,
+        {**_told(engine, one.finding, past=True), "opened_at": one.opened_at, "resolved_at": one.resolved_at,
          **({"moved_again": list(one.moved_again)} if one.moved_again else {})}
         for one in over[:_MOST_OVER]
     ]
-    command, reason = next_command(engine, stack_classes(engine) if classes is None else classes, ())
+    command, reason = next_command(engine, classes)
     document: dict[str, Any] = {
         "schema": "diag.report/1",
         "job": {
@@ -59,13 +59,18 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "findings": [*open_now, *(past if engine.finished else ())],
         "past": past,
         **({"past_left_out": len(over) - len(past)} if len(over) > len(past) else {}),
-        "not_checked": [line.to_json() for line in engine.not_checked()],
+        "not_checked": [_unchecked(line, ended=ended) for line in engine.not_checked()],
         "next_command": command,
         "next_reason": reason,
     }
     if engine.log is not None:
         document["log"] = engine.log
     return retell(document)
+
+
+def _unchecked(line: NotChecked, *, ended: bool) -> dict[str, Any]:
+    told = line.to_json()
+    return {**told, "remedy": lasting(told["remedy"])} if ended else told
 
 
 def _told(engine: Engine, finding: Finding, *, past: bool) -> dict[str, Any]:

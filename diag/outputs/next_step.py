@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from diag.engine import Engine
 from diag.model import Finding
-from diag.outputs.classes import StackClass
+from diag.outputs.classes import StackClass, stack_classes
 
 __all__ = ["next_command"]
 
 
-def next_command(engine: Engine, classes: Sequence[StackClass], native: Sequence[int]) -> tuple[str, str]:
-    """(command, why); both empty where nothing was found. `native`: ranks whose native frames are here already."""
+def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) -> tuple[str, str]:
+    """(command, why); both empty where nothing was found. `classes`: the merged stacks, where they were made already."""
     if engine.job.returncode is not None:
         return _to_read([*engine.active(), *(change.finding for change in engine.over())])
     for number, rank in sorted(engine.job.ranks.items()):
@@ -21,7 +21,7 @@ def next_command(engine: Engine, classes: Sequence[StackClass], native: Sequence
             return f"kill -CONT {rank.placement.pid}", f"rank {number} is stopped (state {rank.tree.main.state})"
     hang = next((finding for finding in engine.active() if finding.id == "hang" and finding.severity.counts), None)
     if hang is not None:
-        return _of_hang(engine, hang, classes, native)
+        return _of_hang(engine, hang, stack_classes(engine) if classes is None else classes)
     return _to_read([*engine.active(), *(change.finding for change in engine.over())])
 
 
@@ -31,7 +31,7 @@ def _to_read(findings: Sequence[Finding]) -> tuple[str, str]:
     return ("", "") if first is None else (f"diag explain {shlex.quote(first.id)}", f"what {first.id} means and what to do")
 
 
-def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass], native: Sequence[int]) -> tuple[str, str]:
+def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass]) -> tuple[str, str]:
     for item in classes:  # a child that stands in its own work, of a culprit
         if item.kind == "child" and set(item.ranks) & set(hang.ranks) and hang.klass in ("data_loading", "checkpoint_io"):
             return f"ls -l /proc/{item.pids[0]}/fd", f"what child {item.pids[0]} of rank {item.ranks[0]} has open"
@@ -40,6 +40,6 @@ def _of_hang(engine: Engine, hang: Finding, classes: Sequence[StackClass], nativ
             return f"cat /proc/{rank.placement.pid}/stack", f"where in the kernel rank {rank.rank} waits (as root)"
         if rank.alive and hang.klass in ("checkpoint_io", "resource_wait"):
             return f"ls -l /proc/{rank.placement.pid}/fd", f"what rank {rank.rank} has open"
-    if not native and any(item.kind == "rank" for item in classes):
+    if any(item.kind == "rank" for item in classes):
         return "diag dump --native", "C frames below the Python ones; stops a rank of each class for about a second"
     return "diag explain hang", "what each class of hang means and what to do"

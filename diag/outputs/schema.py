@@ -31,11 +31,15 @@ class Finding(BaseModel):
     confidence: Literal["low", "medium", "high"] = Field(description="low, medium or high")
     ranks: list[int] = Field(description="the culprits, never the victims")
     waiting_ranks: list[int]
-    since: float
+    since: float = Field(description="when it began")
     summary: str
     cause: str
-    advice: str
+    advice: str = Field(description="without commands that need a living process, once there is none")
     evidence: list[Evidence]
+    opened_at: float | None = Field(None, description="when diag said so first")
+    resolved_at: float | None = Field(None, description="when it was over; not there while it is open")
+    moved_again: list[int] = Field([], description="culprits of a hang that is over, of those that were seen to move")
+    open_at_end: bool = Field(False, description="a hang that the job ended in")
 
 
 class NotChecked(BaseModel):
@@ -47,13 +51,14 @@ class NotChecked(BaseModel):
 
 
 class Job(BaseModel):
-    state: str = Field(description="starting, running, checkpointing, hung, dead, finished or failed")
+    state: str = Field(description="starting, running, checkpointing, hung, dead, finished, failed or unknown")
     phase: str
     world_size: int
     ranks_seen: int
     iteration: int | None
     total_iterations: int | None
     returncode: int | None
+    ended_at: float | None = None
     at: float = Field(description="time of the last reading")
     steps: dict[str, Any] | None = Field(None, description="how long steps take; null before the first was measured")
     save: dict[str, Any] | None = Field(None, description="the checkpoint that is being written; null while none is")
@@ -63,9 +68,15 @@ class Report(BaseModel):
     """diag.report/1"""
 
     schema_: Literal["diag.report/1"] = Field(alias="schema")
+    sentence: str = Field("", description="the job in one sentence, as all faces say it; times of day are of this machine's zone")
+    sentence_times: dict[str, float] = Field({}, description="the moments that those times of day are")
     job: Job
-    findings: list[Finding]
+    findings: list[Finding] = Field(description="the open ones; of a job that has ended, and of evidence on disk, also `past`")
+    past: list[Finding] = Field([], description="those that are over, the latest first; at most 100")
+    past_left_out: int = Field(0, description="how many more are over")
     not_checked: list[NotChecked]
+    next_command: str = Field("", description="what to type next; empty where nothing was found")
+    next_reason: str = ""
 
 
 class Frame(BaseModel):
@@ -224,8 +235,7 @@ class State(BaseModel):
 
     now: dict[str, float] = Field(description="`at`: the told time of all that is said here")
     head: dict[str, Any] = Field(description="run_id, version, recorded (where the evidence is on disk, or empty), command, host")
-    report: dict[str, Any] = Field(description="diag.report/1 with `sentence`, `next_command`, `next_reason`, `opened_at` of "
-                                   "findings, and `past`: what is over")
+    report: dict[str, Any] = Field(description="diag.report/1 as of /findings, without `job.at`")
     ranks: list[dict[str, Any]] = Field(description="rows as of /ranks, with the rank's GPU and without ages")
     stacks: list[dict[str, Any]] = Field(description="merged stacks: classes of ranks that stand at the same place")
     timeline: Timeline

@@ -134,7 +134,7 @@ def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en
 
 def _how_resolved(change: Change) -> str:
     """From beginning to end, and who moves again where that was seen; what it said while it was open is not true any more."""
-    finding = {**change.finding.to_json(), "resolved_at": change.at}
+    finding = {**change.finding.to_json(), "resolved_at": change.resolved_at}
     if change.replaced:
         return f"{_title(finding)} another finding takes its place"
     length = lasted(finding)

@@ -122,7 +122,7 @@ export function ticket(finding) {
     `${String(finding.severity).toUpperCase()} ${titleOf(finding)}: ${clean(finding.confidence)} confidence`
       + `, since ${stamp(finding.since)}`
       + (finding.resolved_at ? `, over ${stamp(finding.resolved_at)}` : ""),
-    clean(finding.summary),
+    (finding.resolved_at ? "then: " : "") + clean(finding.summary),
     [finding.ranks?.length ? `culprit: ${rankWords(finding.ranks)}` : "",
       finding.waiting_ranks?.length ? `waiting: ${rankWords(finding.waiting_ranks)}` : "",
       finding.cause ? `cause: ${clean(finding.cause)}` : ""].filter(Boolean).join("; "),

@@ -86,6 +86,7 @@ def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never() -> 
 
     assert quiet == []
     assert [change.finding.id for change in resolved] == ["hang"]
+    assert (resolved[0].at, resolved[0].resolved_at) == (15.0, 11.0)  # told late, and not called longer than it was
     assert [found.id for found in engine.active()] == ["rank-died"]
 
 
@@ -252,6 +253,21 @@ def _imports(path: Path) -> Iterator[str]:
     for line in path.read_text().splitlines():
         if line.startswith(("from diag", "import diag")):
             yield line.split()[1]
+
+
+def test_finding_that_another_takes_the_place_of_is_not_over() -> None:
+    first = finding(id="rank-died", subject="rank 1", ranks=(1,))
+    second = finding(id="rank-died", subject="rank 0", ranks=(0,))
+    says = Says()
+    says.findings = [first]
+    engine = Engine(PARSERS, [says])
+    engine.advance(10.0)
+    says.findings = [second]
+
+    changes = engine.advance(11.0)
+
+    assert [(change.kind.value, change.replaced) for change in changes] == [("opened", False), ("resolved", True)]
+    assert engine.over() == [] and engine.active() == [second]
 
 
 def test_imports_point_at_the_model_never_sideways() -> None:

@@ -127,6 +127,7 @@ def agree(engine: Engine, typed: Callable[..., tuple[str, int]]) -> tuple[str, O
     advice = [one["advice"] for one in document["past"]]
     if document["job"]["returncode"] is not None:
         advice += [*(one["advice"] for one in document["findings"]), document["next_command"]]
+        advice += [line["remedy"] for line in document["not_checked"]]
     assert not [one for one in advice if gone.search(one)]
     return truth
 
