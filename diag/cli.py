@@ -6,6 +6,7 @@ import argparse
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -42,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong as diag does everywhere: `error:` and `hint:`."""
 
     def error(self, message: str) -> NoReturn:
-        _say(DiagError(message, hint=_near_choice(message) or f"{self.prog} --help"))
+        _say(DiagError(_in_words(message, self), hint=_near_choice(message) or f"{self.prog} --help"))
         self.exit(2)
 
 
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        if not words[0].startswith("-") and not verb:
+        if (not words[0].startswith("-") or words[0] == "--") and not verb:
             raise _no_verb(words)
         args, unknown = parser.parse_known_args(words)
         if unknown:
@@ -107,10 +108,15 @@ def _as_option(words: list[str]) -> list[str]:
 
     >>> _as_option(["help", "rules", "list"]), _as_option(["version"]), _as_option(["run", "help"])
     (['rules', 'list', '--help'], ['--version'], ['run', 'help'])
+    >>> _as_option(["help", "run", "rm", "x"])
+    ['run', '--help']
     """
     if words[:1] == ["help"]:
-        return [*words[1:], "--help"]
-    return ["--version"] if words == ["version"] else words
+        # What follows these would be CMD, and be run.
+        told = words[1:2] if words[1:2] and words[1] in (*_WITH_COMMAND, "help") else words[1:]
+        told = [word for word in told if word != "help"]
+        return [*told, "--help"]
+    return ["--version"] if words[:1] == ["version"] else words
 
 
 def _say(error: DiagError) -> None:
@@ -119,6 +125,22 @@ def _say(error: DiagError) -> None:
     print(f"error: {clean_lines(str(error))}", file=sys.stderr)
     if error.hint:
         print(f"\nhint: {clean_lines(error.hint)}", file=sys.stderr)
+
+
+def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
+    """What argparse says in words of its own: of types, of "arguments"."""
+    wrong = re.fullmatch(r"(argument .*): invalid (int|float) value: (.*)", message, re.DOTALL)
+    if wrong:
+        return f"{wrong[1]}: {wrong[3]} is no {'whole number' if wrong[2] == 'int' else 'number'}"
+    bare = re.fullmatch(r"argument (\S+): expected (?:one|at least one) argument", message)
+    if bare:
+        long = bare[1].rpartition("/")[2]
+        action = next((each for each in parser._actions if long in each.option_strings), None)
+        metavar = action.metavar if action is not None and isinstance(action.metavar, str) else "VALUE"
+        return f"{long} {metavar}: the {metavar} is missing (one that begins with a dash: {long}=...)"
+    missing = message.partition("the following arguments are required: ")[2]
+    helps = [action.help or "" for action in parser._actions if missing in (action.metavar, action.dest)]
+    return f"{parser.prog} needs {': '.join([missing, *helps])}" if missing else message
 
 
 def _near_choice(message: str) -> str:
@@ -138,6 +160,8 @@ def _no_verb(words: Sequence[str]) -> DiagError:
     from diag.suggest import did_you_mean
 
     hint = did_you_mean(words[0], (*VERBS, "help", "version"), "`diag {}`")
+    if words[0] == "--":
+        return DiagError("no command of diag stands in front of `--`", hint=f"diag run {shlex.join(words[:4])}", exit_code=2)
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
     return DiagError(f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2)

@@ -29,9 +29,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("0 to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 3600")
     return seconds
 
 
@@ -50,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and words:
         raise DiagError("--manifest and a command do not go together", hint="the command stands in the manifest", exit_code=2)
+    if words and not words[0].strip():
+        raise DiagError("the command after `--` is an empty word", hint="a variable in front of it may be empty", exit_code=2)
     lines: list[Line] = []
     if args.manifest:
         checks: Iterator[Line] = check_manifests(args.manifest)

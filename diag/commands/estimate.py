@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         hint = "diag estimate -- megatron sft --model Qwen/Qwen3-8B ..."
         raise DiagError("there is no command to estimate", hint=hint, exit_code=2)
+    if not words[0].strip():
+        raise DiagError("the command after `--` is an empty word", hint="a variable in front of it may be empty", exit_code=2)
     for name, value in (("--gpus-per-node", args.gpus_per_node), ("--nodes", args.nodes)):
         if value is not None and not 1 <= value <= 1_000_000:
             raise DiagError(f"{name} is {value}", hint="a number from 1 on", exit_code=2)

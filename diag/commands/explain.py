@@ -174,4 +174,5 @@ def _near(wrong: str) -> str:
         of_it = [name for item in manual.advice(finding, "en") for name in (*item.classes, *item.causes)]
         return did_you_mean(word, of_it, f"diag explain {finding}/{{}}") or f"diag explain {finding} has its causes"
     names = [name for each in manual.ids() for item in manual.advice(each, "en") for name in (*item.classes, *item.causes)]
-    return did_you_mean(finding, (*manual.ids(), *names)) or "diag explain lists them"
+    hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
+    return hint or ("of a line of a log: diag replay LOG; " if len(wrong.split()) > 2 else "") + "diag explain lists them"

@@ -44,7 +44,9 @@ def _test(args: argparse.Namespace) -> int:
         print(problem)
     lines = sum(len(item.rule.examples) + len(item.rule.silent) for item in good)
     files = len({item.path for item in read})
-    said = f"{files} rules, {lines} examples, {len(problems)} problems, {time.monotonic() - began:.1f} s"
+    counts = ((files, "rule"), (lines, "example"), (len(problems), "problem"))
+    said = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
+    said += f", {time.monotonic() - began:.1f} s"
     print(said, file=sys.stderr)
     return 10 if problems else 0
 

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from diag.estimate.errors import EstimateError
+from diag.estimate.launcher_words import after_options, first, number, split_options
 from diag.estimate.shell_script import training_command, unseen
 from diag.launchers.hostfile import Hostfile, read_hostfile
 from diag.launchers.rendezvous import split_environment
@@ -110,8 +111,8 @@ def _from_rank(launch: Launch) -> None:
     """The command of a rank itself has its launcher's numbers in the environment."""
     env = launch.environment
     if launch.processes is None and env.get("RANK") and env.get("LOCAL_WORLD_SIZE"):
-        launch.processes = _number(env["LOCAL_WORLD_SIZE"], "LOCAL_WORLD_SIZE")
-        world = _number(env.get("WORLD_SIZE", ""), "WORLD_SIZE")
+        launch.processes = number(env["LOCAL_WORLD_SIZE"], "LOCAL_WORLD_SIZE")
+        world = number(env.get("WORLD_SIZE", ""), "WORLD_SIZE")
         if world and launch.processes:
             launch.nodes, launch.nodes_from = max(1, world // launch.processes), "WORLD_SIZE and LOCAL_WORLD_SIZE"
 
@@ -134,7 +135,7 @@ def _unwrap(words: list[str], launch: Launch, folder: Path, *, certain: bool) ->
     if name == "diag":
         return words[words.index("--") + 1 :] if "--" in words else []
     if name in _PREFIXES:
-        rest = _after_options(words[1:], _PREFIXES[name])
+        rest = after_options(words[1:], _PREFIXES[name])
         return rest[1:] if name in ("timeout", "taskset") else rest
     if name in _TORCHRUN:
         return _torchrun(words[1:], launch)
@@ -155,9 +156,9 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
         launch.program, launch.verb, launch.words = name, rest[0], rest[1:]
         if launch.processes is None:
             launch.launcher = launch.launcher or name
-            launch.processes = _number(launch.environment.get("NPROC_PER_NODE", ""), "NPROC_PER_NODE") or 1
+            launch.processes = number(launch.environment.get("NPROC_PER_NODE", ""), "NPROC_PER_NODE") or 1
             launch.processes_from = "NPROC_PER_NODE" if launch.environment.get("NPROC_PER_NODE") else ""
-            nodes = _number(launch.environment.get("NNODES", ""), "NNODES")
+            nodes = number(launch.environment.get("NNODES", ""), "NNODES")
             if nodes is not None:
                 launch.nodes, launch.nodes_from = nodes, "NNODES"
             if not launch.environment.get("NPROC_PER_NODE"):
@@ -178,73 +179,34 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
     launch.words = rest
 
 
-def _number(text: str, who: str) -> int | None:
-    text = text.strip().rpartition(":")[2]  # torchrun's "1:4": least and most
-    if not text:
-        return None
-    if not text.isdecimal() or not 0 < int(text[:9]) <= 1_000_000:
-        raise EstimateError(f"{who} is {text!r}, which is no number of processes")
-    return int(text)
-
-
-def _options(words: list[str], bare: frozenset[str]) -> tuple[dict[str, str], list[str]]:
-    """Options with their values ("" for a bare one) up to the first word that is none, and the rest."""
-    found: dict[str, str] = {}
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        name, equals, value = words[index].partition("=")
-        name = name.replace("-", "_").replace("__", "--", 1) if name.startswith("--") else name
-        if equals or name in bare or words[index] in bare:
-            found[name] = value
-            index += 1
-        else:
-            found[name] = words[index + 1] if index + 1 < len(words) else ""
-            index += 2
-    return found, words[index:]
-
-
-def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
-    index = 0
-    while index < len(words) and words[index].startswith("-"):
-        index += 2 if words[index] in valued else 1
-    return words[index:]
-
-
 def _torchrun(words: list[str], launch: Launch) -> list[str]:
-    options, rest = _options(words, _BARE_TORCHRUN)
+    options, rest = split_options(words, _BARE_TORCHRUN)
     launch.launcher, launch.options = "torchrun", options
-    processes, launch.processes_from = _first(options, launch.environment, "--nproc_per_node", "PET_NPROC_PER_NODE")
+    processes, launch.processes_from = first(options, launch.environment, "--nproc_per_node", "PET_NPROC_PER_NODE")
     processes = processes or "1"
     if processes in ("gpu", "auto", "cpu"):
         launch.by_word, launch.processes = processes, None
         launch.notes.append(f"--nproc_per_node {processes}: taken as one process for each GPU seen, or --gpus-per-node")
     else:
-        launch.processes = _number(processes, "--nproc_per_node")
-    nodes, nodes_from = _first(options, launch.environment, "--nnodes", "PET_NNODES")
+        launch.processes = number(processes, "--nproc_per_node")
+    nodes, nodes_from = first(options, launch.environment, "--nnodes", "PET_NNODES")
     if nodes:
-        launch.nodes, launch.nodes_from = _number(nodes, "--nnodes"), nodes_from
+        launch.nodes, launch.nodes_from = number(nodes, "--nnodes"), nodes_from
     if "-m" in options or "--module" in options:
         return ["python", "-m", *rest]
     return ["python", *rest]
 
 
-def _first(options: Mapping[str, str], environment: Mapping[str, str], flag: str, variable: str) -> tuple[str, str]:
-    """The value, and who told it."""
-    if options.get(flag):
-        return options[flag], flag
-    return (environment[variable], variable) if environment.get(variable) else ("", "")
-
-
 def _deepspeed(words: list[str], launch: Launch, folder: Path) -> list[str]:
-    options, rest = _options(words, _BARE_DEEPSPEED)
+    options, rest = split_options(words, _BARE_DEEPSPEED)
     for short, long in (("-H", "--hostfile"), ("-i", "--include"), ("-e", "--exclude"), ("--num_accelerators", "--num_gpus")):
         if short in options:
             options.setdefault(long, options[short])
     launch.launcher, launch.options = "deepspeed", options
     launch.hosts = read_hostfile(folder / options.get("--hostfile", "/job/hostfile"))  # its own default
-    launch.processes = _number(options.get("--num_gpus", ""), "--num_gpus")
+    launch.processes = number(options.get("--num_gpus", ""), "--num_gpus")
     launch.processes_from = "--num_gpus" if launch.processes else ""
-    launch.nodes = _number(options.get("--num_nodes", ""), "--num_nodes") or launch.nodes
+    launch.nodes = number(options.get("--num_nodes", ""), "--num_nodes") or launch.nodes
     launch.nodes_from = "--num_nodes" if options.get("--num_nodes") else ""
     include = options.get("--include", "")
     if launch.processes is None and ":" in include:
@@ -270,7 +232,7 @@ _BARE_ACCELERATE = frozenset(
 
 
 def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
-    options, rest = _options(words, _BARE_ACCELERATE)
+    options, rest = split_options(words, _BARE_ACCELERATE)
     launch.launcher = "accelerate"
     config: dict[str, Any] = {}
     if "--config_file" in options:
@@ -283,9 +245,9 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
             launch.notes.append(f"accelerate will read {default}, and diag could not: {error}")
     flat = {name[2:]: value for name, value in options.items() if name.startswith("--")}
     total = flat.get("num_processes") or str(config.get("num_processes") or "")
-    nodes = _number(flat.get("num_machines") or str(config.get("num_machines") or ""), "--num_machines")
+    nodes = number(flat.get("num_machines") or str(config.get("num_machines") or ""), "--num_machines")
     launch.nodes = nodes or launch.nodes
-    count = _number(total, "--num_processes")
+    count = number(total, "--num_processes")
     launch.processes = max(1, count // (nodes or 1)) if count else None
     launch.total = count
     launch.processes_from = "" if not count else "--num_processes" if "num_processes" in flat else "num_processes of its file"
@@ -341,16 +303,16 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
         index += 1
     for name in _SRUN_NODES:
         if name in options:
-            launch.nodes, launch.nodes_from = _number(options[name].rpartition("-")[2], f"srun {name}"), f"srun {name}"
+            launch.nodes, launch.nodes_from = number(options[name].rpartition("-")[2], f"srun {name}"), f"srun {name}"
     if launch.nodes is None:
-        launch.nodes = _number(launch.environment.get("SLURM_NNODES", ""), "SLURM_NNODES")
+        launch.nodes = number(launch.environment.get("SLURM_NNODES", ""), "SLURM_NNODES")
         launch.nodes_from = "SLURM_NNODES" if launch.nodes else ""
-    tasks = _number(options.get("--ntasks-per-node", ""), "srun --ntasks-per-node")
-    in_all = _number(options.get("--ntasks") or options.get("-n", ""), "srun --ntasks")
+    tasks = number(options.get("--ntasks-per-node", ""), "srun --ntasks-per-node")
+    in_all = number(options.get("--ntasks") or options.get("-n", ""), "srun --ntasks")
     if tasks is None and in_all is not None:
         tasks = max(1, in_all // (launch.nodes or 1))
     if tasks is None and in_all is None:
-        tasks = _number(launch.environment.get("SLURM_NTASKS_PER_NODE", ""), "SLURM_NTASKS_PER_NODE")
+        tasks = number(launch.environment.get("SLURM_NTASKS_PER_NODE", ""), "SLURM_NTASKS_PER_NODE")
     launch.tasks, launch.by_srun = tasks, True
     if launch.nodes is None and in_all is not None and in_all > 1:
         launch.opaque = f"Slurm chooses the nodes for srun's {in_all} tasks"

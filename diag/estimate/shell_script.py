@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["is_computed", "training_command", "unseen"]
 
@@ -19,6 +19,11 @@ _READS = re.compile(r"(?:source|\.)\s+(\S+)|(eval|read|readarray|mapfile)\b")
 _PATHS_ONLY = re.compile(
     r"activate$|conda\.sh$|set_env\.sh$|setvars\.sh$|\.bashrc$|\.profile$|/profile$|modules?\.sh$|/init/\w+$"
 )
+# `eval "$(conda shell.bash hook)"`
+_HOOKS = re.compile(r"eval\s+[\"']?\$\(\S*(conda|mamba|pyenv|brew|direnv|spack)\b")
+# `if [ -z "$NNODES" ]; then NNODES=1; fi`: a default
+_IF_UNSET = re.compile(r"if\s+(?:\[\[?|test)\s+-z\s+[\"']?\$\{?([A-Za-z_]\w*)(?::?-)?\}?[\"']?\s*(?:\]\]?)?$")
+_JOINTS = re.compile(r"(&&|\|\||;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$))")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))")
 
 
@@ -35,7 +40,7 @@ def unseen(text: str) -> str:
     """
     for line in _lines(text):
         found = _READS.match(line)
-        if found and not (found[1] and _PATHS_ONLY.search(found[1].strip("\"'"))):
+        if found and not _HOOKS.match(line) and not (found[1] and _PATHS_ONLY.search(found[1].strip("\"'"))):
             return line[:80]
     return ""
 
@@ -55,10 +60,12 @@ def training_command(
     best: list[str] | None = None
     known = dict(environment)
     open_names = ("all" if unseen(text) else "without default") if certain else ""
-    depth = 0
+    depth, default = 0, ""
 
     def keep(name: str, value: str) -> None:
-        if certain and depth > 0 and known.get(name) != value:
+        if certain and depth == 1 and name == default:
+            value = known.get(name) or value
+        elif certain and depth > 0 and known.get(name) != value:
             value = f"${name}"
         variables[name] = known[name] = value
 
@@ -69,12 +76,16 @@ def training_command(
     for line in _lines(text):
         first_word = line.split(maxsplit=1)[0].rstrip("{(;")
         depth += (first_word in _OPENS) - (first_word in _CLOSES)
+        if first_word == "if" or not depth:
+            default = unset[1] if (unset := _IF_UNSET.match(line)) else ""
         array = _ARRAY.match(line)
         if array:
             inner = _filled(line[array.end() :].rpartition(")")[0].replace("\n", " "), known, open_names)
             known[array[1]] = (known.get(array[1], "") + " " if "+=" in array[0] else "") + inner
             continue
         words = _words(line, known, open_names)
+        if words and words[0] in ("else", "elif"):
+            default = ""
         while words and words[0] in ("then", "do", "else", "{"):
             words = words[1:]
         if not words:
@@ -112,11 +123,30 @@ def _lines(text: str) -> list[str]:
         if _ARRAY.match(held.strip()) and ")" not in held:
             held += "\n"
             continue
-        lines += [part.strip() for part in re.split(r"&&|;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$)", held) if part.strip()]
+        lines += _parts(held)
         held = ""
     if held.strip():
         lines.append(held.strip())
     return lines
+
+
+def _parts(line: str) -> Iterator[str]:
+    """The commands of one line; one that only runs after a test as `if` writes it.
+
+    >>> list(_parts('cd /app && [ -z "$A" ] && A=1; b | c'))
+    ['cd /app', 'if [ -z "$A" ]', 'A=1', 'fi', 'b', 'c']
+    """
+    pieces = [piece.strip() for piece in _JOINTS.split(line)]
+    tested = False
+    for piece, joint in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+        if not tested and joint in ("&&", "||") and piece.startswith(("[", "test ")):
+            tested = True
+            yield f"if {piece}" if joint == "&&" else f"if ! {piece}"
+        elif piece:
+            yield piece
+        if tested and joint not in ("&&", "||"):
+            tested = False
+            yield "fi"
 
 
 def _filled(text: str, known: Mapping[str, str], open_names: str = "") -> str:

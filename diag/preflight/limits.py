@@ -50,7 +50,7 @@ def check_processes(command: Sequence[str], environment: Mapping[str, str] | Non
     for free, name in _rooms():
         if room is None or free < room:
             room, said = free, name
-    wants = f"{ranks} rank{'' if ranks == 1 else 's'} and their workers need about {need} processes and threads"
+    wants = f"{'1 rank and its' if ranks == 1 else f'{ranks} ranks and their'} workers need about {need} processes and threads"
     if room is None:
         yield Line("processes", "not checked", f"no limit of processes could be read; {wants}", "mount /proc")
     elif room < need:

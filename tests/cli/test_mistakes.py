@@ -29,6 +29,19 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str
     return error.removeprefix("error: "), hint
 
 
+@pytest.mark.parametrize("verb", ["doctor", "estimate"])
+def test_empty_word_is_no_command(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said([verb, "--", ""], capsys)[0] == "the command after `--` is an empty word"
+
+
+@pytest.mark.parametrize("words", [["help", "run", "sh", "-c", "exit 9"], ["help", "doctor", "--", "sh"], ["help", "help"]])
+def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+
+    assert end.value.code == 0 and capsys.readouterr().out.startswith("usage: diag")
+
+
 @pytest.mark.parametrize(
     ("line", "error", "hint"),
     [
@@ -53,6 +66,17 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str
         ("explain --color never hang", "diag explain has no option --color", "diag explain --help lists them"),
         ("run --color sometimes -- true", "argument --color: invalid choice: 'sometimes' (choose from 'auto', 'always', 'never')",
          "diag run --help"),
+        ("-- true", "no command of diag stands in front of `--`", "diag run -- true"),
+        ("rules", "diag rules needs WHAT: test, list or schema", "diag rules --help"),
+        ("doctor --wait soon -- true", "argument --wait: 'soon' is no number of seconds from 0 to 3600", "diag doctor --help"),
+        ("doctor --wait 1e9 -- true", "argument --wait: '1e9' is no number of seconds from 0 to 3600", "diag doctor --help"),
+        ("doctor --manifest", "--manifest FILE: the FILE is missing (one that begins with a dash: --manifest=...)",
+         "diag doctor --help"),
+        ("estimate --gpus-per-node many -- x", "argument --gpus-per-node: 'many' is no whole number", "diag estimate --help"),
+        ("run --stack-seconds x -- true", "argument --stack-seconds: 'x' is no number", "diag run --help"),
+        ("explain Watchdog caught collective operation timeout",
+         "there is no finding, class, cause or rule 'Watchdog caught collective operation timeout'",
+         "of a line of a log: diag replay LOG; diag explain lists them"),
         ("completion bahs", "argument SHELL: invalid choice: 'bahs' (choose from 'bash', 'zsh', 'fish', 'tcsh')",
          "did you mean bash?"),
         ("run -- --port 9 true", "--port is an option of diag, but stands after `--`, where CMD begins",

@@ -284,3 +284,9 @@ def test_a_file_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture
     assert main(["doctor", "--manifest", "/nowhere/job.yaml"]) == 2
     assert "cannot read /nowhere/job.yaml" in capsys.readouterr().err
     assert main(["doctor", "--manifest", "/nowhere/job.yaml", "--", "torchrun", "x.py"]) == 2
+
+
+def test_file_that_is_no_text_is_told_as_such() -> None:
+    line, *_ = lines_of("\x7fELF\x00\x01")
+
+    assert (line.status, line.said) == ("problem", "it is no text")

@@ -48,6 +48,7 @@ UNKNOWN = {
     "no value here": (["bash", "-c", "torchrun --nnodes $NODES_OF_JOB --nproc_per_node 8 t.py --x"], "$NODES_OF_JOB"),
     "from another file": (["bash", "-c", "source ./cluster.env\nswift sft --model m"], "source ./cluster.env"),
     "under a condition": (["bash", "-c", "A=1\nif a; then\n NNODES=2\nfi\nNNODES=$NNODES swift sft --model m"], "NNODES"),
+    "after a test": (["bash", "-c", "[ -f many ] && export NNODES=2\nswift sft --model m"], "NNODES"),
     "tasks of srun": (["srun", "-n", "16", "python", "t.py", "--x"], "Slurm chooses the nodes"),
 }  # fmt: skip
 OF_NODES = (

@@ -32,6 +32,14 @@ SCRIPTS = {
     ),
     "one node": ("CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift sft --model m --output_dir out", 1, 2),
     "one process": ("swift sft --model m --output_dir out", 1, 1),
+    "environment of conda": (
+        f'eval "$(conda shell.bash hook)"\nsource /opt/conda/bin/activate job\nmodule load cuda\n{TORCHRUN}', 2, 8,
+    ),
+    "defaults": (
+        f'if [ -z "$NNODES" ]; then\n  NNODES=2\nfi\n[ -z "${{GPUS}}" ] && GPUS=8\nNPROC_PER_NODE=$GPUS NNODES=$NNODES '
+        "NODE_RANK=1 "
+        f"MASTER_ADDR=192.0.2.10 swift sft {MODEL}", 2, 8,
+    ),
     "srun": ("srun -N 4 --ntasks-per-node=8 python t.py --output_dir out", 4, 8),
     "srun, all in one word": ("srun -N2 -n16 python t.py --output_dir out", 2, 8),
     "accelerate": (
@@ -117,3 +125,17 @@ def test_launcher_that_srun_starts_on_several_nodes_and_that_is_told_of_none_tra
     assert "srun starts CMD on 2 nodes" in line and "torchrun is told of one" in line
     assert not said("srun -N 2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc_per_node 8 t.py --x")
     assert not said("srun -N 1 torchrun --nproc_per_node 8 t.py --x")
+
+
+@pytest.mark.parametrize(
+    "text", ['if [ -z "$NNODES" ]; then NNODES=2; fi', '[ -z "$NNODES" ] && NNODES=2', "NNODES=${NNODES:-2}"]
+)
+def test_default_of_a_script_gives_way_to_the_environment(text: str) -> None:
+    command = ["bash", "-c", f"{text}\nexport NNODES\nNNODES=$NNODES swift sft --model m"]
+
+    assert launch_facts(command, {}).nodes == 2
+    assert launch_facts(command, {"NNODES": "4"}).nodes == 4
+
+
+def test_words_after_the_text_of_a_shell_begin_with_its_name() -> None:
+    assert launch_facts(["bash", "-c", "torchrun --nnodes $1 t.py --x", "train", "3"], {}).nodes == 3

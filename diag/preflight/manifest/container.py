@@ -268,7 +268,7 @@ def _shell_text(words: Sequence[str]) -> tuple[str, list[str]] | None:
         if not word.startswith("-"):
             return None
         if word.endswith("c") and not word.startswith("--"):
-            return " ".join(words[index + 1 : index + 2]), list(words[index + 2 :])
+            return " ".join(words[index + 1 : index + 2]), list(words[index + 3 :])  # the first one is $0
     return None
 
 

@@ -196,6 +196,8 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
             documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
     except _TooMuch:
         return [], [Line(file, "not checked", "its aliases stand for more than any manifest holds", "write it out")]
+    except yaml.reader.ReaderError:
+        return [], [Line(file, "problem", "it is no text", "mend it: nothing of this file was looked at", "launch-mismatch")]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
