@@ -70,7 +70,7 @@ class FlameRecorder:
                 recording = Recording(wanted.seconds, wanted.rate, wanted.form, wanted.children, wanted.native)
                 data = record(place.pid, recording, start_ticks=place.start_ticks, ending=is_over)
             except Exception as error:  # handed to whoever asked
-                failure = _displaced(place) if running.displaced else error
+                failure = _displaced() if running.displaced else error
             finally:
                 self._end(place, running)
             try:
@@ -117,6 +117,5 @@ class FlameRecorder:
         self._closed.set()
 
 
-def _displaced(place: Placement) -> DiagError:
-    return DiagError(f"the recording of rank {place.rank} was ended for one that the run's own user asked for",
-                     hint="ask again when it is done")
+def _displaced() -> DiagError:
+    return DiagError("this recording was ended for one that the run's own user asked for", hint="ask again when that one is done")

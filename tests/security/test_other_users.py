@@ -135,7 +135,11 @@ sys.stdin.read()
 
 
 def py_spies() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "py-spy" in each.name()]
+    found = []
+    for each in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # gone since it was listed
+            found += [each] if "py-spy" in each.name() else []
+    return found
 
 
 def until(is_so: Any, seconds: float) -> float:
