@@ -88,14 +88,6 @@ def test_list_in_chinese_has_every_finding_with_one_sentence(capsys: pytest.Capt
     assert all(line.endswith("。") for line in lines)
 
 
-def test_page_and_list_as_json_are_those_of_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "hang", "--json", "--lang", "zh"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": "hang", "lang": "zh", "sections": manual.sections("hang", "zh")}
-    assert main(["explain", "--json", "--lang", "en"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["meanings"]) == manual.ids()
-    assert main(["explain", "no-such-finding", "--json"]) == 2
-
-
 def test_name_of_a_cause_leads_to_its_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "fragmentation"]) == 2
 
