@@ -24,10 +24,9 @@ PRINTED, WROTE = "printed", "wrote"
 #   Waiting for server, 12.5 s   elapsed 35   (attempt 7/100)   Retrying (Retry(total=4, ...))   heartbeat 12
 _NUMBER = r"\d+(?:[.,]\d+)*"
 _CLOCK = re.compile(
-    rf"\d{{4}}[-/]\d\d?[-/]\d\d?|\d+(?::\d\d)+(?:[.,]\d+)?|\b1\d{{9}}(?:\d{{3}}){{0,3}}(?:\.\d+)?\b"
-    rf"|(?:{_NUMBER}|\?) ?(?:[kMGTi]{{0,2}}B/s|it/s|s/it|/s)"
-    rf"|{_NUMBER} ?(?:[mun]?s|secs?|seconds?|min|minutes?|hours?)\b|\d+[mh]\b"
-    r"|(?i:elapsed|waited|uptime|attempts?|try|tries|retry|retries|retry\(total|heartbeat|alive)"
+    rf"(?<!\d)(?:\d{{4}}[-/]\d\d?[-/]\d\d?|\d+(?::\d\d)+(?:[.,]\d+)?|1\d{{9}}(?:\d{{3}}){{0,3}}(?:\.\d+)?(?!\d)|\d+[mh]\b"
+    rf"|{_NUMBER} ?(?:[kMGTi]{{0,2}}B/s|it/s|s/it|/s|(?:[mun]?s|secs?|seconds?|min|minutes?|hours?)\b))|\? ?it/s"
+    r"|\b(?i:elapsed|waited|uptime|attempts?|try|tries|retry|retries|retry\(total|heartbeat|alive)"
     rf"\W{{1,3}}{_NUMBER}(?:(?: of |/)\d+)?"
 )
 _BETWEEN = re.compile(r"[\W_]+")  # a spinner turns, and blocks of a bar stand beside its percentage
@@ -35,7 +34,7 @@ _REPEATS = 32  # ours: texts that are remembered of a rank, or of a pipe that al
 # The bar of a slower rank repeats what a faster one's showed before. No longer than a hang is waited for (hang/patience.py): then
 # that rank is never called hung for it, and a line that comes again more seldom hides no hang.
 _FORGOTTEN_SECONDS = 30.0
-_LOOKS_PER_SECOND = 200  # ours: a job may print 20,000 lines a second; so many are read for what is new
+_LOOKS_PER_SECOND = 50  # ours: a job may print 20,000 lines a second; so many are read for what is new
 _OWN_TRACE_SECONDS = 5.0  # the rank answers diag's question with lines of its own: torch's watchdog, asked for a dump
 _LINES = 512
 

@@ -151,7 +151,7 @@ def test_wait_that_the_kernel_knows_to_be_one_for_a_lock_is_told_as_that() -> No
     story = Story()
     story.still(60, {0: WAIT, 1: STUCK}, trees={0: {"wchan": "hrtimer_nanosleep"}, 1: {"wchan": "futex_wait_queue"}})
 
-    assert "see what they wait for there: rank 1 waits for a lock or a thread (" in story.the("hang").advice
+    assert "see what they wait for there: rank 1 waits for a lock or a thread." in story.the("hang").advice
 
 
 def test_victims_are_named() -> None:

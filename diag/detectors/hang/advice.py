@@ -104,7 +104,7 @@ _ADVICE = {
 # The same where nobody is seen to wait for them.
 _ALONE = {
     "not_in_collective": "{Ranks} [is|are] in [its|their] own code at the line shown, and nobody is seen to wait for [it|them] "
-    "in a call: see what [it waits|they wait] for there{lock} (an event, a file, a service, another process).",
+    "in a call: see what [it waits|they wait] for there{lock}.",
     "rank_exited": "Find why {ranks} ended: [its|their] last lines are in the rank-died finding.",
     "ras_dead": "NCCL's own RAS network cannot reach the [process|processes] of {ranks} any more: see whether [it, or its "
     "node, lives|they, or their nodes, live].",
@@ -144,7 +144,9 @@ def _lock(verdict: Verdict, job: JobState) -> str:
     """The kernel tells what Python's own stack does not show: a thread that waits for another one sleeps on a futex."""
     trees = [job.ranks[rank].tree for rank in verdict.culprits if rank in job.ranks]
     held = [rank for rank, tree in zip(verdict.culprits, trees, strict=False) if tree and tree.main.wchan.startswith("futex")]
-    return f": {rank_words(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread" if held else ""
+    if not held:
+        return " (an event, a file, a service, another process)"
+    return f": {rank_words(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"
 
 
 def _capital(words: str) -> str:

@@ -111,8 +111,8 @@ def _subject(verdict: Verdict, job: JobState) -> str:
         than = f"another collective than {rank_words(verdict.waiting)}" if verdict.waiting else "different collectives"
         return f"{name} called {than}{calls_that_differ(verdict)}"
     if verdict.klass == "collective_order_deadlock":
-        other = numbered("[in another process group than its peers|for each other in different process groups]", len(ranks))
-        return f"{name} waited {other}{_where_each(verdict)}"
+        whom = numbered("[its peers|each other]", len(ranks))
+        return f"{name} waited for {whom} in different process groups{_where_each(verdict)}"
     if verdict.klass == "gil_deadlock":
         return f"{name} held the GIL without running{_in(ranks, job)}"
     if verdict.klass == "checkpoint_io":
