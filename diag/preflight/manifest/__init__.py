@@ -83,11 +83,13 @@ def _unknown(job: Job) -> str:
             continue
         if launch is None:
             why = trainer.facts.unread
-            return f"its command could not be read: {why}" if known(why) else "what its container starts is known at its start"
-        if launch.opaque:
-            return f"how many ranks its container starts is not known: {launch.opaque}"
-        if launch.unseen:
-            return f"`{launch.unseen}` in its script may set other variables"
+            return "what its container starts is known at its start" if "\x01" in why else f"its command could not be read: {why}"
+        for reason, told in (
+            (launch.opaque, "how many ranks its container starts is not known: {}"),
+            (launch.unseen, "`{}` in its script may set other variables"),
+        ):
+            if reason:
+                return told.format(reason) if "\x01" not in reason else "what its container starts is known at its start"
         if not trainer.all_known:
             return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
         later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
