@@ -6,11 +6,17 @@ import pytest
 
 from diag.detectors.hang.advice import _ADVICE
 from diag.lasting import lasting, needs_a_process
+from diag.model import numbered
+
+
+class _Words(dict[str, object]):
+    def __missing__(self, name: str) -> str:
+        return "rank 1"
 
 
 @pytest.mark.parametrize("cause", sorted(_ADVICE))
 def test_no_advice_for_a_hang_names_a_process_once_it_is_gone(cause: str) -> None:
-    living = _ADVICE[cause].format(child=3548, ranks="1", pids="33", cause="Xid 79")
+    living = numbered(_ADVICE[cause], 1).format_map(_Words(child=3548, pids="33", cause="Xid 79", wait="wait"))
 
     left = lasting(living)
 
