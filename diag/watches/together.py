@@ -41,8 +41,9 @@ class NodeWatches:
         self._kernel = KernelWatch(host, put, words=kernel_words)
         self._checkpoints = CheckpointWatch(host, put, self._checkpoint_view, sampled, run_dir)
 
-    def start(self, argv: Sequence[str], pid: int) -> None:
-        """The job's root process is `pid`, its command `argv`."""
+    def start(self, argv: Sequence[str], pid: int, *, attached: bool = False) -> None:
+        """The job's root process is `pid`, its command `argv`. `attached`: diag did not start it."""
+        self._checkpoints.attached = attached
         self._begin("gpu", self._gpus.start)
         self._begin("interfaces", self._networks.start)
         self._begin("kernel log", self._kernel.start)
