@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from diag import __version__, colour
 from diag.errors import DiagError
+from diag.isolated import given_encoding
 
 __all__ = ["VERBS", "main", "make_parser"]
 
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = words[0] if words and words[0] in VERBS else ""
     for stream in (sys.stdout, sys.stderr):  # a log line has any characters, a terminal's encoding may not
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(encoding=given_encoding() if sys.flags.isolated else None, errors="backslashreplace")
     parser = make_parser(verb)
     if not words:
         parser.print_help()

@@ -193,7 +193,7 @@ class Hub(HubAmongNodes):
             self.put(run_source.expected(nets, self.host))
         self._finder = RankFinder(pid if among is None else among, self.host)
         self._finder_from = time.monotonic()
-        self._watches.start(argv, pid, launched=among is None)
+        self._watches.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:
         """Take records and run the checks until `until()` says so; returns with the queue drained."""

@@ -8,7 +8,7 @@ module of it. Imports as little as it can: it is on the way of every start.
 import os
 import sys
 
-__all__ = ["argv", "given_environment", "restart"]
+__all__ = ["argv", "given_encoding", "given_environment", "restart"]
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - no pathlib at start-up
 # Of the variables that `python -I` ignores, those that change nothing that diag does.
@@ -57,6 +57,18 @@ def given_environment() -> "dict[str, str]":
         if not any(variable.startswith(b"LC_CTYPE=") for variable in given.split(b"\0")):
             del found["LC_CTYPE"]
     return found
+
+
+def given_encoding() -> "str | None":
+    """What PYTHONIOENCODING or PYTHONUTF8 say of diag's own output, which an isolated interpreter does not read; None where they say
+    nothing, or nothing that can be."""
+    import codecs
+
+    name = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] or ("utf-8" if os.environ.get("PYTHONUTF8") == "1" else "")
+    try:
+        return codecs.lookup(name).name if name else None
+    except LookupError:
+        return None
 
 
 def _reach(folders: "list[str]") -> None:

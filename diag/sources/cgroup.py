@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from diag.jobfiles import JobFiles
 from diag.model import Payload, Record
 from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory, Observation, SourceFailed, Unparsed
 from diag.sources.cgroup_places import find
@@ -144,8 +145,24 @@ class CgroupReader:
         self.close()
         memory = find(self.pid, membership, "memory", LIMITS, self._root, self._own)
         self._version, self._view, self._missing = memory.version, memory.view, memory.missing
-        self._levels = _open(memory.levels)
-        self._pids = _open(find(self.pid, membership, "pids", PIDS_LIMITS, self._root, self._own).levels)
+        self._levels = self._open(memory.levels)
+        self._pids = self._open(find(self.pid, membership, "pids", PIDS_LIMITS, self._root, self._own).levels)
+
+    def _open(self, places: list[tuple[str, str]]) -> list[_Level]:
+        levels = []
+        for path, directory in places:
+            try:
+                levels.append(_Level(path, self._open_folder(directory)))
+            except OSError:  # removed meanwhile
+                continue
+        return levels
+
+    def _open_folder(self, directory: str) -> int:
+        inside = directory.removeprefix(f"{os.fspath(self._root)}/{self.pid}/root")
+        if inside == directory:
+            return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with JobFiles(self.pid, self._root) as files:
+            return files.open(inside, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def host_sample(root: Path = PROC) -> dict[str, Payload]:
@@ -156,16 +173,6 @@ def host_sample(root: Path = PROC) -> dict[str, Payload]:
         "overcommit": _text(read_raw(f"{root}/sys/vm/overcommit_memory")),
         "pressure": _text(_lines(read_raw(f"{root}/pressure/memory"), (b"full ",))),
     }
-
-
-def _open(places: list[tuple[str, str]]) -> list[_Level]:
-    levels = []
-    for path, directory in places:
-        try:
-            levels.append(_Level(path, os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
-        except OSError:  # removed meanwhile
-            continue
-    return levels
 
 
 def _read_levels(levels: list[_Level], files: Mapping[str, str], limits: tuple[str, ...]) -> list[Payload]:
@@ -184,7 +191,8 @@ def _read_levels(levels: list[_Level], files: Mapping[str, str], limits: tuple[s
 
 def _read_at(directory: int, name: str) -> bytes | None:
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+        # Not through a link: cgroups have none, but what a container has mounted over them may.
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
     except OSError:
         return None
     try:

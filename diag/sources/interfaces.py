@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from diag.jobfiles import Files, JobFiles
 from diag.model import Payload, Record
 from diag.observations import Interface, InterfacesSeen, Observation, Unparsed
 from diag.sources.tree import PROC, read_raw
@@ -65,7 +66,7 @@ class InterfacesReader:
         self._net = os.fspath(net)
         self._own_addresses = addresses
         self._clock = clock
-        self._described: dict[str, tuple[float, str, dict[str, Any]]] = {}
+        self._described: dict[tuple[int, str], tuple[float, str, dict[str, Any]]] = {}
 
     def sample(self, pid: int | None = None) -> Payload:
         """The interfaces that process `pid` sees (None: ours). Raises InterfacesUnavailable."""
@@ -78,10 +79,9 @@ class InterfacesReader:
         dev = raw.decode("ascii", "replace")
         names = [found[1] for found in _LINE.finditer(dev)][:_MOST_INTERFACES]
         ours = pid is None or self._same_namespace(pid)
-        net = self._net if ours else f"{self._proc}/{pid}/root{self._net}"
         addresses = self._own_addresses() if ours else self._addresses_of(who, names)
         return {"dev": dev[:_MOST_BYTES], "addresses": addresses, "default": self._default_routes(who),
-                "net": self._describe(net, names)}
+                "net": self._describe(Files(), names) if ours or pid is None else self._describe_of(pid, names)}
 
     def _default_routes(self, who: str) -> list[str]:
         """Interfaces that a default route leads to. A host that routes for others has long tables; this one stands first."""
@@ -97,18 +97,26 @@ class InterfacesReader:
             theirs, own = (read_raw(f"{self._proc}/{who}/net/if_inet6") for who in (pid, "self"))
             return theirs is not None and theirs == own
 
-    def _describe(self, net: str, names: list[str]) -> dict[str, dict[str, Any]]:
+    def _describe_of(self, pid: int, names: list[str]) -> dict[str, dict[str, Any]]:
+        """A container's /sys is what the job makes of it."""
+        try:
+            with JobFiles(pid, self._proc) as files:
+                return self._describe(files, names, pid)
+        except OSError:
+            return {}
+
+    def _describe(self, files: Files, names: list[str], pid: int = 0) -> dict[str, dict[str, Any]]:
         now = self._clock()
         described = {}
         for name in names:
-            base = f"{net}/{name}"
-            state = _line(f"{base}/operstate")
+            base = f"{self._net}/{name}"
+            state = _line(files, f"{base}/operstate")
             if state is None:
                 continue  # a /sys of another namespace, or none
-            at, before, facts = self._described.get(base, (-_SELDOM_SECONDS, "", {}))
+            at, before, facts = self._described.get((pid, name), (-_SELDOM_SECONDS, "", {}))
             if now - at >= _SELDOM_SECONDS or before != state:
-                facts = _facts(base, state)
-                self._described[base] = (now, state, facts)
+                facts = _facts(files, base, state)
+                self._described[pid, name] = (now, state, facts)
             described[name] = {"operstate": state, **facts}
         if len(self._described) > 4 * _MOST_INTERFACES:  # pods come and go, and their ends with them
             self._described.clear()
@@ -122,20 +130,20 @@ class InterfacesReader:
         return _addresses(fib_trie, route, if_inet6, names)
 
 
-def _facts(base: str, state: str) -> dict[str, Any]:
+def _facts(files: Files, base: str, state: str) -> dict[str, Any]:
     """What seldom changes of an interface, as its /sys folder says it."""
     try:
-        entries = os.listdir(base)
+        entries = files.names(base)
     except OSError:
         entries = []
     return {
-        "type": _line(f"{base}/type"),
-        "flags": _line(f"{base}/flags"),
-        "speed": _line(f"{base}/speed") if state == "up" else None,  # EINVAL or -1 while it is down
+        "type": _line(files, f"{base}/type"),
+        "flags": _line(files, f"{base}/flags"),
+        "speed": _line(files, f"{base}/speed") if state == "up" else None,  # EINVAL or -1 while it is down
         "device": "device" in entries,
         "bridge": "bridge" in entries,
         "lower": any(entry.startswith("lower_") for entry in entries),
-        "port": _line(f"{base}/phys_port_name") if "device" in entries else None,
+        "port": _line(files, f"{base}/phys_port_name") if "device" in entries else None,
     }
 
 
@@ -151,9 +159,11 @@ def _beginning(path: str) -> str:
     return data.decode("ascii", "replace")
 
 
-def _line(path: str) -> str | None:
-    raw = read_raw(path)
-    return None if raw is None else raw[:64].decode("ascii", "replace").strip()
+def _line(files: Files, path: str) -> str | None:
+    try:
+        return files.read(path, 64).decode("ascii", "replace").strip()
+    except OSError:
+        return None
 
 
 # /proc/net/fib_trie, Linux 6.18, 2026-11-21 (the address of eth0):

@@ -79,6 +79,7 @@ class CheckpointWatch:
         self._cwd = ""
         self._files: JobFiles | None = None
         self._is_rank = False
+        self.attached = False  # to a job that diag did not start, and which may be another user's
         self._places: dict[str, tuple[int, int]] = {}  # folders of another container: device and inode
         self._words: tuple[int, tuple[str, ...]] = (0, ())
         self._loaded = False
@@ -179,7 +180,7 @@ class CheckpointWatch:
                 self._files, self._is_rank = JobFiles(pid, self._proc), view.rank_pid is not None
         files = self._files
         if files is None:
-            return None if view.pid and os.geteuid() == 0 else disk.OURS
+            return None if self.attached else disk.OURS  # CMD of our own user, that ended within a second
         files.look()
         with contextlib.suppress(OSError):  # gone, or hidden: what was seen of it last
             self._cwd = files.cwd()

@@ -22,6 +22,7 @@ import pytest
 from diag.model import Record
 from diag.rankfiles import RankFiles
 from diag.sources import fr_pipe
+from diag.sources.interfaces import InterfacesReader
 from diag.sources.worker_server import NoAnswer
 from diag.watches.checkpoints import CheckpointWatch, JobView
 from tests.liverun import DIAG, WatchedRun
@@ -47,8 +48,8 @@ open(folder + "/end").read()
 sys.exit(1)
 """
 _LINK = 'os.rename(folder + "/out0.log", folder + "/old.log"); os.symlink(secret, folder + "/out0.log")'
-_ROTATE = ('os.rename(folder + "/out0.log", folder + "/old.log"); os.umask(0o77); '
-           'os.dup2(open(folder + "/out0.log", "w").fileno(), 1); print("loss 0.25 after", flush=True)')
+_ROTATE = ('os.rename(folder + "/out0.log", folder + "/old.log"); os.umask(0o77); new = open(folder + "/out0.log", "w"); '
+           'os.dup2(new.fileno(), 1); print("loss 0.25", "after", flush=True)')
 
 
 class Watch(WatchedRun):
@@ -130,6 +131,21 @@ def test_log_that_the_rank_rotates_itself_is_read_on(place: Path) -> None:
         watch.tell("go")
 
         watch.until(lambda: "loss 0.25 after" in watch.journal(), 30)
+
+
+def test_interfaces_of_a_container_are_described_by_its_own_files(start: Start, place: Path) -> None:
+    """Its /sys is what the job makes of it."""
+    lo = place / "jail" / "sys" / "class" / "net" / "lo"
+    lo.mkdir(parents=True)
+    (lo / "type").write_text("772\n")
+    (lo / "flags").symlink_to(place / "secret")
+    (lo / "operstate").write_text("unknown\n")
+    apart = "import ctypes; ctypes.CDLL(None).unshare(0x40000000)"  # CLONE_NEWNET
+    pid = start(0, root=str(place / "jail"), redirect=apart)
+
+    told = InterfacesReader().sample(pid)["net"]["lo"]
+
+    assert (told["operstate"], told["type"], told["flags"]) == ("unknown", "772", None)
 
 
 class Told:

@@ -55,6 +55,8 @@ def machine(tmp_path: Path, cgroup: str, mountinfo: str, own_mountinfo: str = ""
         (tmp_path / who).mkdir()
         (tmp_path / who / "cgroup").write_text(cgroup)
         (tmp_path / who / "mountinfo").write_text(mounts)
+        ids = "\t".join([str(os.geteuid())] * 4)
+        (tmp_path / who / "status").write_text(f"Uid:\t{ids}\nGid:\t{ids}\n")
     shutil.copy(CAPTURES / "meminfo", tmp_path / "meminfo")
     (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 5\nnuma_hit 2\n")
     return tmp_path

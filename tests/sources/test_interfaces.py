@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.jobfiles import Files
 from diag.model import Record
 from diag.observations import Interface, InterfacesSeen, Unparsed
 from diag.sources.interfaces import InterfacesReader, InterfacesUnavailable, parse
@@ -226,11 +227,11 @@ def test_link_that_changes_is_described_anew(tmp_path: Path) -> None:
     for name, text in (("operstate", "down"), ("type", "1"), ("flags", "0x1003"), ("speed", "100000")):
         (base / name).write_text(text + "\n")
     reader = InterfacesReader(net=tmp_path)
-    assert reader._describe(os.fspath(tmp_path), ["eth9"])["eth9"]["speed"] is None
+    assert reader._describe(Files(), ["eth9"])["eth9"]["speed"] is None
 
     (base / "operstate").write_text("up\n")
 
-    assert reader._describe(os.fspath(tmp_path), ["eth9"])["eth9"]["speed"] == "100000"
+    assert reader._describe(Files(), ["eth9"])["eth9"]["speed"] == "100000"
 
 
 JSON = st.recursive(
