@@ -60,8 +60,8 @@ def given_environment() -> "dict[str, str]":
 
 
 def given_encoding() -> "str | None":
-    """What PYTHONIOENCODING or PYTHONUTF8 say of diag's own output, which an isolated interpreter does not read; None where they say
-    nothing, or nothing that can be."""
+    """What PYTHONIOENCODING or PYTHONUTF8 want of diag's own output, which an isolated interpreter does not read; None where that
+    is nothing, or unknown."""
     import codecs
 
     name = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] or ("utf-8" if os.environ.get("PYTHONUTF8") == "1" else "")

@@ -50,8 +50,8 @@ class NodeWatches:
         self._checkpoints = CheckpointWatch(host, put, self._checkpoint_view, sampled, run_dir)
 
     def start(self, argv: Sequence[str], pid: int, *, launched: bool = True, attached: bool = False) -> None:
-        """The job's root process is `pid`, its command `argv`. `launched`: what is below that process is the job. `attached`: diag
-        did not start it."""
+        """The job's root process is `pid`, its command `argv`. `launched`: what is below that process is the job. `attached`:
+        diag did not start it."""
         self._checkpoints.attached = attached
         self._begin("gpu", self._gpus.start)
         self._begin("interfaces", self._networks.start)
