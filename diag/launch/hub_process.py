@@ -98,8 +98,7 @@ def _variables(settings: Settings, run_dir: RunDir, environment: Mapping[str, st
 
     found: dict[str, str] = {}
     if settings.inject:
-        # The carrier and its descendants, of which this is one, may read the ranks under Yama.
-        found.update(hook_variables(run_dir.path, os.getppid(), environment))
+        found.update(hook_variables(run_dir.path, os.getpid(), environment))  # under Yama this process and its own may read them
         if not settings.flight_recorder:
             found["DIAG_FLIGHT_RECORDER"] = "0"
         if terminal:
