@@ -217,7 +217,8 @@ ENVIRONMENTS: tuple[Environment, ...] = (
     Environment("/proc not mounted", wrap=("unshare", "-m", "sh", "-c", 'umount -l /proc; exec "$@"', "sh"),
                 needs=("root", "unshare"), unwatched=True),
     Environment("another user's processes hidden (hidepid)",
-                wrap=("unshare", "-m", "sh", "-c", 'mount -o remount,hidepid=2 /proc && exec "$@"', "sh"),
+                # One of its own: a remount would hide them from the whole machine.
+                wrap=("unshare", "-pfm", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh"),
                 needs=("root", "unshare")),
 )  # fmt: skip
 
