@@ -164,25 +164,26 @@ class Carrier:
         forwarder.start()
         self._tell(started=command.pid, at=time.time(), outputs={outlet.stream: str(outlet.lane.path) for outlet in outlets})
         while command.wait(0) is None:
-            guarded(self.say, "the hub is not heard", lambda: self._hear(command))
+            if not guarded(self.say, "the hub is not heard any more", lambda: self._hear(command)):
+                self._drop_hub()
         forwarder.close()
         guarded(self.say, "the last checks failed", lambda: self._conclude(command, relay))
         if relay.drain(_DRAIN_SECONDS):
             relay.close()
         commands.exit_as(command)
 
-    def _hear(self, command: commands.Command) -> None:
+    def _hear(self, command: commands.Command) -> bool:
         if self._hub is None:
             command.wait(None)
-            return
+            return True
         self._hub.hear(0.05 if command.pidfd < 0 else 60.0, self._heard, also=command.pidfd)
         if self._hub.wire.gone:
             how = self._drop_hub(5.0)
-            if self._concluded:  # it has said why
-                return
             why = f" ({how})" if how else ""
-            self.say(f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come through, "
-                     f"but it is not watched any more (diag watch --pid {command.pid} watches it again)")
+            if not self._concluded:  # else it has said why
+                self.say(f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come "
+                         f"through, but it is not watched any more (diag watch --pid {command.pid} watches it again)")
+        return True
 
     def _conclude(self, command: commands.Command, relay: Relay) -> None:
         """The hub's last checks and words, which may take a while: signals act on diag itself by now."""
@@ -211,7 +212,8 @@ class Carrier:
             self._concluded = True
 
     def _tell(self, **message: Any) -> bool:
-        return self._hub is not None and self._hub.wire.send(**message)
+        hub = self._hub  # the signals' thread may tell what the main thread drops
+        return hub is not None and hub.wire.send(**message)
 
     def _drop_hub(self, seconds: float = 0.0) -> str:
         hub, self._hub = self._hub, None

@@ -144,8 +144,7 @@ class _Beside:
         if hub is None:
             return
         guarded(say, "the watch ends here", lambda: self._watch(hub, pid, outputs))
-        while not self._link.is_over():  # the watch failed: the page stays, and CMD's end is still to be written down
-            time.sleep(0.2)
+        self._link.await_end()  # where the watch failed: the page stays, and CMD's end is still to be written down
         guarded(say, "the last checks failed", lambda: self._conclude(hub, pid))
 
     def _make_hub(self) -> Hub:

@@ -48,6 +48,9 @@ class Link:
         self._running.wait()
         return self._over.is_set()
 
+    def await_end(self) -> None:
+        self._over.wait()
+
     def _listen(self) -> None:
         poll = select.poll()
         poll.register(self._wire.fileno(), select.POLLIN)
