@@ -104,7 +104,10 @@ def test_wheel_has_the_code_and_its_data_and_no_tests(installed: Installed) -> N
 
     assert {f"diag/_data/{name}" for name in tracked(*DATA)} <= names
     assert tracked("diag") <= names
-    assert not [name for name in names if not name.startswith("diag/") or "test" in Path(name).parts[0] or "captures" in name]
+    script = f"diag-{diag.__version__}.data/scripts/diag"
+    others = names - {script}
+    assert not [name for name in others if not name.startswith("diag/") or "test" in Path(name).parts[0] or "captures" in name]
+    assert zipfile.ZipFile(installed.wheel).getinfo(script).external_attr >> 16 & 0o111
     assert zipfile.ZipFile(installed.wheel).getinfo("diag/py.typed")
 
 

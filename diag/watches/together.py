@@ -48,10 +48,13 @@ class NodeWatches:
         self._kernel = KernelWatch(host, put, words=kernel_words)
         self._store = StoreWatch(host, put, self._connecting)
         self._checkpoints = CheckpointWatch(host, put, self._checkpoint_view, sampled, run_dir)
+        self._argv: tuple[str, ...] = ()
+        self._pid = 0
 
     def start(self, argv: Sequence[str], pid: int, *, launched: bool = True, attached: bool = False) -> None:
         """The job's root process is `pid`, its command `argv`. `launched`: what is below that process is the job. `attached`:
         diag did not start it."""
+        self._argv, self._pid = tuple(argv), pid
         self._checkpoints.attached = attached
         self._begin("gpu", self._gpus.start)
         self._begin("interfaces", self._networks.start)
@@ -118,7 +121,8 @@ class NodeWatches:
             rank = next((rank.placement.pid for rank in job.alive_ranks()), None)
             said = tuple(dict.fromkeys(save.path for save in log.saves if save.path))[-4:]
             saving = job.phase == "ckpt_save" or log.unwritten is not None
-            return JobView(job.argv, job.pid, rank, _owner(rank or job.pid), saving, said)
+            pid = job.pid or self._pid  # at the first look the engine may not have been told yet
+            return JobView(job.argv or self._argv, pid, rank, _owner(rank or pid), saving, said)
 
 
 def _calls_store(rank: RankState, now: float) -> bool:
