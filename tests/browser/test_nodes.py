@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import sys
@@ -51,13 +52,14 @@ def test_nodes_of_a_job_are_told_and_one_that_falls_silent_stands_first(opener: 
         for rank in range(4):
             expect(cell(page, rank)).to_have_attribute("aria-selected", "true" if rank > 1 else "false")
 
-        second.process.send_signal(signal.SIGSTOP)
+        hub = int(second.run_json()["hub_pid"])
+        os.kill(hub, signal.SIGSTOP)
         try:
             expect(nodes.nth(1)).to_contain_text(re.compile(r"^1.*silent"), timeout=60_000)
             expect(nodes.nth(1)).to_contain_text("ago")
             expect(article(page, re.compile("node-failure"))).to_have_count(0)  # its ranks go on: only its hub stands
         finally:
-            second.process.send_signal(signal.SIGCONT)
+            os.kill(hub, signal.SIGCONT)
         expect(nodes.nth(2)).to_contain_text(re.compile("^1.*heard"), timeout=60_000)
         page.close()
         Path(env["UNTIL"]).touch()
