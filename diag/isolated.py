@@ -23,6 +23,12 @@ def argv(module: str, *words: str) -> list[str]:
     >>> argv("diag.sidecar", "{}")[1:]  # doctest: +ELLIPSIS
     ['-I', '.../diag/isolated.py', '...', 'diag.sidecar', '{}']
     """
+    if not sys.flags.isolated and len(_folders) == 1:
+        from importlib.util import find_spec
+
+        needed = find_spec("pydantic_settings")  # may come from PYTHONPATH or the user's site folder, as diag itself may
+        if needed is not None and needed.origin:
+            _folders.append(os.path.dirname(os.path.dirname(needed.origin)))  # noqa: PTH120
     return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(_folders), module, *words]  # noqa: PTH100
 
 
@@ -34,11 +40,6 @@ def restart(words: "list[str]") -> None:
     if sys.flags.isolated or not sys.executable:
         return
     if any(name.startswith("PYTHON") and name not in _HARMLESS for name in os.environ):
-        from importlib.util import find_spec
-
-        needed = find_spec("pydantic_settings")  # may come from PYTHONPATH, as diag itself may
-        if needed is not None and needed.origin:
-            _folders.append(os.path.dirname(os.path.dirname(needed.origin)))  # noqa: PTH120
         try:
             os.execve(sys.executable, argv("diag", *words), given_environment())
         except OSError:

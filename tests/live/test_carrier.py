@@ -85,3 +85,17 @@ def test_settings_that_cannot_be_used_end_diag_before_cmd(tmp_path: Path) -> Non
 
     assert done.returncode == 2 and done.stderr.startswith("error: settings cannot be used: stack_seconds")
     assert not (tmp_path / "ran").exists()
+
+
+def test_hub_finds_what_diag_needs_where_only_pythonpath_leads_to_it(tmp_path: Path) -> None:
+    """An interpreter without packages of its own, diag and its needs in two folders: a copy on a shared disk."""
+    here, needs = Path(__file__).parents[2], Path(psutil.__file__).parents[1]
+    python: str = sys._base_executable  # type: ignore[attr-defined]
+    command = [python, "-S", "-m", "diag", "run", "--no-http", "--run-root", str(tmp_path), "--"]
+    env = {**os.environ, "PYTHONPATH": f"{here}:{needs}"}
+
+    done = subprocess.run([*command, "sh", "-c", "echo out; exit 7"], check=False, capture_output=True, text=True, env=env,
+                          cwd=tmp_path, timeout=60)  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (7, "out\n"), done.stderr
+    assert "watching pid" in done.stderr and "unwatched" not in done.stderr
