@@ -40,7 +40,8 @@ def get(
     with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1", "replace"))
         received = bytearray()
-        wanted, body_at = _LONGEST, -1
+        length: int | None = None
+        wanted, body_at = _LONGEST_HEAD + _LONGEST, -1
         while len(received) < wanted:
             connection.settimeout(max(0.001, end - time.monotonic()))
             chunk = connection.recv(1 << 16)
@@ -48,7 +49,8 @@ def get(
                 break
             received += chunk
             if body_at < 0 and (body_at := received.find(b"\r\n\r\n")) >= 0:
-                wanted = body_at + 4 + _length(bytes(received[:body_at]))
+                length = _length(bytes(received[:body_at]))
+                wanted = body_at + 4 + (_LONGEST + 1 if length is None else length)
             if body_at < 0 and len(received) > _LONGEST_HEAD:
                 raise ValueError("no end of the headers")
     first = bytes(received[: max(0, received.find(b"\r\n"))]).decode("latin-1").split(" ", 2)
@@ -56,17 +58,26 @@ def get(
         if received.startswith(_TLS_ALERT):
             raise ValueError("it speaks TLS")
         raise ValueError("this is no HTTP" if received else "it closed the connection without an answer")
-    if wanted != body_at + 4 + _LONGEST and len(received) < wanted:
+    if length is not None and len(received) < wanted:
         raise ValueError("the answer was cut off")
+    if length is None and len(received) >= wanted:
+        raise ValueError(_too_long())
     return int(first[1]), first[2] if len(first) > 2 else "", bytes(received[body_at + 4 : wanted])
 
 
-def _length(head: bytes) -> int:
-    """Without a Content-Length the body ends with the connection; HTTP/1.0 has no other way."""
+def _length(head: bytes) -> int | None:
+    """None without a Content-Length: the body ends with the connection; HTTP/1.0 has no other way."""
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
-            return min(int(line.partition(b":")[2]), _LONGEST)
-    return _LONGEST
+            length = int(line.partition(b":")[2])
+            if length > _LONGEST:
+                raise ValueError(_too_long())
+            return length
+    return None
+
+
+def _too_long() -> str:
+    return f"the answer has more than {_LONGEST >> 20} MiB"
 
 
 def _by_library(  # noqa: PLR0917 - one place
@@ -81,7 +92,10 @@ def _by_library(  # noqa: PLR0917 - one place
     try:
         connection.request(method, path or "/", headers=headers)
         answer = connection.getresponse()
-        return answer.status, answer.reason, answer.read(_LONGEST)
+        body = answer.read(_LONGEST + 1)
+        if len(body) > _LONGEST:
+            raise ValueError(_too_long())
+        return answer.status, answer.reason, body
     except http.client.IncompleteRead:
         raise ValueError("the answer was cut off") from None
     except http.client.HTTPException as error:

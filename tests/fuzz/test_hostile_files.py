@@ -83,7 +83,7 @@ def test_gigabyte_of_zeros_in_a_packed_file_is_read_in_pieces(form: str, gigabyt
 
     code, said, peak = measured("replay", "--json", target)
 
-    assert code in (0, 1) and "Traceback" not in said
+    assert code in (0, 1, 2) and "Traceback" not in said
     assert peak < 700, f"{peak} MiB"
 
 

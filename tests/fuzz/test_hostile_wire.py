@@ -258,7 +258,7 @@ def test_dump_of_a_server_paints_and_does_nothing_else(
     with lying(json.dumps({"report": REPORT, "screen": screen, "found": True}).encode()) as (url, _):
         assert main(["dump", "--endpoint", url]) == 10
         plain = capsys.readouterr().out
-        monkeypatch.setattr("diag.commands.dump._colour", lambda: True)
+        monkeypatch.setattr("diag.commands.dump.wanted", lambda descriptor: True)
         assert main(["dump", "--endpoint", url]) == 10
         painted = capsys.readouterr().out
 
@@ -329,7 +329,7 @@ def test_token_does_not_follow_a_redirect(capsys: pytest.CaptureFixture[str]) ->
 def test_flame_graph_of_any_length_is_not_taken_into_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from diag.commands import flame
 
-    monkeypatch.setattr(flame, "_LARGEST", 1 << 20)
+    monkeypatch.setattr("diag.httpget._LONGEST", 1 << 20)
     args = argparse.Namespace(
         endpoint="", token=None, tls_ca=None, run_dir=None, format="svg", children=False, seconds=1.0, rate=5, native=False,
         token_file=None,

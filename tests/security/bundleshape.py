@@ -41,6 +41,7 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  ranks[].time_shares.* report.schema report.job.* report.job.steps.** report.job.save.** report.findings[].*
  report.findings[].ranks[] report.findings[].waiting_ranks[] report.findings[].hosts[] report.findings[].evidence[].rank
  report.findings[].evidence[].at report.findings[].evidence[].kind report.findings[].evidence[].excerpt
+ report.sentence report.sentence_times.** report.past[].** report.past_left_out report.next_command report.next_reason
  report.not_checked[].what report.not_checked[].reason report.not_checked[].remedy
  network.text[] network.interfaces[].** network.traffic network.traffic.** network.ports[].** network.gpus[].**
  network.devices[].**

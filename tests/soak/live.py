@@ -158,10 +158,10 @@ def soak_live(
         for at in moments(every, seconds + 300):
             if run.process.poll() is not None:
                 break
-            pids = diag_processes(run.process.pid, int(document["pid"]))
+            pids = diag_processes(int(document["hub_pid"]), int(document["pid"]))
             looked = [row for name, pid in pids.items() if (row := look_at(pid, at, name)) is not None]
             if look_at(int(document["pid"]), at, "job") is None:
-                break  # waited for: its CPU is among that of the hub's children now
+                break  # it has ended
             for row in looked:
                 processes.add(row)
             disks.add(disk_of(run.run_dir, at))

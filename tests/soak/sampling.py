@@ -64,7 +64,7 @@ def look_at(pid: int, at: float, process: str) -> Row | None:
 
 
 def diag_processes(hub: int, job: int) -> dict[str, int]:
-    """hub, sidecar-RANK and whatever else is a child of `diag run` but not the job."""
+    """hub, sidecar-RANK and whatever else is a child of the hub."""
     found = {"hub": hub}
     with contextlib.suppress(psutil.Error):
         sidecars: list[psutil.Process] = []

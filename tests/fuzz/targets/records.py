@@ -32,6 +32,9 @@ def _made(source: str) -> list[Any]:
             {"pid": 20, "text": thread + text},
             {"pid": 20, "failed": "denied", "detail": "x"},
         ]
+    if source == "store":
+        return [{"pid": 7, "host": "10.9.9.9", "port": 29500, "node": 1, "pending": True, "over": False},
+                {"pid": 7, "host": "gpu-0", "port": 29500, "node": None, "pending": False, "over": True}]  # fmt: skip
     if source == "cuda_coredump":
         import gzip
         import tempfile
