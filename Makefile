@@ -129,8 +129,9 @@ forecast: $(VENV)/.job ## saves that will not fit into a real memory cgroup: how
 bench: $(VENV)/.job system-packages ## what diag costs and how quick it is, beside what people use instead; appends to docs/benchmarks.md (20 minutes)
 	$(BIN)/python -m tests.bench
 
-lint: $(VENV)/.diag ## ruff
+lint: $(VENV)/.diag ## ruff: rules, complexity, format
 	$(BIN)/ruff check diag tests docs
+	$(BIN)/ruff format --check --quiet diag tests docs
 
 types: $(VENV)/.diag ## mypy --strict
 	$(BIN)/mypy

@@ -1,4 +1,5 @@
-"""A rank's death beside the findings that explain it: told in short there, with their cause and what to do about it."""
+"""A rank's death beside the findings that explain it: told in short there, with their cause and what to do
+about it."""
 
 from __future__ import annotations
 
@@ -9,21 +10,24 @@ from diag.model import Evidence, Finding, Severity
 
 __all__ = ["explained"]
 
-# A failure is told up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are waited for) and so
-# shortly after (who knows more than a line speaks last). Ours.
+# A failure is told up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are
+# waited for) and so shortly after (who knows more than a line speaks last). Ours.
 _BEFORE_SECONDS, _AFTER_SECONDS = 120.0, 15.0
 _BY_ITSELF = ("exit_", "launcher_", "signal_")
 _OTHERS_WORD = ("signal_9", "signal_15")  # somebody ended it; no failure of its own does that
 
 
 def explained(death: Finding, findings: Collection[Finding]) -> Finding:
-    """The death as it reads beside these. A rule for its last words gives its cause; another finding is referred to."""
+    """The death as it reads beside these. A rule for its last words gives its cause; another finding is
+    referred to."""
     if not death.cause.startswith(_BY_ITSELF) or death.cause in _OTHERS_WORD:
         return death
     own = next((one for one in findings if one.rule and one.id == "rank-died"), None)
     if own is not None and not death.cause.startswith("signal_"):
         evidence = Evidence("rule", f"{own.rule}: {own.summary}", own.since)
-        return replace(death, cause=own.cause or death.cause, advice=own.advice, evidence=(*death.evidence, evidence))
+        return replace(
+            death, cause=own.cause or death.cause, advice=own.advice, evidence=(*death.evidence, evidence)
+        )
     root = next((one for one in findings if _explains(one, death)), None)
     if root is None:
         return death
@@ -33,7 +37,9 @@ def explained(death: Finding, findings: Collection[Finding]) -> Finding:
         advice = f"The {root.id} finding says why {death.subject} failed and what to change. The other ranks' errors follow."
         return replace(death, summary=summary, advice=advice)
     advice = f"See {root.id} above; other ranks' errors follow from it."
-    return replace(death, summary=death.summary.partition("; ")[0], advice=advice, evidence=death.evidence[:1])
+    return replace(
+        death, summary=death.summary.partition("; ")[0], advice=advice, evidence=death.evidence[:1]
+    )
 
 
 def _explains(finding: Finding, death: Finding) -> bool:

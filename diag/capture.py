@@ -1,7 +1,8 @@
 """The journal of records on disk: written while the job runs, read back by replay, tolerant of a torn end.
 
-A run directory holds `journal-000001.jsonl.gz` ...: gzip streams of one JSON record a line, flushed so that they can be
-read while written. The first line of each segment is a header. `zcat` and `jq` read them as well as we do.
+A run directory holds `journal-000001.jsonl.gz` ...: gzip streams of one JSON record a line, flushed so that
+they can be read while written. The first line of each segment is a header. `zcat` and `jq` read them as well
+as we do.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _FLUSH_BYTES = 32 * 1024
 class JournalWriter:
     """Appends records; never keeps more than `max_bytes` on disk: the first segment and the newest ones stay.
 
-    An OSError (disk full, directory gone) ends the journal and is told once by `write` returning the reason; diag
-    goes on without.
+    An OSError (disk full, directory gone) ends the journal and is told once by `write` returning the reason;
+    diag goes on without.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = 256 << 20, segment_bytes: int = 16 << 20) -> None:
@@ -58,7 +59,8 @@ class JournalWriter:
         return self.flush() if self._pending >= _FLUSH_BYTES else None
 
     def flush(self) -> str | None:
-        """Make all that was written readable by others; answers as `write`. Called about once a second by the hub."""
+        """Make all that was written readable by others; answers as `write`. Called about once a second by the
+        hub."""
         if self._file is None or not self._pending:
             return None
         try:
@@ -134,7 +136,8 @@ class JournalNotes:
 
 
 class JournalReader:
-    """Reads a directory's segments in order. Skips and counts what is torn; refuses a schema it does not know."""
+    """Reads a directory's segments in order. Skips and counts what is torn; refuses a schema it does not
+    know."""
 
     # A line of a capture from a stranger cannot make us hold more than this in memory.
     MAX_LINE = 64 << 20
@@ -215,9 +218,11 @@ _MOST_TRIES = 8  # packed data may look like the end of a flush
 
 
 def whole(file: IO[bytes], size: int) -> tuple[int, bytes]:
-    """How much of a segment's first `size` bytes to take, and what to put behind it, to have a whole gzip file.
+    """How much of a segment's first `size` bytes to take, and what to put behind it, to have a whole gzip
+    file.
 
-    All of it and nothing where it was closed; else, while it is written or when its writer was killed, up to the last flush.
+    All of it and nothing where it was closed; else, while it is written or when its writer was killed, up to
+    the last flush.
     """
     begin = max(0, size - _MOST_TAIL)
     file.seek(begin)
@@ -240,7 +245,8 @@ def whole(file: IO[bytes], size: int) -> tuple[int, bytes]:
 
 
 def _unpacked(file: IO[bytes], size: int) -> tuple[Any, int, int]:
-    """What has unpacked the first `size` bytes (None where these are no gzip), the checksum and the length of what came out."""
+    """What has unpacked the first `size` bytes (None where these are no gzip), the checksum and the length of
+    what came out."""
     unzip, checksum, length = zlib.decompressobj(31), 0, 0
     file.seek(0)
     try:

@@ -10,14 +10,30 @@ from diag.state.saves import iteration_of
 
 __all__ = ["NamedPath", "named_paths", "resume_advice", "save_root"]
 
-# Megatron-LM --save; ms-swift and HF Trainer --output_dir (4.x and the transformers path) or --save (ms-swift 3.x, Megatron);
-# torchtitan, nanotron and own scripts the others.
-_SAVE_FLAGS = ("save", "output-dir", "save-dir", "save-path", "checkpoint-dir", "ckpt-dir", "default-local-dir")
-# Megatron-LM --load, --pretrained-checkpoint; ms-swift 4.x --mcore_model, --mcore_adapter and their ref_; 3.x --load,
-# --adapter_load, --ref_load; HF Trainer and ms-swift's transformers path --resume_from_checkpoint.
+# Megatron-LM --save; ms-swift and HF Trainer --output_dir (4.x and the transformers path) or --save (ms-swift
+# 3.x, Megatron); torchtitan, nanotron and own scripts the others.
+_SAVE_FLAGS = (
+    "save",
+    "output-dir",
+    "save-dir",
+    "save-path",
+    "checkpoint-dir",
+    "ckpt-dir",
+    "default-local-dir",
+)
+# Megatron-LM --load, --pretrained-checkpoint; ms-swift 4.x --mcore_model, --mcore_adapter and their ref_; 3.x
+# --load, --adapter_load, --ref_load; HF Trainer and ms-swift's transformers path --resume_from_checkpoint.
 _LOAD_FLAGS = (
-    "load", "pretrained-checkpoint", "mcore-model", "mcore-adapter", "mcore-ref-model", "mcore-ref-adapter", "ref-load",
-    "adapter-load", "ref-adapter-load", "resume-from-checkpoint",
+    "load",
+    "pretrained-checkpoint",
+    "mcore-model",
+    "mcore-adapter",
+    "mcore-ref-model",
+    "mcore-ref-adapter",
+    "ref-load",
+    "adapter-load",
+    "ref-adapter-load",
+    "resume-from-checkpoint",
 )
 # These take the name of a model on a hub as well: a path only where it is written as one.
 _MODEL_FLAGS = ("model", "ref-model", "adapters", "model-name-or-path", "adapter-name-or-path")
@@ -44,7 +60,13 @@ def named_paths(argv: Sequence[str]) -> list[NamedPath]:
     for flag, value in _flags(argv):
         name = flag.lstrip("-").replace("_", "-").rpartition(".")[2]
         role = "save" if name in _SAVE_FLAGS else "load" if name in _LOAD_FLAGS + _MODEL_FLAGS else ""
-        if not role or value.lower() in _NO_PATHS or value.isdigit() or len(value) > _LONGEST or "://" in value:
+        if (
+            not role
+            or value.lower() in _NO_PATHS
+            or value.isdigit()
+            or len(value) > _LONGEST
+            or "://" in value
+        ):
             continue
         if name in _MODEL_FLAGS and not value.startswith(("/", "./", "../", "~/")):
             continue
@@ -55,14 +77,17 @@ def named_paths(argv: Sequence[str]) -> list[NamedPath]:
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     for place, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if equals and (word.startswith("--") or ("." in flag and "/" not in flag)):  # Hydra: trainer.default_local_dir=/out
+        if equals and (
+            word.startswith("--") or ("." in flag and "/" not in flag)
+        ):  # Hydra: trainer.default_local_dir=/out
             yield flag, value
         elif word.startswith("--") and place + 1 < len(argv) and not argv[place + 1].startswith("--"):
             yield word, argv[place + 1]
 
 
 def save_root(path: str) -> str:
-    """The folder of checkpoints that a log line's path is, or is in: Megatron names the root, ms-swift the checkpoint.
+    """The folder of checkpoints that a log line's path is, or is in: Megatron names the root, ms-swift the
+    checkpoint.
 
     >>> save_root("/out/v0/checkpoint-4/"), save_root("/save")
     ('/out/v0', '/save')
@@ -73,19 +98,23 @@ def save_root(path: str) -> str:
 def resume_advice(argv: Sequence[str], path: str, kind: str) -> str:
     """The flags with which this command would go on from a checkpoint.
 
-    ms-swift 4.6.0, megatron_args.py: mcore_model takes checkpoint-N, and finetune is true unless told. ms-swift 3.x and
-    Megatron-LM: load takes the folder above iter_NNNNNNN, core_r0.13 the step with ckpt-step. transformers 4.57:
-    resume_from_checkpoint.
+    ms-swift 4.6.0, megatron_args.py: mcore_model takes checkpoint-N, and finetune is true unless told.
+    ms-swift 3.x and Megatron-LM: load takes the folder above iter_NNNNNNN, core_r0.13 the step with
+    ckpt-step. transformers 4.57: resume_from_checkpoint.
 
     >>> resume_advice(["pretrain_gpt.py"], "/save/iter_0000500", "torch_dist")
     '--load /save --ckpt-step 500'
     """
-    megatron = any(PurePosixPath(word).name == "megatron" or "/_megatron/" in word for word in argv)  # ms-swift's own command
+    megatron = any(
+        PurePosixPath(word).name == "megatron" or "/_megatron/" in word for word in argv
+    )  # ms-swift's own command
     if kind in ("torch_dist", "torch_dcp", "megatron_legacy"):
         above, step = PurePosixPath(path).parent, iteration_of(path)
         if PurePosixPath(path).name.startswith("checkpoint-"):
             return f"--mcore_model {path} --finetune false (ms-swift's default, true, takes the weights only)"
-        return f"--load {above}" + (" --finetune false" if megatron else f" --ckpt-step {step}" if step is not None else "")
+        return f"--load {above}" + (
+            " --finetune false" if megatron else f" --ckpt-step {step}" if step is not None else ""
+        )
     if megatron:
         return f"--model {path} (it holds weights only: the optimizer and the step begin anew)"
     return f"--resume_from_checkpoint {path}"

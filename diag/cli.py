@@ -17,7 +17,8 @@ from diag.isolated import given_encoding
 
 __all__ = ["VERBS", "main", "make_parser"]
 
-# Verb -> (module, one-line help). The module is imported only when its verb is used: `diag --help` stays quick.
+# Verb -> (module, one-line help). The module is imported only when its verb is used: `diag --help` stays
+# quick.
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("diag.commands.run", "run CMD unchanged and watch its ranks"),
     "watch": ("diag.commands.watch", "watch a job that already runs"),
@@ -49,7 +50,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser; with `verb` only that one's options are loaded, with None all of them (documentation, tests)."""
+    """The parser; with `verb` only that one's options are loaded, with None all of them (documentation,
+    tests)."""
     parser = _Parser(
         prog="diag",
         description="Diagnostics for distributed training: which rank, why, on what evidence, and what to change.",
@@ -63,19 +65,28 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
         if verb is None or verb == name:
             importlib.import_module(module).add(sub)
             if name in colour.COMMANDS:
-                sub.add_argument("--color", choices=colour.WHEN, default="auto", metavar="WHEN",
-                                 help="colour diag's own lines: auto (on a terminal; NO_COLOR, FORCE_COLOR), always, never")
+                sub.add_argument(
+                    "--color",
+                    choices=colour.WHEN,
+                    default="auto",
+                    metavar="WHEN",
+                    help="colour diag's own lines: auto (on a terminal; NO_COLOR, FORCE_COLOR), always, never",
+                )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = _as_option(list(sys.argv[1:] if argv is None else argv))
-    if sys.executable:  # relative where `python -m diag` was found by `PATH=.venv/bin:$PATH`: our helpers start in /
+    if (
+        sys.executable
+    ):  # relative where `python -m diag` was found by `PATH=.venv/bin:$PATH`: our helpers start in /
         sys.executable = os.path.abspath(sys.executable)  # noqa: PTH100 - resolve() would leave a virtual environment
     verb = words[0] if words and words[0] in VERBS else ""
     for stream in (sys.stdout, sys.stderr):  # a log line has any characters, a terminal's encoding may not
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding=given_encoding() if sys.flags.isolated else None, errors="backslashreplace")
+            stream.reconfigure(
+                encoding=given_encoding() if sys.flags.isolated else None, errors="backslashreplace"
+            )
     parser = make_parser(verb)
     if not words:
         parser.print_help()
@@ -97,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DiagError as error:
         _say(error)
         return error.exit_code
-    except BrokenPipeError:  # `diag replay ... | head`: nobody reads on, nor may Python say so when it flushes at its end
+    except (
+        BrokenPipeError
+    ):  # `diag replay ... | head`: nobody reads on, nor may Python say so when it flushes at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except KeyboardInterrupt:
@@ -121,7 +134,9 @@ def _as_option(words: list[str]) -> list[str]:
 
 
 def _say(error: DiagError) -> None:
-    from diag.printable import clean_lines  # a file's name and a server's words may hold what moves the cursor
+    from diag.printable import (
+        clean_lines,
+    )  # a file's name and a server's words may hold what moves the cursor
 
     print(f"error: {clean_lines(str(error))}", file=sys.stderr)
     if error.hint:
@@ -145,7 +160,8 @@ def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _near_choice(message: str) -> str:
-    """For argparse's `invalid choice: 'svgg' (choose from 'svg', 'speedscope')`; its quotes differ by Python's version."""
+    """For argparse's `invalid choice: 'svgg' (choose from 'svg', 'speedscope')`; its quotes differ by
+    Python's version."""
     wrong, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
     if not choices:
         return ""
@@ -162,13 +178,21 @@ def _no_verb(words: Sequence[str]) -> DiagError:
 
     hint = did_you_mean(words[0], (*VERBS, "help", "version"), "`diag {}`")
     if words[0] == "--":
-        return DiagError("no command of diag stands in front of `--`", hint=f"diag run {shlex.join(words[:4])}", exit_code=2)
+        return DiagError(
+            "no command of diag stands in front of `--`",
+            hint=f"diag run {shlex.join(words[:4])}",
+            exit_code=2,
+        )
     if not hint and shutil.which(words[0]):
         hint = f"to run it under diag: diag run -- {shlex.join(words[:3])}{' ...' if words[3:] else ''}"
-    return DiagError(f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2)
+    return DiagError(
+        f"diag has no command {words[0]!r}", hint=hint or "diag --help lists the commands", exit_code=2
+    )
 
 
-def _not_understood(parser: argparse.ArgumentParser, verb: str, words: Sequence[str], unknown: Sequence[str]) -> DiagError:
+def _not_understood(
+    parser: argparse.ArgumentParser, verb: str, words: Sequence[str], unknown: Sequence[str]
+) -> DiagError:
     """Options and words of the line that the verb does not have."""
     from diag.suggest import did_you_mean
 

@@ -1,6 +1,8 @@
-"""Whether diag's own words are coloured: asked here by every command that can. What CMD prints is CMD's own matter.
+"""Whether diag's own words are coloured: asked here by every command that can. What CMD prints is CMD's own
+matter.
 
-A line of a person decides first (--color), then https://no-color.org, then FORCE_COLOR or CLICOLOR_FORCE, then the terminal.
+A line of a person decides first (--color), then https://no-color.org, then FORCE_COLOR or CLICOLOR_FORCE,
+then the terminal.
 """
 
 from __future__ import annotations

@@ -127,13 +127,15 @@ def start(
 ) -> Command:
     """Start CMD with the given descriptors (None: diag's own) and the signal mask that diag was started with.
 
-    posix_spawn and not Popen: it is the one call that sets the child's mask without a moment in which diag's own mask
-    is open, runs no Python between fork and exec, and keeps the descriptors that diag itself inherited (a make job
-    server's, say), which CMD would have alone. Those that diag opened are close-on-exec (PEP 446).
-    CMD stays in diag's process group and session, and nothing ties its life to diag's. Call it from the main thread.
+    posix_spawn and not Popen: it is the one call that sets the child's mask without a moment in which diag's
+    own mask is open, runs no Python between fork and exec, and keeps the descriptors that diag itself
+    inherited (a make job server's, say), which CMD would have alone. Those that diag opened are close-on-exec
+    (PEP 446). CMD stays in diag's process group and session, and nothing ties its life to diag's. Call it
+    from the main thread.
     """
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-        # With it ignored the kernel throws exit codes away. CMD inherits the default, too: the one thing it has differently.
+        # With it ignored the kernel throws exit codes away. CMD inherits the default, too: the one thing it
+        # has differently.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     environment = dict(os.environ if env is None else env)
     actions: list[tuple[int, int, int]] = []
@@ -153,8 +155,8 @@ def start(
 
 
 def run_alone(argv: Sequence[str], sigmask: Iterable[int] | None) -> NoReturn:
-    """Become CMD, as if diag had not been asked: where there is no thread or process left to watch it with. `sigmask`: see
-    `start`; None where it was not changed.
+    """Become CMD, as if diag had not been asked: where there is no thread or process left to watch it with.
+    `sigmask`: see `start`; None where it was not changed.
 
     Raises CommandError where CMD cannot be run.
     """
@@ -207,8 +209,9 @@ def _spawn(
             env,
             file_actions=actions,
             setsigmask=sigmask,
-            # Python ignores these two from its start, so what they were before cannot be known; the default is what a
-            # shell hands on. All others are as diag found them: exec drops handlers and keeps SIG_IGN (nohup).
+            # Python ignores these two from its start, so what they were before cannot be known; the default
+            # is what a shell hands on. All others are as diag found them: exec drops handlers and keeps
+            # SIG_IGN (nohup).
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
 
@@ -216,7 +219,9 @@ def _spawn(
         try:
             return spawn(path, argv)
         except OSError as error:
-            if error.errno == errno.ENOEXEC and _is_text(path):  # a script without "#!": sh runs it, as execvp does
+            if error.errno == errno.ENOEXEC and _is_text(
+                path
+            ):  # a script without "#!": sh runs it, as execvp does
                 return spawn("/bin/sh", ["sh", path, *argv[1:]])
             raise
     except FileNotFoundError as error:
@@ -273,7 +278,8 @@ def _is_text(path: str) -> bool:
 
 
 def hold_closed_stdio() -> tuple[int, ...]:
-    """Put /dev/null on those of 0, 1, 2 that are closed, so that no file of diag's lands there; returns which.
+    """Put /dev/null on those of 0, 1, 2 that are closed, so that no file of diag's lands there; returns
+    which.
 
     Close-on-exec, so CMD finds them closed, as alone.
     """
@@ -287,8 +293,9 @@ def hold_closed_stdio() -> tuple[int, ...]:
 def exit_as(command: Command) -> NoReturn:
     """End diag as CMD ended.
 
-    A CMD that died of a signal makes diag die of it too: `$?` is 128+n either way, but bash leaves a loop on Ctrl-C, and
-    make prints "Terminated", only when the child really died of the signal. (PID 1 cannot, and exits with 128+n.)
+    A CMD that died of a signal makes diag die of it too: `$?` is 128+n either way, but bash leaves a loop on
+    Ctrl-C, and make prints "Terminated", only when the child really died of the signal. (PID 1 cannot, and
+    exits with 128+n.)
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -297,12 +304,16 @@ def exit_as(command: Command) -> NoReturn:
             except OSError:
                 pass
     if command.term_signal is not None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # one core: CMD's
+        resource.setrlimit(
+            resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
+        )  # one core: CMD's
         if command.term_signal not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(command.term_signal, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {command.term_signal})
         os.kill(os.getpid(), command.term_signal)
-    os._exit(command.returncode or 0)  # no flush of what could not be written: its failure would be the exit code
+    os._exit(
+        command.returncode or 0
+    )  # no flush of what could not be written: its failure would be the exit code
 
 
 def terminal_env(
@@ -312,11 +323,13 @@ def terminal_env(
     *,
     unbuffered: bool = True,
 ) -> dict[str, str]:
-    """Variables to add for CMD so that colours, widths and prompt lines survive that its output goes to a file.
+    """Variables to add for CMD so that colours, widths and prompt lines survive that its output goes to a
+    file.
 
-    PYTHONUNBUFFERED shows each line of a plain `python train.py` at once, but makes one write of each argument of print()
-    (measured: print("step", 0) is four), so lines of several ranks can mix. Pass `unbuffered=False` where a hook inside
-    the ranks sets `sys.stdout.reconfigure(line_buffering=True)`, which is what a terminal alone gives.
+    PYTHONUNBUFFERED shows each line of a plain `python train.py` at once, but makes one write of each
+    argument of print() (measured: print("step", 0) is four), so lines of several ranks can mix. Pass
+    `unbuffered=False` where a hook inside the ranks sets `sys.stdout.reconfigure(line_buffering=True)`, which
+    is what a terminal alone gives.
 
     >>> terminal_env(False)
     {}
@@ -326,7 +339,8 @@ def terminal_env(
     if not stdout_is_tty:
         return {}
     columns, lines = size if size is not None else shutil.get_terminal_size()
-    # tqdm 4.66 and later; since 4.70 it asks the file it writes to, and COLUMNS no more, and alone leaves the last column free.
+    # tqdm 4.66 and later; since 4.70 it asks the file it writes to, and COLUMNS no more, and alone leaves the
+    # last column free.
     wanted = {"COLUMNS": str(columns), "LINES": str(lines), "TQDM_NCOLS": str(max(1, columns - 1))}
     if unbuffered:
         wanted["PYTHONUNBUFFERED"] = "1"

@@ -1,8 +1,9 @@
-"""Where Prometheus finds the hubs of a job: the list that `GET /sd` gives (http_sd), and a file of it (file_sd).
+"""Where Prometheus finds the hubs of a job: the list that `GET /sd` gives (http_sd), and a file of it
+(file_sd).
 
-Both name this hub and those of the job that it knows of (`Hub.other_targets`). The file is written by a thread of its own: it
-often is on a network file system, which may stand still, and the checks must not. It replaces and removes what a diag wrote, and
-nothing else: a wrong path must not cost anybody a file.
+Both name this hub and those of the job that it knows of (`Hub.other_targets`). The file is written by a
+thread of its own: it often is on a network file system, which may stand still, and the checks must not. It
+replaces and removes what a diag wrote, and nothing else: a wrong path must not cost anybody a file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any, Protocol
 
 __all__ = ["SdFile", "Target", "TargetSource", "reachable_host", "sd_document", "sd_path"]
 
-_LOOK_SECONDS = 5.0  # Prometheus itself looks at its files every 5 min, or at once where it is told of the change
+_LOOK_SECONDS = (
+    5.0  # Prometheus itself looks at its files every 5 min, or at once where it is told of the change
+)
 _LONGEST_NAME = 100
 _MOST_BYTES = 4 << 20
 _RUN_LABEL = "__meta_diag_run_id"
@@ -40,8 +43,8 @@ class Target:
     scheme: str = "http"
 
     def group(self) -> dict[str, Any]:
-        """As http_sd and file_sd have it. The run's id changes with each restart, and would begin every series anew: it is
-        offered to relabelling only."""
+        """As http_sd and file_sd have it. The run's id changes with each restart, and would begin every
+        series anew: it is offered to relabelling only."""
         labels = {"job_id": self.job_id, "node": self.node, _RUN_LABEL: self.run_id}
         if self.scheme != "http":
             labels["__scheme__"] = self.scheme
@@ -49,7 +52,8 @@ class Target:
 
 
 class TargetSource(Protocol):
-    """Whoever knows the hubs of the job: this one first. Called from other threads than the hub's; never waits."""
+    """Whoever knows the hubs of the job: this one first. Called from other threads than the hub's; never
+    waits."""
 
     def targets(self) -> Sequence[Target]: ...
 
@@ -78,7 +82,8 @@ def sd_path(place: Path, job_id: str, node: str) -> Path:
 
 
 def reachable_host(bound: str) -> str:
-    """By what others reach a server bound to this address: of all interfaces, the one towards the default route.
+    """By what others reach a server bound to this address: of all interfaces, the one towards the default
+    route.
 
     >>> reachable_host("10.1.2.3")
     '10.1.2.3'
@@ -94,7 +99,9 @@ def reachable_host(bound: str) -> str:
 class SdFile:
     """The list as a file, from `start` to `close`: written whole or not at all, anew when it changes."""
 
-    def __init__(self, place: Path, source: TargetSource, talk: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, place: Path, source: TargetSource, talk: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._place = place
         self._source = source
         self._talk = talk
@@ -137,13 +144,19 @@ class SdFile:
             targets = targets[:1]  # in a directory each hub has a file of its own, which tells of it alone
         with _folder(path.parent) as folder:
             there = _diags_own(path.name, folder)
-            # Hubs that share one file do not take it from each other again and again; one that was taken away is made anew.
+            # Hubs that share one file do not take it from each other again and again; one that was taken away
+            # is made anew.
             if targets == self._last and there:
                 return
             body = json.dumps(sd_document(targets), indent=1, ensure_ascii=False) + "\n"
             # A name that no *.json of file_sd matches, in the same directory: a rename there is atomic.
             temporary = f".{path.name}.{secrets.token_hex(8)}.new"
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            handle = os.open(
+                temporary,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+                dir_fd=folder,
+            )
             try:
                 with open(handle, "w", encoding="utf-8", errors="replace") as file:
                     os.fchmod(handle, 0o644)  # Prometheus is another user
@@ -178,7 +191,8 @@ def _folder(path: Path) -> Iterator[int]:
 
 
 def _diags_own(name: str, folder: int) -> bool:
-    """Whether it is there, as a diag wrote it: one that was killed leaves its file. Raises OSError for what is anybody else's."""
+    """Whether it is there, as a diag wrote it: one that was killed leaves its file. Raises OSError for what
+    is anybody else's."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -190,7 +204,10 @@ def _diags_own(name: str, folder: int) -> bool:
     with open(fd, "rb") as file:
         if stat.S_ISREG(os.fstat(fd).st_mode) and _is_ours(file.read(_MOST_BYTES)):
             return True
-    raise OSError(errno.EEXIST, "what is there was not written by diag, and is left alone: name another file, or remove it")
+    raise OSError(
+        errno.EEXIST,
+        "what is there was not written by diag, and is left alone: name another file, or remove it",
+    )
 
 
 def _is_ours(body: bytes) -> bool:
@@ -203,6 +220,13 @@ def _is_ours(body: bytes) -> bool:
         groups = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    return isinstance(groups, list) and bool(groups) and all(
-        isinstance(group, dict) and isinstance(group.get("labels"), dict) and _RUN_LABEL in group["labels"] for group in groups
+    return (
+        isinstance(groups, list)
+        and bool(groups)
+        and all(
+            isinstance(group, dict)
+            and isinstance(group.get("labels"), dict)
+            and _RUN_LABEL in group["labels"]
+            for group in groups
+        )
     )

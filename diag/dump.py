@@ -54,13 +54,22 @@ class Timer:
 
     def took(self, step: str) -> None:
         now = time.monotonic()
-        self.steps.append({"rank": None, "probe": f"hub_{step}", "seconds": round(now - self._last, 6), "paused_target": False,
-                           "ok": True, "reason": ""})
+        self.steps.append(
+            {
+                "rank": None,
+                "probe": f"hub_{step}",
+                "seconds": round(now - self._last, 6),
+                "paused_target": False,
+                "ok": True,
+                "reason": "",
+            }
+        )
         self._last = now
 
 
 def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Everything a person needs at once. Every rank is either in `classes` with a stack or in `missing` with a reason.
+    """Everything a person needs at once. Every rank is either in `classes` with a stack or in `missing` with
+    a reason.
 
     The hub's lock is held by the caller.
     """
@@ -88,8 +97,16 @@ def dump_document(hub: Hub, answers: dict[int, dict[str, Any]]) -> dict[str, Any
         **described(engine),
         "missing": missing,
         "network": network_json(engine),
-        "versions": {str(rank): answer["versions"] for rank, answer in sorted(answers.items()) if answer.get("versions")},
-        "probes": [{"rank": rank, **row} for rank, answer in sorted(answers.items()) for row in answer.get("probes", ())],
+        "versions": {
+            str(rank): answer["versions"]
+            for rank, answer in sorted(answers.items())
+            if answer.get("versions")
+        },
+        "probes": [
+            {"rank": rank, **row}
+            for rank, answer in sorted(answers.items())
+            for row in answer.get("probes", ())
+        ],
     }
 
 
@@ -116,12 +133,14 @@ def finish_document(document: dict[str, Any], timer: Timer) -> None:
     document["probes"] = [row for row in document["probes"] if row["rank"] is not None] + timer.steps
 
 
-# --- native frames ---------------------------------------------------------------------------------------------
+# --- native frames
+# ---------------------------------------------------------------------------------------------
 
 
 def native_ranks(engine: Engine) -> list[int]:
-    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most others. None
-    that is stopped: what a ptrace stop within a stop leaves behind is the kernel's secret, and it runs no C code now."""
+    """One rank of each class of stacks; where those are too many, the ones that stand apart from the most
+    others. None that is stopped: what a ptrace stop within a stop leaves behind is the kernel's secret, and
+    it runs no C code now."""
     ranks = engine.job.ranks
     classes = [item for item in stack_classes(engine) if item.kind == "rank"]
     classes.sort(key=lambda item: item.count)
@@ -141,28 +160,54 @@ def add_native(document: dict[str, Any], ranks: list[int], answers: dict[int, di
     for rank in ranks:
         answer = answers.get(rank) or {"seconds": None, "missing": ["its sidecar did not answer in time"]}
         payload = answer.get("native") or {}
-        reasons = [*answer.get("missing", ()), *([payload.get("stderr") or payload["failed"]] if "failed" in payload else [])]
-        threads = sorted(payload.get("stdout", ()), key=lambda thread: thread.get("os_thread_id") != payload["pid"])
-        document["native"].append({
-            "rank": rank, "pid": payload.get("pid"), "seconds": answer["seconds"], "reason": "; ".join(reasons),
-            "threads": [_native_thread(thread) for thread in threads],
-        })
-        document["probes"].append({
-            "rank": rank, "probe": "native_stack", "seconds": answer["seconds"], "paused_target": True, "ok": not reasons,
-            "reason": "; ".join(reasons), "reader": "pyspy",
-        })
+        reasons = [
+            *answer.get("missing", ()),
+            *([payload.get("stderr") or payload["failed"]] if "failed" in payload else []),
+        ]
+        threads = sorted(
+            payload.get("stdout", ()), key=lambda thread: thread.get("os_thread_id") != payload["pid"]
+        )
+        document["native"].append(
+            {
+                "rank": rank,
+                "pid": payload.get("pid"),
+                "seconds": answer["seconds"],
+                "reason": "; ".join(reasons),
+                "threads": [_native_thread(thread) for thread in threads],
+            }
+        )
+        document["probes"].append(
+            {
+                "rank": rank,
+                "probe": "native_stack",
+                "seconds": answer["seconds"],
+                "paused_target": True,
+                "ok": not reasons,
+                "reason": "; ".join(reasons),
+                "reader": "pyspy",
+            }
+        )
 
 
 def _native_thread(thread: dict[str, Any]) -> dict[str, Any]:
-    frames = [f"{frame['name']} ({frame.get('filename') or '?'}:{frame.get('line') or 0})" for frame in thread["frames"]]
-    return {"name": thread.get("thread_name"), "id": thread.get("os_thread_id"), "frames": frames[:_MOST_NATIVE_FRAMES]}
+    frames = [
+        f"{frame['name']} ({frame.get('filename') or '?'}:{frame.get('line') or 0})"
+        for frame in thread["frames"]
+    ]
+    return {
+        "name": thread.get("thread_name"),
+        "id": thread.get("os_thread_id"),
+        "frames": frames[:_MOST_NATIVE_FRAMES],
+    }
 
 
-# --- the bundle ------------------------------------------------------------------------------------------------
+# --- the bundle
+# ------------------------------------------------------------------------------------------------
 
 
 def manifest_facts(hub: Hub) -> dict[str, Any]:
-    """What a person elsewhere must know to read the bundle. Of environments only the allow-list; of CMD no secrets.
+    """What a person elsewhere must know to read the bundle. Of environments only the allow-list; of CMD no
+    secrets.
 
     The hub's lock is held by the caller.
     """
@@ -175,8 +220,13 @@ def manifest_facts(hub: Hub) -> dict[str, Any]:
         "world_size": job.world_size,
         "ranks_seen": job.ranks_seen,
         "processes": [
-            {"rank": number, "pid": rank.placement.pid, "host": rank.placement.host, "alive": rank.alive,
-             "environment": hub.environment.get(number, {})}
+            {
+                "rank": number,
+                "pid": rank.placement.pid,
+                "host": rank.placement.host,
+                "alive": rank.alive,
+                "environment": hub.environment.get(number, {}),
+            }
             for number, rank in sorted(job.ranks.items())
         ],
     }
@@ -189,26 +239,42 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
         with contextlib.ExitStack() as stack:
             files: list[tuple[str, IO[bytes], int, str]] = []
             for name, data in (
-                ("dump.json", json.dumps(document, indent=1 if len(document["ranks"]) <= _MOST_INDENTED else None)
-                 .encode("utf-8", "backslashreplace")),
-                ("stacks.txt", dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace")),
+                (
+                    "dump.json",
+                    json.dumps(
+                        document, indent=1 if len(document["ranks"]) <= _MOST_INDENTED else None
+                    ).encode("utf-8", "backslashreplace"),
+                ),
+                (
+                    "stacks.txt",
+                    dump_text(document, colour=False, width=100).encode("utf-8", "backslashreplace"),
+                ),
             ):
                 files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))
             written = segments(run_dir)
             for segment in written:
-                with contextlib.suppress(FileNotFoundError):  # the journal dropped it meanwhile, to keep its size
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # the journal dropped it meanwhile, to keep its size
                     file: IO[bytes] = stack.enter_context(open(segment, "rb"))
                     if segment == written[-1]:
                         file = _closed(file)
                     files.append((segment.name, file, *_digest(file)))
             manifest = {
-                "schema": _BUNDLE_SCHEMA, "run_id": document["run_id"], "diag_version": document["diag_version"],
-                "host": document["host"], "at": document["at"], "ranks": len(document["ranks"]),
-                "missing": document["missing"], **facts, "versions": document["versions"],
+                "schema": _BUNDLE_SCHEMA,
+                "run_id": document["run_id"],
+                "diag_version": document["diag_version"],
+                "host": document["host"],
+                "at": document["at"],
+                "ranks": len(document["ranks"]),
+                "missing": document["missing"],
+                **facts,
+                "versions": document["versions"],
                 "files": [{"name": name, "bytes": size, "sha256": digest} for name, _, size, digest in files],
             }
             data = json.dumps(manifest, indent=1).encode("utf-8", "backslashreplace")
-            # The journal is packed already: packing 256 MiB of it again takes 8 s, storing it 0.5 s (2 busy cores).
+            # The journal is packed already: packing 256 MiB of it again takes 8 s, storing it 0.5 s (2 busy
+            # cores).
             with tarfile.open(temporary, "w:gz", compresslevel=0) as tar:
                 _add(tar, "manifest.json", io.BytesIO(data), len(data))
                 for name, content, size, _ in files:
@@ -246,5 +312,3 @@ def _add(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int) -> None:
     entry.mtime = int(time.time())
     entry.mode = 0o600
     tar.addfile(entry, file)
-
-

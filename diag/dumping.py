@@ -1,4 +1,5 @@
-"""Takes a dump for the hub: asks the sidecars, waits for what they send, has the document made and the bundle written."""
+"""Takes a dump for the hub: asks the sidecars, waits for what they send, has the document made and the bundle
+written."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from diag.cluster.gather import Gathering
 from diag.cluster.jobdump import job_document
 from diag.cluster.member import Member
-from diag.dump import Timer, add_native, dump_document, finish_document, manifest_facts, native_ranks, write_bundle
+from diag.dump import (
+    Timer,
+    add_native,
+    dump_document,
+    finish_document,
+    manifest_facts,
+    native_ranks,
+    write_bundle,
+)
 from diag.rundir import forget_old_bundles
 from diag.sidecars import SidecarPool
 
@@ -27,11 +36,15 @@ _NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
 
 
 class DumpTaker:
-    """`read_soon` makes the node's watches look; `drained` waits until all records that came before are in; `flush` writes the
-    journal out and tells whether there is one."""
+    """`read_soon` makes the node's watches look; `drained` waits until all records that came before are in;
+    `flush` writes the journal out and tells whether there is one."""
 
     def __init__(
-        self, hub: Hub, pool: SidecarPool, read_soon: Callable[[], None], drained: Callable[[float], None],
+        self,
+        hub: Hub,
+        pool: SidecarPool,
+        read_soon: Callable[[], None],
+        drained: Callable[[float], None],
         flush: Callable[[], bool],
     ) -> None:
         self._hub = hub
@@ -43,7 +56,8 @@ class DumpTaker:
         self._last: Path | None = None  # of the last bundle, which may not be there yet
 
     async def take(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold that up."""
+        """On a daemon thread, not an executor's: those are joined when diag ends, and a dump must not hold
+        that up."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[dict[str, Any]] = loop.create_future()
 
@@ -65,8 +79,9 @@ class DumpTaker:
         return await answer
 
     def take_now(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run directory. `scope` node:
-        of the ranks of this node, with its digest, for the hub that puts the job together."""
+        """Evidence of every rank now, as a `diag.dump/1` document; also written as a bundle into the run
+        directory. `scope` node: of the ranks of this node, with its digest, for the hub that puts the job
+        together."""
         until = time.monotonic() + deadline
         hub, timer, member = self._hub, Timer(), self._hub.member
         others = self._ask_others(member, until, native) if scope == "job" and member is not None else None
@@ -119,7 +134,9 @@ class DumpTaker:
 
     @staticmethod
     def _ask_others(member: Member, until: float, native: bool) -> Gathering:
-        entries = [entry for entry in member.everyone() if entry["run_id"] != member.run_id and not entry.get("gone")]
+        entries = [
+            entry for entry in member.everyone() if entry["run_id"] != member.run_id and not entry.get("gone")
+        ]
         left = until - time.monotonic()
         own = min(left / 2, _OWN_SECONDS + _NODE_SECONDS * len(entries))
         gathering = Gathering(member.sender, entries, until - own, native)
@@ -130,9 +147,23 @@ class DumpTaker:
     def _of_node(document: dict[str, Any], timer: Timer, member: Member | None) -> dict[str, Any]:
         """What another hub needs of this node: its digest has the ranks and their stacks."""
         finish_document(document, timer)
-        kept = ("schema", "run_id", "diag_version", "host", "at", "seconds", "missing", "versions", "probes", "native")
+        kept = (
+            "schema",
+            "run_id",
+            "diag_version",
+            "host",
+            "at",
+            "seconds",
+            "missing",
+            "versions",
+            "probes",
+            "native",
+        )
         digest = member.digest(2) if member is not None else None
-        return {**{name: document[name] for name in kept if name in document}, **({"digest": digest} if digest else {})}
+        return {
+            **{name: document[name] for name in kept if name in document},
+            **({"digest": digest} if digest else {}),
+        }
 
     def _name(self) -> tuple[str, Path | None]:
         """Two dumps of one second are two bundles."""

@@ -1,4 +1,5 @@
-"""Which hub a command asks: the one that the options name, else that of this user's newest live run on this machine.
+"""Which hub a command asks: the one that the options name, else that of this user's newest live run on this
+machine.
 
 A person who types `diag dump` waits: nothing is imported that is not needed.
 """
@@ -21,8 +22,8 @@ __all__ = ["endpoint"]
 
 
 def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str | None]:
-    """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`, `token`,
-    `token_file` and `tls_ca`. Raises DiagError where there is none."""
+    """Address, token, run directory and certificates of the hub to ask, of the options `endpoint`, `run_dir`,
+    `token`, `token_file` and `tls_ca`. Raises DiagError where there is none."""
     ca = args.tls_ca or os.environ.get("DIAG_TLS_CA")
     if args.token:
         warn_of_arguments()
@@ -35,15 +36,23 @@ def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str
     else:
         runs = list(live_in(places(_run_root())))
         if not runs:
-            raise DiagError("no run of diag lives on this machine for this user",
-                            hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`")
+            raise DiagError(
+                "no run of diag lives on this machine for this user",
+                hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`",
+            )
         path, data = runs[0]
         if len(runs) > 1:
-            print(f"diag: {len(runs)} runs live here; taking the newest, {path} (--run-dir chooses)", file=sys.stderr)
+            print(
+                f"diag: {len(runs)} runs live here; taking the newest, {path} (--run-dir chooses)",
+                file=sys.stderr,
+            )
     if data.get("ended"):
         raise DiagError(f"the run in {path} has ended", hint=f"diag replay {path}")
     if not data.get("url"):
-        raise DiagError(f"the run in {path} serves no HTTP (--no-http)", hint=f"its journal can be read: diag replay {path}")
+        raise DiagError(
+            f"the run in {path} serves no HTTP (--no-http)",
+            hint=f"its journal can be read: diag replay {path}",
+        )
     return str(data["url"]).rstrip("/"), data.get("token") or _given(args), path, data.get("tls_ca") or ca
 
 

@@ -1,8 +1,8 @@
 """Records in, changes out. Told the time; reads no clock, file, socket or environment.
 
-The live hub, `diag replay` and `diag dump` are thin drivers of this one engine. Whoever owns it stamps `at` on each
-record when taking it from the queue (never going back), writes it to the journal and then feeds it here; the same
-records fed later give the same changes, which a property test holds.
+The live hub, `diag replay` and `diag dump` are thin drivers of this one engine. Whoever owns it stamps `at`
+on each record when taking it from the queue (never going back), writes it to the journal and then feeds it
+here; the same records fed later give the same changes, which a property test holds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ CHECK_SECONDS = 1.0
 # A gap longer than this (a suspended machine, two captures after one another) is not filled with checks.
 _LONGEST_CATCH_UP_SECONDS = 600.0
 
-# What follows from something else that was found, the last consequence last: memory runs out, a rank dies of it, its peers wait,
-# and what it was writing is left as it is.
+# What follows from something else that was found, the last consequence last: memory runs out, a rank dies of
+# it, its peers wait, and what it was writing is left as it is.
 _CONSEQUENCES = {
-    ("rank-died", ""): 1, ("hang", "gpu_side"): 1, ("hang", "peer_lost"): 2, ("hang", "peer_not_joined"): 2,
-    ("checkpoint-corrupt", "left_behind"): 3, ("checkpoint-missing", "left_behind"): 4,
+    ("rank-died", ""): 1,
+    ("hang", "gpu_side"): 1,
+    ("hang", "peer_lost"): 2,
+    ("hang", "peer_not_joined"): 2,
+    ("checkpoint-corrupt", "left_behind"): 3,
+    ("checkpoint-missing", "left_behind"): 4,
 }
 
 # Told of one, the first; its victims may have been heard of before it.
@@ -64,19 +68,30 @@ class _Open:
 
 
 def _reading_order(finding: Finding) -> tuple[int, int, float, str]:
-    return (-finding.severity.level, _CONSEQUENCES.get((finding.id, finding.klass), 0), finding.since, finding.id)
+    return (
+        -finding.severity.level,
+        _CONSEQUENCES.get((finding.id, finding.klass), 0),
+        finding.since,
+        finding.id,
+    )
 
 
 class Engine:
-    """Feeds records to the job state and the detectors, and turns what they say into opened, updated, resolved."""
+    """Feeds records to the job state and the detectors, and turns what they say into opened, updated,
+    resolved."""
 
     def __init__(
-        self, parsers: Mapping[str, Parser], detectors: Sequence[Detector], check_seconds: float = CHECK_SECONDS
+        self,
+        parsers: Mapping[str, Parser],
+        detectors: Sequence[Detector],
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
-        self._plain_readers = [detector for detector in detectors if getattr(detector, "reads_plain_lines", False)]
+        self._plain_readers = [
+            detector for detector in detectors if getattr(detector, "reads_plain_lines", False)
+        ]
         self.job = JobState()
         self.timeline = Timeline()
         self.now = 0.0
@@ -84,9 +99,13 @@ class Engine:
         self.opened_total: Counter[tuple[str, str]] = Counter()
         self._open: dict[tuple[str, str], _Open] = {}
         self._past: list[Change] = []
-        self.alone: dict[tuple[str, str], Finding] = {}  # what this node by itself says where the job hub's word counts
+        self.alone: dict[
+            tuple[str, str], Finding
+        ] = {}  # what this node by itself says where the job hub's word counts
         self._next_check: float | None = None
-        self.place_of: Callable[[str], str] = lambda excerpt: ""  # the file and line that an excerpt stands at
+        self.place_of: Callable[[str], str] = lambda excerpt: (
+            ""
+        )  # the file and line that an excerpt stands at
         self.log: dict[str, Any] | None = None  # of plain logs: what they are
         self.finished = False  # no more records come: the job ended, or this was all of the evidence
 
@@ -102,7 +121,9 @@ class Engine:
             return changes
         for fact in parser(record):
             self._tell(fact)
-        if self.job.save_memory.pressing:  # the kernel kills within the second that the next check may be away
+        if (
+            self.job.save_memory.pressing
+        ):  # the kernel kills within the second that the next check may be away
             self.job.save_memory.pressing = False
             changes.extend(self._check(self.now))
         return changes
@@ -141,7 +162,11 @@ class Engine:
             for finding in detector.check(now, self.job):
                 if _is_of_whole_job(finding):
                     self.alone[finding.key] = finding
-                elif finding.key not in said or finding.told_by or (said[finding.key].rule and not finding.rule):
+                elif (
+                    finding.key not in said
+                    or finding.told_by
+                    or (said[finding.key].rule and not finding.rule)
+                ):
                     if finding.told_by and finding.key in said:
                         self.alone[finding.key] = said[finding.key]
                     said[finding.key] = finding
@@ -157,12 +182,19 @@ class Engine:
             before, known.finding, known.last_seen = known.finding, finding, now
             if _differs(before, finding):
                 changes.append(Change(ChangeKind.UPDATED, finding, now, known.opened_at))
-        # A job that was ended, or failed, while something was wrong did not get over it: what is open stays open.
+        # A job that was ended, or failed, while something was wrong did not get over it: what is open stays
+        # open.
         over = self.job.broken
-        firsts = {finding.id for finding in said.values() if finding.id in _ONLY_THE_FIRST and not finding.rule}
+        firsts = {
+            finding.id for finding in said.values() if finding.id in _ONLY_THE_FIRST and not finding.rule
+        }
         for key, known in [(key, known) for key, known in self._open.items() if key not in said]:
-            told_off = bool(known.finding.told_by) and self.job.cluster.joined(now)  # the job hub knows better by now
-            not_first = known.finding.id in firsts and not known.finding.rule  # so does this detector: another was before it
+            told_off = bool(known.finding.told_by) and self.job.cluster.joined(
+                now
+            )  # the job hub knows better by now
+            not_first = (
+                known.finding.id in firsts and not known.finding.rule
+            )  # so does this detector: another was before it
             replaced = not_first or (over and told_off)
             told_off |= not_first
             if over and not told_off and not known.finding.told_by:
@@ -171,25 +203,31 @@ class Engine:
                 continue
             del self._open[key]
             over_at, moved = min(now, known.last_seen + self._check_seconds), self._moved_again(known.finding)
-            changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, over_at, moved, replaced))
+            changes.append(
+                Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, over_at, moved, replaced)
+            )
         self._past.extend(changes)
         del self._past[:-1000]
         return changes
 
     def _leave_to_job_hub(self, now: float, said: dict[tuple[str, str], Finding]) -> list[Change]:
-        """Of a job of several nodes that another judges: what one node would say of it is kept back, as evidence for that one."""
+        """Of a job of several nodes that another judges: what one node would say of it is kept back, as
+        evidence for that one."""
         if not self.job.cluster.joined(now):
             said.update({key: one for key, one in self.alone.items() if key not in said or said[key].rule})
             return []
         changes = []
         for key, known in list(self._open.items()):
             if _is_of_whole_job(known.finding) and known.finding.final and key not in said:
-                changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True))
+                changes.append(
+                    Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True)
+                )
                 del self._open[key]
         return changes
 
     def _moved_again(self, finding: Finding) -> tuple[int, ...]:
-        """Those of a hang's culprits that live and moved since it began: a step that others waited in is made by all."""
+        """Those of a hang's culprits that live and moved since it began: a step that others waited in is made
+        by all."""
         if finding.id not in STANDING:
             return ()
         after = finding.since + self._check_seconds
@@ -209,11 +247,15 @@ class Engine:
         for key, known in list(self._open.items()):
             if known.finding.rule and named.intersection((known.finding.id, *known.finding.yields_to)):
                 if said.get(key) is None:
-                    changes.append(Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True))
+                    changes.append(
+                        Change(ChangeKind.RESOLVED, known.finding, now, known.opened_at, replaced=True)
+                    )
                 del self._open[key]
         for key, death in list(said.items()):
             if death.id == "rank-died" and not death.rule:
-                said[key] = explained(death, [*told, *said.values(), *(one.finding for one in self._open.values())])
+                said[key] = explained(
+                    death, [*told, *said.values(), *(one.finding for one in self._open.values())]
+                )
         return changes
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -227,8 +269,13 @@ class Engine:
         return list(self._past)
 
     def over(self) -> list[Change]:
-        """Findings that resolved, one each time, the latest first; without those that another one took the place of."""
-        return [change for change in reversed(self._past) if change.kind is ChangeKind.RESOLVED and not change.replaced]
+        """Findings that resolved, one each time, the latest first; without those that another one took the
+        place of."""
+        return [
+            change
+            for change in reversed(self._past)
+            if change.kind is ChangeKind.RESOLVED and not change.replaced
+        ]
 
     def resolved(self) -> list[Finding]:
         return [change.finding for change in self.over()]
@@ -255,7 +302,13 @@ class Engine:
         if any(rank.failed for rank in job.ranks.values()):
             return "dead"
         unseen = not job.ranks and job.iteration is None
-        if self.finished and job.phase == "launch" and not job.argv and not job.cluster.nodes and job.iteration is None:
+        if (
+            self.finished
+            and job.phase == "launch"
+            and not job.argv
+            and not job.cluster.nodes
+            and job.iteration is None
+        ):
             return "unknown"  # nobody watched a job start, and nothing in the evidence tells how far one is
         if unseen or job.phase in ("launch", "rendezvous", "model_load", "data_prep", "comm_init"):
             return "starting"
@@ -275,5 +328,3 @@ def _differs(before: Finding, after: Finding) -> bool:
         return (finding.severity, finding.klass, finding.cause, finding.ranks, finding.waiting_ranks)
 
     return face(before) != face(after)
-
-

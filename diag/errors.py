@@ -7,13 +7,18 @@ import errno
 __all__ = ["Busy", "DiagError", "OtherJob", "is_replaced", "shortage"]
 
 _LACKING = {
-    errno.ENOMEM: "memory", errno.EMFILE: "file descriptors (ulimit -n)", errno.ENFILE: "file descriptors of the machine",
-    errno.EAGAIN: "processes (ulimit -u, pids.max)", errno.ENOSPC: "disk space", errno.EDQUOT: "disk space of this user",
+    errno.ENOMEM: "memory",
+    errno.EMFILE: "file descriptors (ulimit -n)",
+    errno.ENFILE: "file descriptors of the machine",
+    errno.EAGAIN: "processes (ulimit -u, pids.max)",
+    errno.ENOSPC: "disk space",
+    errno.EDQUOT: "disk space of this user",
 }
 
 
 class DiagError(Exception):
-    """Printed as `error: ...` and, where there is one, `hint: ...`. `exit_code` is diag's own (contracts: 1 or 2)."""
+    """Printed as `error: ...` and, where there is one, `hint: ...`. `exit_code` is diag's own (contracts: 1
+    or 2)."""
 
     def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
         super().__init__(message)
@@ -42,12 +47,14 @@ def is_replaced(error: BaseException) -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """What this user or machine has no more of, when that is all that went wrong; empty for every other error.
+    """What this user or machine has no more of, when that is all that went wrong; empty for every other
+    error.
 
     >>> shortage(OSError(errno.EMFILE, "Too many open files")), shortage(ValueError("no"))
     ('file descriptors (ulimit -n)', '')
     """
-    # Of a library that is imported (glibc 2.39): "_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object"
+    # Of a library that is imported (glibc 2.39): "_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment
+    # from shared object"
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _NO_ROOM in str(error)):
         return "memory"
     if isinstance(error, RuntimeError) and "start new thread" in str(error):

@@ -1,4 +1,5 @@
-"""Opening a file with another user's rights and beneath another root: the system calls, without any view of whose file it is."""
+"""Opening a file with another user's rights and beneath another root: the system calls, without any view of
+whose file it is."""
 
 from __future__ import annotations
 
@@ -56,8 +57,9 @@ def rights_in(status: bytes) -> Rights:
 
 @contextlib.contextmanager
 def acting_as(rights: Rights) -> Iterator[bool]:
-    """This thread opens files with these rights, and no other does: the kernel, and the server of a network file system, judge it
-    as they would the job. Yields False, with nothing changed, where diag cannot: it is not root, or lacks SETUID and SETGID.
+    """This thread opens files with these rights, and no other does: the kernel, and the server of a network
+    file system, judge it as they would the job. Yields False, with nothing changed, where diag cannot: it is
+    not root, or lacks SETUID and SETGID.
 
     Import nothing within: diag's own files may be closed to that user.
     """
@@ -65,7 +67,9 @@ def acting_as(rights: Rights) -> Iterator[bool]:
         yield True
         return
     own = Rights(os.geteuid(), os.getegid(), tuple(os.getgroups()))
-    if own.uid != 0 or not _can_drop() or not _switch(rights):  # another uid than 0 keeps its capabilities when it changes
+    if (
+        own.uid != 0 or not _can_drop() or not _switch(rights)
+    ):  # another uid than 0 keeps its capabilities when it changes
         yield False
         return
     try:
@@ -101,7 +105,9 @@ def _libc() -> ctypes.CDLL:
 @cache
 def _can_drop() -> bool:
     """A root whose capabilities do not go with its uid would still open everything."""
-    return os.uname().machine in _SETGROUPS and not _libc().prctl(_GET_SECUREBITS, 0, 0, 0, 0) & _NO_SETUID_FIXUP
+    return (
+        os.uname().machine in _SETGROUPS and not _libc().prctl(_GET_SECUREBITS, 0, 0, 0, 0) & _NO_SETUID_FIXUP
+    )
 
 
 class _How(ctypes.Structure):
@@ -109,27 +115,37 @@ class _How(ctypes.Structure):
 
 
 def open_beneath(root: int, path: str, flags: int, *, links: bool = True) -> int:
-    """Open `path` with the folder `root` as `/`: links and `..` stay in it. Without `links` none is followed. Raises OSError."""
+    """Open `path` with the folder `root` as `/`: links and `..` stay in it. Without `links` none is followed.
+    Raises OSError."""
     raw = os.fsencode(path)
     if b"\0" in raw:
         raise ValueError("embedded null byte")
     how = _How(flags & _OF_PATH if flags & os.O_PATH else flags, 0, _IN_ROOT | (0 if links else _NO_SYMLINKS))
     for _ in range(_TRIES):
-        fd: int = _libc().syscall(ctypes.c_long(_OPENAT2), root, raw or b".", ctypes.byref(how), ctypes.sizeof(how))
+        fd: int = _libc().syscall(
+            ctypes.c_long(_OPENAT2), root, raw or b".", ctypes.byref(how), ctypes.sizeof(how)
+        )
         if fd >= 0:
             return fd
         number = ctypes.get_errno()
-        if number in (errno.ENOSYS, errno.EPERM):  # an older kernel; a container's filter that does not know the call
+        if number in (
+            errno.ENOSYS,
+            errno.EPERM,
+        ):  # an older kernel; a container's filter that does not know the call
             return walk_beneath(root, path, flags, links=links)
         if number != errno.EAGAIN:  # something was renamed on the way
             break
     raise OSError(number, os.strerror(number), path)
 
 
-def walk_beneath(root: int, path: str, flags: int, *, links: bool = True, judged: Rights | None = None) -> int:
-    """The same step by step, where the kernel has no openat2. Each folder is held, so that nobody can move us out of `root`.
+def walk_beneath(
+    root: int, path: str, flags: int, *, links: bool = True, judged: Rights | None = None
+) -> int:
+    """The same step by step, where the kernel has no openat2. Each folder is held, so that nobody can move us
+    out of `root`.
 
-    `judged`: only where these rights would do as well, as modes tell it: for a diag that cannot act as somebody else.
+    `judged`: only where these rights would do as well, as modes tell it: for a diag that cannot act as
+    somebody else.
     """
     todo = _steps(path)
     followed = 0

@@ -1,4 +1,5 @@
-"""Finds the ranks of a job among its processes (the descendants of its root, most often) by their environment."""
+"""Finds the ranks of a job among its processes (the descendants of its root, most often) by their
+environment."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from diag.sources.tree import Processes, Tree, is_python, read_environ, read_raw
 __all__ = ["Found", "RankFinder"]
 
 PROC = Path("/proc")
-# A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick scans. Ours.
+# A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
+# scans. Ours.
 _SHELL_SCANS = 12
 _TASKS = ("slurm", "openmpi", "pmi")
 
@@ -33,10 +35,11 @@ class Found:
 class RankFinder:
     """Call `scan` about once a second: it reads the environment of each process until that is a rank's.
 
-    A rank is the topmost Python process with a rank's variables: DataLoader workers below it inherit them, and a shell
-    above it (`srun bash -c 'python train.py'`) or torchrun itself (`srun torchrun`) has them as well. A rank that is no
-    Python at all is taken as it is once it has stayed so for some scans, and never after a Python one: a shell that
-    outlives its rank, or a DataLoader worker that does and is adopted by CMD, is not that rank started again.
+    A rank is the topmost Python process with a rank's variables: DataLoader workers below it inherit them,
+    and a shell above it (`srun bash -c 'python train.py'`) or torchrun itself (`srun torchrun`) has them as
+    well. A rank that is no Python at all is taken as it is once it has stayed so for some scans, and never
+    after a Python one: a shell that outlives its rank, or a DataLoader worker that does and is adopted by
+    CMD, is not that rank started again.
     """
 
     def __init__(self, where: int | Processes, host: str, proc: Path = PROC) -> None:
@@ -48,7 +51,9 @@ class RankFinder:
         self._told: dict[int, tuple[tuple[int, int], str]] = {}  # rank -> ((pid, start_ticks), launcher)
         self._told_python: set[int] = set()  # ranks
         self._inner: set[tuple[int, int]] = set()  # processes that were seen below their rank's own
-        self._waited: dict[tuple[int, int], int] = {}  # no Python: for how many scans it has been its rank's topmost
+        self._waited: dict[
+            tuple[int, int], int
+        ] = {}  # no Python: for how many scans it has been its rank's topmost
         self.denied = 0
 
     def scan(self) -> list[Found]:
@@ -73,7 +78,8 @@ class RankFinder:
         return new
 
     def sole_process(self) -> Found | None:
-        """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank 0.
+        """For a command without ranks: its topmost Python process (the root itself, or below a shell) as rank
+        0.
 
         `swift sft` on one GPU starts one process and waits for it: that one.
         """
@@ -84,15 +90,22 @@ class RankFinder:
             return None
         return self._describe(pid, known[0], Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
-    def _leave_out(self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]) -> dict[int, Identity]:
-        """Without what has a rank's variables and is none: launchers, helpers, and what was seen below a rank."""
+    def _leave_out(
+        self, identities: dict[int, Identity], stats: dict[int, tuple[int, int]]
+    ) -> dict[int, Identity]:
+        """Without what has a rank's variables and is none: launchers, helpers, and what was seen below a
+        rank."""
         return {
             pid: identity
             for pid, identity in identities.items()
             if (key := (pid, stats[pid][0])) not in self._inner
             and (
                 self._told.get(identity.rank, (None, ""))[0] == key
-                or not (launches(argv := self._argv(pid)) or helps(argv) or self._is_task_of_launcher(pid, identities, stats))
+                or not (
+                    launches(argv := self._argv(pid))
+                    or helps(argv)
+                    or self._is_task_of_launcher(pid, identities, stats)
+                )
             )
         }
 
@@ -101,7 +114,12 @@ class RankFinder:
         for pid, identity in identities.items():
             key = (pid, stats[pid][0])
             told, launcher = self._told.get(identity.rank, (key, ""))
-            if key in self._inner or key == told or identity.rank not in self._told_python or launcher != identity.launcher:
+            if (
+                key in self._inner
+                or key == told
+                or identity.rank not in self._told_python
+                or launcher != identity.launcher
+            ):
                 continue
             if told[0] in stats and stats[told[0]][0] == told[1] and self._is_below(pid, told[0], stats):
                 self._inner.add(key)
@@ -131,7 +149,9 @@ class RankFinder:
             rank = identities[pid].rank
             above = chosen.get(rank)
             if above is None or (
-                self._is_below(pid, above, stats) and not is_python(above, self._proc) and is_python(pid, self._proc)
+                self._is_below(pid, above, stats)
+                and not is_python(above, self._proc)
+                and is_python(pid, self._proc)
             ):
                 chosen[rank] = pid
         return chosen
@@ -167,9 +187,12 @@ class RankFinder:
         return identity
 
     def _forget(self, seen: set[tuple[int, int]]) -> None:
-        """What was not seen may live on: a rank that ends loses its children some moments before another has them."""
+        """What was not seen may live on: a rank that ends loses its children some moments before another has
+        them."""
         known = self._known.keys() | self._inner
-        alive = seen | {key for key in known - seen if (stat := self._stat(key[0])) is not None and stat[0] == key[1]}
+        alive = seen | {
+            key for key in known - seen if (stat := self._stat(key[0])) is not None and stat[0] == key[1]
+        }
         for key in [key for key in self._known if key not in alive]:
             del self._known[key]
         self._inner &= alive
@@ -190,8 +213,15 @@ class RankFinder:
         env = read_environ(pid, self._proc) or {}
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(
-            rank=who.rank, local_rank=who.local_rank, world_size=who.world_size, host=self._host, pid=pid,
-            start_ticks=ticks, node_rank=who.node_rank, local_world_size=who.local_world_size, launcher=who.launcher,
+            rank=who.rank,
+            local_rank=who.local_rank,
+            world_size=who.world_size,
+            host=self._host,
+            pid=pid,
+            start_ticks=ticks,
+            node_rank=who.node_rank,
+            local_world_size=who.local_world_size,
+            launcher=who.launcher,
         )
         return Found(place, command[:2000], relevant(env), distributed)
 
@@ -200,9 +230,9 @@ class RankFinder:
         return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
 
     def output_files(self, pid: int) -> Iterator[tuple[str, Path, bool]]:
-        """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection), and
-        whether it appends to them: then an earlier run's lines may stand before its own. Of another container the file is
-        named through that one's root."""
+        """Regular files that a process's stdout and stderr go to (torchrun --log-dir, a shell's redirection),
+        and whether it appends to them: then an earlier run's lines may stand before its own. Of another
+        container the file is named through that one's root."""
         for number, name in ((1, "stdout"), (2, "stderr")):
             descriptor = self._proc / str(pid) / "fd" / str(number)
             try:
@@ -214,7 +244,9 @@ class RankFinder:
             for path in (target, Path(f"{self._proc}/{pid}/root{target}")):
                 if _is_same(path, file):
                     flags = read_raw(f"{self._proc}/{pid}/fdinfo/{number}") or b""
-                    octal = next((line.split()[1] for line in flags.splitlines() if line.startswith(b"flags:")), b"0")
+                    octal = next(
+                        (line.split()[1] for line in flags.splitlines() if line.startswith(b"flags:")), b"0"
+                    )
                     yield name, path, bool(int(octal, 8) & os.O_APPEND)
                     break
 
@@ -227,11 +259,15 @@ class RankFinder:
         if not target:
             reason = "where standard output goes may not be looked up"
         elif target.startswith(("pipe:", "socket:")):
-            reason = "standard output is a pipe (of the container's runtime, of srun), which has one reader only"
+            reason = (
+                "standard output is a pipe (of the container's runtime, of srun), which has one reader only"
+            )
         else:
             reason = f"standard output is {target}, which is no file that diag can read"
-        return reason, ("let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
-                        "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept")
+        return reason, (
+            "let it print into files: torchrun --redirects 3 --log-dir DIR, or `CMD > FILE 2>&1`, or start it by "
+            "`diag run -- CMD`; afterwards `diag replay LOG` reads what was kept"
+        )
 
 
 def _is_same(path: Path, file: os.stat_result) -> bool:

@@ -1,4 +1,5 @@
-"""The hub's flame graphs of living ranks: each on a thread of its own, a few at a time, ended with the hub or with who asked."""
+"""The hub's flame graphs of living ranks: each on a thread of its own, a few at a time, ended with the hub or
+with who asked."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from diag.sources.record import Recording, record
 
 __all__ = ["FlameRecorder"]
 
-_MOST_AT_ONCE = 4  # ours: py-spy takes 1 % of a core at 50 samples a second, 2.5 % at 200 (a torch process, 2 cores)
+_MOST_AT_ONCE = (
+    4  # ours: py-spy takes 1 % of a core at 50 samples a second, 2.5 % at 200 (a torch process, 2 cores)
+)
 _END_SECONDS = 5.0  # for another's recording to end: py-spy is killed after 2 s
 
 
@@ -38,7 +41,8 @@ class FlameRecorder:
         self._closed = threading.Event()
 
     async def record(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """Raises DiagError: the rank has ended, may not be looked at, or is being recorded already. Cancelled, it ends py-spy."""
+        """Raises DiagError: the rank has ended, may not be looked at, or is being recorded already.
+        Cancelled, it ends py-spy."""
         running, other = self._begin(place, wanted)
         try:
             if other is not None:
@@ -67,7 +71,9 @@ class FlameRecorder:
         def work() -> None:
             data, failure = b"", None
             try:
-                recording = Recording(wanted.seconds, wanted.rate, wanted.form, wanted.children, wanted.native)
+                recording = Recording(
+                    wanted.seconds, wanted.rate, wanted.form, wanted.children, wanted.native
+                )
                 data = record(place.pid, recording, start_ticks=place.start_ticks, ending=is_over)
             except Exception as error:  # handed to whoever asked
                 failure = _displaced() if running.displaced else error
@@ -78,13 +84,15 @@ class FlameRecorder:
             except RuntimeError:
                 pass  # the server has ended meanwhile: nobody waits
 
-        # A daemon thread, not an executor's: those are joined when diag ends, and py-spy must not hold that up.
+        # A daemon thread, not an executor's: those are joined when diag ends, and py-spy must not hold that
+        # up.
         threading.Thread(target=work, name="flame", daemon=True).start()
         running.started = True
         return await answer
 
     def _begin(self, place: Placement, wanted: FlameWanted) -> tuple[_Running, _Running | None]:
-        """The place taken, and the recording that has to end first: another user's, where who owns the run wants this one."""
+        """The place taken, and the recording that has to end first: another user's, where who owns the run
+        wants this one."""
         with self._lock:
             in_the_way = self._in_the_way(place)
             other = None
@@ -92,9 +100,12 @@ class FlameRecorder:
                 others = [pid for pid in in_the_way if not self._running[pid].by_owner]
                 if not (wanted.by_owner and others):
                     same = place.pid in self._running
-                    raise DiagError(f"a flame graph of rank {place.rank} is being recorded already" if same else
-                                    f"{_MOST_AT_ONCE} flame graphs are being recorded already",
-                                    hint="ask again when it is done" if same else "ask again when one is done")
+                    raise DiagError(
+                        f"a flame graph of rank {place.rank} is being recorded already"
+                        if same
+                        else f"{_MOST_AT_ONCE} flame graphs are being recorded already",
+                        hint="ask again when it is done" if same else "ask again when one is done",
+                    )
                 other = self._running.pop(others[0])
                 other.displaced = True
                 other.stop.set()
@@ -118,4 +129,7 @@ class FlameRecorder:
 
 
 def _displaced() -> DiagError:
-    return DiagError("this recording was ended for one that the run's own user asked for", hint="ask again when that one is done")
+    return DiagError(
+        "this recording was ended for one that the run's own user asked for",
+        hint="ask again when that one is done",
+    )

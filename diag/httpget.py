@@ -1,4 +1,5 @@
-"""One request to an HTTP server on this machine: `diag dump` would wait 50 ms for the standard library's clients to load."""
+"""One request to an HTTP server on this machine: `diag dump` would wait 50 ms for the standard library's
+clients to load."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _TLS_ALERT = b"\x15\x03"  # RFC 8446, 5.1: a record's type and version
 
 
 def post(url: str, headers: dict[str, str], seconds: float, ca: str | None = None) -> tuple[int, str, bytes]:
-    """As `get`, for what makes the hub do something; without a body. A hub of an older diag is asked as it wants it."""
+    """As `get`, for what makes the hub do something; without a body. A hub of an older diag is asked as it
+    wants it."""
     answer = get(url, {**headers, "Content-Length": "0"}, seconds, ca, "POST")
     return get(url, headers, seconds, ca) if answer[0] == _NO_SUCH_METHOD else answer
 
@@ -22,9 +24,10 @@ def post(url: str, headers: dict[str, str], seconds: float, ca: str | None = Non
 def get(
     url: str, headers: dict[str, str], seconds: float, ca: str | None = None, method: str = "GET"
 ) -> tuple[int, str, bytes]:
-    """Status, reason and body, all within `seconds`. No redirects, and no proxy: it must neither see this nor be waited
-    for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is taken; with `ca`, a file of
-    certificates, whoever shows one of these is trusted, under any name: hubs go by addresses.
+    """Status, reason and body, all within `seconds`. No redirects, and no proxy: it must neither see this nor
+    be waited for. Raises OSError, or ValueError for what is no HTTP. For https:// the standard client is
+    taken; with `ca`, a file of certificates, whoever shows one of these is trusted, under any name: hubs go
+    by addresses.
     """
     scheme, _, rest = url.partition("://")
     place, slash, path = rest.partition("/")
@@ -34,7 +37,11 @@ def get(
     if not colon or place.endswith("]"):
         host, port = place, "80"
     end = time.monotonic() + seconds
-    lines = [f"{method} /{path} HTTP/1.0", f"Host: {place}", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [
+        f"{method} /{path} HTTP/1.0",
+        f"Host: {place}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a line break in the address or in the token")
     with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:

@@ -1,7 +1,7 @@
 """One a node: owns the engine, the journal and the sidecars. Everything else hands it records.
 
-One thread (whoever calls `loop`) stamps each record with the told time, writes it to the journal and feeds the engine;
-outputs read the engine under `lock`.
+One thread (whoever calls `loop`) stamps each record with the told time, writes it to the journal and feeds
+the engine; outputs read the engine under `lock`.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ _CALM_SCAN_SECONDS = 5.0  # every rank of this node is found and alive: a scan c
 _QUICK_SCAN_SECONDS = 0.25  # while ranks are still appearing
 _QUICK_SCANS_FOR_SECONDS = 60.0
 _SELF_SECONDS = 5.0
-_AWAY_SECONDS = 3.0  # the loop takes records five times a second; so long after the last time this process did not run
+_AWAY_SECONDS = (
+    3.0  # the loop takes records five times a second; so long after the last time this process did not run
+)
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
 class ToldClock:
     """Wall time that never goes back and never repeats, whatever is done to the system's clock."""
 
-    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
+    ) -> None:
         self._steady = steady
         self._offset = wall() - steady()
         self._last = 0.0
@@ -118,24 +122,43 @@ class Hub(HubAmongNodes):
             JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir is not None else None
         )
         self._pool = SidecarPool(
-            settings, stack_dir or (run_dir.path if run_dir else None), stack_signal, self.put, self._sampled, self._erred
+            settings,
+            stack_dir or (run_dir.path if run_dir else None),
+            stack_signal,
+            self.put,
+            self._sampled,
+            self._erred,
         )
-        self.ras = RasWatch(settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred)
+        self.ras = RasWatch(
+            settings, self.host, self.put, address=ras_address, sampled=self._sampled, erred=self._erred
+        )
         self._watches = NodeWatches(
-            self.host, self.engine, self.lock, self.put, self._sampled, settings.node_seconds,
-            str(run_dir.path) if run_dir else "", rules.kernel_words,
+            self.host,
+            self.engine,
+            self.lock,
+            self.put,
+            self._sampled,
+            settings.node_seconds,
+            str(run_dir.path) if run_dir else "",
+            rules.kernel_words,
         )
-        self._dumps = DumpTaker(self, self._pool, self._watches.read_soon, self._await_drained, self._flush_journal)
+        self._dumps = DumpTaker(
+            self, self._pool, self._watches.read_soon, self._await_drained, self._flush_journal
+        )
         self._flames = FlameRecorder()
         self._finder: RankFinder | None = None
         self._finder_from = 0.0
         self._intake = Intake(lambda payload: self._put_lines(payload, None), self._left_out)
         self._files = RankFiles(self._put_lines, self._lost_file)
-        self._job_dir = stack_dir.resolve() if stack_dir else None  # of the `diag run` that started this job and died
+        self._job_dir = (
+            stack_dir.resolve() if stack_dir else None
+        )  # of the `diag run` that started this job and died
         self._next: dict[str, float] = {}
         self._mode = "normal"
         self._took_at = time.monotonic()
-        self._alone: set[tuple[object, ...]] = set()  # what this node by itself would say of the job, as the job hub was told
+        self._alone: set[tuple[object, ...]] = (
+            set()
+        )  # what this node by itself would say of the job, as the job hub was told
 
     @property
     def _home(self) -> Path | None:
@@ -143,7 +166,8 @@ class Hub(HubAmongNodes):
         return self._job_dir or (self.run_dir.path if self.run_dir else None)
 
     def targets(self) -> tuple[Target, ...]:
-        """See diag.discovery: this hub first, where it can be scraped, then those of the job that it knows of."""
+        """See diag.discovery: this hub first, where it can be scraped, then those of the job that it knows
+        of."""
         scheme = "https" if self.settings.tls_cert else "http"
         own = (Target(self.address, self.job_id, self.host, self.run_id, scheme),) if self.address else ()
         return (*own, *self.other_targets())
@@ -159,7 +183,8 @@ class Hub(HubAmongNodes):
         self._intake.take(stream, data)
 
     def end_output(self) -> None:
-        """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their ends."""
+        """CMD ended: what stands in its last, unfinished lines is complete; files of ranks are read to their
+        ends."""
         self._intake.end()
         self._files.read_rest()
 
@@ -168,8 +193,14 @@ class Hub(HubAmongNodes):
             self.put(Record(OUTPUT_SOURCE, payload, rank=rank, host=self.host, emitted=time.time()))
 
     def _left_out(self, lines: int) -> None:
-        self.put(run_source.failed("output", f"{lines:,} lines were left unread: the job printed them faster than diag reads",
-                                   "if they matter, read them in the run directory's output.log", host=self.host))
+        self.put(
+            run_source.failed(
+                "output",
+                f"{lines:,} lines were left unread: the job printed them faster than diag reads",
+                "if they matter, read them in the run directory's output.log",
+                host=self.host,
+            )
+        )
 
     def _lost_file(self, path: Path, error: OSError) -> None:
         self.put(run_source.failed("output", f"{path.name} cannot be read: {error.strerror}", host=self.host))
@@ -184,7 +215,9 @@ class Hub(HubAmongNodes):
 
     # -- watching -----------------------------------------------------------------------------------------
 
-    def watch_job(self, argv: list[str], pid: int, world_size: int = 0, among: Processes | None = None) -> None:
+    def watch_job(
+        self, argv: list[str], pid: int, world_size: int = 0, among: Processes | None = None
+    ) -> None:
         """The job's root process is `pid`: look for its ranks from now on, below it or `among` these."""
         self.job_id = job_name(self.settings.job_id, argv, os.environ, self.run_id)
         self.put(run_source.started(redacted(argv), pid, self.host, world_size))
@@ -243,7 +276,9 @@ class Hub(HubAmongNodes):
         self._took_at = time.monotonic()
 
     def _feed(self, record: Record) -> list[Change]:
-        stamped = Record(record.source, record.payload, record.rank, record.host, record.emitted, self._clock())
+        stamped = Record(
+            record.source, record.payload, record.rank, record.host, record.emitted, self._clock()
+        )
         self.counters.records_total += 1
         if record.source == exits.SOURCE and self.member is not None:
             self.member.nudge()
@@ -256,12 +291,19 @@ class Hub(HubAmongNodes):
 
     def _note_journal(self, problem: str | None) -> None:
         if problem is not None:
-            self.put(run_source.failed("journal", f"cannot be written any more: {problem}",
-                                       "free space in the run directory; findings go on without it", host=self.host))
+            self.put(
+                run_source.failed(
+                    "journal",
+                    f"cannot be written any more: {problem}",
+                    "free space in the run directory; findings go on without it",
+                    host=self.host,
+                )
+            )
             self._talk(f"diag: the journal ends here ({problem}); the job and the checks go on")
 
     def finish(self, returncode: int | None) -> list[Change]:
-        """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last changes."""
+        """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last
+        changes."""
         self._watches.stop()
         self._drain()  # the last save's line tells where to look
         self._watches.finish()
@@ -271,7 +313,9 @@ class Hub(HubAmongNodes):
         if self.member is not None:
             failed = bool(returncode) and self.engine.job.interrupted_at is None
             if failed:
-                self.settle(CHECK_SECONDS + 0.1, lambda: False)  # until a check has told what the last records come to
+                self.settle(
+                    CHECK_SECONDS + 0.1, lambda: False
+                )  # until a check has told what the last records come to
             self.member.conclude(failed)
             self._drain()
             if failed and self._is_unexplained():
@@ -334,22 +378,35 @@ class Hub(HubAmongNodes):
         for found in self._finder.scan():
             self.add_rank(found)
         waited = time.monotonic() - self._finder_from
-        # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and late.
+        # A rank that this scan has found is not in the engine yet; under load it may be the first scan, and
+        # late.
         none = not self.engine.job.ranks and not self.environment and not self._of_several
         if none and waited >= self.settings.lone_process_seconds and self._due("lone", 5.0):
             lone = self._finder.sole_process()
             if lone is not None:
-                self._talk(f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
-                           f"watching pid {lone.placement.pid} as rank 0")
+                self._talk(
+                    f"diag: no ranks found below CMD after {waited:.0f} s (no RANK and LOCAL_RANK in any process); "
+                    f"watching pid {lone.placement.pid} as rank 0"
+                )
                 self.add_rank(lone)
             elif self._finder.denied:
-                self.put(run_source.failed("ranks", "the environment of the job's processes may not be read",
-                                           "run diag as the user that owns the job", host=self.host))
+                self.put(
+                    run_source.failed(
+                        "ranks",
+                        "the environment of the job's processes may not be read",
+                        "run diag as the user that owns the job",
+                        host=self.host,
+                    )
+                )
 
     def add_rank(self, found: Found) -> None:
         """Tell the engine of a rank, put a sidecar beside it and follow the files it prints to."""
         self.environment[found.placement.rank] = found.variables
-        self.put(run_source.rank_found(found.placement, found.command, found.variables, distributed=found.distributed))
+        self.put(
+            run_source.rank_found(
+                found.placement, found.command, found.variables, distributed=found.distributed
+            )
+        )
         if len(self.environment) == 1:
             self._watches.first_rank(found.placement.pid)
         self.ras.rank_found(found.placement, found.variables)
@@ -358,11 +415,25 @@ class Hub(HubAmongNodes):
         if self._finder is not None:
             printed = list(self._finder.output_files(found.placement.pid))
             if self._attached and not printed:
-                self.put(run_source.failed("output", *self._finder.why_not_heard(found.placement.pid),
-                                           rank=found.placement.rank, host=self.host))
+                self.put(
+                    run_source.failed(
+                        "output",
+                        *self._finder.why_not_heard(found.placement.pid),
+                        rank=found.placement.rank,
+                        host=self.host,
+                    )
+                )
             for stream, path, appended in printed:
-                earlier = appended and path.parent != self._job_dir  # `>> train.log`: an older run's lines come first
-                self._files.follow(path, f"{stream}:{path.name}", found.placement.rank, from_end=earlier, pid=found.placement.pid)
+                earlier = (
+                    appended and path.parent != self._job_dir
+                )  # `>> train.log`: an older run's lines come first
+                self._files.follow(
+                    path,
+                    f"{stream}:{path.name}",
+                    found.placement.rank,
+                    from_end=earlier,
+                    pid=found.placement.pid,
+                )
         named = found.variables.get("NCCL_DEBUG_FILE", "")
         if named and not (self._home and named.startswith(f"{self._home}/")):
             self._files.await_nccl(named, found.placement.pid, found.placement.rank)
@@ -401,7 +472,8 @@ class Hub(HubAmongNodes):
     # -- flame graphs and dumps ---------------------------------------------------------------------------
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """See HubView. py-spy is started from here, because the ranks' hook allows this process and its descendants."""
+        """See HubView. py-spy is started from here, because the ranks' hook allows this process and its
+        descendants."""
         return await self._flames.record(place, wanted)
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
@@ -425,6 +497,8 @@ def _cost(pid: int) -> AgentProcess | None:
         process = psutil.Process(pid)
         times = process.cpu_times()
         # With the children that ended: py-spy is a child of its sidecar and a cost of ours.
-        return AgentProcess(times.user + times.system + times.children_user + times.children_system, process.memory_info().rss)
+        return AgentProcess(
+            times.user + times.system + times.children_user + times.children_system, process.memory_info().rss
+        )
     except psutil.Error:
         return None

@@ -1,7 +1,8 @@
 """What CMD prints, on its way from the relay's thread to the hub's: no more of it waits than a bound.
 
-A job that prints 200 MB a second prints faster than lines can be read. Then the middle is left out and counted, and the last of
-it is kept: diag neither fills the memory of the node nor reads on for minutes after the job's end.
+A job that prints 200 MB a second prints faster than lines can be read. Then the middle is left out and
+counted, and the last of it is kept: diag neither fills the memory of the node nor reads on for minutes after
+the job's end.
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ _TAIL_BYTES = 256 << 10  # kept of what is left out: what a job says last tells 
 
 
 class Intake:
-    """`put` takes a payload of lines, `told` how many lines have been left out by now; both on the thread that calls `take`."""
+    """`put` takes a payload of lines, `told` how many lines have been left out by now; both on the thread
+    that calls `take`."""
 
     def __init__(
-        self, put: Callable[[dict[str, Any]], None], told: Callable[[int], None], most_bytes: int = _MOST_BYTES
+        self,
+        put: Callable[[dict[str, Any]], None],
+        told: Callable[[int], None],
+        most_bytes: int = _MOST_BYTES,
     ) -> None:
         self._put, self._told, self._most = put, told, most_bytes
         self._assemblers: dict[str, LineAssembler] = {}
         self._waiting: dict[int, int] = {}  # id of a payload -> bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._tails: dict[str, tuple[bytes, int]] = {}  # of what is left out: its end, lines cut off before that
+        self._tails: dict[
+            str, tuple[bytes, int]
+        ] = {}  # of what is left out: its end, lines cut off before that
         self._left_out = 0
 
     @property

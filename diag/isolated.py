@@ -1,8 +1,9 @@
-"""How diag starts its own Python processes: isolated (`python -I`), so that PYTHON* variables, a sitecustomize, the user's own
-site folder and the working directory, all of which are the job's, have no say in them.
+"""How diag starts its own Python processes: isolated (`python -I`), so that PYTHON* variables, a
+sitecustomize, the user's own site folder and the working directory, all of which are the job's, have no say
+in them.
 
-Also the script that such a process runs: it makes this very copy of diag importable, behind the standard library, and runs a
-module of it. Imports as little as it can: it is on the way of every start.
+Also the script that such a process runs: it makes this very copy of diag importable, behind the standard
+library, and runs a module of it. Imports as little as it can: it is on the way of every start.
 """
 
 import os
@@ -12,7 +13,9 @@ __all__ = ["argv", "given_encoding", "given_environment", "restart"]
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - no pathlib at start-up
 # Of the variables that `python -I` ignores, those that change nothing that diag does.
-_HARMLESS = frozenset({"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPYCACHEPREFIX", "PYTHONNOUSERSITE"})
+_HARMLESS = frozenset(
+    {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPYCACHEPREFIX", "PYTHONNOUSERSITE"}
+)
 
 _folders = [_HOME]  # where diag lies, and what it needs where that is another place
 
@@ -26,16 +29,20 @@ def argv(module: str, *words: str) -> list[str]:
     if not sys.flags.isolated and len(_folders) == 1:
         from importlib.util import find_spec
 
-        needed = find_spec("pydantic_settings")  # may come from PYTHONPATH or the user's site folder, as diag itself may
+        needed = find_spec(
+            "pydantic_settings"
+        )  # may come from PYTHONPATH or the user's site folder, as diag itself may
         if needed is not None and needed.origin:
             _folders.append(os.path.dirname(os.path.dirname(needed.origin)))  # noqa: PTH120
     return [sys.executable, "-I", os.path.abspath(__file__), os.pathsep.join(_folders), module, *words]  # noqa: PTH100
 
 
 def restart(words: "list[str]") -> None:
-    """Become `diag WORDS` in an isolated interpreter, where this one is not and a variable of the job may act on it.
+    """Become `diag WORDS` in an isolated interpreter, where this one is not and a variable of the job may act
+    on it.
 
-    The environment stays as it is: CMD gets it. Returns where there is nothing to do, or no such interpreter can be started.
+    The environment stays as it is: CMD gets it. Returns where there is nothing to do, or no such interpreter
+    can be started.
     """
     if sys.flags.isolated or not sys.executable:
         return
@@ -47,11 +54,14 @@ def restart(words: "list[str]") -> None:
 
 
 def given_environment() -> "dict[str, str]":
-    """The variables that this process was started with: in a C locale Python adds LC_CTYPE to them (PEP 538), also with -I."""
+    """The variables that this process was started with: in a C locale Python adds LC_CTYPE to them (PEP 538),
+    also with -I."""
     found = dict(os.environ)
     if "LC_CTYPE" in found:
         try:
-            with open("/proc/self/environ", "rb") as file:  # as exec left it: what is set later lies elsewhere
+            with open(
+                "/proc/self/environ", "rb"
+            ) as file:  # as exec left it: what is set later lies elsewhere
                 given = file.read()
         except OSError:
             return found
@@ -61,11 +71,13 @@ def given_environment() -> "dict[str, str]":
 
 
 def given_encoding() -> "str | None":
-    """What PYTHONIOENCODING or PYTHONUTF8 want of diag's own output, which an isolated interpreter does not read; None where that
-    is nothing, or unknown."""
+    """What PYTHONIOENCODING or PYTHONUTF8 want of diag's own output, which an isolated interpreter does not
+    read; None where that is nothing, or unknown."""
     import codecs
 
-    name = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] or ("utf-8" if os.environ.get("PYTHONUTF8") == "1" else "")
+    name = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] or (
+        "utf-8" if os.environ.get("PYTHONUTF8") == "1" else ""
+    )
     try:
         return codecs.lookup(name).name if name else None
     except LookupError:
@@ -73,8 +85,8 @@ def given_encoding() -> "str | None":
 
 
 def _reach(folders: "list[str]") -> None:
-    """Put these on sys.path unless they are there: before other installed packages, behind the standard library, whose modules a
-    package of the same name must not hide."""
+    """Put these on sys.path unless they are there: before other installed packages, behind the standard
+    library, whose modules a package of the same name must not hide."""
     for folder in folders:
         if folder in sys.path:
             continue

@@ -1,8 +1,10 @@
-"""What the job names - its log, a checkpoint, a pipe of torch - opened as the job itself would: beneath its root, as its user.
+"""What the job names - its log, a checkpoint, a pipe of torch - opened as the job itself would: beneath its
+root, as its user.
 
-A path in a command line, an environment, a log or /proc/PID/maps is the job's word, and may be a link to anything. Where diag has
-more rights than the job (root beside another user's ranks, a sidecar beside another container), following it would publish what
-the job may not read. Where it has the same, a path is opened as it is.
+A path in a command line, an environment, a log or /proc/PID/maps is the job's word, and may be a link to
+anything. Where diag has more rights than the job (root beside another user's ranks, a sidecar beside another
+container), following it would publish what the job may not read. Where it has the same, a path is opened as
+it is.
 """
 
 from __future__ import annotations
@@ -80,10 +82,11 @@ class Files:
 
 
 class JobFiles(Files):
-    """The files of one process by its own names for them, with its rights. Raises OSError where there is no such process.
+    """The files of one process by its own names for them, with its rights. Raises OSError where there is no
+    such process.
 
-    The process is held by a descriptor of its /proc folder, so that another one that gets its pid is not taken for it. After its
-    end what was seen of it last holds; another root than ours is gone with it.
+    The process is held by a descriptor of its /proc folder, so that another one that gets its pid is not
+    taken for it. After its end what was seen of it last holds; another root than ours is gone with it.
     """
 
     def __init__(self, pid: int, proc: str | os.PathLike[str] = _PROC) -> None:
@@ -92,7 +95,9 @@ class JobFiles(Files):
         self._folder = os.open(f"{self._proc}/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.gone = False
         self.apart = False  # has another root than we have
-        self.by_our_names = False  # after its end: the caller has seen that the names of its root are ours too
+        self.by_our_names = (
+            False  # after its end: the caller has seen that the names of its root are ours too
+        )
         self._looked = 0.0
         try:
             self.rights = self._read_rights()
@@ -115,7 +120,8 @@ class JobFiles(Files):
         if folder >= 0:
             os.close(folder)
 
-    # -- who it is ------------------------------------------------------------------------------------------------
+    # -- who it is
+    # ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """See again as whom it runs, and whether its root is ours."""
@@ -125,10 +131,14 @@ class JobFiles(Files):
         except OSError:
             self.gone = True
             return
-        with contextlib.suppress(OSError):  # a zombie, or hidden from us: then we have no more rights through it
+        with contextlib.suppress(
+            OSError
+        ):  # a zombie, or hidden from us: then we have no more rights through it
             places = (("root", "/"), ("ns/mnt", f"{self._proc}/self/ns/mnt"))
-            self.apart = any(not os.path.samestat(os.stat(theirs, dir_fd=self._folder), os.stat(ours))  # noqa: PTH116 - dir_fd
-                             for theirs, ours in places)
+            self.apart = any(
+                not os.path.samestat(os.stat(theirs, dir_fd=self._folder), os.stat(ours))  # noqa: PTH116 - dir_fd
+                for theirs, ours in places
+            )
 
     def _read_rights(self) -> Rights:
         fd = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
@@ -159,7 +169,8 @@ class JobFiles(Files):
             return path
         return path[len(root) :] if root != "/" and path.startswith(f"{root}/") else path
 
-    # -- opening --------------------------------------------------------------------------------------------------
+    # -- opening
+    # --------------------------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
         if time.monotonic() - self._looked > _LOOK_SECONDS:
@@ -170,7 +181,9 @@ class JobFiles(Files):
         try:
             with acting_as(self.rights) as acted:
                 if acted:
-                    return open_beneath(root, path, _flags(flags), links=is_theirs)  # theirs lead elsewhere in our root
+                    return open_beneath(
+                        root, path, _flags(flags), links=is_theirs
+                    )  # theirs lead elsewhere in our root
             return walk_beneath(root, path, _flags(flags), links=is_theirs, judged=self.rights)
         finally:
             os.close(root)
@@ -197,8 +210,9 @@ class JobFiles(Files):
     def open_printed(self, number: int) -> int:
         """The regular file that the process has open as this descriptor, such as 1.
 
-        A job may print into a file that it may not open: a shell of root redirected it. That it holds it is proof only where it
-        could not have taken it by itself: not with O_PATH, which asks for no right to it, nor where it may write but not read.
+        A job may print into a file that it may not open: a shell of root redirected it. That it holds it is
+        proof only where it could not have taken it by itself: not with O_PATH, which asks for no right to it,
+        nor where it may write but not read.
         """
         held = os.open(f"fd/{number}", os.O_PATH | os.O_CLOEXEC, dir_fd=self._folder)
         try:
@@ -222,19 +236,25 @@ class JobFiles(Files):
             os.close(held)
 
     def _prints_to(self, number: int, held: int) -> bool:
-        """It has just this file open there, for writing. Flags and inode are of one reading: it may change them meanwhile."""
+        """It has just this file open there, for writing. Flags and inode are of one reading: it may change
+        them meanwhile."""
         theirs = _fdinfo(f"fdinfo/{number}", self._folder)
         ours = _fdinfo(f"/proc/self/fdinfo/{held}", None)
         flags = int(theirs.get("flags", "0"), 8)
-        same = all(name in theirs and theirs[name] == ours.get(name) for name in ("ino", "mnt_id"))  # ino: Linux 5.14
+        same = all(
+            name in theirs and theirs[name] == ours.get(name) for name in ("ino", "mnt_id")
+        )  # ino: Linux 5.14
         return same and not flags & os.O_PATH and flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
 
-    # -- what else is asked of files ------------------------------------------------------------------------------
+    # -- what else is asked of files
+    # ------------------------------------------------------------------------------
 
     def read_text(self, path: str, most: int = 1 << 20) -> str | None:
         """None for what cannot be read; a relative name begins at its working directory."""
         try:
-            return self.read(path if path.startswith("/") else f"{self.cwd()}/{path}", most).decode("utf-8", "replace")
+            return self.read(path if path.startswith("/") else f"{self.cwd()}/{path}", most).decode(
+                "utf-8", "replace"
+            )
         except (OSError, ValueError):
             return None
 

@@ -1,6 +1,8 @@
-"""The files that CMD writes its output to, so that the job outlives diag: bounded on disk, with room kept ahead.
+"""The files that CMD writes its output to, so that the job outlives diag: bounded on disk, with room kept
+ahead.
 
-`relay` follows them. A job that writes to a file cannot be blocked by a slow terminal nor killed by a closed pipe.
+`relay` follows them. A job that writes to a file cannot be blocked by a slow terminal nor killed by a closed
+pipe.
 """
 
 from __future__ import annotations
@@ -75,8 +77,11 @@ class Cursor:
         return skipped
 
     def _start_over(self, size: int) -> None:
-        self._lane.tell_once("cut", f"{self._lane.path} was cut from {self.offset} to {size} bytes by another process; output "
-                             "not yet shown may be lost; diag bounds this file itself, it needs no log rotation")
+        self._lane.tell_once(
+            "cut",
+            f"{self._lane.path} was cut from {self.offset} to {size} bytes by another process; output "
+            "not yet shown may be lost; diag bounds this file itself, it needs no log rotation",
+        )
         try:  # after `> file` that is 0; after a cut inside a punched file it jumps over the hole
             self.offset = os.lseek(self._lane.fd, 0, os.SEEK_DATA)
         except OSError:  # nothing but hole
@@ -114,7 +119,8 @@ class Lane:
             self.write_fd = -1
 
     def maintain(self) -> None:
-        """Keep the bound behind and the reserve ahead. Call it about once a second, and each `maintain_bytes`."""
+        """Keep the bound behind and the reserve ahead. Call it about once a second, and each
+        `maintain_bytes`."""
         size = self.size()
         if size < self._last_size:  # cut by someone: the reserve went with it, and holes may hold data again
             self._punched = self._reserved = 0
@@ -123,8 +129,11 @@ class Lane:
         if os.fstat(self.fd).st_nlink == 0:
             self.tell_once("deleted", f"{self.path} was deleted; its output is still shown, but not kept")
         if size - self.relayed > self._keep:
-            self.tell_once("behind", f"the reader of diag's output is {(size - self.relayed) >> 20} MiB behind the job; "
-                            f"{self.path} grows until it catches up")
+            self.tell_once(
+                "behind",
+                f"the reader of diag's output is {(size - self.relayed) >> 20} MiB behind the job; "
+                f"{self.path} grows until it catches up",
+            )
         self._punch(size - self._keep, step=max(64 << 10, min(16 << 20, self._keep // 8)))
         self._make_room(size)
 
@@ -148,14 +157,23 @@ class Lane:
                 return
             except OSError as error:
                 if error.errno in _UNSUPPORTED:
-                    self.tell_once("no reserve", f"{self.path.parent} cannot keep disk space in reserve "
-                                    f"({error.strerror}); if the disk fills up, the job's own writes can fail")
+                    self.tell_once(
+                        "no reserve",
+                        f"{self.path.parent} cannot keep disk space in reserve "
+                        f"({error.strerror}); if the disk fills up, the job's own writes can fail",
+                    )
                     return
                 if error.errno not in _FULL:
-                    self.tell_once("reserve", f"cannot keep disk space in reserve in {self.path.parent}: {error.strerror}")
+                    self.tell_once(
+                        "reserve",
+                        f"cannot keep disk space in reserve in {self.path.parent}: {error.strerror}",
+                    )
                     return
-            self.tell_once("full", f"the disk of {self.path} is full; to let the job write on, older output is dropped "
-                            "from this file; hint: free space, or put the run directory elsewhere")
+            self.tell_once(
+                "full",
+                f"the disk of {self.path} is full; to let the job write on, older output is dropped "
+                "from this file; hint: free space, or put the run directory elsewhere",
+            )
             if keep > 0:  # first give up older output, then be content with a smaller reserve
                 keep = keep // 2 if keep > 1 << 20 else 0
                 self._punch(size - keep, step=_BLOCK)
@@ -163,7 +181,8 @@ class Lane:
                 want //= 2
 
     def _punch(self, upto: int, step: int) -> None:
-        """Free the disk blocks of the relayed part before `upto`; offsets stay as they are, the hole reads as zeros."""
+        """Free the disk blocks of the relayed part before `upto`; offsets stay as they are, the hole reads as
+        zeros."""
         upto = min(upto, self.relayed) // _BLOCK * _BLOCK
         if "no punch" in self._told or upto - self._punched < step:
             return
@@ -171,8 +190,11 @@ class Lane:
             fallocate(self.fd, _PUNCH_HOLE | _KEEP_SIZE, self._punched, upto - self._punched)
             self._punched = upto
         except OSError as error:
-            self.tell_once("no punch", f"{self.path} cannot be bounded on this file system ({error.strerror}): "
-                            "it grows with the job's output")
+            self.tell_once(
+                "no punch",
+                f"{self.path} cannot be bounded on this file system ({error.strerror}): "
+                "it grows with the job's output",
+            )
 
     def tell_once(self, what: str, text: str) -> None:
         if what not in self._told:
@@ -183,7 +205,8 @@ class Lane:
 class Watch:
     """Tells when a lane is written to (inotify), so that a silent job costs no looking.
 
-    Where it cannot (instances used up, a sandbox without it), `works` is False and the caller has to look now and then.
+    Where it cannot (instances used up, a sandbox without it), `works` is False and the caller has to look now
+    and then.
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
@@ -193,7 +216,8 @@ class Watch:
         libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         self.works = self._inotify >= 0 and all(
-            libc.inotify_add_watch(self._inotify, b"/proc/self/fd/%d" % lane.fd, _IN_MODIFY) >= 0 for lane in lanes
+            libc.inotify_add_watch(self._inotify, b"/proc/self/fd/%d" % lane.fd, _IN_MODIFY) >= 0
+            for lane in lanes
         )
         if self.works:
             self._poll.register(self._inotify, select.POLLIN)
@@ -237,7 +261,9 @@ def open_lane(
     try:
         # Its own file in each run, never one that is there; 0600, because a job's output can hold secrets.
         fd = _above_stdio(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        write_fd = _above_stdio(os.open(path, os.O_WRONLY | os.O_APPEND))  # O_APPEND: the ranks share this file
+        write_fd = _above_stdio(
+            os.open(path, os.O_WRONLY | os.O_APPEND)
+        )  # O_APPEND: the ranks share this file
         lane = Lane(path, fd, write_fd, keep_bytes=keep_bytes, reserve_bytes=reserve_bytes, report=report)
         try:
             fallocate(fd, _KEEP_SIZE, 0, max(reserve_bytes, _BLOCK))
@@ -257,23 +283,29 @@ def open_lane(
 
 
 def give_back_reserve(path: Path) -> None:
-    """Free what is allocated behind the file's end, unless somebody has it open for writing: cutting would lose what a process
-    left behind by the job appends meanwhile."""
+    """Free what is allocated behind the file's end, unless somebody has it open for writing: cutting would
+    lose what a process left behind by the job appends meanwhile."""
     found = path.lstat()
-    if stat.S_ISREG(found.st_mode) and found.st_blocks * 512 > found.st_size + _BLOCK and is_written_by_nobody(path):
+    if (
+        stat.S_ISREG(found.st_mode)
+        and found.st_blocks * 512 > found.st_size + _BLOCK
+        and is_written_by_nobody(path)
+    ):
         with contextlib.suppress(OSError):
             os.truncate(path, path.stat().st_size)
 
 
 def is_written_by_nobody(path: Path) -> bool:
-    """Whether no process has the file open for writing, as the kernel says: only then it grants a read lease. False where it
-    cannot say (a network file system)."""
+    """Whether no process has the file open for writing, as the kernel says: only then it grants a read lease.
+    False where it cannot say (a network file system)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # who opens it in this moment makes a signal: not SIGIO, which ends us
+        fcntl.fcntl(
+            fd, fcntl.F_SETSIG, signal.SIGURG
+        )  # who opens it in this moment makes a signal: not SIGIO, which ends us
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return True

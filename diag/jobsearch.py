@@ -46,7 +46,8 @@ class _OfJob:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """`root` is the process whose end is the job's; None: it ends with its last rank. `lone`: it has no ranks but itself."""
+    """`root` is the process whose end is the job's; None: it ends with its last rank. `lone`: it has no ranks
+    but itself."""
 
     pid: int
     root: int | None
@@ -68,7 +69,11 @@ class JobSearch:
     """Call `look` about once a second until it gives the job."""
 
     def __init__(
-        self, host: str, lone_seconds: float, namespace: Namespace | None = None, clock: Callable[[], float] = time.monotonic,
+        self,
+        host: str,
+        lone_seconds: float,
+        namespace: Namespace | None = None,
+        clock: Callable[[], float] = time.monotonic,
         shared: bool | None = None,
     ) -> None:
         self._host = host
@@ -84,7 +89,9 @@ class JobSearch:
     def look(self) -> Chosen | None:
         """Raises DiagError where it cannot be told which of several jobs is meant."""
         look = self._last = self._namespace.look()
-        ready = [(job, candidate) for job in look.jobs if self._is_ready(job, candidate := self._candidate(job))]
+        ready = [
+            (job, candidate) for job in look.jobs if self._is_ready(job, candidate := self._candidate(job))
+        ]
         ready = self._sure(ready)
         if len(ready) > 1:
             self._two_since = self._two_since or self._clock()
@@ -102,16 +109,22 @@ class JobSearch:
         if look is None or not look.seen:
             return "no process but diag's own is seen", (
                 "share the job's processes: `shareProcessNamespace: true` in the pod's spec, `pid: \"service:NAME\"` in compose"
-                if self._shared else "start the job, or name it: diag watch --pid PID")
+                if self._shared
+                else "start the job, or name it: diag watch --pid PID"
+            )
         if not look.hidden:
             return f"no rank yet; {_count(len(look.seen))} seen, all readable", ""
         if not self._shared:  # on a machine there are always others
-            return (f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} of other users unreadable",
-                    "if the job is another user's, run diag as that user; or name it: diag watch --pid PID")
+            return (
+                f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} of other users unreadable",
+                "if the job is another user's, run diag as that user; or name it: diag watch --pid PID",
+            )
         owners = sorted({uid for pid in look.hidden if (uid := self._namespace.owner(pid)) is not None})
         whose = f" (of uid {', '.join(map(str, owners[:5]))})" if owners else ""
-        return (f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} unreadable{whose}: "
-                "diag needs the same user or SYS_PTRACE"), _remedy(owners)
+        return (
+            f"no rank yet; {_count(len(look.seen))} seen, {len(look.hidden)} unreadable{whose}: "
+            "diag needs the same user or SYS_PTRACE"
+        ), _remedy(owners)
 
     # -- judging ------------------------------------------------------------------------------------------
 
@@ -128,10 +141,15 @@ class JobSearch:
         return known
 
     def _is_ready(self, job: JobSeen, candidate: _Candidate) -> bool:
-        """srun and mpirun number whatever they start: monitors too. One is a trainer when it loads torch, or stays alone."""
+        """srun and mpirun number whatever they start: monitors too. One is a trainer when it loads torch, or
+        stays alone."""
         if not candidate.ranks:
             return False
-        return not job.only_tasks or self._trains(candidate) or self._clock() - candidate.since >= self._lone_seconds
+        return (
+            not job.only_tasks
+            or self._trains(candidate)
+            or self._clock() - candidate.since >= self._lone_seconds
+        )
 
     def _sure(self, ready: list[tuple[JobSeen, _Candidate]]) -> list[tuple[JobSeen, _Candidate]]:
         if len(ready) < 2:
@@ -139,20 +157,26 @@ class JobSearch:
         return [one for one in ready if not one[0].only_tasks or self._trains(one[1])] or ready
 
     def _trains(self, candidate: _Candidate) -> bool:
-        return any(loads_torch(found.placement.pid, self._namespace.proc) for found in candidate.ranks.values())
+        return any(
+            loads_torch(found.placement.pid, self._namespace.proc) for found in candidate.ranks.values()
+        )
 
     def _chosen(self, job: JobSeen, candidate: _Candidate, look: Look) -> Chosen:
         ranks = {rank: found.placement for rank, found in sorted(candidate.ranks.items())}
         pids = tuple(place.pid for place in ranks.values())
         whole = all(place.world_size == 1 for place in ranks.values())
         root = self._namespace.root_of(pids, look, whole=whole)
-        processes: Processes = _OfJob(self._namespace, job.keys) if root is None else Tree(root, self._namespace.proc)
+        processes: Processes = (
+            _OfJob(self._namespace, job.keys) if root is None else Tree(root, self._namespace.proc)
+        )
         pid = root or pids[0]
-        return Chosen(pid, root, redacted(self._namespace.argv(pid)) or [f"pid {pid}"], tuple(ranks), processes)
+        return Chosen(
+            pid, root, redacted(self._namespace.argv(pid)) or [f"pid {pid}"], tuple(ranks), processes
+        )
 
     def _without_ranks(self, look: Look) -> Chosen | None:
-        """A launcher that waits for other nodes; or `python train.py` on one GPU, in a namespace of containers alone: on a
-        machine any Python program might be it."""
+        """A launcher that waits for other nodes; or `python train.py` on one GPU, in a namespace of
+        containers alone: on a machine any Python program might be it."""
         launchers = self._namespace.launchers(look)
         alone = launchers or (self._namespace.alone(look) if self._shared else ())
         if len(alone) != 1:
@@ -164,7 +188,9 @@ class JobSearch:
             return None
         if launchers:
             root = self._namespace.root_of((pid,), look, whole=True) or pid
-            return Chosen(root, root, redacted(self._namespace.argv(root)), (), Tree(root, self._namespace.proc))
+            return Chosen(
+                root, root, redacted(self._namespace.argv(root)), (), Tree(root, self._namespace.proc)
+            )
         processes = Tree(pid, self._namespace.proc)
         found = RankFinder(processes, self._host, self._namespace.proc).sole_process()
         argv = redacted(self._namespace.argv(pid))
@@ -178,8 +204,10 @@ class JobSearch:
             words = " ".join(redacted(self._namespace.argv(pid)))[:100]
             told.append((pid, f"pid {pid} ({words}): {rank_words(list(ranks))}"))
         return DiagError(
-            f"{len(told)} jobs run here, and which of them is meant is not said: " + "; ".join(text for _, text in told),
-            hint=" or ".join(f"diag watch --pid {pid}" for pid, _ in told), exit_code=2,
+            f"{len(told)} jobs run here, and which of them is meant is not said: "
+            + "; ".join(text for _, text in told),
+            hint=" or ".join(f"diag watch --pid {pid}" for pid, _ in told),
+            exit_code=2,
         )
 
 
@@ -191,8 +219,11 @@ def _remedy(owners: list[int]) -> str:
     """`owners` of the processes that may not be read."""
     ours, others = os.getuid(), [uid for uid in owners if uid != os.getuid()]
     if others and ours != 0:
-        return (f"in the container of diag `securityContext: {{runAsUser: {others[0]}, capabilities: {{add: [SYS_PTRACE]}}}}` "
-                f"(Kubernetes), `--user {others[0]} --cap-add SYS_PTRACE` (docker, podman)")
-    return ("in the container of diag `securityContext: {capabilities: {add: [SYS_PTRACE]}}` (Kubernetes), "
-            "`--cap-add SYS_PTRACE` (docker, podman)")
-
+        return (
+            f"in the container of diag `securityContext: {{runAsUser: {others[0]}, capabilities: {{add: [SYS_PTRACE]}}}}` "
+            f"(Kubernetes), `--user {others[0]} --cap-add SYS_PTRACE` (docker, podman)"
+        )
+    return (
+        "in the container of diag `securityContext: {capabilities: {add: [SYS_PTRACE]}}` (Kubernetes), "
+        "`--cap-add SYS_PTRACE` (docker, podman)"
+    )

@@ -1,4 +1,5 @@
-"""In which language people are spoken to: the setting `lang`, else the locale. JSON, logs and metrics are English always."""
+"""In which language people are spoken to: the setting `lang`, else the locale. JSON, logs and metrics are
+English always."""
 
 from __future__ import annotations
 
@@ -22,15 +23,20 @@ def language_of(setting: str, environment: Mapping[str, str]) -> str:
     """
     if setting:
         return setting
-    locale = next((environment[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environment.get(name)), "")
+    locale = next(
+        (environment[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environment.get(name)), ""
+    )
     if locale.partition(".")[0] in ("", "C", "POSIX"):  # gettext then takes no notice of LANGUAGE
         return "en"
-    wanted = next((word for word in environment.get("LANGUAGE", "").split(":") if word[:2] in ("en", "zh")), locale)
+    wanted = next(
+        (word for word in environment.get("LANGUAGE", "").split(":") if word[:2] in ("en", "zh")), locale
+    )
     return "zh" if wanted.startswith("zh") else "en"
 
 
 def language() -> str:
-    """For commands that need no other setting: pydantic is imported only where it has something to read or to complain of."""
+    """For commands that need no other setting: pydantic is imported only where it has something to read or to
+    complain of."""
     told = os.environ.get("DIAG_LANG", "")
     if told not in ("", "en", "zh") or Path("diag.toml").exists():
         from diag.settings import load
@@ -40,7 +46,8 @@ def language() -> str:
 
 
 def language_for(stream: TextIO | None, setting: str | None = None) -> str:
-    """The same for lines on this stream: Chinese only where its encoding has it. `setting`: where settings were read already."""
+    """The same for lines on this stream: Chinese only where its encoding has it. `setting`: where settings
+    were read already."""
     lang = language() if setting is None else language_of(setting, os.environ)
     return lang if lang == "en" or can_show(CHINESE, stream) else "en"
 

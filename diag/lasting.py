@@ -1,4 +1,5 @@
-"""Advice without what can only be done while a process lives: for findings that are over, and of jobs that have ended."""
+"""Advice without what can only be done while a process lives: for findings that are over, and of jobs that
+have ended."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Iterator
 
 __all__ = ["lasting", "needs_a_process"]
 
-# Commands that look at a living process or change it. A pid that is given again belongs to a stranger by then.
-# `/proc/PID/maps` and the like in general advice say how to look next time, and stay.
+# Commands that look at a living process or change it. A pid that is given again belongs to a stranger by
+# then. `/proc/PID/maps` and the like in general advice say how to look next time, and stay.
 _LIVE = re.compile(
     r"/proc/(?:\d|PID/(?:fd|stack))|\bkill -\w+ |(?:--pid|-[pt]) ?\d|--pid PID|\(pid \d|\bdiag (?:dump|watch|top)\b"
     r"|\bstill lives?\b|\bprocess lives\b|\btake its stack\b",

@@ -21,7 +21,8 @@ def pipeline_parallel_size(command: str) -> int | None:
 
 
 def peer_stage(rank: int, world_size: int, stages: int, step: int) -> int | None:
-    """The rank `step` stages further that holds the same part: Megatron lets the pipeline vary slowest. None: no such layout.
+    """The rank `step` stages further that holds the same part: Megatron lets the pipeline vary slowest. None:
+    no such layout.
 
     >>> peer_stage(1, 4, 2, 1), peer_stage(3, 4, 2, 1), peer_stage(0, 6, 4, 1)
     (3, 1, None)

@@ -1,6 +1,8 @@
-"""When memory is to be read in full: whenever it has changed, so that a save's shape is known and quiet hours cost nothing.
+"""When memory is to be read in full: whenever it has changed, so that a save's shape is known and quiet hours
+cost nothing.
 
-One rank of each cgroup looks at the needed memory alone twice a second, which costs a part of a full reading; the hub says which.
+One rank of each cgroup looks at the needed memory alone twice a second, which costs a part of a full reading;
+the hub says which.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ _NEAR = 0.7  # of the limit: a rise that has come so far is looked at closely
 _LEAST_CHANGE = 8 << 20  # of a small job; the allocator's own coming and going is less
 _CHANGE_RATIO = 0.0005  # of what is needed
 _SURGE = 2  # changes of that size at once, upwards: something is staged, or loaded
-_READINGS_IN_A_ROW = 240  # a minute or two: a save; what goes on changing after that is no save, and is read less often
+_READINGS_IN_A_ROW = (
+    240  # a minute or two: a save; what goes on changing after that is no save, and is read less often
+)
 _SLOW_SECONDS = 2.0
 
 

@@ -1,8 +1,9 @@
 """Stacks of very many ranks as classes: hashes with one copy of each class, ranges of ranks, one prefix tree.
 
-Pure; judges nothing. A hub tells others its ranks as `picture(...)`, JSON of hashes and ranges; whoever hears many of them
-puts them together with `merge` and reads them as a tree, each node with its ranks and how many of them move in it. What
-others sent is not trusted: it is bounded, and a class must have the hash it comes under.
+Pure; judges nothing. A hub tells others its ranks as `picture(...)`, JSON of hashes and ranges; whoever hears
+many of them puts them together with `merge` and reads them as a tree, each node with its ranks and how many
+of them move in it. What others sent is not trusted: it is bounded, and a class must have the hash it comes
+under.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ Spans = tuple[tuple[int, int], ...]  # first and last rank of each range, in ord
 
 MOST_RANKS = 1 << 20  # as model.Placement has it: ten times the largest jobs there are
 _MOST_TEXT = 8 * MOST_RANKS  # every second rank, written out
-_MOST_CLASSES = 1 << 16  # ours: a job has some hundreds; each rank in a place of its own would be no merge any more
+_MOST_CLASSES = (
+    1 << 16
+)  # ours: a job has some hundreds; each rank in a place of its own would be no merge any more
 _MOST_STEPS = 200  # of one path; deeper ones lose their middle
 _LONGEST_STEP = 500
 _ROLES = ("main", "thread", "child", "idle")
@@ -49,7 +52,8 @@ _DIGITS = re.compile(r"\d+")
 _RANGES = re.compile(r"\d{1,7}(?:-\d{1,7})?(?:,\d{1,7}(?:-\d{1,7})?)*", re.ASCII)
 
 
-# --- ranks as ranges -------------------------------------------------------------------------------------------
+# --- ranks as ranges
+# -------------------------------------------------------------------------------------------
 
 
 def parse_spans(text: str) -> Spans:
@@ -64,7 +68,10 @@ def parse_spans(text: str) -> Spans:
         return ()
     if not _RANGES.fullmatch(text):
         raise ValueError(f"no ranges of ranks: {text[:40]!r}")
-    found = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in text.split(","))]
+    found = [
+        (int(first), int(last or first))
+        for first, _, last in (part.partition("-") for part in text.split(","))
+    ]
     if any(not first <= last < MOST_RANKS for first, last in found):
         raise ValueError(f"no ranges of ranks: {text[:40]!r}")
     return _joined(found)
@@ -103,14 +110,17 @@ def _count(spans: Iterable[tuple[int, int]]) -> int:
     return sum(last - first + 1 for first, last in spans)
 
 
-# --- one rank --------------------------------------------------------------------------------------------------
+# --- one rank
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where threads stand: the one copy of a class. `role` is main, thread, child or idle (a child that waits for work).
+    """Where threads stand: the one copy of a class. `role` is main, thread, child or idle (a child that waits
+    for work).
 
-    `name` is a thread's name with its numbers left out, or what a child is for; `path` are the steps of `stacks.steps`.
+    `name` is a thread's name with its numbers left out, or what a child is for; `path` are the steps of
+    `stacks.steps`.
     """
 
     role: str
@@ -179,7 +189,9 @@ def living_children(rank: RankState) -> list[tuple[float, StackSample]]:
 
 def digest(places: Iterable[Place]) -> str:
     """One hash for all that a rank is at: as long as it stays, there is nothing new to tell of that rank."""
-    return hashlib.blake2b("".join(sorted(place.key for place in places)).encode(), digest_size=12).hexdigest()
+    return hashlib.blake2b(
+        "".join(sorted(place.key for place in places)).encode(), digest_size=12
+    ).hexdigest()
 
 
 def standing_steps(series: Sequence[Sequence[str]]) -> int | None:
@@ -195,12 +207,14 @@ def standing_steps(series: Sequence[Sequence[str]]) -> int | None:
     return shared
 
 
-# --- many ranks ------------------------------------------------------------------------------------------------
+# --- many ranks
+# ------------------------------------------------------------------------------------------------
 
 
 def picture(ranks: Iterable[RankState], known: Iterable[str] = ()) -> dict[str, Any]:
-    """What a hub tells of its ranks: `classes` (one copy of each that the other does not know yet), `ranks` of each class, and
-    `moving`: of a class of main threads those ranks whose last samples differ, after the steps that they all share."""
+    """What a hub tells of its ranks: `classes` (one copy of each that the other does not know yet), `ranks`
+    of each class, and `moving`: of a class of main threads those ranks whose last samples differ, after the
+    steps that they all share."""
     classes: dict[str, Place] = {}
     members: dict[str, list[int]] = {}
     moving: dict[str, tuple[int, list[int]]] = {}
@@ -227,7 +241,8 @@ def picture(ranks: Iterable[RankState], known: Iterable[str] = ()) -> dict[str, 
 
 @dataclass(slots=True)
 class Merged:
-    """`unknown` are hashes whose class nobody sent (ask for them); `bad` counts what was no picture or no part of one."""
+    """`unknown` are hashes whose class nobody sent (ask for them); `bad` counts what was no picture or no
+    part of one."""
 
     classes: dict[str, Place] = field(default_factory=dict)
     ranks: dict[str, Spans] = field(default_factory=dict)
@@ -260,7 +275,8 @@ class Merged:
 
 
 def merge(pictures: Iterable[Any], known: Mapping[str, Place] | None = None) -> Merged:
-    """Put pictures of many nodes together. Linear in what was sent; whatever is no part of a picture is left out and counted."""
+    """Put pictures of many nodes together. Linear in what was sent; whatever is no part of a picture is left
+    out and counted."""
     merged = Merged(dict(known or {}))
     gathered: dict[str, list[str]] = {}
     movers: dict[str, list[tuple[int, str]]] = {}
@@ -351,13 +367,15 @@ def _without(spans: Spans, taken: Spans) -> Spans:
     return tuple(found)
 
 
-# --- the tree --------------------------------------------------------------------------------------------------
+# --- the tree
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Node:
-    """A step that `ranks` came through. `moving` of them changed below this step's parent in the last samples: the step is not
-    in all of them. `ends` is how many stand right here. Children are in the order of their ranks: the fewest first."""
+    """A step that `ranks` came through. `moving` of them changed below this step's parent in the last
+    samples: the step is not in all of them. `ends` is how many stand right here. Children are in the order of
+    their ranks: the fewest first."""
 
     step: str
     ranks: Spans = ()
@@ -375,7 +393,13 @@ class Node:
         work: list[tuple[Node, dict[str, Any]]] = [(self, made)]
         while work:
             node, data = work.pop()
-            data.update(step=node.step, ranks=format_spans(node.ranks), count=node.count, moving=node.moving, ends=node.ends)
+            data.update(
+                step=node.step,
+                ranks=format_spans(node.ranks),
+                count=node.count,
+                moving=node.moving,
+                ends=node.ends,
+            )
             data["children"] = [{} for _ in node.children]
             work.extend(zip(node.children, data["children"], strict=True))
         return made
@@ -393,7 +417,8 @@ class _Growing:
 
 
 def prefix_tree(parts: Iterable[tuple[Sequence[str], Spans, int | None]]) -> Node:
-    """Of (path, its ranks, how many outer steps stand; None: all). The root is the step "" that every rank is in."""
+    """Of (path, its ranks, how many outer steps stand; None: all). The root is the step "" that every rank is
+    in."""
     root = _Growing()
     for path, spans, standing in parts:
         size = _count(spans)

@@ -68,7 +68,8 @@ class Confidence(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) tells a reused pid from the old process."""
+    """Where one rank lives. `start_ticks` (field 22 of /proc/PID/stat) tells a reused pid from the old
+    process."""
 
     rank: int
     local_rank: int
@@ -109,9 +110,9 @@ def _time(value: Any) -> float:
 class Record:
     """One raw reading as it goes to the journal.
 
-    `source` names the parser (sources.PARSERS), `payload` is JSON as the source read it. `at` is the told time in
-    seconds since the epoch, stamped once, when the engine's owner takes the record from its queue; `emitted` is the
-    source's own clock. `rank` is None for readings of the node or the job.
+    `source` names the parser (sources.PARSERS), `payload` is JSON as the source read it. `at` is the told
+    time in seconds since the epoch, stamped once, when the engine's owner takes the record from its queue;
+    `emitted` is the source's own clock. `rank` is None for readings of the node or the job.
     """
 
     source: str
@@ -133,7 +134,8 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Raises KeyError, TypeError or ValueError for what is no record; the journal reader turns that into a note."""
+        """Raises KeyError, TypeError or ValueError for what is no record; the journal reader turns that into
+        a note."""
         rank = data.get("rank")
         emitted = data.get("emitted")
         return cls(
@@ -177,7 +179,9 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     holds_seconds: float = 0.0  # how long the condition must be absent before the finding is called resolved
     final: bool = False  # a thing that happened (a death, an OOM kill) and cannot un-happen: never resolved
-    rule: str = ""  # of the rule that says so: detectors know more, and one that names the same takes its place
+    rule: str = (
+        ""  # of the rule that says so: detectors know more, and one that names the same takes its place
+    )
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not said
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     told_by: str = ""  # the host of the job hub, where it judges all nodes
@@ -234,8 +238,12 @@ class Change:
     finding: Finding
     at: float
     opened_at: float = field(default=0.0)
-    over_at: float | None = None  # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
-    moved_again: tuple[int, ...] = ()  # of a hang that resolved: those of its culprits that were seen to move since
+    over_at: float | None = (
+        None  # of what resolved: `at` comes later where diag waited whether it comes again (holds_seconds)
+    )
+    moved_again: tuple[
+        int, ...
+    ] = ()  # of a hang that resolved: those of its culprits that were seen to move since
     replaced: bool = False  # resolved because another finding says the same better: it is not over
 
     @property
@@ -287,7 +295,8 @@ def rank_words(ranks: Sequence[int]) -> str:
 
 
 def numbered(text: str, count: int) -> str:
-    """A sentence for one or for several: of each pair of words the first or the second. Before names of files are put into it.
+    """A sentence for one or for several: of each pair of words the first or the second. Before names of files
+    are put into it.
 
     >>> numbered("[rank 3|ranks 3-4] [is|are] in [its|their] own code", 2)
     'ranks 3-4 are in their own code'
@@ -297,4 +306,6 @@ def numbered(text: str, count: int) -> str:
 
 def found(document: Mapping[str, Any]) -> bool:
     """Whether a report holds a finding of warning or above, open or over (exit code 10)."""
-    return any(Severity(finding["severity"]).counts for finding in (*document["findings"], *document.get("past", ())))
+    return any(
+        Severity(finding["severity"]).counts for finding in (*document["findings"], *document.get("past", ()))
+    )

@@ -1,7 +1,8 @@
 """The jobs among all processes that /proc shows: what `diag watch` looks for where nobody named a pid.
 
-In a container that shares the process namespace of the trainer's, and in a second step of a Slurm job, the ranks are no
-descendants of ours. They are told by their variables, grouped into jobs, and what is diag's own is left out.
+In a container that shares the process namespace of the trainer's, and in a second step of a Slurm job, the
+ranks are no descendants of ours. They are told by their variables, grouped into jobs, and what is diag's own
+is left out.
 """
 
 from __future__ import annotations
@@ -16,16 +17,26 @@ from diag.sources.tree import PROC, is_python, read_environ, read_raw, split_sta
 
 __all__ = ["JobSeen", "Look", "Namespace", "Process", "is_shared", "loads_torch"]
 
-# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on every Linux.
+# include/linux/proc_ns.h, PROC_PID_INIT_INO: the process namespace of the machine itself has this number on
+# every Linux.
 _MACHINE_NAMESPACE = 0xEFFFFFFC
-# Between fork and exec, and in a shell that becomes its Python, a process shows another's variables: young ones are read again.
+# Between fork and exec, and in a shell that becomes its Python, a process shows another's variables: young
+# ones are read again.
 _YOUNG_SECONDS = 60.0
 _DEEPEST = 64
 # Process 1 of a pod, of docker run --init, of a machine: nobody looks for ranks in it.
 _INITS = ("pause", "catatonit", "tini", "docker-init", "dumb-init", "podman-init", "systemd", "init")
 _TASKS = ("slurm", "openmpi", "pmi")
 # What all ranks of one job have in common, by launcher.
-_MEETING = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE", "PMI_JOBID")
+_MEETING = (
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "TORCHELASTIC_RUN_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PMIX_NAMESPACE",
+    "PMI_JOBID",
+)
 
 Key = tuple[str, ...]
 
@@ -42,7 +53,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """Processes that have the variables of ranks of one job: the ranks, what they started, and perhaps their launcher."""
+    """Processes that have the variables of ranks of one job: the ranks, what they started, and perhaps their
+    launcher."""
 
     keys: frozenset[Key]
     pids: tuple[int, ...]
@@ -62,7 +74,9 @@ class Look:
 class Namespace:
     """Call `look` about once a second. `environ` are our own variables: what they say of us is no rank."""
 
-    def __init__(self, proc: Path = PROC, own: int | None = None, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, proc: Path = PROC, own: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.proc = proc
         self._own = os.getpid() if own is None else own
         self._environ = os.environ if environ is None else environ
@@ -94,7 +108,9 @@ class Namespace:
                 found[pid] = known[1]
         for pid in [pid for pid in self._known if pid not in processes]:
             del self._known[pid]
-        alive = [pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()]  # the others ended while we looked
+        alive = [
+            pid for pid in hidden if Path(f"{self.proc}/{pid}").exists()
+        ]  # the others ended while we looked
         return Look(processes, others, tuple(alive), _jobs(found, processes))
 
     def argv(self, pid: int) -> list[str]:
@@ -109,24 +125,32 @@ class Namespace:
         return None
 
     def root_of(self, ranks: Collection[int], look: Look, *, whole: bool = False) -> int | None:
-        """The process that the job begins with: whose end is the job's, and below which ranks are started again. None where they
-        have none of their own: tasks of srun, a shell that somebody goes on typing in, containers of one rank each. `whole`:
-        there are no more ranks than these."""
+        """The process that the job begins with: whose end is the job's, and below which ranks are started
+        again. None where they have none of their own: tasks of srun, a shell that somebody goes on typing in,
+        containers of one rank each. `whole`: there are no more ranks than these."""
         ours = self._ours(look.processes)
         lines = [(pid, *_above(pid, look.processes)) for pid in ranks if pid in look.processes]
         root = next((pid for pid in lines[0] if all(pid in line for line in lines[1:])), 0) if lines else 0
-        if root not in look.processes or root in ours or not (root in ranks or self._starts_ranks(root, ranks, look.processes)):
+        if (
+            root not in look.processes
+            or root in ours
+            or not (root in ranks or self._starts_ranks(root, ranks, look.processes))
+        ):
             return None
         while (parent := look.processes[root].parent) in look.processes and parent not in ours:
-            # A shell that is typed in gives each command a group of its own; a script, and a tool that calls torchrun, do not.
+            # A shell that is typed in gives each command a group of its own; a script, and a tool that calls
+            # torchrun, do not.
             if look.processes[parent].group != look.processes[root].group and not launches(self.argv(parent)):
                 break
             root = parent
         return None if root in ranks and not whole else root
 
     def _starts_ranks(self, pid: int, ranks: Collection[int], processes: Mapping[int, Process]) -> bool:
-        """A launcher, known or not, or the script that they are started from; no login shell, no daemon of the machine."""
-        if launches(self.argv(pid)) or any(processes[rank].group == processes[pid].group for rank in ranks if rank in processes):
+        """A launcher, known or not, or the script that they are started from; no login shell, no daemon of
+        the machine."""
+        if launches(self.argv(pid)) or any(
+            processes[rank].group == processes[pid].group for rank in ranks if rank in processes
+        ):
             return True
         return is_python(pid, self.proc)
 
@@ -144,7 +168,9 @@ class Namespace:
         job, node = self._environ.get("SLURM_JOB_ID"), self._environ.get("SLURMD_NODENAME")
         if job and env.get("SLURM_JOB_ID") != job:
             return False  # of another job on this machine,
-        return not node or env.get("SLURMD_NODENAME", node) == node  # or of another node of this one, on the same machine
+        return (
+            not node or env.get("SLURMD_NODENAME", node) == node
+        )  # or of another node of this one, on the same machine
 
     def alone(self, look: Look) -> tuple[int, ...]:
         """Processes with torch that have no rank's variables, the topmost of each tree."""
@@ -162,7 +188,8 @@ class Namespace:
         return identity, (*(env.get(name, "") for name in _MEETING), str(identity.world_size))
 
     def _is_ours_by_variables(self, pid: int, identity: Identity, env: Mapping[str, str]) -> bool:
-        """Other tasks of the Slurm step that we are in, and what is started in our container when that has a rank's variables."""
+        """Other tasks of the Slurm step that we are in, and what is started in our container when that has a
+        rank's variables."""
         if self._own_identity is None:
             return False
         if self._own_identity.launcher == "slurm" == identity.launcher:
@@ -194,7 +221,8 @@ class Namespace:
 
 
 def _jobs(found: Mapping[int, tuple[Identity, Key]], processes: Mapping[int, Process]) -> tuple[JobSeen, ...]:
-    """One for each meeting point; `srun torchrun` and what ranks start with ranks of their own are one with those above them."""
+    """One for each meeting point; `srun torchrun` and what ranks start with ranks of their own are one with
+    those above them."""
     leader = {key: key for _, key in found.values()}
 
     def first(key: Key) -> Key:
@@ -218,7 +246,11 @@ def _is_system(pid: int, processes: Mapping[int, Process]) -> bool:
     """The kernel's own, below kthreadd (in a container 2 is a process like any other), and an init."""
     if pid == 1:
         return processes[1].comm in _INITS
-    return any(processes[one].comm == "kthreadd" for one in (pid, processes[pid].parent) if one == 2 and one in processes)
+    return any(
+        processes[one].comm == "kthreadd"
+        for one in (pid, processes[pid].parent)
+        if one == 2 and one in processes
+    )
 
 
 def _above(pid: int, processes: Mapping[int, Process]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""How NCCL reads names and files: lists of interfaces and devices, nccl.conf. Pure rules, for judging and for preflight."""
+"""How NCCL reads names and files: lists of interfaces and devices, nccl.conf. Pure rules, for judging and for
+preflight."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ _LONGEST = 1023  # characters of a name and of a value
 
 
 def matches(name: str, spec: str, port: int | None = None) -> bool:
-    """NCCL's filter of names in NCCL_SOCKET_IFNAME and NCCL_IB_HCA: prefixes, with `=` whole names, with `^` what not.
+    """NCCL's filter of names in NCCL_SOCKET_IFNAME and NCCL_IB_HCA: prefixes, with `=` whole names, with `^`
+    what not.
 
     Of NCCL_IB_HCA each may have a port: "mlx5_0:1".
 
@@ -33,7 +35,8 @@ def matches(name: str, spec: str, port: int | None = None) -> bool:
 
 
 def parse_conf(text: str) -> dict[str, str]:
-    """Lines NAME=VALUE of an nccl.conf, the first of each name, as they are (src/misc/param.cc): quotes and blanks stay.
+    """Lines NAME=VALUE of an nccl.conf, the first of each name, as they are (src/misc/param.cc): quotes and
+    blanks stay.
 
     >>> parse_conf("# comment\\nNCCL_DEBUG=WARN\\nNCCL_SOCKET_IFNAME==ens1f0\\nNCCL_DEBUG=INFO\\n indented\\n")
     {'NCCL_DEBUG': 'WARN', 'NCCL_SOCKET_IFNAME': '=ens1f0'}

@@ -1,8 +1,10 @@
-"""The environment variables that NCCL and torch.distributed read, and since which NCCL. Data of `diag.envlint`.
+"""The environment variables that NCCL and torch.distributed read, and since which NCCL. Data of
+`diag.envlint`.
 
-NCCL: the strings of libnccl.so.2 in NVIDIA's wheels nvidia-nccl-cu11, -cu12 and -cu13, from 2.13.4 to 2.32.3, without those that
-are plainly constants of its code (subsystems, enumerators): rather one too many, which only makes the lint silent. A name under
-2.13 may be older. torch: strings and Python sources of the wheels from 2.2.2 to 2.13.0.
+NCCL: the strings of libnccl.so.2 in NVIDIA's wheels nvidia-nccl-cu11, -cu12 and -cu13, from 2.13.4 to 2.32.3,
+without those that are plainly constants of its code (subsystems, enumerators): rather one too many, which
+only makes the lint silent. A name under 2.13 may be older. torch: strings and Python sources of the wheels
+from 2.2.2 to 2.13.0.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ _SINCE: dict[tuple[int, int], str] = {
     """,
 }
 
-# (gone since, what took its place). Before 2.13 by NCCL's documentation of 2.3.7, 2.4.8 and 2.15.5, then by the wheels.
+# (gone since, what took its place). Before 2.13 by NCCL's documentation of 2.3.7, 2.4.8 and 2.15.5, then by
+# the wheels.
 REMOVED_FROM_NCCL: dict[str, tuple[tuple[int, int], str]] = {
     "NCCL_RINGS": ((2, 5), "NCCL_GRAPH_FILE, if at all"),
     "NCCL_SINGLE_RING_THRESHOLD": ((2, 3), ""),

@@ -10,14 +10,17 @@ from pathlib import Path
 __all__ = ["free_port"]
 
 _FIRST, _LAST = 20_000, 60_999
-_KNOWN = frozenset({28028, 29400, 29500, 29501})  # NCCL RAS, torchrun's rendezvous, MASTER_PORT of torch and of ms-swift
+_KNOWN = frozenset(
+    {28028, 29400, 29500, 29501}
+)  # NCCL RAS, torchrun's rendezvous, MASTER_PORT of torch and of ms-swift
 _TRIES = 50
 
 
 def free_port(proc: Path = Path("/proc")) -> int | None:
     """Not held: whoever binds it next has it. None when none was found.
 
-    Outside of the range that the kernel gives to outgoing connections, which are many before NCCL takes the port.
+    Outside of the range that the kernel gives to outgoing connections, which are many before NCCL takes the
+    port.
     """
     low, high = _ephemeral(proc)
     wanted = [port for port in range(_FIRST, _LAST + 1) if not low <= port <= high and port not in _KNOWN]
@@ -48,6 +51,9 @@ def _is_free(port: int) -> bool:
                 probe.bind(place)
                 free = True
         except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6 has it in /etc/hosts
+            if error.errno not in (
+                errno.EAFNOSUPPORT,
+                errno.EADDRNOTAVAIL,
+            ):  # a host without IPv6 has it in /etc/hosts
                 return False
     return free

@@ -1,4 +1,5 @@
-"""Words from outside as a terminal may print them: they move no cursor, and forge no line of ours. Imports little."""
+"""Words from outside as a terminal may print them: they move no cursor, and forge no line of ours. Imports
+little."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _PAINT = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 
 
 def clean(text: str) -> str:
-    r"""One line that prints as it reads: escape sequences dropped, whatever else does not print shown as an escape.
+    r"""One line that prints as it reads: escape sequences dropped, whatever else does not print shown as an
+    escape.
 
     >>> clean("\x1b[31mloss\x1b[0m\t0.5\x07 \u202e")
     'loss 0.5\\x07 \\u202e'
@@ -39,7 +41,8 @@ def _printable(char: str) -> str:
 
 
 def clean_lines(text: str, *, colour: bool = False) -> str:
-    r"""Several lines, each cleaned and none left out; of escape sequences with `colour` those that only paint are kept.
+    r"""Several lines, each cleaned and none left out; of escape sequences with `colour` those that only paint
+    are kept.
 
     >>> clean_lines("one\x1b[2J\n\n\x1b[1;31mtwo\x1b[0m", colour=True)
     'one\n\n\x1b[1;31mtwo\x1b[0m'

@@ -11,7 +11,8 @@ __all__ = ["Probe", "Probes"]
 
 
 class Probe:
-    """One part. Its work fills in what it found; whoever waits for it reads that, or that it has not come back."""
+    """One part. Its work fills in what it found; whoever waits for it reads that, or that it has not come
+    back."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,14 +24,18 @@ class Probe:
 
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {
-            "probe": self.name, "seconds": round(self.seconds, 6), "paused_target": self.paused_target,
-            "ok": not self.reason, "reason": self.reason,
+            "probe": self.name,
+            "seconds": round(self.seconds, 6),
+            "paused_target": self.paused_target,
+            "ok": not self.reason,
+            "reason": self.reason,
         }
         return row | {"reader": self.reader} if self.reader else row
 
 
 class Probes:
-    """Those of one dump. Each chain has a thread of its own: the kernel can hold up any reading of a sick process."""
+    """Those of one dump. Each chain has a thread of its own: the kernel can hold up any reading of a sick
+    process."""
 
     def __init__(self, until: float) -> None:
         """`until`: the dump's deadline, on the monotonic clock."""
@@ -42,7 +47,8 @@ class Probes:
         return max(0.001, self.until - time.monotonic())
 
     def start(self, *works: tuple[Probe, Callable[[Probe], None]]) -> None:
-        """Run these one after the other. A work raises for "bug in diag"; what it could not look at is its `reason`."""
+        """Run these one after the other. A work raises for "bug in diag"; what it could not look at is its
+        `reason`."""
         self.all += [probe for probe, _ in works]
         threading.Thread(target=self._run, args=(works,), name="probe", daemon=True).start()
 
@@ -66,5 +72,7 @@ class Probes:
             else:
                 late.append(probe.name)
                 seconds = round(time.monotonic() - began, 6)
-                rows.append(probe.to_json() | {"ok": False, "reason": "not finished in time", "seconds": seconds})
+                rows.append(
+                    probe.to_json() | {"ok": False, "reason": "not finished in time", "seconds": seconds}
+                )
         return rows, late

@@ -29,7 +29,8 @@ class Progress:
         self._drawn = False
 
     def add(self, file: IO[bytes], size: int) -> None:
-        """One more file will be read: its place in bytes as they lie on disk, whatever comes out of them; 0 is unknown."""
+        """One more file will be read: its place in bytes as they lie on disk, whatever comes out of them; 0
+        is unknown."""
         self._files.append((file, size))
 
     def read(self, size: int) -> None:

@@ -1,5 +1,6 @@
-"""A sidecar's seldom look at what its rank has of RDMA: at the start, a minute later, when a suspicion begins, and each five
-minutes. In a thread of its own, since a rank's memory map waits for the rank's own changes of it."""
+"""A sidecar's seldom look at what its rank has of RDMA: at the start, a minute later, when a suspicion
+begins, and each five minutes. In a thread of its own, since a rank's memory map waits for the rank's own
+changes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How a sidecar reads the stacks of its rank and of the rank's children: by whatever may look and costs least."""
+"""How a sidecar reads the stacks of its rank and of the rank's children: by whatever may look and costs
+least."""
 
 from __future__ import annotations
 
@@ -19,13 +20,22 @@ _MISSES_TOLD = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three
 
 
 class RankStacks:
-    """`record(source, payload, seconds)` takes what was read, `erred(source, word)` what failed. For several threads."""
+    """`record(source, payload, seconds)` takes what was read, `erred(source, word)` what failed. For several
+    threads."""
 
     def __init__(  # noqa: PLR0917 - one caller, the sidecar
-        self, pid: int, run_dir: Path | None, signal: int, record: Callable[..., None], erred: Callable[[str, str], None],
-        gone: threading.Event, *, start_ticks: int = 0,
+        self,
+        pid: int,
+        run_dir: Path | None,
+        signal: int,
+        record: Callable[..., None],
+        erred: Callable[[str, str], None],
+        gone: threading.Event,
+        *,
+        start_ticks: int = 0,
     ) -> None:
-        """`start_ticks`, when known, tells a process that was given the rank's pid from the rank: it is not looked at."""
+        """`start_ticks`, when known, tells a process that was given the rank's pid from the rank: it is not
+        looked at."""
         self.memory = remote_stack.RemoteStacks()
         self.pyspy = pyspy.PySpy()
         self._pid, self._run_dir, self._signal = pid, run_dir, signal
@@ -36,8 +46,8 @@ class RankStacks:
         self._no_python: dict[int, int] = {}  # children: how often py-spy found no Python in them
 
     def main(self, deadline: float, *, urgent: bool) -> tuple[str, str]:
-        """From the process's memory; by py-spy, where that fails; by the rank's own faulthandler, where neither may look.
-        Returns which of them gave a stack, and, where none did, why."""
+        """From the process's memory; by py-spy, where that fails; by the rank's own faulthandler, where
+        neither may look. Returns which of them gave a stack, and, where none did, why."""
         began = time.monotonic()
         if not self._is_rank():
             return "", "the process is gone"

@@ -1,4 +1,5 @@
-"""The files that ranks print to, beside what the relay reads: found by the finder, and NCCL's own in the run directory."""
+"""The files that ranks print to, beside what the relay reads: found by the finder, and NCCL's own in the run
+directory."""
 
 from __future__ import annotations
 
@@ -22,14 +23,18 @@ __all__ = ["RankFiles"]
 
 # NCCL makes its file with the first communicator, which a model that loads may hold up for long.
 _AWAIT_SECONDS = 4 * 3600.0
-_MOST_FILES, _OLD_SECONDS = 256, 600.0  # three a rank of the largest nodes; beyond, those that nobody has used for so long
+_MOST_FILES, _OLD_SECONDS = (
+    256,
+    600.0,
+)  # three a rank of the largest nodes; beyond, those that nobody has used for so long
 _THROUGH_ROOT = re.compile(r"/proc/\d+/root(?=/)", re.ASCII)
 _LOOK_SECONDS = 2.0  # a rank that root started may become another user at any time
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 class RankFiles:
-    """Follows each file once. `put` takes a payload of lines and whose they are, `lost` a file that cannot be read any more."""
+    """Follows each file once. `put` takes a payload of lines and whose they are, `lost` a file that cannot be
+    read any more."""
 
     def __init__(
         self, put: Callable[[dict[str, Any] | None, int | None], None], lost: Callable[[Path, OSError], None]
@@ -39,16 +44,22 @@ class RankFiles:
         self._followers: dict[Path, tuple[int | None, FileFollower]] = {}
         self._used: dict[Path, float] = {}  # when each was last named by a process, or grew
         self._left_out: set[Path] = set()
-        self._awaited: list[tuple[JobFiles, Path, int | None, float, float]] = []  # whose, path, rank, not before, until
+        self._awaited: list[
+            tuple[JobFiles, Path, int | None, float, float]
+        ] = []  # whose, path, rank, not before, until
         self._look_at = 0.0
-        self._jobs: weakref.WeakValueDictionary[int, JobFiles] = weakref.WeakValueDictionary()  # by pid; followers hold them
+        self._jobs: weakref.WeakValueDictionary[int, JobFiles] = (
+            weakref.WeakValueDictionary()
+        )  # by pid; followers hold them
 
     def leave_out(self, paths: Iterable[Path]) -> None:
         for path in paths:
             with contextlib.suppress(OSError):
                 self._left_out.add(path.resolve())
 
-    def follow(self, path: Path, stream: str, rank: int | None, *, from_end: bool = False, pid: int = 0) -> None:
+    def follow(
+        self, path: Path, stream: str, rank: int | None, *, from_end: bool = False, pid: int = 0
+    ) -> None:
         """`pid`: of the process that prints to it, as whose file it is opened; 0 where it is diag's own."""
         real = self._known_as(path)
         if real in self._left_out:
@@ -90,8 +101,8 @@ class RankFiles:
         return found
 
     def _known_as(self, path: Path) -> Path:
-        """The name that the file is followed by. What is seen through another process's root keeps that name, as links in it lead
-        elsewhere, unless another rank's root shows the same file."""
+        """The name that the file is followed by. What is seen through another process's root keeps that name,
+        as links in it lead elsewhere, unless another rank's root shows the same file."""
         if not _THROUGH_ROOT.match(str(path)):
             return path.resolve()
         return next((known for known in self._followers if _is_one_file(known, path)), path)
@@ -99,8 +110,8 @@ class RankFiles:
     def await_nccl(self, named: str, pid: int, rank: int, *, host: str = "") -> None:
         """Follow the NCCL_DEBUG_FILE that a rank was given, once NCCL has made it.
 
-        NCCL (src/debug.cc) fills in %h (the host's name up to the first dot), %p and %%, and begins the file anew: what was
-        there before the rank was started is another run's.
+        NCCL (src/debug.cc) fills in %h (the host's name up to the first dot), %p and %%, and begins the file
+        anew: what was there before the rank was started is another run's.
         """
         try:
             began = psutil.Process(pid).create_time()
@@ -132,7 +143,8 @@ class RankFiles:
         self._awaited = still
 
     def read_new(self, home: Path | None) -> None:
-        """What came since last time; files that NCCL made in the run directory `home` are followed from now on."""
+        """What came since last time; files that NCCL made in the run directory `home` are followed from now
+        on."""
         if home is not None:
             for path in (home / "nccl").glob("*.log"):
                 if path not in self._followers and path not in self._left_out:
@@ -152,8 +164,8 @@ class RankFiles:
         self._leave_old()
 
     def _leave_old(self) -> None:
-        """Each attempt of an elastic job has files of its own: those of attempts long ago are read to their ends and closed, or a
-        job that is restarted for weeks leaves diag without file descriptors."""
+        """Each attempt of an elastic job has files of its own: those of attempts long ago are read to their
+        ends and closed, or a job that is restarted for weeks leaves diag without file descriptors."""
         if len(self._followers) <= _MOST_FILES:
             return
         by_use = sorted(self._followers, key=lambda path: self._used.get(path, 0.0))
@@ -185,7 +197,8 @@ def _is_one_file(path: Path, other: Path) -> bool:
 
 
 def _is_newer_file(files: JobFiles, path: Path, since: float) -> bool:
-    """A regular file (never a FIFO or a terminal: NCCL_DEBUG_FILE=/dev/stderr is usual) that was written since then."""
+    """A regular file (never a FIFO or a terminal: NCCL_DEBUG_FILE=/dev/stderr is usual) that was written
+    since then."""
     try:
         found = files.stat(str(path))
     except (OSError, ValueError):

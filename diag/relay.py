@@ -1,7 +1,8 @@
-"""Follows the job's output files, hands each byte on unchanged, and puts diag's own messages between the job's lines.
+"""Follows the job's output files, hands each byte on unchanged, and puts diag's own messages between the
+job's lines.
 
-One thread follows (`on_output` must not wait for a terminal held by Ctrl-S), one writes for each output. The file is the
-buffer between them; nothing is queued in memory.
+One thread follows (`on_output` must not wait for a terminal held by Ctrl-S), one writes for each output. The
+file is the buffer between them; nothing is queued in memory.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ def open_outlets(
     report: Report = lambda text: None,
     closed: Collection[int] = (),
 ) -> tuple[Outlet, ...]:
-    """The output files of a run: one when diag's stdout and stderr are one file, else two; LaneError when impossible.
+    """The output files of a run: one when diag's stdout and stderr are one file, else two; LaneError when
+    impossible.
 
-    `closed`: descriptors that were closed when diag started (`command.hold_closed_stdio`); CMD finds them closed too.
+    `closed`: descriptors that were closed when diag started (`command.hold_closed_stdio`); CMD finds them
+    closed too.
     """
     wanted = [(stream, fd) for stream, fd in (("stdout", 1), ("stderr", 2)) if fd not in closed]
     if len(wanted) == 2 and same_file(1, 2):
@@ -74,10 +77,11 @@ def open_outlets(
 
 
 class Follower:
-    """The thread that follows lanes: `on_output(stream, data, offset)` gets each chunk with its place in the file.
+    """The thread that follows lanes: `on_output(stream, data, offset)` gets each chunk with its place in the
+    file.
 
-    Without `on_output` nothing is read. `after(i, count)` is called once lane `i` was looked at, `tend()` about once a second and
-    each `tend_bytes`.
+    Without `on_output` nothing is read. `after(i, count)` is called once lane `i` was looked at, `tend()`
+    about once a second and each `tend_bytes`.
     """
 
     def __init__(
@@ -152,14 +156,17 @@ class Follower:
                     self._on_output(stream, data, cursor.offset - count)
                 except Exception:
                     self._on_output = None
-                    self._report(f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}")
+                    self._report(
+                        f"diag no longer reads the job's output, it is only passed on:\n{traceback.format_exc()}"
+                    )
         self.followed[i] = cursor.offset
         self._after(i, count)
         return count
 
 
 class Relay:
-    """The running relay; with no outlets (CMD has diag's own stdout) only `say` does something. `on_output`: see Follower."""
+    """The running relay; with no outlets (CMD has diag's own stdout) only `say` does something. `on_output`:
+    see Follower."""
 
     def __init__(
         self,
@@ -171,8 +178,14 @@ class Relay:
         self._writers = [_Writer(outlet, report) for outlet in outlets]
         self._ends: list[int] = []
         lanes = [(outlet.stream, outlet.lane) for outlet in outlets]
-        self._follower = Follower(lanes, on_output, report=report, after=self._wake, tend=self._maintain,
-                                  tend_bytes=min((lane.maintain_bytes for _, lane in lanes), default=0))
+        self._follower = Follower(
+            lanes,
+            on_output,
+            report=report,
+            after=self._wake,
+            tend=self._maintain,
+            tend_bytes=min((lane.maintain_bytes for _, lane in lanes), default=0),
+        )
 
     def start(self) -> None:
         for writer in self._writers:
@@ -180,7 +193,8 @@ class Relay:
         self._follower.start()
 
     def say(self, text: str) -> None:
-        """Print a message of diag's own on stderr, on lines of its own; while CMD runs it never waits for the terminal."""
+        """Print a message of diag's own on stderr, on lines of its own; while CMD runs it never waits for the
+        terminal."""
         data = text.encode("utf-8", "replace").rstrip(b"\n") + b"\n"
         for writer in self._writers:
             if writer.outlet.stream in ("stderr", "both") and writer.say(data):
@@ -195,7 +209,8 @@ class Relay:
         return [writer.outlet.lane.size() for writer in self._writers]
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what CMD has written by now is out, and `on_output` has it; False when they did not take it in time."""
+        """Wait until what CMD has written by now is out, and `on_output` has it; False when they did not take
+        it in time."""
         deadline = time.monotonic() + timeout
         for i, (writer, end) in enumerate(zip(self._writers, self.sizes(), strict=True)):
             writer.wake.set()
@@ -208,7 +223,8 @@ class Relay:
         return True
 
     def drain(self, timeout: float | None = None) -> bool:
-        """CMD has ended: put out all it wrote and all messages, then stop; False when the reader did not take it in time.
+        """CMD has ended: put out all it wrote and all messages, then stop; False when the reader did not take
+        it in time.
 
         What processes that CMD left behind write from now on stays in the file: diag must not wait for them.
         """
@@ -303,7 +319,9 @@ class _Writer:
                 self._write(data[:cut])
                 self._speak()
         self._write(data[cut:])
-        if self._messages and data and self._line.moves_up:  # between two of its frames, not at one of its line breaks
+        if (
+            self._messages and data and self._line.moves_up
+        ):  # between two of its frames, not at one of its line breaks
             self._speak()
         if self._messages and len(data) < CHUNK and time.monotonic() - self._said_at > _NEWLINE_WAIT_S:
             self._speak()
@@ -329,7 +347,7 @@ class _Writer:
         told = False
         while rest and not self._gone:
             try:
-                rest = rest[os.write(self.outlet.fd, rest):]
+                rest = rest[os.write(self.outlet.fd, rest) :]
             except BlockingIOError:  # someone made the shared terminal non-blocking
                 poll = select.poll()
                 poll.register(self.outlet.fd, select.POLLOUT)
@@ -344,19 +362,24 @@ class _Writer:
                     time.sleep(1.0)
 
     def _tell(self, error: OSError) -> None:
-        self._report(f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job goes on, "
-                     f"its output is in {self.outlet.lane.path}")
+        self._report(
+            f"cannot write the job's {self.outlet.stream}: {error.strerror}; the job goes on, "
+            f"its output is in {self.outlet.lane.path}"
+        )
 
 
 class _Line:
-    """The job's unfinished line, as far as it must be known to put a message below it; and of a job that draws several lines
-    again and again by moving the cursor up (nested bars of tqdm, rich's live display) all that is below the cursor."""
+    """The job's unfinished line, as far as it must be known to put a message below it; and of a job that
+    draws several lines again and again by moving the cursor up (nested bars of tqdm, rich's live display) all
+    that is below the cursor."""
 
     def __init__(self) -> None:
         self._tail = b""
         self._below = 0  # lines below the cursor's that the job has drawn
         self._cut_off = b""  # of a sequence whose rest is still to come
-        self._block: bytes | None = None  # since the cursor went up last; None while it stands below all lines
+        self._block: bytes | None = (
+            None  # since the cursor went up last; None while it stands below all lines
+        )
 
     @property
     def at_start(self) -> bool:
@@ -368,7 +391,7 @@ class _Line:
 
     def feed(self, data: bytes) -> None:
         cut = data.rfind(b"\n") + 1
-        self._tail = data[max(cut, len(data) - 8192):] if cut else (self._tail + data[-8192:])[-8192:]
+        self._tail = data[max(cut, len(data) - 8192) :] if cut else (self._tail + data[-8192:])[-8192:]
         data, self._cut_off = self._cut_off + data, b""
         unfinished = _UNFINISHED.search(data, max(0, len(data) - _LONGEST_UP))
         if unfinished is not None:
@@ -398,11 +421,12 @@ class _Line:
         return (b"\x1b[0m" if coloured else b"") + b"\n" * (self._below + 1)
 
     def redraw(self) -> bytes:
-        """What the screen shows of the line: the text after the last \\r, and that \\r again if it ended in one. Where the job
-        moves up: all since it did, so that its next move ends where it means to. The rest of it the job draws again."""
+        """What the screen shows of the line: the text after the last \\r, and that \\r again if it ended in
+        one. Where the job moves up: all since it did, so that its next move ends where it means to. The rest
+        of it the job draws again."""
         if self._block is not None:
             self._below = 0  # of those lines none is below any more
             return self._block
         shown = self._tail.rstrip(b"\r")
         text = shown.rpartition(b"\r")[2]
-        return text + self._tail[len(shown):] if len(text) <= _REDRAW_BYTES else b""
+        return text + self._tail[len(shown) :] if len(text) <= _REDRAW_BYTES else b""

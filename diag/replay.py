@@ -38,14 +38,16 @@ __all__ = ["records_of", "replay", "replay_records", "when_read_again"]
 
 _LOG_CHECK_SECONDS = 10.0  # of told time: what a log tells of is over
 _MOST_MEMBERS = 10_000
-_LARGEST_READ = 4 << 20  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
+_LARGEST_READ = (
+    4 << 20
+)  # of an archive at once: tarfile takes a header of any length (a name of 10 GB) into memory
 
 
 def replay_records(
     records: Iterable[Record], ends: LogEnds | None = None, rules: RuleSet | None = None
 ) -> tuple[Engine, list[Change]]:
-    """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs, which it judges.
-    `rules` in place of those that come with diag."""
+    """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs,
+    which it judges. `rules` in place of those that come with diag."""
     records, digests = _of_job_hub(records)
     engine = Engine(PARSERS, make_job_detectors() if digests else make_detectors(rules))
     if ends is not None:
@@ -64,7 +66,8 @@ def replay_records(
 
 
 def _of_job_hub(records: Iterable[Record]) -> tuple[Iterable[Record], bool]:
-    """Whether they are the journal of a job hub (`job/` in its run directory): digests of all nodes, judged by its detectors."""
+    """Whether they are the journal of a job hub (`job/` in its run directory): digests of all nodes, judged
+    by its detectors."""
     flow = iter(records)
     first = next(flow, None)
     return ((), False) if first is None else (chain([first], flow), first.source == DIGESTS)
@@ -73,7 +76,8 @@ def _of_job_hub(records: Iterable[Record]) -> tuple[Iterable[Record], bool]:
 def replay(
     paths: list[Path], progress: Progress | None = None, rules: RuleSet | None = None
 ) -> tuple[Engine, list[Change], list[str]]:
-    """Replay everything given as one job. Returns the engine, the changes and notes on what could not be used.
+    """Replay everything given as one job. Returns the engine, the changes and notes on what could not be
+    used.
 
     Raises DiagError for a path that is nothing diag can read.
     """
@@ -104,7 +108,8 @@ def when_read_again(path: Path) -> str:
 
 
 def _is_log(path: Path) -> bool:
-    """Whether it is a plain log or stdin, and no evidence of another kind. What does not exist is told by whoever opens it."""
+    """Whether it is a plain log or stdin, and no evidence of another kind. What does not exist is told by
+    whoever opens it."""
     if str(path) == "-" or (path.exists() and not path.is_dir() and not path.is_file()):
         return True
     if not path.is_file() or path.name.endswith((".tar", ".tar.gz", ".tgz", ".jsonl.gz")):
@@ -127,8 +132,12 @@ def _logs(paths: list[Path], notes: list[str], progress: Progress | None) -> Ite
 def _nothing(paths: list[Path], notes: list[str]) -> DiagError:
     """All that was given tells nothing: that is no healthy job."""
     why = "; ".join(notes) or f"{paths[0]} holds nothing that can be read"
-    return DiagError(why, exit_code=2, hint="give what the job printed as text, a run directory, a bundle of `diag dump`, or a "
-                     "folder of evidence")
+    return DiagError(
+        why,
+        exit_code=2,
+        hint="give what the job printed as text, a run directory, a bundle of `diag dump`, or a "
+        "folder of evidence",
+    )
 
 
 def _plain(path: Path, notes: list[str], progress: Progress | None, several: bool) -> Iterator[Record]:
@@ -140,8 +149,11 @@ def _plain(path: Path, notes: list[str], progress: Progress | None, several: boo
     with open(path, "rb") as file:
         if file.seekable():
             if is_core_dump(file.read(64)):
-                raise DiagError(f"{path} is a core dump of a GPU, and no log", exit_code=2,
-                                hint="put it into a folder with the ranks' stacks, and give the folder")
+                raise DiagError(
+                    f"{path} is a core dump of a GPU, and no log",
+                    exit_code=2,
+                    hint="put it into a folder with the ranks' stacks, and give the folder",
+                )
             file.seek(0)
         status = path.stat()
         at = status.st_mtime if stat.S_ISREG(status.st_mode) else 0.0
@@ -166,7 +178,9 @@ def _log(  # noqa: PLR0917
     if unusable:
         notes.append(f"{path} {unusable}")
         return
-    yield from log_records(begun, Path(path).name, at, rank, progress.read if progress is not None else lambda size: None)
+    yield from log_records(
+        begun, Path(path).name, at, rank, progress.read if progress is not None else lambda size: None
+    )
 
 
 def _records(
@@ -188,8 +202,11 @@ def _one(path: Path, notes: list[str], unended: list[Path], progress: Progress) 
         from diag.suggest import address_of, file_beside
 
         if address := address_of(path):
-            raise DiagError(f"{address} is an address, and diag downloads nothing", exit_code=2,
-                            hint=f"a log: curl -sSL '{address}' | diag replay -; else save it, and give the file")
+            raise DiagError(
+                f"{address} is an address, and diag downloads nothing",
+                exit_code=2,
+                hint=f"a log: curl -sSL '{address}' | diag replay -; else save it, and give the file",
+            )
         raise DiagError(f"{path} does not exist", hint=file_beside(path), exit_code=2)
     elif _is_log(path):  # beside evidence of other kinds; of a pipe as well, which can be read once only
         yield from _plain(path, notes, progress, False)
@@ -207,12 +224,17 @@ def _directory(path: Path, notes: list[str], unended: list[Path], progress: Prog
         yield from _journal(found, notes, unended, progress)
         return
     if not holds_evidence(path):
-        raise DiagError(f"{path} holds nothing that diag can replay: no journal, no logs, no stacks, no recorder files",
-                        hint="give a run directory, a bundle of `diag dump`, log files, or a folder of evidence", exit_code=2)
+        raise DiagError(
+            f"{path} holds nothing that diag can replay: no journal, no logs, no stacks, no recorder files",
+            hint="give a run directory, a bundle of `diag dump`, log files, or a folder of evidence",
+            exit_code=2,
+        )
     yield from folder_records(path, notes, progress)
 
 
-def _journal(paths: list[Path], notes: list[str], unended: list[Path], progress: Progress) -> Iterator[Record]:
+def _journal(
+    paths: list[Path], notes: list[str], unended: list[Path], progress: Progress
+) -> Iterator[Record]:
     reader = JournalReader(paths, progress.passed)
     progress.expect(sum(path.stat().st_size for path in paths))
     yield from reader
@@ -223,7 +245,9 @@ def _journal(paths: list[Path], notes: list[str], unended: list[Path], progress:
 
 def _note(reader: JournalReader, notes: list[str]) -> None:
     if reader.notes.torn:
-        notes.append("the journal ends in the middle of a record (it was still written, or its writer was killed)")
+        notes.append(
+            "the journal ends in the middle of a record (it was still written, or its writer was killed)"
+        )
     if reader.notes.bad_lines:
         notes.append(f"{reader.notes.bad_lines} lines of the journal are no records and were left out")
 
@@ -236,8 +260,14 @@ def _bundle(path: Path, notes: list[str], progress: Progress) -> Iterator[Record
         with _open_archive(path) as tar:
             for count, member in enumerate(tar):
                 if count > _MOST_MEMBERS:
-                    raise DiagError(f"{path} has more than {_MOST_MEMBERS} members: this is no bundle of diag")
-                if member.isreg() and member.name.startswith("journal-") and member.name.endswith(".jsonl.gz"):
+                    raise DiagError(
+                        f"{path} has more than {_MOST_MEMBERS} members: this is no bundle of diag"
+                    )
+                if (
+                    member.isreg()
+                    and member.name.startswith("journal-")
+                    and member.name.endswith(".jsonl.gz")
+                ):
                     names.append(member)
             if not names:
                 raise DiagError(f"{path} is an archive without a journal: no bundle of diag", exit_code=2)

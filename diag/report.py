@@ -1,4 +1,5 @@
-"""The `diag.report/1` document: the one account of a job that terminal, page, `diag top`, dumps and scripts are given.
+"""The `diag.report/1` document: the one account of a job that terminal, page, `diag top`, dumps and scripts
+are given.
 
 Reads the engine and judges nothing. Its words are made in `outputs.sentence`.
 """
@@ -22,22 +23,30 @@ _MOST_OVER = 100  # told again with each step of the job
 
 
 def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[str, Any]:
-    """`findings` are the open ones; when no more records come, those that are over follow, each with its `resolved_at`. `past`
-    always has those that are over. `classes`: the merged stacks, where the caller has made them already.
+    """`findings` are the open ones; when no more records come, those that are over follow, each with its
+    `resolved_at`. `past` always has those that are over. `classes`: the merged stacks, where the caller has
+    made them already.
 
     The engine's lock is held by the caller.
     """
     job = engine.job
     ended = job.returncode is not None
     open_now = [
-        {**_told(engine, finding, past=ended), "opened_at": engine.opened_at(finding),
-         **({"open_at_end": True} if ended and finding.id in STANDING else {})}
+        {
+            **_told(engine, finding, past=ended),
+            "opened_at": engine.opened_at(finding),
+            **({"open_at_end": True} if ended and finding.id in STANDING else {}),
+        }
         for finding in engine.active()
     ]
     over = engine.over()
     past = [
-        {**_told(engine, one.finding, past=True), "opened_at": one.opened_at, "resolved_at": one.resolved_at,
-         **({"moved_again": list(one.moved_again)} if one.moved_again else {})}
+        {
+            **_told(engine, one.finding, past=True),
+            "opened_at": one.opened_at,
+            "resolved_at": one.resolved_at,
+            **({"moved_again": list(one.moved_again)} if one.moved_again else {}),
+        }
         for one in over[:_MOST_OVER]
     ]
     command, reason = next_command(engine, classes)

@@ -26,7 +26,9 @@ __all__ = ["MIN_FREE_BYTES", "RunDir", "forget_old_bundles", "live_runs", "roots
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
-_LOADED_SECONDS = 3600.0  # ours: a hub has written its run.json after a second, on a crowded machine after a minute
+_LOADED_SECONDS = (
+    3600.0  # ours: a hub has written its run.json after a second, on a crowded machine after a minute
+)
 # A bundle holds the whole journal (256 MiB at most), and an alert may ask for one each hour for weeks.
 _KEEP_BUNDLES, _KEEP_BUNDLE_BYTES = 20, 1 << 30
 
@@ -78,16 +80,25 @@ class RunDir:
                 continue
             _forget_old(root)
             return cls(path, run_id), problems
-        raise DiagError("no run directory can be made: " + "; ".join(problems),
-                        hint="give a writable place with --run-root DIR or DIAG_RUN_ROOT")
+        raise DiagError(
+            "no run directory can be made: " + "; ".join(problems),
+            hint="give a writable place with --run-root DIR or DIAG_RUN_ROOT",
+        )
 
     def remove(self) -> None:
         """There was no run: CMD could not be started."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def publish(self, facts: dict[str, Any]) -> None:
-        """Write run.json so that no reader ever sees half of it. A full disk is not the job's problem: ignored."""
-        document = {"schema": SCHEMA, "run_id": self.run_id, "hub_pid": os.getpid(), "host": socket.gethostname(), **facts}
+        """Write run.json so that no reader ever sees half of it. A full disk is not the job's problem:
+        ignored."""
+        document = {
+            "schema": SCHEMA,
+            "run_id": self.run_id,
+            "hub_pid": os.getpid(),
+            "host": socket.gethostname(),
+            **facts,
+        }
         with contextlib.suppress(OSError):
             temporary = self.path / ".run.json"
             temporary.unlink(missing_ok=True)  # of a hub that was killed
@@ -97,7 +108,8 @@ class RunDir:
 
 
 def _of_anybody(root: Path) -> Path | None:
-    """The folder of ours in a place where every user can make one of that name; None of a user's own or a configured place.
+    """The folder of ours in a place where every user can make one of that name; None of a user's own or a
+    configured place.
 
     >>> str(_of_anybody(Path(f"/tmp/diag-{os.getuid()}/runs"))) == f"/tmp/diag-{os.getuid()}"
     True
@@ -106,8 +118,9 @@ def _of_anybody(root: Path) -> Path | None:
 
 
 def _make_own(place: Path) -> None:
-    """Make it, or see that it was made by this user and can be changed by nobody else: who owns it, or the target of a link in
-    its place, could read what is kept below, and put something else there. Raises OSError and DiagError."""
+    """Make it, or see that it was made by this user and can be changed by nobody else: who owns it, or the
+    target of a link in its place, could read what is kept below, and put something else there. Raises OSError
+    and DiagError."""
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700)
     found = place.lstat()
@@ -122,8 +135,9 @@ def _make_own(place: Path) -> None:
 
 
 def _check_above(root: Path) -> None:
-    """What lies in a place of everybody (/tmp) must be this user's or that place's owner's, as the kernel has it for links and
-    files (fs.protected_symlinks): a configured /tmp/diag-JOBID can be foreseen, too. Raises DiagError."""
+    """What lies in a place of everybody (/tmp) must be this user's or that place's owner's, as the kernel has
+    it for links and files (fs.protected_symlinks): a configured /tmp/diag-JOBID can be foreseen, too. Raises
+    DiagError."""
     for path in (root, *root.parents[:-1]):
         with contextlib.suppress(OSError):  # not there yet: mkdir makes it, or says why not
             above = path.parent.stat()
@@ -159,9 +173,14 @@ def forget_old_bundles(newest: Path) -> None:
 
 
 def _forget_old(root: Path) -> None:
-    """Keep the newest runs of this user, the one that begins now among them; of the others that have ended, not the disk space
-    that was kept ready for their output. Runs that live are never touched, nor those of another host that may."""
-    found = sorted((path for path in root.iterdir() if _RUN_ID.fullmatch(path.name)), key=lambda path: path.name, reverse=True)
+    """Keep the newest runs of this user, the one that begins now among them; of the others that have ended,
+    not the disk space that was kept ready for their output. Runs that live are never touched, nor those of
+    another host that may."""
+    found = sorted(
+        (path for path in root.iterdir() if _RUN_ID.fullmatch(path.name)),
+        key=lambda path: path.name,
+        reverse=True,
+    )
     for number, path in enumerate(found):
         with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
             if path.is_symlink() or path.lstat().st_uid != os.getuid() or not _is_over(path):
@@ -174,14 +193,15 @@ def _forget_old(root: Path) -> None:
 
 
 def _is_over(path: Path) -> bool:
-    """Whether nobody needs the directory any more: its hub has ended, and so has the job, which goes on when a hub is killed and
-    writes into it."""
+    """Whether nobody needs the directory any more: its hub has ended, and so has the job, which goes on when
+    a hub is killed and writes into it."""
     try:
         run = runs.read_run(str(path), ours=True)
     except DiagError:
         if (path / "run.json").exists():
             return False  # another diag's
-        # Of a hub that was killed while it loaded, or loads now. What its job has open for writing the kernel knows.
+        # Of a hub that was killed while it loaded, or loads now. What its job has open for writing the kernel
+        # knows.
         old = time.time() - path.lstat().st_mtime > _LOADED_SECONDS
         return old and all(joblog.is_written_by_nobody(log) for log in path.glob("*.log"))
     if run.get("ended"):

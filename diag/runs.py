@@ -1,6 +1,8 @@
-"""Which runs of diag live on this machine: `run.json` in the known places, read with as few imports as can be.
+"""Which runs of diag live on this machine: `run.json` in the known places, read with as few imports as can
+be.
 
-`diag dump` starts with this, and a person waits for it; `rundir` has the same with paths, and makes the directories.
+`diag dump` starts with this, and a person waits for it; `rundir` has the same with paths, and makes the
+directories.
 """
 
 from __future__ import annotations
@@ -27,19 +29,26 @@ def places(configured: str | None) -> list[str]:
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - see below
     # Not tempfile.gettempdir(): it ends in the working directory, which is the user's.
     temporary = dict.fromkeys([os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp"])
-    found = [os.path.join(state, "diag", "runs"), *(os.path.join(place, f"diag-{os.getuid()}", "runs") for place in temporary)]
-    found = [place for place in found if place.startswith("/")]  # a user without a home: os.path leaves the tilde, Path raises
+    found = [
+        os.path.join(state, "diag", "runs"),
+        *(os.path.join(place, f"diag-{os.getuid()}", "runs") for place in temporary),
+    ]
+    found = [
+        place for place in found if place.startswith("/")
+    ]  # a user without a home: os.path leaves the tilde, Path raises
     # Ranks get it in their environment, and their working directory may be another.
     return ([os.path.abspath(os.path.expanduser(configured))] if configured else []) + found  # noqa: PTH100, PTH111 - the same
 
 
 def read_run(path: str, *, ours: bool = False) -> dict[str, Any]:
-    """run.json of a run directory; with `ours`, one that this user wrote. Raises DiagError that says what the directory is
-    instead."""
+    """run.json of a run directory; with `ours`, one that this user wrote. Raises DiagError that says what the
+    directory is instead."""
     file_name = os.path.join(path, "run.json")
     try:
         # No link, and no device or FIFO: reading those may never end.
-        with open(os.open(file_name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
+        with open(
+            os.open(file_name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8"
+        ) as file:
             found = os.fstat(file.fileno())
             if ours and found.st_uid != os.getuid():
                 raise DiagError(f"{path} is another user's")
@@ -52,17 +61,27 @@ def read_run(path: str, *, ours: bool = False) -> dict[str, Any]:
         raise DiagError(f"{file_name} cannot be read: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         told = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise DiagError(f"{path} was written by another diag (schema {told!r}, this one reads {SCHEMA})",
-                        hint="use the diag version that wrote it")
+        raise DiagError(
+            f"{path} was written by another diag (schema {told!r}, this one reads {SCHEMA})",
+            hint="use the diag version that wrote it",
+        )
     return data
 
 
 def live_in(roots: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Runs of this user below these places whose hub still lives on this machine, newest first."""
-    for path in sorted({path for root in roots for path in _runs_in(root)}, key=os.path.basename, reverse=True):
+    for path in sorted(
+        {path for root in roots for path in _runs_in(root)}, key=os.path.basename, reverse=True
+    ):
         try:
-            run = read_run(path, ours=True)  # in a shared place: who asks it would talk to another user's program
-            if not run.get("ended") and is_ours(run) and is_alive(int(run["hub_pid"]), run.get("hub_start_ticks")):
+            run = read_run(
+                path, ours=True
+            )  # in a shared place: who asks it would talk to another user's program
+            if (
+                not run.get("ended")
+                and is_ours(run)
+                and is_alive(int(run["hub_pid"]), run.get("hub_start_ticks"))
+            ):
                 yield path, run
         except (DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
             continue
@@ -70,8 +89,11 @@ def live_in(roots: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _runs_in(root: str) -> list[str]:
     try:
-        return [os.path.join(root, name) for name in os.listdir(root)
-                if os.path.exists(os.path.join(root, name, "run.json"))]  # noqa: PTH110
+        return [
+            os.path.join(root, name)
+            for name in os.listdir(root)
+            if os.path.exists(os.path.join(root, name, "run.json"))  # noqa: PTH110
+        ]
     except OSError:
         return []
 
@@ -82,7 +104,8 @@ def is_ours(run: dict[str, Any]) -> bool:
 
 
 def is_alive(pid: int, ticks: int | None) -> bool:
-    """Whether the process lives that began then (None: any of this pid). A pid is given to another one after it has ended."""
+    """Whether the process lives that began then (None: any of this pid). A pid is given to another one after
+    it has ended."""
     try:
         state, began = _stat(pid)
     except (OSError, IndexError, ValueError):
@@ -91,7 +114,8 @@ def is_alive(pid: int, ticks: int | None) -> bool:
 
 
 def start_ticks(pid: int | str) -> int | None:
-    """When it began, in clock ticks since boot, which with the pid names a process for good; None when it has ended."""
+    """When it began, in clock ticks since boot, which with the pid names a process for good; None when it has
+    ended."""
     try:
         return _stat(pid)[1]
     except (OSError, IndexError, ValueError):

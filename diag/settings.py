@@ -23,10 +23,18 @@ from diag.tokens import read_token
 __all__ = ["OF_EVIDENCE", "Settings", "load", "say_once", "unread_variables"]
 
 # Variables of diag that are no settings: it sets them for CMD, or its fire drills read them.
-_OTHER_VARIABLES = frozenset({
-    "DIAG_FAULT", "DIAG_FAULT_DIR", "DIAG_FAULT_RELEASE", "DIAG_JOB_DEVICE", "DIAG_LINE_BUFFERED", "DIAG_PTRACER_PID",
-    "DIAG_RUN_DIR", "DIAG_STACK_SIGNAL",
-})
+_OTHER_VARIABLES = frozenset(
+    {
+        "DIAG_FAULT",
+        "DIAG_FAULT_DIR",
+        "DIAG_FAULT_RELEASE",
+        "DIAG_JOB_DEVICE",
+        "DIAG_LINE_BUFFERED",
+        "DIAG_PTRACER_PID",
+        "DIAG_RUN_DIR",
+        "DIAG_STACK_SIGNAL",
+    }
+)
 
 
 _of_file: ContextVar[dict[str, Any]] = ContextVar("settings of the file", default={})  # noqa: B039 - never changed
@@ -40,38 +48,77 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DIAG_", frozen=True, extra="forbid")
 
-    run_root: Path | None = Field(None, description="where run directories are made; default: a cache directory of the user")
-    host: str = Field("", description="address the HTTP server listens on; empty: 127.0.0.1, and all addresses once the "
-                      "hubs of several nodes join")
-    port: int = Field(9095, ge=0, le=65535, description="port of the HTTP server; 0, or when taken: any free one")
+    run_root: Path | None = Field(
+        None, description="where run directories are made; default: a cache directory of the user"
+    )
+    host: str = Field(
+        "",
+        description="address the HTTP server listens on; empty: 127.0.0.1, and all addresses once the "
+        "hubs of several nodes join",
+    )
+    port: int = Field(
+        9095, ge=0, le=65535, description="port of the HTTP server; 0, or when taken: any free one"
+    )
     http: bool = Field(True, description="serve HTTP at all")
-    job_id: str = Field("", description="what the job is called in labels, the same on all its nodes; default: Slurm's job id, "
-                        "torchrun's --rdzv-id, else the run's id")
-    sd_file: Path | None = Field(None, description="tell Prometheus of this hub in a file for file_sd; in a directory: one a hub")
-    token: str | None = Field(None, description="bearer token; made up when the server listens beyond loopback")
+    job_id: str = Field(
+        "",
+        description="what the job is called in labels, the same on all its nodes; default: Slurm's job id, "
+        "torchrun's --rdzv-id, else the run's id",
+    )
+    sd_file: Path | None = Field(
+        None, description="tell Prometheus of this hub in a file for file_sd; in a directory: one a hub"
+    )
+    token: str | None = Field(
+        None, description="bearer token; made up when the server listens beyond loopback"
+    )
     token_file: Path | None = Field(None, description="file that holds the token, such as a mounted secret")
-    nodes: str = Field("auto", description="the nodes whose hubs join: auto (as the launcher's environment tells), off, a list "
-                       "host[:port],... in the order of node ranks, or @FILE with one host a line")
+    nodes: str = Field(
+        "auto",
+        description="the nodes whose hubs join: auto (as the launcher's environment tells), off, a list "
+        "host[:port],... in the order of node ranks, or @FILE with one host a line",
+    )
     tls_cert: Path | None = Field(None, description="certificate (PEM) for HTTPS; with tls_key")
     tls_key: Path | None = Field(None, description="its key")
     tls_ca: Path | None = Field(None, description="certificates that other nodes' hubs are trusted by")
-    inject: bool = Field(True, description="put the in-rank hook on PYTHONPATH (ptrace permission, stacks by signal)")
-    flight_recorder: bool = Field(True, description="let torch's worker server answer for the Flight Recorder of each rank")
-    nccl_debug: bool = Field(True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither")
-    ras: Literal["auto", "force", "off"] = Field("auto", description="whether NCCL RAS is asked under suspicion")
-    expected_net: str = Field("", description="networks that NCCL is meant to use between nodes: names with * and ? and commas, "
-                              "as NCCL writes them (IB, IBext*, AWS Libfabric, Socket); empty: anything but sockets")
-    rules: Path | None = Field(None, description="a folder of rules for lines of the log, beside those that come with diag")
+    inject: bool = Field(
+        True, description="put the in-rank hook on PYTHONPATH (ptrace permission, stacks by signal)"
+    )
+    flight_recorder: bool = Field(
+        True, description="let torch's worker server answer for the Flight Recorder of each rank"
+    )
+    nccl_debug: bool = Field(
+        True, description="set NCCL_DEBUG=INFO into a file of its own when the user set neither"
+    )
+    ras: Literal["auto", "force", "off"] = Field(
+        "auto", description="whether NCCL RAS is asked under suspicion"
+    )
+    expected_net: str = Field(
+        "",
+        description="networks that NCCL is meant to use between nodes: names with * and ? and commas, "
+        "as NCCL writes them (IB, IBext*, AWS Libfabric, Socket); empty: anything but sockets",
+    )
+    rules: Path | None = Field(
+        None, description="a folder of rules for lines of the log, beside those that come with diag"
+    )
     stack_seconds: float = Field(5.0, ge=0.5, description="time between stack samples of a healthy rank")
     close_stack_seconds: float = Field(2.0, ge=0.5, description="the same once progress is overdue")
     proc_seconds: float = Field(2.0, ge=0.2, description="time between readings of /proc of a rank")
-    node_seconds: float = Field(5.0, ge=0.5, description="time between readings of GPU, memory cgroup and /dev/shm")
+    node_seconds: float = Field(
+        5.0, ge=0.5, description="time between readings of GPU, memory cgroup and /dev/shm"
+    )
     journal_max_bytes: int = Field(256 << 20, ge=1 << 20, description="most that the journal keeps on disk")
-    output_max_bytes: int = Field(1 << 30, ge=1 << 20, description="most that the job's kept output takes on disk")
-    lone_process_seconds: float = Field(15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0")
-    dump_seconds: float = Field(8.0, ge=1.0, le=60.0, description="a dump is complete or explained after this long")
-    lang: Literal["", "en", "zh"] = Field("", description="language of pages and of the lines beside findings: en, zh; "
-                                          "empty: by locale")
+    output_max_bytes: int = Field(
+        1 << 30, ge=1 << 20, description="most that the job's kept output takes on disk"
+    )
+    lone_process_seconds: float = Field(
+        15.0, ge=0.0, description="wait this long for ranks, then watch CMD as rank 0"
+    )
+    dump_seconds: float = Field(
+        8.0, ge=1.0, le=60.0, description="a dump is complete or explained after this long"
+    )
+    lang: Literal["", "en", "zh"] = Field(
+        "", description="language of pages and of the lines beside findings: en, zh; empty: by locale"
+    )
 
     _file: Path | None = PrivateAttr(None)
 
@@ -92,11 +139,15 @@ class Settings(BaseSettings):
         return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=_of_file.get())
 
 
-def load(*, take: Collection[str] | None = None, refused: Callable[[str], None] | None = None, **flags: Any) -> Settings:
-    """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and where.
+def load(
+    *, take: Collection[str] | None = None, refused: Callable[[str], None] | None = None, **flags: Any
+) -> Settings:
+    """Settings with the flags that were given (None = not given). Raises DiagError naming what is wrong and
+    where.
 
-    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that somebody else can write is an error
-    where going on without it would do something else than was asked; with `take`, or with `refused` (a job must start), a line.
+    `take`: of diag.toml these alone (flags and variables all the same). A diag.toml that somebody else can
+    write is an error where going on without it would do something else than was asked; with `take`, or with
+    `refused` (a job must start), a line.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
@@ -121,7 +172,8 @@ def load(*, take: Collection[str] | None = None, refused: Callable[[str], None] 
         settings._file = file.path
     if settings.token is not None and settings.token.strip():
         return settings
-    # `DIAG_TOKEN=` as an optional secret leaves it: no token was given, and none that is empty may ever count.
+    # `DIAG_TOKEN=` as an optional secret leaves it: no token was given, and none that is empty may ever
+    # count.
     word = read_token(str(settings.token_file)) if settings.token_file is not None else None
     return settings.model_copy(update={"token": word})
 
@@ -141,8 +193,10 @@ def _read_file(take: Collection[str] | None, refused: Callable[[str], None] | No
         return file
     file = file.only(take, Settings.model_fields)
     if file.left and take == OF_EVIDENCE:
-        say_once(f"diag: {', '.join(file.left)} of {file.path} not taken: this command takes {', '.join(sorted(OF_EVIDENCE))} "
-                  "from a file, all others from flags and DIAG_* variables")
+        say_once(
+            f"diag: {', '.join(file.left)} of {file.path} not taken: this command takes {', '.join(sorted(OF_EVIDENCE))} "
+            "from a file, all others from flags and DIAG_* variables"
+        )
     return file
 
 
@@ -165,15 +219,19 @@ def _told(item: Mapping[str, Any]) -> str:
 
 
 def unread_variables(environment: Mapping[str, str]) -> list[str]:
-    """A line for each DIAG_* variable that nothing reads, but that is a setting but for a letter or two. Others may be anybody's.
+    """A line for each DIAG_* variable that nothing reads, but that is a setting but for a letter or two.
+    Others may be anybody's.
 
     >>> unread_variables({"DIAG_PROT": "9100", "DIAG_PORT": "9100", "DIAG_OF_OUR_TEAM": "1"})
     ['DIAG_PROT is read by nothing: did you mean DIAG_PORT?']
     """
     known = {f"DIAG_{name.upper()}" for name in Settings.model_fields}
     lower = {name.lower() for name in known}  # pydantic reads diag_port as well
-    wrong = [name for name in environment if name.upper().startswith("DIAG_") and name.lower() not in lower
-             and name not in _OTHER_VARIABLES]
+    wrong = [
+        name
+        for name in environment
+        if name.upper().startswith("DIAG_") and name.lower() not in lower and name not in _OTHER_VARIABLES
+    ]
     if not wrong:
         return []
     from diag.suggest import near

@@ -1,7 +1,9 @@
-"""diag.toml of the working directory: only where this user or root wrote it, and of it only what the command may be told by it.
+"""diag.toml of the working directory: only where this user or root wrote it, and of it only what the command
+may be told by it.
 
-A folder may be another's, or come out of a stranger's archive; a file that is obeyed in it opens ports, names passwords and says
-where to write. Who may have written it is asked of the open file, as git, ssh and sudo do, not of its name.
+A folder may be another's, or come out of a stranger's archive; a file that is obeyed in it opens ports, names
+passwords and says where to write. Who may have written it is asked of the open file, as git, ssh and sudo do,
+not of its name.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ else:
 __all__ = ["NAME", "OF_EVIDENCE", "RefusedFile", "SettingsFile", "read_settings_file"]
 
 NAME = "diag.toml"
-# What a diag.toml beside evidence is asked (replay, explain): what is said, and by which rules. Others open a door (host, port,
-# http, nodes, token, token_file, tls_*), write or read elsewhere (sd_file, run_root) or are of a job, which evidence has not.
+# What a diag.toml beside evidence is asked (replay, explain): what is said, and by which rules. Others open a
+# door (host, port, http, nodes, token, token_file, tls_*), write or read elsewhere (sd_file, run_root) or are
+# of a job, which evidence has not.
 OF_EVIDENCE = frozenset({"lang", "rules"})
 
 _MOST_LINKS = 40
@@ -52,11 +55,14 @@ class SettingsFile:
     def only(self, take: Collection[str], known: Collection[str]) -> SettingsFile:
         """Keys that are no setting stay, to be complained of."""
         left = tuple(sorted(name for name in self.values if name in known and name not in take))
-        return replace(self, values={name: value for name, value in self.values.items() if name not in left}, left=left)
+        return replace(
+            self, values={name: value for name, value in self.values.items() if name not in left}, left=left
+        )
 
 
 def read_settings_file(name: str = NAME) -> SettingsFile | None:
-    """None where there is none. Raises RefusedFile; OSError, ValueError or RecursionError where it cannot be read."""
+    """None where there is none. Raises RefusedFile; OSError, ValueError or RecursionError where it cannot be
+    read."""
     fd = _open(name)
     if fd is None:
         return None
@@ -109,7 +115,8 @@ def _why_refused(found: os.stat_result) -> str:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """The user's own, which has nobody else in it: with it goes umask 002 on many machines (Debian's ssh judges alike)."""
+    """The user's own, which has nobody else in it: with it goes umask 002 on many machines (Debian's ssh
+    judges alike)."""
     import grp
     import pwd
 

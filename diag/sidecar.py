@@ -1,7 +1,8 @@
 """One process beside each rank: reads its stacks, /proc, limits and exit, and sends records to the hub.
 
-Talks JSON lines: commands on stdin, records on stdout. Ends when the hub closes stdin, so a killed hub leaves nothing
-behind. Each source has its own daemon thread: one that hangs does not hold up the others, nor the exit.
+Talks JSON lines: commands on stdin, records on stdout. Ends when the hub closes stdin, so a killed hub leaves
+nothing behind. Each source has its own daemon thread: one that hangs does not hold up the others, nor the
+exit.
 """
 
 from __future__ import annotations
@@ -58,8 +59,15 @@ class Sidecar:
         self._closer = False
         self._dumps = 0
         self._gone = threading.Event()
-        self.stacks = RankStacks(self.pid, self.run_dir, self.signal, self.record, self._erred, self._gone,
-                                 start_ticks=self.start_ticks)
+        self.stacks = RankStacks(
+            self.pid,
+            self.run_dir,
+            self.signal,
+            self.record,
+            self._erred,
+            self._gone,
+            start_ticks=self.start_ticks,
+        )
         self.rdma = RankRdma(self.pid, self.start_ticks, self.record, self._gone)
         self._failing: dict[str, str] = {}
         self._recorder_stuck = False
@@ -76,21 +84,28 @@ class Sidecar:
     # -- threads ------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
-        """False when there is nothing to watch: started anew beside a rank that has ended, whose pid may be another's by now."""
+        """False when there is nothing to watch: started anew beside a rank that has ended, whose pid may be
+        another's by now."""
         if not is_alive(self.pid, self.start_ticks):
             payload = exits.ExitWatch(self.pid, self.start_ticks).wait(0)
             if payload is not None:
                 self.record(exits.SOURCE, payload)
                 self._gone.set()
                 return False
-        for work in (self._watch_exit, self._sample_proc, self._sample_stacks, self._sample_collectives,
-                     self._sample_rdma, self._peek_at_memory):
+        for work in (
+            self._watch_exit,
+            self._sample_proc,
+            self._sample_stacks,
+            self._sample_collectives,
+            self._sample_rdma,
+            self._peek_at_memory,
+        ):
             threading.Thread(target=self._guard, args=(work,), name=work.__name__, daemon=True).start()
         return True
 
     def command(self, order: dict[str, Any]) -> None:
-        """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the others
-        may be held up when one comes."""
+        """Raises KeyError, TypeError or ValueError for what is no order. Dumps have threads of their own: the
+        others may be held up when one comes."""
         if "mode" in order:
             with self._wake:
                 self._closer = order["mode"] == "closer"
@@ -109,13 +124,20 @@ class Sidecar:
         try:
             work()
         except Exception as error:  # the outermost frame of a thread: the alternative is silence
-            self.failed(work.__name__.strip("_"), f"bug in diag: {type(error).__name__}: {error}", "report it, please")
+            self.failed(
+                work.__name__.strip("_"), f"bug in diag: {type(error).__name__}: {error}", "report it, please"
+            )
 
     # -- talking ------------------------------------------------------------------------------------------
 
     def record(self, source: str, payload: Any, seconds: float | None = None) -> None:
         message: dict[str, Any] = {
-            "source": source, "payload": payload, "rank": self.rank, "host": self._host, "emitted": time.time(), "at": 0,
+            "source": source,
+            "payload": payload,
+            "rank": self.rank,
+            "host": self._host,
+            "emitted": time.time(),
+            "at": 0,
         }
         if seconds is not None:
             message["took"] = round(seconds, 6)
@@ -201,7 +223,8 @@ class Sidecar:
             self._cgroup_lock.release()
 
     def _peek_at_memory(self) -> None:
-        """For the ranks of this cgroup: readings whenever its memory changes, and a stack where a rise begins, to tell a save."""
+        """For the ranks of this cgroup: readings whenever its memory changes, and a stack where a rise
+        begins, to tell a save."""
         peek = MemoryPeek()
         while not self._gone.is_set():
             with self._wake:
@@ -253,7 +276,9 @@ class Sidecar:
             period = self.close_stack_seconds if self._closer else self.stack_seconds
             with self._wake:
                 until = began + period
-                while not self._gone.is_set() and not self._look_now and (left := until - time.monotonic()) > 0:
+                while (
+                    not self._gone.is_set() and not self._look_now and (left := until - time.monotonic()) > 0
+                ):
                     self._wake.wait(left)
                     if self._closer and not closer:  # suspicion begins now, not after the slow period
                         until = min(until, began + self.close_stack_seconds)
@@ -261,7 +286,8 @@ class Sidecar:
     # -- collectives --------------------------------------------------------------------------------------
 
     def _sample_collectives(self) -> None:
-        """Only under suspicion: twice, since one reading cannot tell a hang from a rank one call behind, then seldom."""
+        """Only under suspicion: twice, since one reading cannot tell a hang from a rank one call behind, then
+        seldom."""
         asked = 0
         while not self._gone.is_set():
             with self._wake:
@@ -269,7 +295,9 @@ class Sidecar:
                     asked, self._recorder_stuck = 0, False
                     self._wake.wait(5.0)
                     continue
-            if not self._recorder_stuck and not (self._by_pipe and asked >= 2):  # each question is a line in the job's log
+            if not self._recorder_stuck and not (
+                self._by_pipe and asked >= 2
+            ):  # each question is a line in the job's log
                 self._read_collectives(3.0, _PIPE_SECONDS)
                 asked += 1
             self._gone.wait(_COLLECTIVES_AGAIN_SECONDS if asked < 2 else _COLLECTIVES_SECONDS)
@@ -281,7 +309,9 @@ class Sidecar:
         began = time.monotonic()
         if flight_recorder.reachable(self.rank, self.pid, self.run_dir):
             self.record("run", {"event": "asked"})
-        payload = flight_recorder.read(self.rank, self.pid, self.run_dir, deadline, pipe_deadline=pipe_deadline)
+        payload = flight_recorder.read(
+            self.rank, self.pid, self.run_dir, deadline, pipe_deadline=pipe_deadline
+        )
         self._by_pipe = payload.get("how") == "pipe"
         why = payload.get("failed")
         if why is None:
@@ -289,17 +319,23 @@ class Sidecar:
             return ""
         self._send({"error": [flight_recorder.SOURCE, why]})
         if why == "no_socket" and len(str(self.run_dir)) > _LONGEST_SOCKET_FOLDER:
-            self.failed("flight_recorder", "the path of the run directory is too long for a UNIX socket",
-                        "choose a shorter place with --run-root DIR")
-        # A server that waits for the GIL has a thread less with each question: none more until the suspicion is over.
+            self.failed(
+                "flight_recorder",
+                "the path of the run directory is too long for a UNIX socket",
+                "choose a shorter place with --run-root DIR",
+            )
+        # A server that waits for the GIL has a thread less with each question: none more until the suspicion
+        # is over.
         self._recorder_stuck = why == "timed_out"
-        return "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
+        return (
+            "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
+        )
 
     # -- dump ---------------------------------------------------------------------------------------------
 
     def _dump(self, name: str, until: float) -> None:
-        """Everything about this rank now, each part in time or missing with its reason; none waits for another but the
-        children's stacks for their list."""
+        """Everything about this rank now, each part in time or missing with its reason; none waits for
+        another but the children's stacks for their list."""
         began = time.monotonic()
         with self._wake:
             crowded = self._dumps >= _MOST_DUMPS
@@ -310,16 +346,24 @@ class Sidecar:
         probes = Probes(until)
         listed, stack, children = Probe("proc"), Probe("stack"), Probe("child_stacks")
         probes.start((listed, self._probe_proc))
-        probes.start((stack, lambda probe: self._probe_stack(probe, probes)),
-                     (children, lambda probe: self._probe_children(probe, listed, probes)))
+        probes.start(
+            (stack, lambda probe: self._probe_stack(probe, probes)),
+            (children, lambda probe: self._probe_children(probe, listed, probes)),
+        )
         recorder = Probe("flight_recorder")
         probes.start((recorder, lambda probe: self._probe_recorder(probe, probes)))
         probes.start((Probe("rdma_access"), self._probe_rdma))
-        probes.start((Probe("cgroup"), self._probe_cgroup), (Probe("shm"), self._probe_shm),
-                     (Probe("versions"), self._probe_versions))
+        probes.start(
+            (Probe("cgroup"), self._probe_cgroup),
+            (Probe("shm"), self._probe_shm),
+            (Probe("versions"), self._probe_versions),
+        )
         rows, late = probes.wait()
-        missing = [f"{what}{probe.reason}" for probe, what in
-                   ((stack, "no stack: "), (recorder, "no collectives: "), (children, "")) if probe.reason]
+        missing = [
+            f"{what}{probe.reason}"
+            for probe, what in ((stack, "no stack: "), (recorder, "no collectives: "), (children, ""))
+            if probe.reason
+        ]
         missing += [f"{probe} not finished in time" for probe in late]
         if listed.reason and "the process is gone" not in stack.reason:
             missing.append(listed.reason)
@@ -330,8 +374,16 @@ class Sidecar:
             self._dumps -= 1
 
     def _dumped(self, name: str, began: float, missing: list[str], probes: list[dict[str, Any]]) -> None:
-        self._send({"dumped": name, "rank": self.rank, "missing": missing, "probes": probes,
-                    "versions": self._versions, "seconds": round(time.monotonic() - began, 4)})
+        self._send(
+            {
+                "dumped": name,
+                "rank": self.rank,
+                "missing": missing,
+                "probes": probes,
+                "versions": self._versions,
+                "seconds": round(time.monotonic() - began, 4),
+            }
+        )
 
     def _probe_proc(self, probe: Probe) -> None:
         try:
@@ -357,7 +409,9 @@ class Sidecar:
         if _is_stopped(self.pid):  # its answer would come when it goes on, to nobody
             probe.reason = "the process is stopped (state T) and cannot answer"
         elif self._recorder_stuck:
-            probe.reason = "its worker server did not answer an earlier question, and is not asked again for now"
+            probe.reason = (
+                "its worker server did not answer an earlier question, and is not asked again for now"
+            )
         else:
             probe.reason = self._read_collectives(min(_RECORDER_SECONDS, probes.left), probes.left)
 
@@ -382,7 +436,14 @@ class Sidecar:
         """Native frames too, by py-spy, which stops the rank meanwhile: only when a person asked for it."""
         began = time.monotonic()
         payload = self.stacks.native(max(0.05, until - began))
-        self._send({"dumped": name, "rank": self.rank, "native": payload, "seconds": round(time.monotonic() - began, 4)})
+        self._send(
+            {
+                "dumped": name,
+                "rank": self.rank,
+                "native": payload,
+                "seconds": round(time.monotonic() - began, 4),
+            }
+        )
 
 
 def _is_stopped(pid: int) -> bool:

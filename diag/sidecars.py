@@ -48,7 +48,8 @@ class _Sidecar:
         self.lock = threading.Lock()
 
     def order(self, message: dict[str, Any]) -> bool:
-        """Orders are small and the pipe is empty in practice; a sidecar that does not read is given up, not waited for."""
+        """Orders are small and the pipe is empty in practice; a sidecar that does not read is given up, not
+        waited for."""
         try:
             with self.lock:
                 assert self.process.stdin is not None
@@ -60,7 +61,8 @@ class _Sidecar:
 
 
 class SidecarPool:
-    """`put` takes records from any thread; `count` takes (source, seconds) of samples and (source, reason) of errors."""
+    """`put` takes records from any thread; `count` takes (source, seconds) of samples and (source, reason) of
+    errors."""
 
     def __init__(  # noqa: PLR0917 - one caller, the hub
         self,
@@ -92,34 +94,58 @@ class SidecarPool:
         try:
             process = self._spawn(place)
         except OSError as error:
-            self._put(_failed(place, "sidecar", f"cannot be started: {error.strerror or error}",
-                              "raise the limits of processes and memory"))
+            self._put(
+                _failed(
+                    place,
+                    "sidecar",
+                    f"cannot be started: {error.strerror or error}",
+                    "raise the limits of processes and memory",
+                )
+            )
             return
         sidecar = _Sidecar(place, process)
         try:
-            threading.Thread(target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True).start()
+            threading.Thread(
+                target=self._listen, args=(sidecar,), name=f"sidecar-{place.rank}", daemon=True
+            ).start()
         except RuntimeError as error:  # no more threads
             self._end(sidecar)
-            self._put(_failed(place, "sidecar", f"cannot be listened to: {error}", "raise the limits of processes and memory"))
+            self._put(
+                _failed(
+                    place,
+                    "sidecar",
+                    f"cannot be listened to: {error}",
+                    "raise the limits of processes and memory",
+                )
+            )
             return
         self._sidecars[place.rank] = sidecar
 
     def _spawn(self, place: Placement) -> subprocess.Popen[bytes]:
         settings = self._settings
         task = {
-            "rank": place.rank, "pid": place.pid, "start_ticks": place.start_ticks,
-            "run_dir": str(self._run_dir) if self._run_dir else None, "stack_signal": self._signal,
-            "stack_seconds": settings.stack_seconds, "close_stack_seconds": settings.close_stack_seconds,
-            "proc_seconds": settings.proc_seconds, "node_seconds": settings.node_seconds,
+            "rank": place.rank,
+            "pid": place.pid,
+            "start_ticks": place.start_ticks,
+            "run_dir": str(self._run_dir) if self._run_dir else None,
+            "stack_signal": self._signal,
+            "stack_seconds": settings.stack_seconds,
+            "close_stack_seconds": settings.close_stack_seconds,
+            "proc_seconds": settings.proc_seconds,
+            "node_seconds": settings.node_seconds,
         }
         with contextlib.ExitStack() as stack:
             log: int | IO[bytes] = subprocess.DEVNULL
             if self._run_dir is not None:
-                with contextlib.suppress(OSError):  # a full disk, a directory that went: the rank is watched all the same
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk, a directory that went: the rank is watched all the same
                     log = stack.enter_context(open(self._run_dir / "sidecars.log", "ab"))
             return subprocess.Popen(
                 isolated.argv("diag.sidecar", json.dumps(task)),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
                 start_new_session=True,  # Ctrl-C and group kills are for the job
                 cwd="/",
                 env={name: value for name, value in os.environ.items() if not name.startswith("DIAG_FAULT")},
@@ -135,13 +161,21 @@ class SidecarPool:
                 del self._sidecars[rank]
                 continue
             now = time.monotonic()
-            recent = [at for at in self._restarts.get(rank, []) if now - at < _RESTART_SECONDS * _MOST_RESTARTS]
+            recent = [
+                at for at in self._restarts.get(rank, []) if now - at < _RESTART_SECONDS * _MOST_RESTARTS
+            ]
             if recent and now - recent[-1] < min(_RESTART_SECONDS, 2.0 ** len(recent)):
                 continue
             if len(recent) >= _MOST_RESTARTS:
                 continue
             self._restarts[rank] = [*recent, now]
-            self._put(_failed(sidecar.place, "sidecar", f"ended with code {sidecar.process.returncode} and was started again"))
+            self._put(
+                _failed(
+                    sidecar.place,
+                    "sidecar",
+                    f"ended with code {sidecar.process.returncode} and was started again",
+                )
+            )
             self.watch(sidecar.place)
 
     def close(self) -> None:
@@ -175,7 +209,9 @@ class SidecarPool:
 
     def dump(self, name: str, deadline: float) -> DumpWait:
         """Order a dump of all ranks. Wait on `.done`, which is set when all answered, or look at `.answers`."""
-        return self._order("dump", name, {rank for rank, sidecar in self._sidecars.items() if not sidecar.ended}, deadline)
+        return self._order(
+            "dump", name, {rank for rank, sidecar in self._sidecars.items() if not sidecar.ended}, deadline
+        )
 
     def native(self, name: str, ranks: list[int], deadline: float) -> DumpWait:
         """The same for native frames of some ranks."""
@@ -214,8 +250,12 @@ class SidecarPool:
                     self._erred(*message["error"])
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # a line torn by the sidecar's death
-        if _killed(sidecar.process):  # nobody else may be left to read the host's counter: the kernel takes sidecars first
-            self._put(Record(cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time()))
+        if _killed(
+            sidecar.process
+        ):  # nobody else may be left to read the host's counter: the kernel takes sidecars first
+            self._put(
+                Record(cgroup.SOURCE, cgroup.host_sample(), host=sidecar.place.host, emitted=time.time())
+            )
         sidecar.ended = True
         for wait in list(self._dumps.values()):
             if sidecar.place.rank in wait.wanted and sidecar.place.rank not in wait.answers:

@@ -1,17 +1,19 @@
 """Gives CMD exactly the signals it would get without diag; diag itself lives on until CMD ends.
 
-CMD is in diag's process group, so a signal to the group (Ctrl-C, `kill -- -PGID`, `timeout`) reaches it by itself and must
-not be sent again; one sent to diag's pid alone must be. siginfo tells the two apart only for the terminal, so a *witness*
-tells: a process of ours in the same group, with the same signals blocked, in which whatever came to the group is pending.
+CMD is in diag's process group, so a signal to the group (Ctrl-C, `kill -- -PGID`, `timeout`) reaches it by
+itself and must not be sent again; one sent to diag's pid alone must be. siginfo tells the two apart only for
+the terminal, so a *witness* tells: a process of ours in the same group, with the same signals blocked, in
+which whatever came to the group is pending.
 
-Why the witness's answer can be trusted although signals arrive one process after the other: kill(2) on a group walks it
-under the kernel's tasklist_lock, and setpgid(2) takes that lock for writing first of all. After diag has woken with a
-signal and made one (failing) setpgid, the walk that woke it is over: what the witness has not got then, the group has not.
-A short grace after that is for senders that go from pid to pid: scancel, `pkill -f`, a systemd or Slurm cgroup, timeout(1).
+Why the witness's answer can be trusted although signals arrive one process after the other: kill(2) on a
+group walks it under the kernel's tasklist_lock, and setpgid(2) takes that lock for writing first of all.
+After diag has woken with a signal and made one (failing) setpgid, the walk that woke it is over: what the
+witness has not got then, the group has not. A short grace after that is for senders that go from pid to pid:
+scancel, `pkill -f`, a systemd or Slurm cgroup, timeout(1).
 
-Thought of and not done: exec CMD in diag's own process, with diag as its child (signals exact by construction; but the
-shell goes on, and a container ends, before the last output and findings are out); a process group of CMD's own (then it
-is not the terminal's foreground group).
+Thought of and not done: exec CMD in diag's own process, with diag as its child (signals exact by
+construction; but the shell goes on, and a container ends, before the last output and findings are out); a
+process group of CMD's own (then it is not the terminal's foreground group).
 """
 
 from __future__ import annotations
@@ -26,10 +28,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-FORWARDED = frozenset({
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-    signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT,
-})
+FORWARDED = frozenset(
+    {
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGWINCH,
+        signal.SIGTSTP,
+        signal.SIGCONT,
+    }
+)
 GRACE_S = 0.03  # ours: a sender that walks over pids needs microseconds each; a person does not feel it
 _MARK_S = 1.0  # ours: a mark without its twin in diag is someone's signal to the witness alone
 _STOP_S = 10.0  # ours: how long CMD may tidy up after Ctrl-Z before diag no longer stops with it
@@ -65,7 +76,8 @@ class Witness:
         self._answers = answers
 
     def take(self) -> tuple[Mark, ...]:
-        """What has come to the witness since the last time. After a failure `alive` is False, and this is empty."""
+        """What has come to the witness since the last time. After a failure `alive` is False, and this is
+        empty."""
         if not self.alive:
             return ()
         try:
@@ -100,7 +112,8 @@ class Prepared:
     witness: Witness
 
     def end_if_signalled(self) -> None:
-        """Call right before CMD is started: a signal that came while diag was loading ends it, as it would have ended CMD."""
+        """Call right before CMD is started: a signal that came while diag was loading ends it, as it would
+        have ended CMD."""
         self.witness.take()  # CMD was not in the group yet, so these marks prove nothing
         for signo in signal.sigpending() & FORWARDED - {signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP}:
             if signal.getsignal(signo) != signal.SIG_IGN:
@@ -111,10 +124,11 @@ class Prepared:
 
 
 def prepare() -> Prepared:
-    """Block the signals and fork the witness. Call it first in main, before threads and large imports (it stays small so).
+    """Block the signals and fork the witness. Call it first in main, before threads and large imports (it
+    stays small so).
 
-    Raises OSError where there is no process or descriptor left; the mask is then as it was. Threads inherit the mask. So do child
-    processes: a sidecar must set its own mask when it starts.
+    Raises OSError where there is no process or descriptor left; the mask is then as it was. Threads inherit
+    the mask. So do child processes: a sidecar must set its own mask when it starts.
     """
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED))
     try:
@@ -169,8 +183,8 @@ def _rename() -> None:
 class Forwarder:
     """The thread that takes diag's signals and hands on those that CMD did not get by itself.
 
-    `before_stop` is called when Ctrl-Z stops diag along with CMD (to show the output so far); `on_signal` is told
-    each signal and whether it was forwarded.
+    `before_stop` is called when Ctrl-Z stops diag along with CMD (to show the output so far); `on_signal` is
+    told each signal and whether it was forwarded.
     """
 
     def __init__(
@@ -198,17 +212,20 @@ class Forwarder:
         self._thread.start()
 
     def close(self) -> None:
-        """CMD has ended: from now on signals act on diag itself. Call it from the main thread, before the output is drained.
+        """CMD has ended: from now on signals act on diag itself. Call it from the main thread, before the
+        output is drained.
 
-        But not the one again by which the job was ended: Slurm's scancel sends SIGTERM twice (its daemon and srun), and the
-        second would cut off the last checks and the evidence. Whoever means it sends SIGKILL some seconds later, or Ctrl-C.
+        But not the one again by which the job was ended: Slurm's scancel sends SIGTERM twice (its daemon and
+        srun), and the second would cut off the last checks and the evidence. Whoever means it sends SIGKILL
+        some seconds later, or Ctrl-C.
         """
         self._closing = True
         if self._thread.is_alive():
             signal.pthread_kill(self._thread.ident or 0, signal.SIGWINCH)
             self._thread.join(2)
         self._witness.close()
-        # What is pending now was sent while CMD lived (it cannot have ended before the walk over its group had): dropped.
+        # What is pending now was sent while CMD lived (it cannot have ended before the walk over its group
+        # had): dropped.
         while signal.sigtimedwait(FORWARDED, 0) is not None:
             pass
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
@@ -241,8 +258,8 @@ class Forwarder:
             self._stop_until = 0.0
         again = signal.sigtimedwait({mark.signo}, 0) if to_group else None
         if again is not None:
-            # A second one of the same sender within the same moment (timeout(1) kills the pid, then the group): signals
-            # that wait together are one for the kernel too, so are these.
+            # A second one of the same sender within the same moment (timeout(1) kills the pid, then the
+            # group): signals that wait together are one for the kernel too, so are these.
             repeated = Mark(again.si_signo, again.si_code, again.si_pid, again.si_uid)
             if repeated != mark:
                 self._take(repeated)
@@ -273,8 +290,8 @@ class Forwarder:
     def _stop_with_target(self) -> None:
         """The shell waits for diag, not for CMD: it gives its prompt back when diag stops, too.
 
-        Not before CMD did (it may catch SIGTSTP), and only after a SIGTSTP that diag saw: a CMD that someone stopped
-        with SIGSTOP is a finding, and diag must be awake to report it.
+        Not before CMD did (it may catch SIGTSTP), and only after a SIGTSTP that diag saw: a CMD that someone
+        stopped with SIGSTOP is a finding, and diag must be awake to report it.
         """
         if time.monotonic() > self._stop_until:
             self._stop_until = 0.0
@@ -285,13 +302,17 @@ class Forwarder:
         if signal.SIGCONT in signal.sigpending():  # continued meanwhile; our own SIGTSTP would discard that
             return
         signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})  # the whole process stops here until SIGCONT
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGTSTP}
+        )  # the whole process stops here until SIGCONT
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 
 
 def _let_group_kill_finish() -> None:
     """Return when a kill(2) on a group that had begun before has reached all its processes; see the module."""
     try:
-        os.setpgid(0, 1 << 30)  # no such group, nor can there be (PID_MAX_LIMIT is 2**22): it takes the lock and fails
+        os.setpgid(
+            0, 1 << 30
+        )  # no such group, nor can there be (PID_MAX_LIMIT is 2**22): it takes the lock and fails
     except OSError:
         pass

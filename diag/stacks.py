@@ -1,7 +1,8 @@
 """What a Python stack says: is this thread waiting, for what, and where in whose code.
 
-Pure functions over frames (outermost first). The tables name functions of PyTorch 2.4-2.13, megatron-core 0.12-0.18,
-ms-swift 3.7-4.6 and DeepSpeed 0.14-0.19, read in their sources; frames in the comments are from captured stacks.
+Pure functions over frames (outermost first). The tables name functions of PyTorch 2.4-2.13, megatron-core
+0.12-0.18, ms-swift 3.7-4.6 and DeepSpeed 0.14-0.19, read in their sources; frames in the comments are from
+captured stacks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from dataclasses import dataclass
 
 from diag.observations import Frame, StackSample, ThreadStack
 
-__all__ = ["Activity", "Reading", "child_role", "is_idle_worker", "read_stack", "shorten", "signature", "steps"]
+__all__ = [
+    "Activity",
+    "Reading",
+    "child_role",
+    "is_idle_worker",
+    "read_stack",
+    "shorten",
+    "signature",
+    "steps",
+]
 
 
 class Activity(str, enum.Enum):
@@ -41,8 +51,9 @@ class Activity(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`where` is the frame that decided; `caller` the nearest frame outside it, in the code of the user or the
-    framework that called; `context` is CHECKPOINT, TEARDOWN, ... when an outer frame tells what the wait belongs to."""
+    """`where` is the frame that decided; `caller` the nearest frame outside it, in the code of the user or
+    the framework that called; `context` is CHECKPOINT, TEARDOWN, ... when an outer frame tells what the wait
+    belongs to."""
 
     activity: Activity
     where: Frame | None
@@ -60,8 +71,8 @@ _COLLECTIVES = frozenset({
 })
 # fmt: on
 
-# (part of the file's path, function names or None for all, activity). Looked up from the innermost frame outwards;
-# the first frame that any row names decides.
+# (part of the file's path, function names or None for all, activity). Looked up from the innermost frame
+# outwards; the first frame that any row names decides.
 _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     #   all_reduce (torch/distributed/distributed_c10d.py:3173)                            torch 2.11, H200
     ("torch/distributed/distributed_c10d.py", _COLLECTIVES, Activity.COLLECTIVE),
@@ -69,21 +80,38 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("torch/distributed/nn/functional.py", None, Activity.COLLECTIVE),
     #   recv_forward (megatron/core/pipeline_parallel/p2p_communication.py:207)           megatron-core 0.18, H200
     ("megatron/core/pipeline_parallel/p2p_communication.py", None, Activity.COLLECTIVE),
-    ("megatron/core/distributed/param_and_grad_buffer.py", frozenset({"finish_grad_sync", "start_grad_sync"}),
-     Activity.COLLECTIVE),
+    (
+        "megatron/core/distributed/param_and_grad_buffer.py",
+        frozenset({"finish_grad_sync", "start_grad_sync"}),
+        Activity.COLLECTIVE,
+    ),
     #   init_distributed (deepspeed/comm/comm.py:910)                                     deepspeed 0.19.8, gloo
-    ("deepspeed/comm/comm.py", frozenset({"init_distributed", "mpi_discovery", "init_deepspeed_backend"}), Activity.RENDEZVOUS),
+    (
+        "deepspeed/comm/comm.py",
+        frozenset({"init_distributed", "mpi_discovery", "init_deepspeed_backend"}),
+        Activity.RENDEZVOUS,
+    ),
     ("deepspeed/comm/torch.py", frozenset({"__init__", "init_process_group"}), Activity.RENDEZVOUS),
     #   OpBuilder.jit_load (op_builder/builder.py:587) < build_shm_op (deepspeed/comm/torch.py:33)   deepspeed 0.16.9
     ("op_builder/", frozenset({"load", "jit_load"}), Activity.COMPILE),
-    ("deepspeed/comm/", _COLLECTIVES | {"inference_all_reduce", "reduce_scatter_fn", "allgather_fn"}, Activity.COLLECTIVE),
+    (
+        "deepspeed/comm/",
+        _COLLECTIVES | {"inference_all_reduce", "reduce_scatter_fn", "allgather_fn"},
+        Activity.COLLECTIVE,
+    ),
     ("torch/distributed/elastic/rendezvous/", None, Activity.RENDEZVOUS),
     ("torch/distributed/rendezvous.py", None, Activity.RENDEZVOUS),
     ("torch/distributed/elastic/utils/store.py", None, Activity.RENDEZVOUS),
-    ("torch/distributed/distributed_c10d.py", frozenset({"_store_based_barrier", "init_process_group"}),
-     Activity.RENDEZVOUS),
-    ("torch/distributed/distributed_c10d.py",
-     frozenset({"_new_process_group_helper", "new_group", "_new_group_with_tag", "split_group"}), Activity.COMM_INIT),
+    (
+        "torch/distributed/distributed_c10d.py",
+        frozenset({"_store_based_barrier", "init_process_group"}),
+        Activity.RENDEZVOUS,
+    ),
+    (
+        "torch/distributed/distributed_c10d.py",
+        frozenset({"_new_process_group_helper", "new_group", "_new_group_with_tag", "split_group"}),
+        Activity.COMM_INIT,
+    ),
     ("deepspeed/accelerator/", frozenset({"get_accelerator"}), Activity.RENDEZVOUS),
     #   _try_get_data (torch/utils/data/dataloader.py:1295)                               torch 2.11, H200
     ("torch/utils/data/dataloader.py", None, Activity.DATA),
@@ -102,8 +130,11 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("torch/serialization.py", None, Activity.CHECKPOINT),
     ("safetensors/", None, Activity.CHECKPOINT),
     ("deepspeed/runtime/checkpoint_engine/", None, Activity.CHECKPOINT),
-    ("mcore_bridge/", frozenset({"save_weights", "export_weights", "add_tensor", "_save_current_shard"}),
-     Activity.CHECKPOINT),
+    (
+        "mcore_bridge/",
+        frozenset({"save_weights", "export_weights", "add_tensor", "_save_current_shard"}),
+        Activity.CHECKPOINT,
+    ),
     ("datasets/", None, Activity.PREPROCESS),
     ("http/client.py", None, Activity.SERVICE),
     ("urllib3/", None, Activity.SERVICE),
@@ -115,13 +146,21 @@ _WAITS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), Activity.BACKWARD),
     #   custom_backward (megatron/core/pipeline_parallel/schedules.py:211)                megatron-core 0.18, H200
     ("megatron/core/pipeline_parallel/schedules.py", frozenset({"custom_backward"}), Activity.BACKWARD),
-    ("threading.py", frozenset({"wait", "wait_for", "acquire", "join", "_wait_for_tstate_lock"}), Activity.LOCK),
+    (
+        "threading.py",
+        frozenset({"wait", "wait_for", "acquire", "join", "_wait_for_tstate_lock"}),
+        Activity.LOCK,
+    ),
     ("queue.py", frozenset({"get", "put", "join"}), Activity.LOCK),
 )
 
 # What a wait belongs to: an outer frame that a wait of another kind can happen in.
 _CONTEXTS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
-    ("", frozenset({"save_checkpoint", "_save_checkpoint", "save_mcore_checkpoint", "save_model"}), Activity.CHECKPOINT),
+    (
+        "",
+        frozenset({"save_checkpoint", "_save_checkpoint", "save_mcore_checkpoint", "save_model"}),
+        Activity.CHECKPOINT,
+    ),
     ("megatron/core/dist_checkpointing/", None, Activity.CHECKPOINT),
     ("torch/distributed/checkpoint/", None, Activity.CHECKPOINT),
     ("multiprocessing/util.py", frozenset({"_exit_function", "_run_finalizers"}), Activity.TEARDOWN),
@@ -131,11 +170,13 @@ _CONTEXTS: tuple[tuple[str, frozenset[str] | None, Activity], ...] = (
     ("torch/distributed/distributed_c10d.py", frozenset({"init_process_group"}), Activity.RENDEZVOUS),
 )
 
-# A wait of one of these kinds inside one of those contexts is the context's own business, not a lock of the user's.
+# A wait of one of these kinds inside one of those contexts is the context's own business, not a lock of the
+# user's.
 _ABSORBED_BY_CONTEXT = frozenset({Activity.LOCK, Activity.OTHER, Activity.GPU_SYNC})
 
 
-# Packages whose names people give to folders of their own: `project/datasets/reader.py` is not Hugging Face's.
+# Packages whose names people give to folders of their own: `project/datasets/reader.py` is not Hugging
+# Face's.
 _COMMON_NAMES = ("datasets/", "triton/", "safetensors/", "filelock/")
 
 
@@ -170,8 +211,9 @@ def _context_of(function: str, file: str) -> Activity | None:
 def read_stack(thread: ThreadStack) -> Reading:
     """Tell what a thread waits for. The innermost frame that names a kind of wait decides.
 
-    A lock inside a DataLoader, a checkpoint writer or the exit handlers is theirs: those outrank LOCK. An unknown
-    innermost frame is OTHER: the thread is in code that no table names, which is where a culprit usually is.
+    A lock inside a DataLoader, a checkpoint writer or the exit handlers is theirs: those outrank LOCK. An
+    unknown innermost frame is OTHER: the thread is in code that no table names, which is where a culprit
+    usually is.
     """
     frames = thread.frames
     if not frames:
@@ -201,11 +243,17 @@ def read_stack(thread: ThreadStack) -> Reading:
 
 
 # Decorators around the calls of torch.distributed; they are neither the wait nor who called it.
-_WRAPPERS = ("torch/distributed/c10d_logger.py", "typing_extensions.py", "torch/autograd/function.py", "contextlib.py")
+_WRAPPERS = (
+    "torch/distributed/c10d_logger.py",
+    "typing_extensions.py",
+    "torch/autograd/function.py",
+    "contextlib.py",
+)
 
 
 def _outermost_of_run(frames: tuple[Frame, ...], index: int, activity: Activity) -> int:
-    """The outermost frame of an unbroken run of the same wait (_next_data below __next__), decorators let through."""
+    """The outermost frame of an unbroken run of the same wait (_next_data below __next__), decorators let
+    through."""
     outermost = index
     while index > 0:
         index -= 1
@@ -223,8 +271,9 @@ def _caller(frames: tuple[Frame, ...], index: int) -> Frame | None:
 
 
 def steps(thread: ThreadStack) -> tuple[str, ...]:
-    """The normalised path to where the thread stands, outermost first, cut at its wait: what goes on below that point (a
-    poll loop) is not progress, and lines inside the wait may alternate, so its last step has none."""
+    """The normalised path to where the thread stands, outermost first, cut at its wait: what goes on below
+    that point (a poll loop) is not progress, and lines inside the wait may alternate, so its last step has
+    none."""
     reading = read_stack(thread)
     parts: list[str] = []
     for frame in thread.frames:
@@ -244,7 +293,15 @@ def signature(thread: ThreadStack) -> str:
     return "|".join(steps(thread))
 
 
-_PACKAGES = ("/megatron/", "/torch/", "/swift/", "/transformer_engine/", "/deepspeed/", "/transformers/", "/mcore_bridge/")
+_PACKAGES = (
+    "/megatron/",
+    "/torch/",
+    "/swift/",
+    "/transformer_engine/",
+    "/deepspeed/",
+    "/transformers/",
+    "/mcore_bridge/",
+)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -258,7 +315,9 @@ def shorten(file: str) -> str:
         if mark in file:
             return file.rsplit(mark, 1)[1]
     for package in _PACKAGES:
-        if package in file:  # installed elsewhere: --target, a source checkout, a container image's own layout
+        if (
+            package in file
+        ):  # installed elsewhere: --target, a source checkout, a container image's own layout
             return file[file.rindex(package) + 1 :]
     if "/lib/python3" in file:
         return file.rsplit("/lib/python3", 1)[1].split("/", 1)[-1]
@@ -275,7 +334,9 @@ def is_idle_worker(sample: StackSample) -> bool:
         return True
     return not _any(thread.frames, "torch/utils/data/_utils/fetch.py") and (
         _any(thread.frames, "multiprocessing/queues.py")
-        or _any(thread.frames, "multiprocess/queues.py")  # Hugging Face's datasets bring their own multiprocessing
+        or _any(
+            thread.frames, "multiprocess/queues.py"
+        )  # Hugging Face's datasets bring their own multiprocessing
         or _any(thread.frames, "multiprocessing/managers.py")
         or _any(thread.frames, "multiprocess/managers.py")
         or _any(thread.frames, "multiprocessing/resource_tracker.py")

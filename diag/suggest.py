@@ -1,4 +1,5 @@
-"""What a person may have meant by a wrong word: the nearest of the words that there are, as a hint. Imported on errors only."""
+"""What a person may have meant by a wrong word: the nearest of the words that there are, as a hint. Imported
+on errors only."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def address_of(path: Path) -> str:
 
 
 def file_beside(path: Path) -> str:
-    """Of a path that does not exist: what lies beside it, or beside the part of it that does not exist, under a near name."""
+    """Of a path that does not exist: what lies beside it, or beside the part of it that does not exist, under
+    a near name."""
     missing = path
     try:
         while missing.parent != missing and not missing.parent.is_dir():

@@ -1,4 +1,5 @@
-"""A line on a terminal's stderr while a person waits for one answer: drawn again and again, gone when the answer is there."""
+"""A line on a terminal's stderr while a person waits for one answer: drawn again and again, gone when the
+answer is there."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _EACH_SECONDS = 0.2
 
 
 class Ticker:
-    """`with Ticker(words): ...`: `words` is given the seconds that have passed, on a thread of its own, and may take its time.
-    Where `stream` is no terminal nothing is ever written, and no thread is started."""
+    """`with Ticker(words): ...`: `words` is given the seconds that have passed, on a thread of its own, and
+    may take its time. Where `stream` is no terminal nothing is ever written, and no thread is started."""
 
     def __init__(self, words: Callable[[float], str], stream: TextIO | None = None) -> None:
         self._words = words

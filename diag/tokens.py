@@ -25,13 +25,19 @@ _told: set[str] = set()
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Those of a command that asks a hub."""
-    parser.add_argument("--token-file", metavar="FILE",
-                        help="file with the bearer token of an endpoint beyond loopback (default: DIAG_TOKEN, DIAG_TOKEN_FILE)")
-    parser.add_argument("--token", metavar="TOKEN", help="the same as a word, which all users of this machine see in ps")
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file with the bearer token of an endpoint beyond loopback (default: DIAG_TOKEN, DIAG_TOKEN_FILE)",
+    )
+    parser.add_argument(
+        "--token", metavar="TOKEN", help="the same as a word, which all users of this machine see in ps"
+    )
 
 
 def read_token(path: str, *, told: str = "token_file, DIAG_TOKEN_FILE") -> str:
-    """What stands in the file, without white space around it. Says in a line on stderr who else can read it. Raises DiagError."""
+    """What stands in the file, without white space around it. Says in a line on stderr who else can read it.
+    Raises DiagError."""
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
@@ -50,7 +56,9 @@ def read_token(path: str, *, told: str = "token_file, DIAG_TOKEN_FILE") -> str:
 
 
 def warn_of_arguments() -> None:
-    _warn("diag: --token shows the token to all users of this machine (ps): give --token-file FILE or DIAG_TOKEN")
+    _warn(
+        "diag: --token shows the token to all users of this machine (ps): give --token-file FILE or DIAG_TOKEN"
+    )
 
 
 def _warn(line: str) -> None:
@@ -60,8 +68,9 @@ def _warn(line: str) -> None:
 
 
 def _others(path: str, found: os.stat_result) -> str:
-    """Who but its owner can read it, all folders above it considered. Not of pipes; nor of what is mounted read-only, as
-    Kubernetes does with secrets: there nobody can change the mode, and nobody else is in the container."""
+    """Who but its owner can read it, all folders above it considered. Not of pipes; nor of what is mounted
+    read-only, as Kubernetes does with secrets: there nobody can change the mode, and nobody else is in the
+    container."""
     allowed = stat.S_IMODE(found.st_mode) & (stat.S_IRGRP | stat.S_IROTH)
     if not stat.S_ISREG(found.st_mode) or not allowed:
         return ""
@@ -71,7 +80,9 @@ def _others(path: str, found: os.stat_result) -> str:
         folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - pathlib is what `diag dump` would wait for
         while allowed and folder != "/":
             mode = os.stat(folder).st_mode  # noqa: PTH116
-            allowed &= (stat.S_IRGRP if mode & stat.S_IXGRP else 0) | (stat.S_IROTH if mode & stat.S_IXOTH else 0)
+            allowed &= (stat.S_IRGRP if mode & stat.S_IXGRP else 0) | (
+                stat.S_IROTH if mode & stat.S_IXOTH else 0
+            )
             folder = os.path.dirname(folder)  # noqa: PTH120
     except OSError:
         return ""

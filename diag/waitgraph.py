@@ -1,7 +1,8 @@
-"""Who waits for whom in collectives, over all process groups: from each rank's Flight Recorder to one explanation.
+"""Who waits for whom in collectives, over all process groups: from each rank's Flight Recorder to one
+explanation.
 
-Pure; reads no clock. Ranks are those of the job. What a single reading cannot tell, whether the picture stands still,
-two graphs do: `graph.still(earlier)`.
+Pure; reads no clock. Ranks are those of the job. What a single reading cannot tell, whether the picture
+stands still, two graphs do: `graph.still(earlier)`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ __all__ = ["Explanation", "Front", "Signature", "Wait", "WaitGraph", "build"]
 
 # Operations of which only one side has the tensor on every rank; elsewhere both are compared.
 _SIDE = {"broadcast": "input", "reduce": "input", "gather": "input", "scatter": "output"}
-# Sizes differ between ranks by intent: v-collectives, the parts of uneven ones (_oop), barriers (a dummy tensor).
+# Sizes differ between ranks by intent: v-collectives, the parts of uneven ones (_oop), barriers (a dummy
+# tensor).
 _ANY_SIZE = re.compile(r"all_?to_?all|_v$|allv|_oop|barrier|coalesced")
 _ALL_TO_ALL = re.compile(r"all_?to_?all")
-# Of one group. Ranks of one group are a few calls apart; each front has up to all members in it, so many are quadratic.
+# Of one group. Ranks of one group are a few calls apart; each front has up to all members in it, so many are
+# quadratic.
 _MOST_FRONTS = 64
 # torch, ProcessGroupNCCL::pointToPoint; captured on H200, torch 2.11:
 #   nccl:send 0->1
@@ -71,9 +74,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`kind` is absent_rank, order_cycle, mismatch, all_joined or no_pending. `certain` is False where a rank without a
-    dump, or a group of unknown members, could change the answer: then culprits may be all those without a dump. `sole`: no
-    other call is pending anywhere."""
+    """`kind` is absent_rank, order_cycle, mismatch, all_joined or no_pending. `certain` is False where a rank
+    without a dump, or a group of unknown members, could change the answer: then culprits may be all those
+    without a dump. `sole`: no other call is pending anywhere."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -86,7 +89,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """`sinks` are waited for and wait for nobody; `cycles` wait for each other, and nobody else holds them up."""
+    """`sinks` are waited for and wait for nobody; `cycles` wait for each other, and nobody else holds them
+    up."""
 
     fronts: tuple[Front, ...]
     sinks: tuple[int, ...]
@@ -94,7 +98,8 @@ class WaitGraph:
     no_dump: tuple[int, ...]
 
     def still(self, earlier: WaitGraph) -> WaitGraph:
-        """Only the fronts that stood there before with the same ranks: one rank behind by one call is normal jitter."""
+        """Only the fronts that stood there before with the same ranks: one rank behind by one call is normal
+        jitter."""
         before = {front.place for front in earlier.fronts}
         return _graph([front for front in self.fronts if front.place in before], self.no_dump)
 
@@ -119,8 +124,14 @@ class WaitGraph:
             known = tuple(rank for rank in self.sinks if rank not in silent)
             culprits = known or self.sinks
             wanted = set(culprits)
-            told = max(self.fronts, key=lambda front: (
-                bool(wanted.intersection(front.missing or front.no_dump)), -len(front.missing), len(front.waiting)))
+            told = max(
+                self.fronts,
+                key=lambda front: (
+                    bool(wanted.intersection(front.missing or front.no_dump)),
+                    -len(front.missing),
+                    len(front.waiting),
+                ),
+            )
             return Explanation("absent_rank", culprits, waiting, (), told, certain and bool(known))
         if self.cycles:
             ranks = _most_waited_for(self.fronts, {rank for cycle in self.cycles for rank in cycle})
@@ -133,9 +144,14 @@ class WaitGraph:
         return Explanation("all_joined", (), waiting, (), most, certain, len(self.fronts) == 1)
 
     def _as_if_members_were_missing(self) -> Explanation | None:
-        """gloo's recorder names no members of a group, so a group looks complete with those who have called in it. A call that
-        all have joined would end there: with two such groups, each lacks somebody who waits in another."""
-        guessed = [front for front in self.fronts if not (front.whole or front.is_p2p or front.signatures or front.no_dump)]
+        """gloo's recorder names no members of a group, so a group looks complete with those who have called
+        in it. A call that all have joined would end there: with two such groups, each lacks somebody who
+        waits in another."""
+        guessed = [
+            front
+            for front in self.fronts
+            if not (front.whole or front.is_p2p or front.signatures or front.no_dump)
+        ]
         if len(guessed) < 2 or any(front.missing for front in self.fronts):
             return None
         everybody = {rank for front in guessed for rank in front.waiting}
@@ -146,7 +162,9 @@ class WaitGraph:
     def _waiting(self) -> dict[int, Wait]:
         """Each rank once: where it waits for somebody, before where all have come."""
         waits: dict[int, Wait] = {}
-        for front in sorted(self.fronts, key=lambda front: (not front.signatures, not (front.missing or front.no_dump))):
+        for front in sorted(
+            self.fronts, key=lambda front: (not front.signatures, not (front.missing or front.no_dump))
+        ):
             wait = Wait(front.group, front.desc, front.seq, front.op)
             inside = set(front.waiting) if front.signatures else ()
             for item in front.signatures:
@@ -158,8 +176,8 @@ class WaitGraph:
 
 
 def _most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ...]:
-    """Of ranks that wait for each other, whom most wait for: a call that many have not come to blames each of them little. All
-    of them where none stands out."""
+    """Of ranks that wait for each other, whom most wait for: a call that many have not come to blames each of
+    them little. All of them where none stands out."""
     weight = dict.fromkeys(sorted(inside), 0.0)
     for front in fronts:
         absent = [rank for rank in front.missing if rank in weight]
@@ -172,8 +190,11 @@ def _most_waited_for(fronts: Sequence[Front], inside: set[int]) -> tuple[int, ..
     return top if stands_out else tuple(weight)
 
 
-def build(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[int]] | None = None,
-          world_size: int = 0) -> WaitGraph:
+def build(
+    dumps: Mapping[int, FlightRecorder],
+    members: Mapping[str, Sequence[int]] | None = None,
+    world_size: int = 0,
+) -> WaitGraph:
     """`members` and `world_size` help where the recorder does not tell who is in a group (gloo)."""
     groups = _gather(dumps, members or {}, world_size)
     fronts: list[Front] = []
@@ -187,7 +208,8 @@ def build(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[in
 
 _STANDS_OUT = 1.5  # times as much waited for as the next
 
-# --- fronts ----------------------------------------------------------------------------------------------------
+# --- fronts
+# ----------------------------------------------------------------------------------------------------
 
 
 class _Group:
@@ -213,16 +235,31 @@ class _Group:
         for rank, entry in self.first.items():
             by_seq.setdefault(entry.seq, []).append(rank)
         ordered = sorted(by_seq.items())
-        if len(ordered) > _MOST_FRONTS:  # the last one then stands for all further on: they too wait for who is missing there
+        if (
+            len(ordered) > _MOST_FRONTS
+        ):  # the last one then stands for all further on: they too wait for who is missing there
             further = [rank for _, ranks in ordered[_MOST_FRONTS - 1 :] for rank in ranks]
             ordered[_MOST_FRONTS - 1 :] = [(ordered[_MOST_FRONTS - 1][0], further)]
         for seq, waiting in ordered:
-            missing = tuple(rank for rank in members if self.highest.get(rank, 0) < seq and rank not in silent)
+            missing = tuple(
+                rank for rank in members if self.highest.get(rank, 0) < seq and rank not in silent
+            )
             entry = self.first[min(rank for rank in waiting if self.first[rank].seq == seq)]
-            found.append(Front(
-                self.backend, self.name, self.desc, seq, entry.op, False, tuple(sorted(waiting)), missing, no_dump,
-                self._signatures(seq), self.known,
-            ))
+            found.append(
+                Front(
+                    self.backend,
+                    self.name,
+                    self.desc,
+                    seq,
+                    entry.op,
+                    False,
+                    tuple(sorted(waiting)),
+                    missing,
+                    no_dump,
+                    self._signatures(seq),
+                    self.known,
+                )
+            )
         return found
 
     def _signatures(self, seq: int) -> tuple[Signature, ...]:
@@ -237,13 +274,16 @@ class _Group:
         if len(kinds) < 2:
             return self._uneven_exchange([entry for entries in calls.values() for entry in entries])
         return tuple(
-            Signature(entry.op, entry.input_sizes or entry.output_sizes, entry.dtypes[:1], tuple(sorted(ranks)))
+            Signature(
+                entry.op, entry.input_sizes or entry.output_sizes, entry.dtypes[:1], tuple(sorted(ranks))
+            )
             for key, ranks in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[1]))
             for entry in [examples[key]]
         )
 
     def _uneven_exchange(self, entries: list[CollectiveEntry]) -> tuple[Signature, ...]:
-        """all_to_all: what all send together must be what all receive; which rank is wrong, that does not tell."""
+        """all_to_all: what all send together must be what all receive; which rank is wrong, that does not
+        tell."""
         if len(entries) != len(self.members) or not all(_ALL_TO_ALL.search(entry.op) for entry in entries):
             return ()
         sent = sum(math.prod(shape) for entry in entries for shape in entry.input_sizes)
@@ -256,7 +296,9 @@ class _Group:
         found: list[Front] = []
         wanted: dict[int, set[tuple[str, int]]] = {}  # what each rank has pending: (send or recv, with whom)
         for rank, entries in self.p2p.items():
-            wanted[rank] = {(kind, peer) for entry in entries if (pair := self._peer(entry)) for kind, peer in [pair]}
+            wanted[rank] = {
+                (kind, peer) for entry in entries if (pair := self._peer(entry)) for kind, peer in [pair]
+            }
         for rank, entries in self.p2p.items():
             told: set[int] = set()
             for entry in entries:
@@ -267,10 +309,21 @@ class _Group:
                 told.add(peer)
                 met = ("recv" if kind == "send" else "send", rank) in wanted.get(peer, ())
                 blind = self.blind(peer, dumps)
-                found.append(Front(
-                    self.backend, self.name, self.desc, entry.seq, entry.op, True, (rank,),
-                    () if met or blind else (peer,), (peer,) if blind else (), (), self.known,
-                ))
+                found.append(
+                    Front(
+                        self.backend,
+                        self.name,
+                        self.desc,
+                        entry.seq,
+                        entry.op,
+                        True,
+                        (rank,),
+                        () if met or blind else (peer,),
+                        (peer,) if blind else (),
+                        (),
+                        self.known,
+                    )
+                )
         return found
 
     def _peer(self, entry: CollectiveEntry) -> tuple[str, int] | None:
@@ -305,8 +358,11 @@ def _minority(signatures: Sequence[Signature]) -> tuple[int, ...]:
     return tuple(sorted(rank for item in blamed for rank in item.ranks))
 
 
-def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[int]], world_size: int) -> list[_Group]:
-    """All ranks' calls by group. Two groups may have one name on different ranks, so who is in them is part of the key."""
+def _gather(
+    dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[int]], world_size: int
+) -> list[_Group]:
+    """All ranks' calls by group. Two groups may have one name on different ranks, so who is in them is part
+    of the key."""
     found: dict[tuple[str, str, int], _Group] = {}
     given = {name: tuple(sorted(ranks)) for name, ranks in members.items()}
     everybody = tuple(range(world_size or max(dumps, default=-1) + 1))
@@ -343,7 +399,9 @@ def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[
                 continue
             at = mine.get(place)
             if at is None:
-                at = mine[place] = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
+                at = mine[place] = group_of(
+                    entry.backend, entry.group, entry.desc, given.get(entry.group, ())
+                )
             if entry.is_p2p:
                 at.p2p.setdefault(rank, []).append(entry)
             elif rank not in at.first or entry.seq < at.first[rank].seq:
@@ -351,7 +409,9 @@ def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[
         for place, entry in latest.items():
             at = mine.get(place)
             if at is None:
-                at = mine[place] = group_of(entry.backend, entry.group, entry.desc, given.get(entry.group, ()))
+                at = mine[place] = group_of(
+                    entry.backend, entry.group, entry.desc, given.get(entry.group, ())
+                )
             if not entry.is_p2p:
                 at.highest[rank] = max(at.highest.get(rank, 0), entry.seq)
         joined[rank] = mine
@@ -359,7 +419,9 @@ def _gather(dumps: Mapping[int, FlightRecorder], members: Mapping[str, Sequence[
     return list(found.values())
 
 
-def _note_calls(dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]]) -> None:
+def _note_calls(
+    dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]]
+) -> None:
     """What each rank called at the fronts of its groups, whether it still waits there or not."""
     fronts: dict[int, frozenset[int]] = {}
     for mine in joined.values():
@@ -377,7 +439,8 @@ def _note_calls(dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mappin
                 group.calls.setdefault(entry.seq, {}).setdefault(rank, []).append(entry)
 
 
-# --- the graph -------------------------------------------------------------------------------------------------
+# --- the graph
+# -------------------------------------------------------------------------------------------------
 
 
 def _graph(fronts: Sequence[Front], no_dump: tuple[int, ...]) -> WaitGraph:
@@ -389,11 +452,17 @@ def _graph(fronts: Sequence[Front], no_dump: tuple[int, ...]) -> WaitGraph:
         for rank in front.waiting:
             edges.setdefault(rank, []).append(node)
     sinks = {rank for front in fronts for rank in (*front.missing, *front.no_dump) if rank not in edges}
-    cycles = tuple(sorted(
-        ranks for component in _components(edges)
-        if len(ranks := tuple(sorted(node for node in component if node >= 0))) > 1 and _closed(component, edges)
-    ))
-    ordered = tuple(sorted(fronts, key=lambda front: (front.backend, front.group, front.is_p2p, front.seq, front.waiting)))
+    cycles = tuple(
+        sorted(
+            ranks
+            for component in _components(edges)
+            if len(ranks := tuple(sorted(node for node in component if node >= 0))) > 1
+            and _closed(component, edges)
+        )
+    )
+    ordered = tuple(
+        sorted(fronts, key=lambda front: (front.backend, front.group, front.is_p2p, front.seq, front.waiting))
+    )
     return WaitGraph(ordered, tuple(sorted(sinks)), cycles, no_dump)
 
 

@@ -1,4 +1,5 @@
-"""What NVIDIA's Xid numbers mean to a training job. Facts after NVIDIA's Xid catalogue (r590) and gpud's copy of it (2026-08)."""
+"""What NVIDIA's Xid numbers mean to a training job. Facts after NVIDIA's Xid catalogue (r590) and gpud's copy
+of it (2026-08)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ __all__ = ["ACTIONS", "ECC_XIDS", "HARDWARE_XIDS", "NVLINK_XIDS", "XIDS", "Xid",
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """`action` is a key of ACTIONS. `kind`: hardware (GPU, memory, links, firmware, driver), application (the program did it,
-    unless it comes again and again on one GPU alone), consequence (another error comes first), notice (nothing broke)."""
+    """`action` is a key of ACTIONS. `kind`: hardware (GPU, memory, links, firmware, driver), application (the
+    program did it, unless it comes again and again on one GPU alone), consequence (another error comes
+    first), notice (nothing broke)."""
 
     number: int
     meaning: str
@@ -48,7 +50,12 @@ _ROWS: tuple[tuple[int, str, str, str], ...] = (
     (41, "a copy engine failed", "hardware", "restart_job"),
     (43, "a channel of the program was stopped after an error of its own", "consequence", "look_at_others"),
     (44, "an error at a switch between programs", "consequence", "look_at_others"),
-    (45, "channels were cleaned up after another error, or after the program was killed", "consequence", "look_at_others"),
+    (
+        45,
+        "channels were cleaned up after another error, or after the program was killed",
+        "consequence",
+        "look_at_others",
+    ),
     (46, "the GPU stopped answering", "hardware", "reset_gpu"),
     (48, "memory error that ECC could not correct", "hardware", "reset_gpu"),
     (54, "the board's extra power cable is not connected", "hardware", "power"),
@@ -66,7 +73,12 @@ _ROWS: tuple[tuple[int, str, str, str], ...] = (
     (80, "corrupted data on the way to the GPU", "hardware", "reset_gpu"),
     (92, "many memory errors that ECC corrected", "notice", "reset_and_watch"),
     (93, "the board's memory of its own settings is worn", "notice", "none"),
-    (94, "memory error, contained: only the program that used the memory is hit", "hardware", "reset_and_watch"),
+    (
+        94,
+        "memory error, contained: only the program that used the memory is hit",
+        "hardware",
+        "reset_and_watch",
+    ),
     (95, "memory error, not contained: every program on the GPU is hit", "hardware", "reset_gpu"),
     (106, "a test message", "notice", "none"),
     (107, "a test message", "notice", "none"),
@@ -105,7 +117,9 @@ _ROWS: tuple[tuple[int, str, str, str], ...] = (
 XIDS: dict[int, Xid] = {row[0]: Xid(*row) for row in _ROWS}
 # After these the GPU does not work on for anybody; after 94, say, the next program may use it.
 _WORKS_ON = ("restart_job", "reset_and_watch", "power")
-HARDWARE_XIDS = frozenset(xid.number for xid in XIDS.values() if xid.kind == "hardware" and xid.action not in _WORKS_ON)
+HARDWARE_XIDS = frozenset(
+    xid.number for xid in XIDS.values() if xid.kind == "hardware" and xid.action not in _WORKS_ON
+)
 NVLINK_XIDS = frozenset({74, 137, *range(144, 151), 155})
 ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 171, 172})
 
@@ -116,4 +130,6 @@ def xid_of(number: int) -> Xid:
     >>> xid_of(79).kind, xid_of(43).kind, xid_of(999).action
     ('hardware', 'consequence', 'restart_job')
     """
-    return XIDS.get(number) or Xid(number, "an error that diag has no words for", "application", "restart_job")
+    return XIDS.get(number) or Xid(
+        number, "an error that diag has no words for", "application", "restart_job"
+    )

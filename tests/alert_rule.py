@@ -1,4 +1,5 @@
-"""rules/alerts/diag.yaml as the PrometheusRule of deploy/kubernetes/monitoring: `python -m tests.alert_rule` writes it."""
+"""rules/alerts/diag.yaml as the PrometheusRule of deploy/kubernetes/monitoring: `python -m tests.alert_rule`
+writes it."""
 
 from __future__ import annotations
 

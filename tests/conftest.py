@@ -37,7 +37,9 @@ def nothing_lives_on() -> Iterator[None]:
     mark = os.environ[_MARK]
     yield
     until = time.monotonic() + _ENDING_SECONDS
-    while (left := [process for process in started(_MARK, mark) if not _is_pythons(process)]) and time.monotonic() < until:
+    while (
+        left := [process for process in started(_MARK, mark) if not _is_pythons(process)]
+    ) and time.monotonic() < until:
         time.sleep(0.1)  # on its way out
     told = "\n".join(map(described, left))
     end_all(_MARK, mark)
@@ -54,7 +56,9 @@ def sentences_are_true() -> Iterator[None]:
 def _is_pythons(process: psutil.Process) -> bool:
     """The helper of a process that used multiprocessing, which lives as long as that one."""
     with contextlib.suppress(psutil.Error):
-        return process.ppid() == os.getpid() and "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+        return process.ppid() == os.getpid() and "multiprocessing.resource_tracker" in " ".join(
+            process.cmdline()
+        )
     return False
 
 
@@ -71,8 +75,11 @@ def small_cgroup() -> Iterator[Path]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What people see has a target of its own (`make test-faces`), and what is done to diag itself (`make test-hardening`)."""
-    folder = Path(item.path).relative_to(CAPTURES.parent) if CAPTURES.parent in Path(item.path).parents else Path()
+    """What people see has a target of its own (`make test-faces`), and what is done to diag itself (`make
+    test-hardening`)."""
+    folder = (
+        Path(item.path).relative_to(CAPTURES.parent) if CAPTURES.parent in Path(item.path).parents else Path()
+    )
     if folder.parts and folder.parts[0] in _FACES:
         item.add_marker("faces")
     elif folder.parts and folder.parts[0] in _HARDENING:
@@ -81,10 +88,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of one group share a system (podman's storage, a mount, a job's port). pytest 9.2.0 leaves them in different workers
-    without a word: xdist 3.8.0 marks a test's group in its node id, which that pytest does not let it change."""
+    """Tests of one group share a system (podman's storage, a mount, a job's port). pytest 9.2.0 leaves them
+    in different workers without a word: xdist 3.8.0 marks a test's group in its node id, which that pytest
+    does not let it change."""
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:
         if any(item.iter_markers("xdist_group")) and "@" not in item.nodeid:
-            raise pytest.UsageError(f"pytest {pytest.__version__} and this pytest-xdist do not keep groups of tests together")
+            raise pytest.UsageError(
+                f"pytest {pytest.__version__} and this pytest-xdist do not keep groups of tests together"
+            )

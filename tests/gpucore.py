@@ -1,4 +1,5 @@
-"""GPU core dumps built from the tables of NVIDIA's cudacoredump.h, as small as a test needs them, and real ones."""
+"""GPU core dumps built from the tables of NVIDIA's cudacoredump.h, as small as a test needs them, and real
+ones."""
 
 from __future__ import annotations
 
@@ -38,7 +39,20 @@ def _elf(parts: Sequence[_Part], kind: int, *, counted_in_first: bool = False) -
     names, body, rows = b"\0", b"", []
     for part in (*parts, _Part(".shstrtab", 3, b"")):
         data = part.data if part.name != ".shstrtab" else names + b".shstrtab\0"
-        rows.append((len(names), part.kind, 0, part.address, 64 + len(body), len(data), part.link, part.info, 1, part.entry_size))
+        rows.append(
+            (
+                len(names),
+                part.kind,
+                0,
+                part.address,
+                64 + len(body),
+                len(data),
+                part.link,
+                part.info,
+                1,
+                part.entry_size,
+            )
+        )
         names += part.name.encode() + b"\0"
         body += data
     number = len(rows) + 1
@@ -61,8 +75,11 @@ def _module(names: Sequence[str], code: int, *, absolute: bool) -> bytes:
     return _elf(parts, 2)
 
 
-def core_dump(*grids: Grid, entry_size: int = 136, absolute: bool = False, counted_in_first: bool = False) -> bytes:
-    """One device with one context; every grid's function is in its only module. `absolute`: symbols have addresses."""
+def core_dump(
+    *grids: Grid, entry_size: int = 136, absolute: bool = False, counted_in_first: bool = False
+) -> bytes:
+    """One device with one context; every grid's function is in its only module. `absolute`: symbols have
+    addresses."""
     names = list(dict.fromkeys(grid.name for grid in grids)) or ["unused"]
     code, module = 0x7F00_0000_1000, 0xABC
     table = blocks = b""
@@ -71,16 +88,22 @@ def core_dump(*grids: Grid, entry_size: int = 136, absolute: bool = False, count
         row = struct.pack("<7Q4I", number + 1, 0xC0, 0xF0, entry, module, 0, 528, 2, 0, grid.status, 32)
         row += struct.pack("<8I", *grid.grid, *grid.block, 0, 77)
         table += row.ljust(entry_size, b"\0")
-        blocks += b"".join(struct.pack("<QIIII", number + 1, block, 0, 0, 0).ljust(56, b"\0") for block in range(grid.blocks))
-    return _elf([
-        _Part(".cudbg.devtbl", _USER + 9, bytes(88), 0, 0, 88),
-        _Part(".cudbg.ctxtbl.dev0", _USER + 10, bytes(40), 1, 0, 40),
-        _Part(".cudbg.gridtbl.dev0", _USER + 12, table, 1, 0, entry_size),
-        _Part(".cudbg.modtbl.dev0.ctx0", _USER + 16, struct.pack("<Q", module), 2, 0, 8),
-        _Part(".cudbg.relfimg.dev0.ctx0", _USER + 7, _module(names, code, absolute=absolute), 4, 0, 0),
-        _Part(".cudbg.smtbl.dev0", _USER + 11, bytes(48), 1, 0, 48),
-        _Part(".cudbg.ctatbl.dev0.sm0", _USER + 13, blocks, 6, 0, 56),
-    ], 4, counted_in_first=counted_in_first)
+        blocks += b"".join(
+            struct.pack("<QIIII", number + 1, block, 0, 0, 0).ljust(56, b"\0") for block in range(grid.blocks)
+        )
+    return _elf(
+        [
+            _Part(".cudbg.devtbl", _USER + 9, bytes(88), 0, 0, 88),
+            _Part(".cudbg.ctxtbl.dev0", _USER + 10, bytes(40), 1, 0, 40),
+            _Part(".cudbg.gridtbl.dev0", _USER + 12, table, 1, 0, entry_size),
+            _Part(".cudbg.modtbl.dev0.ctx0", _USER + 16, struct.pack("<Q", module), 2, 0, 8),
+            _Part(".cudbg.relfimg.dev0.ctx0", _USER + 7, _module(names, code, absolute=absolute), 4, 0, 0),
+            _Part(".cudbg.smtbl.dev0", _USER + 11, bytes(48), 1, 0, 48),
+            _Part(".cudbg.ctatbl.dev0.sm0", _USER + 13, blocks, 6, 0, 56),
+        ],
+        4,
+        counted_in_first=counted_in_first,
+    )
 
 
 def captured(name: str) -> bytes:

@@ -1,5 +1,6 @@
-"""What a test or a measurement started and did not end, by a mark in its environment. A walk over children would not find it:
-ranks have sessions of their own, and what a killed rank had started (its save's writers, a manager) is adopted by init."""
+"""What a test or a measurement started and did not end, by a mark in its environment. A walk over children
+would not find it: ranks have sessions of their own, and what a killed rank had started (its save's writers, a
+manager) is adopted by init."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _AT_ONCE_SECONDS = 2.0
 
 
 def started(variable: str, mark: str) -> list[psutil.Process]:
-    """Processes but our own that inherited `variable=mark`; one that has ended and is not yet waited for is none."""
+    """Processes but our own that inherited `variable=mark`; one that has ended and is not yet waited for is
+    none."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -25,7 +27,8 @@ def started(variable: str, mark: str) -> list[psutil.Process]:
 
 
 def end_all(variable: str, mark: str, seconds: float = 10.0) -> None:
-    """SIGKILL until nothing with the mark is left: who is killed late may have started another. Raises AssertionError."""
+    """SIGKILL until nothing with the mark is left: who is killed late may have started another. Raises
+    AssertionError."""
     deadline = time.monotonic() + seconds
     while left := started(variable, mark):
         assert time.monotonic() < deadline, "these do not die:\n" + "\n".join(map(described, left))

@@ -28,7 +28,8 @@ _FAULT = re.compile(r"\[diag\.fault\] rank (\d+): ([\w-]+) .*?at=([\d.]+)")
 
 
 class WatchedRun:
-    """A `diag run` seen through its terminal and its run directory below `root`; `until` waits for a condition."""
+    """A `diag run` seen through its terminal and its run directory below `root`; `until` waits for a
+    condition."""
 
     process: psutil.Popen | subprocess.Popen[bytes]
 
@@ -69,7 +70,8 @@ class WatchedRun:
         return float(match[3]) if match else None
 
     def until(self, condition: Callable[[], Any], seconds: float) -> Any:
-        """Wait for a condition while the run lives; AssertionError with the terminal's end when it does not come."""
+        """Wait for a condition while the run lives; AssertionError with the terminal's end when it does not
+        come."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             value = condition()
@@ -81,24 +83,32 @@ class WatchedRun:
                     return value
                 break
             time.sleep(0.1)
-        raise AssertionError(f"not within {seconds:g} s (exit {self.process.poll()}); terminal ends:\n{self.text[-4000:]}")
+        raise AssertionError(
+            f"not within {seconds:g} s (exit {self.process.poll()}); terminal ends:\n{self.text[-4000:]}"
+        )
 
     def wait(self, seconds: float) -> int:
         return int(self.process.wait(seconds))
 
 
 class LiveRun(WatchedRun):
-    """`diag run` in a process group of its own, with a temporary directory of its own for all that the job leaves in one."""
+    """`diag run` in a process group of its own, with a temporary directory of its own for all that the job
+    leaves in one."""
 
-    def __init__(self, tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None
+    ) -> None:
         super().__init__(tmp_path / "runs", tmp_path / "terminal.txt")
         self._file = open(self.out, "wb")  # noqa: SIM115 - closed by end()
-        # Not below tmp_path: the UNIX sockets that torch and multiprocessing make in it have 107 characters for their path.
+        # Not below tmp_path: the UNIX sockets that torch and multiprocessing make in it have 107 characters
+        # for their path.
         self._temporary, self._mark = Path(tempfile.mkdtemp(prefix="run-")), uuid.uuid4().hex
         given = {"OMP_NUM_THREADS": "1", "DIAG_FAULT_DIR": str(tmp_path), "TMPDIR": str(self._temporary)}
         environment = {**os.environ, **given, **(env or {}), _RUN: self._mark}
         argv = [*DIAG, "run", "--port", "0", "--run-root", str(self.root), *options, "--", *command]
-        self.process = psutil.Popen(argv, stdout=self._file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        self.process = psutil.Popen(
+            argv, stdout=self._file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
 
     def tree(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -106,7 +116,8 @@ class LiveRun(WatchedRun):
         return []
 
     def end(self) -> None:
-        """Everything this run started is gone after this: stopped and hung processes, and those that lost their parents."""
+        """Everything this run started is gone after this: stopped and hung processes, and those that lost
+        their parents."""
         victims = self.tree()
         for process in [*victims, self.process]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -120,7 +131,9 @@ class LiveRun(WatchedRun):
 
 
 @contextlib.contextmanager
-def live_run(tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None) -> Iterator[LiveRun]:
+def live_run(
+    tmp_path: Path, command: Sequence[str], *options: str, env: dict[str, str] | None = None
+) -> Iterator[LiveRun]:
     run = LiveRun(tmp_path, command, *options, env=env)
     try:
         yield run

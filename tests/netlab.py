@@ -1,11 +1,12 @@
-"""Several nodes on one machine: namespaces (network, host name, mounts, pids), a cable from each to one switch.
+"""Several nodes on one machine: namespaces (network, host name, mounts, pids), a cable from each to one
+switch.
 
-A node has its address (10.77.0.1 is node 0), its host name, its own /etc/hosts, home, /tmp/diag-UID and process table.
-The switch has a namespace of its own too, so nothing of this machine's network changes, labs run side by side, and
-nothing has a route to elsewhere.
+A node has its address (10.77.0.1 is node 0), its host name, its own /etc/hosts, home, /tmp/diag-UID and
+process table. The switch has a namespace of its own too, so nothing of this machine's network changes, labs
+run side by side, and nothing has a route to elsewhere.
 
-Each namespace lives as long as its pid 1, which ends when its standard input does: when whoever made the lab is gone,
-killed even, the kernel kills all processes of the nodes and takes the network away.
+Each namespace lives as long as its pid 1, which ends when its standard input does: when whoever made the lab
+is gone, killed even, the kernel kills all processes of the nodes and takes the network away.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ T = TypeVar("T")
 NETWORK = "10.77.0"
 KEPT = ("PATH", "LANG", "VIRTUAL_ENV")  # of the environment of whoever makes the lab
 _ENTER = ("--net", "--mount", "--uts", "--pid")
-# Pid 1 of a node: takes in orphans, says when it is there, and lives until the lab lets go of its standard input.
+# Pid 1 of a node: takes in orphans, says when it is there, and lives until the lab lets go of its standard
+# input.
 _INIT = "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print('up', flush=True); sys.stdin.read()"
-# The node's own by a mount, and short: Python's DataLoader makes sockets below it, whose names may have 107 bytes.
+# The node's own by a mount, and short: Python's DataLoader makes sockets below it, whose names may have 107
+# bytes.
 _TEMPORARY = f"/tmp/diag-{os.getuid()}/t"
-# sysfs shows the interfaces of the network namespace in which it was mounted; cgroups lie below it and must stay to be seen.
+# sysfs shows the interfaces of the network namespace in which it was mounted; cgroups lie below it and must
+# stay to be seen.
 _MOUNTS = """
 set -e
 hostname "$1"
@@ -77,7 +81,8 @@ class Namespace:
         return self._call(self.words(*words), check=check)
 
     def network(self, *words: str, check: bool = True) -> str:
-        """In its network alone: with the pids of this machine, and when the node's own files are of no matter."""
+        """In its network alone: with the pids of this machine, and when the node's own files are of no
+        matter."""
         return self._call(["nsenter", "--target", str(self.init.pid), "--net", "--", *words], check=check)
 
     def _call(self, words: Sequence[str], *, check: bool) -> str:
@@ -90,17 +95,22 @@ class Namespace:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
-                if process.pid != self.init.pid and os.readlink(f"/proc/{process.pid}/ns/pid") == self.identity:
+                if (
+                    process.pid != self.init.pid
+                    and os.readlink(f"/proc/{process.pid}/ns/pid") == self.identity
+                ):
                     found.append(process)
         return found
 
     def within(self, work: Callable[[], T]) -> T:
-        """What `work` returns, done on a thread in this network; its sockets reach what processes in here reach."""
+        """What `work` returns, done on a thread in this network; its sockets reach what processes in here
+        reach."""
         with open(f"/proc/{self.init.pid}/ns/net") as network, ThreadPoolExecutor(1) as pool:
             return pool.submit(_in_network, network.fileno(), work).result()
 
     def kill_all(self) -> None:
-        """SIGKILL to everything but pid 1, until nothing is left: who is killed late may have started another."""
+        """SIGKILL to everything but pid 1, until nothing is left: who is killed late may have started
+        another."""
         deadline = time.monotonic() + 30
         while left := self.processes():
             assert time.monotonic() < deadline, f"{self.name}: these do not die: {left}"
@@ -111,7 +121,11 @@ class Namespace:
 
     def close(self) -> None:
         """The end of pid 1 is the end of all that is in here; returns when the kernel is through with it."""
-        assert self._holder.stdin is not None and self._holder.stdout is not None and self._holder.stderr is not None
+        assert (
+            self._holder.stdin is not None
+            and self._holder.stdout is not None
+            and self._holder.stderr is not None
+        )
         self._holder.stdin.close()
         try:
             self._holder.wait(30)
@@ -123,7 +137,8 @@ class Namespace:
 
 
 def _in_network(descriptor: int, work: Callable[[], T]) -> T:
-    """For a thread that ends after it: setns changes the thread that calls it. os.setns came with Python 3.12."""
+    """For a thread that ends after it: setns changes the thread that calls it. os.setns came with Python
+    3.12."""
     if ctypes.CDLL(None, use_errno=True).setns(descriptor, 0) != 0:
         raise OSError(ctypes.get_errno(), "setns")
     return work()
@@ -145,7 +160,19 @@ class Node(Namespace):
         super().__init__(f"node{rank}")
         try:
             self.call("sh", "-c", _MOUNTS, "sh", self.name, str(folder))
-            switch.network("ip", "link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", str(self.init.pid))
+            switch.network(
+                "ip",
+                "link",
+                "add",
+                self.port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                str(self.init.pid),
+            )
             switch.network("ip", "link", "set", self.port, "master", "br0", "up")
             self.network("ip", "link", "set", "lo", "up")
             self.network("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
@@ -184,7 +211,8 @@ class Node(Namespace):
         return told
 
     def pull_cable(self) -> None:
-        """At the switch: the node keeps address and route, its card says NO-CARRIER, and no connection is closed."""
+        """At the switch: the node keeps address and route, its card says NO-CARRIER, and no connection is
+        closed."""
         self._switch.network("ip", "link", "set", self.port, "down")
 
     def plug_cable(self) -> None:
@@ -203,11 +231,17 @@ class Node(Namespace):
 
     def drop_port(self, port: int) -> None:
         """Nothing goes out to or comes in for this TCP port, not even an answer; loopback goes on."""
-        self.network("nft", "add table inet dropped; "
-                  "add chain inet dropped in { type filter hook input priority 0; }; "
-                  "add chain inet dropped out { type filter hook output priority 0; }; "
-                  + "".join(f"add rule inet dropped {way} {card} eth0 tcp {end} {port} drop; "
-                            for way, card in (("in", "iifname"), ("out", "oifname")) for end in ("dport", "sport")))
+        self.network(
+            "nft",
+            "add table inet dropped; "
+            "add chain inet dropped in { type filter hook input priority 0; }; "
+            "add chain inet dropped out { type filter hook output priority 0; }; "
+            + "".join(
+                f"add rule inet dropped {way} {card} eth0 tcp {end} {port} drop; "
+                for way, card in (("in", "iifname"), ("out", "oifname"))
+                for end in ("dport", "sport")
+            ),
+        )
 
     def filter_nothing(self) -> None:
         self.network("nft", "flush", "ruleset")
@@ -220,12 +254,15 @@ class Node(Namespace):
         self.kill_all()
 
     def find(self, *words: str, **variables: str) -> list[psutil.Process]:
-        """Processes whose command line has all of these words and whose environment has these variables, the oldest first."""
+        """Processes whose command line has all of these words and whose environment has these variables, the
+        oldest first."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 line, env = process.cmdline(), process.environ() if variables else {}
-                if all(word in line for word in words) and all(env.get(name) == value for name, value in variables.items()):
+                if all(word in line for word in words) and all(
+                    env.get(name) == value for name, value in variables.items()
+                ):
                     found.append(process)
         return sorted(found, key=psutil.Process.create_time)
 

@@ -24,12 +24,18 @@ def start() -> Iterator[Start]:
     children = []
 
     def started(
-        uid: int = NOBODY, root: str = "/", groups: tuple[int, ...] = (), redirect: str = "", env: dict[str, str] | None = None
+        uid: int = NOBODY,
+        root: str = "/",
+        groups: tuple[int, ...] = (),
+        redirect: str = "",
+        env: dict[str, str] | None = None,
     ) -> int:
         ready, told = os.pipe()
         hold, go_on = os.pipe()
-        code = (f"import os\n{redirect}\nos.chroot({root!r}); os.chdir('/')\nos.setgroups({list(groups)}); os.setgid({uid})\n"
-                f"os.setuid({uid}); os.write({told}, b'x')\nos.read({hold}, 1)\n")
+        code = (
+            f"import os\n{redirect}\nos.chroot({root!r}); os.chdir('/')\nos.setgroups({list(groups)}); os.setgid({uid})\n"
+            f"os.setuid({uid}); os.write({told}, b'x')\nos.read({hold}, 1)\n"
+        )
         child = subprocess.Popen([sys.executable, "-I", "-c", code], pass_fds=(hold, told), env=env)
         os.close(told)
         os.close(hold)
@@ -46,7 +52,8 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that everybody can enter, as pytest's own is not, with a secret of root's and a log of nobody's in it."""
+    """A folder that everybody can enter, as pytest's own is not, with a secret of root's and a log of
+    nobody's in it."""
     with tempfile.TemporaryDirectory(prefix="place-", dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)

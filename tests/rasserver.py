@@ -20,10 +20,11 @@ def captured(name: str) -> str:
 
 
 class RasServer:
-    """Speaks as NCCL 2.28.9 does (src/ras/client_support.cc); `json` None: as 2.28.6 and before, which know no SET FORMAT.
+    """Speaks as NCCL 2.28.9 does (src/ras/client_support.cc); `json` None: as 2.28.6 and before, which know
+    no SET FORMAT.
 
-    `mode`: "" behaves; "silent" takes connections and says nothing; "hangs" says all but the report; "closes" at once;
-    "http", "endless line", "endless report"; "torn" ends in the middle of the report.
+    `mode`: "" behaves; "silent" takes connections and says nothing; "hangs" says all but the report; "closes"
+    at once; "http", "endless line", "endless report"; "torn" ends in the middle of the report.
     """
 
     def __init__(self, text: str = "", json: str | None = None, mode: str = "", port: int = 0) -> None:
@@ -94,7 +95,7 @@ class RasServer:
             client.sendall(data[: len(data) * 2 // 3])
         else:
             for start in range(0, len(data), 700):  # as it comes over a network: in pieces that end anywhere
-                client.sendall(data[start:start + 700])
+                client.sendall(data[start : start + 700])
 
     def close(self) -> None:
         self._over.set()

@@ -1,6 +1,8 @@
-"""What no finding may say: words about others where there are none, a place where a rank is not, a verb that does not agree.
+"""What no finding may say: words about others where there are none, a place where a rank is not, a verb that
+does not agree.
 
-`watched()` holds every finding that an engine of a test comes to against it, whatever evidence the test tells.
+`watched()` holds every finding that an engine of a test comes to against it, whatever evidence the test
+tells.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ _RANKS = r"[Rr]anks? (?P<ranks>\d[\d,-]*)(?:,\.\.\. \(\d+ of them\))?"
 _DISAGREE = (
     re.compile(r"\b[Rr]ank \d+[-,]\d+\b"),
     re.compile(r"\b[Rr]anks \d+(?![\d,-])(?!,\.\.\.)"),
-    re.compile(r"(?<!of )(?<!on )\b[Rr]anks [\d,-]+(?:\.\.\. \(\d+ of them\))? "
-               r"(?:is|has|was|does|waits|holds|runs|calls|uses|sleeps|moves)\b"),
+    re.compile(
+        r"(?<!of )(?<!on )\b[Rr]anks [\d,-]+(?:\.\.\. \(\d+ of them\))? "
+        r"(?:is|has|was|does|waits|holds|runs|calls|uses|sleeps|moves)\b"
+    ),
     re.compile(r"(?<!of )(?<!on )\b[Rr]ank \d+ (?:are|have|were|do|wait|hold|run|call|use|sleep|move)\b"),
 )
 _TEMPLATE = re.compile(r"\[[^|\]]*\|[^|\]]*\]|\{\w*\}")
 _IN = re.compile(_RANKS + r"(?: (?:has|have) [\w ']*?)? in (?P<function>[\w.<>]+) \(")
 _WAITS_IN = re.compile(_RANKS + r" waits? in (?P<function>[\w.<>]+)")
-_ALL_IN = re.compile(r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+) \(")
+_ALL_IN = re.compile(
+    r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+) \("
+)
 _CHILD_IN = re.compile(r"pid (?P<pid>\d+), which is blocked(?: in a lock)? in (?P<function>[\w.<>]+) \(")
 _COMPOSED = ("proc", "stacks", "flight_recorder", "nvml")  # kinds of evidence that are diag's own words
 # Its advice tells what other ranks print after a death, in every world.
@@ -46,7 +52,9 @@ def watched() -> Iterator[None]:
             if change.kind is ChangeKind.RESOLVED:  # it was true until now
                 continue
             wrong = faults(change.finding, self.job)
-            assert not wrong, f"{change.finding.id}: {'; '.join(wrong)}\n{change.finding.summary}\n{change.finding.advice}"
+            assert not wrong, (
+                f"{change.finding.id}: {'; '.join(wrong)}\n{change.finding.summary}\n{change.finding.advice}"
+            )
         return changes
 
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +74,9 @@ def faults(finding: Finding, job: JobState) -> list[str]:
             wrong.append(f"there are no others: {text!r}")
     if finding.id == "hang":
         wrong += _misplaced(finding, job)
-        wrong += [f"not filled in: {left[0]}" for left in _TEMPLATE.finditer(finding.summary + finding.advice)]
+        wrong += [
+            f"not filled in: {left[0]}" for left in _TEMPLATE.finditer(finding.summary + finding.advice)
+        ]
         if "before the process group was up" in finding.summary and _group_seen(job):
             wrong.append("a process group was seen")
     return wrong
@@ -75,7 +85,11 @@ def faults(finding: Finding, job: JobState) -> list[str]:
 def _others_exist(finding: Finding, job: JobState) -> bool:
     if finding.id == "hang":
         return bool(finding.waiting_ranks)
-    return bool(finding.waiting_ranks) or len(finding.ranks) < max(job.world_size, len(job.ranks)) or len(job.cluster.nodes) > 1
+    return (
+        bool(finding.waiting_ranks)
+        or len(finding.ranks) < max(job.world_size, len(job.ranks))
+        or len(job.cluster.nodes) > 1
+    )
 
 
 def _misplaced(finding: Finding, job: JobState) -> Iterator[str]:
@@ -89,7 +103,9 @@ def _misplaced(finding: Finding, job: JobState) -> Iterator[str]:
             if number in job.ranks and function not in _functions(job.ranks[number]):
                 yield f"rank {number} is not in {function}"
     for found in _CHILD_IN.finditer(subject):
-        children = {pid: sample for rank in job.ranks.values() for pid, (_, sample) in rank.child_stacks.items()}
+        children = {
+            pid: sample for rank in job.ranks.values() for pid, (_, sample) in rank.child_stacks.items()
+        }
         sample = children.get(int(found["pid"]))
         main = sample.main if sample is not None else None
         if main is None or found["function"] not in [frame.function for frame in main.frames]:
@@ -106,7 +122,11 @@ def _functions(rank: RankState) -> set[str]:
 
 def _group_seen(job: JobState) -> bool:
     recorded = any(rank.recorder is not None and rank.recorder.groups for rank in job.ranks.values())
-    return recorded or job.nccl.lines > 0 or any(_functions(rank) & {"all_reduce", "barrier"} for rank in job.ranks.values())
+    return (
+        recorded
+        or job.nccl.lines > 0
+        or any(_functions(rank) & {"all_reduce", "barrier"} for rank in job.ranks.values())
+    )
 
 
 def numbers(text: str) -> list[int]:

@@ -21,7 +21,8 @@ HANG_FILES = sorted((ROOT / "diag" / "detectors" / "hang").glob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "REFERENCE.md", *sorted((ROOT / "docs" / "reference").glob("*.md"))]
 DOCS = "\n".join(page.read_text() for page in PAGES)
 
-# Public API: ids that scripts and alerts match. A new one is added here and in docs/reference; none is ever renamed.
+# Public API: ids that scripts and alerts match. A new one is added here and in docs/reference; none is ever
+# renamed.
 FINDING_IDS = frozenset(
     [
         "hang",
@@ -138,7 +139,9 @@ def test_verb_is_documented(verb: str) -> None:
 def test_option_is_documented_with_its_verb(verb: str, option: str) -> None:
     row = next((line for line in DOCS.splitlines() if line.startswith(f"| `diag {verb}")), "")
 
-    assert re.search(rf"{re.escape(option)}(?![\w-])", row), f"{option} is not in the row of `diag {verb}` in commands.md"
+    assert re.search(rf"{re.escape(option)}(?![\w-])", row), (
+        f"{option} is not in the row of `diag {verb}` in commands.md"
+    )
 
 
 def test_no_option_is_documented_that_there_is_not() -> None:
@@ -150,7 +153,8 @@ def test_no_option_is_documented_that_there_is_not() -> None:
 
 
 def ids_in_code() -> set[str]:
-    """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's lines."""
+    """The first argument, or `id=`, of every Finding(...) that a detector makes, and the ids of doctor's
+    lines."""
     found = {kind.name for kind in DETECTORS if kind is not SignatureDetector}
     found |= {rule.finding for rule in packaged().rules if rule.finding is not None}
     for path in [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").rglob("*.py")]:
@@ -177,7 +181,9 @@ def test_every_finding_that_can_be_made_is_in_the_contract() -> None:
 def test_finding_has_a_manual_page(finding: str) -> None:
     page = pages()[finding]
 
-    assert [part for part in ("Meaning:", "Evidence:", "What to do:", "False alarms:") if part not in page] == []
+    assert [
+        part for part in ("Meaning:", "Evidence:", "What to do:", "False alarms:") if part not in page
+    ] == []
 
 
 @pytest.mark.parametrize("finding", sorted(ids_in_code()))
@@ -189,7 +195,15 @@ def test_every_class_of_hang_that_can_be_said_is_in_the_contract_and_documented(
     text = "".join(path.read_text() for path in HANG_FILES)
     said = {name for name in HANG_CLASSES if f'"{name}"' in text}
 
-    assert {"data_loading", "lock_deadlock", "stopped", "peer_lost", "resource_wait", "checkpoint_io", "unknown"} <= said
+    assert {
+        "data_loading",
+        "lock_deadlock",
+        "stopped",
+        "peer_lost",
+        "resource_wait",
+        "checkpoint_io",
+        "unknown",
+    } <= said
     assert [name for name in sorted(said) if not is_mentioned(name)] == []
 
 
@@ -224,11 +238,16 @@ def test_metrics_are_documented_as_the_code_has_them() -> None:
     """Name, type, labels, unit and meaning, row for row in the code's order."""
     from diag.outputs.prometheus import METRICS
 
-    rows = [line for line in (ROOT / "docs" / "reference" / "metrics.md").read_text().splitlines() if line.startswith("| `diag_")]
+    rows = [
+        line
+        for line in (ROOT / "docs" / "reference" / "metrics.md").read_text().splitlines()
+        if line.startswith("| `diag_")
+    ]
 
     assert len(METRICS) > 60
     assert rows == [
-        f"| `{one.name}` | {one.type} | {', '.join(one.labels) or '-'} | {one.unit or '-'} | {one.help} |" for one in METRICS
+        f"| `{one.name}` | {one.type} | {', '.join(one.labels) or '-'} | {one.unit or '-'} | {one.help} |"
+        for one in METRICS
     ]
 
 
@@ -241,7 +260,8 @@ def test_every_path_is_documented() -> None:
 
 
 def test_documents_that_are_linked_are_there() -> None:
-    # docs/findings is made when the site is built, which finds broken links and anchors of all pages (tests/site)
+    # docs/findings is made when the site is built, which finds broken links and anchors of all pages
+    # (tests/site)
     for page in PAGES:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists() or "findings/" in target, f"{page.name} links {target}"
@@ -253,11 +273,16 @@ def test_every_schema_is_documented(schema: str) -> None:
 
 
 def test_every_finding_and_cause_of_a_rule_is_documented() -> None:
-    rows = {match[1]: match[2] for match in re.finditer(r"^\| `([\w-]+)` \| ([\w, ]*) \| \d+ \|$", DOCS, re.MULTILINE)}
+    rows = {
+        match[1]: match[2]
+        for match in re.finditer(r"^\| `([\w-]+)` \| ([\w, ]*) \| \d+ \|$", DOCS, re.MULTILINE)
+    }
 
     missing = [
-        (rule.finding, rule.cause) for rule in packaged().rules
-        if rule.finding is not None and (rule.cause or "") not in ["", *rows.get(rule.finding, "").split(", ")]
+        (rule.finding, rule.cause)
+        for rule in packaged().rules
+        if rule.finding is not None
+        and (rule.cause or "") not in ["", *rows.get(rule.finding, "").split(", ")]
     ]
     assert missing == []
     assert {rule.finding for rule in packaged().rules if rule.finding} == set(rows)

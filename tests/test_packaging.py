@@ -36,18 +36,31 @@ HEAVY = {
 def test_importing_diag_loads_nothing_but_itself() -> None:
     code = "import sys; before = set(sys.modules); import diag; print(*sorted(set(sys.modules) - before))"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
 
     assert done.stdout.split() == ["diag"]
 
 
 @pytest.mark.parametrize(
-    "module", ["diag.engine", "diag.model", "diag.observations", "diag.detectors", "diag.replay", "diag.sidecar", "diag.cli"]
+    "module",
+    [
+        "diag.engine",
+        "diag.model",
+        "diag.observations",
+        "diag.detectors",
+        "diag.replay",
+        "diag.sidecar",
+        "diag.cli",
+    ],
 )
 def test_judging_and_reading_need_no_library(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
 
     assert done.stdout.split() == []
 
@@ -58,11 +71,27 @@ class Installed:
     def __init__(self, folder: Path) -> None:
         self.python = folder / "venv" / "bin" / "python"
         self.diag = folder / "venv" / "bin" / "diag"
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DIAG_", "VIRTUAL_ENV"))}
+        self.env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "DIAG_", "VIRTUAL_ENV"))
+        }
         self.folder = folder
         venv.create(folder / "venv", with_pip=True)
         self.pip("install", "--quiet", "hatchling")
-        self.call(self.python, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", folder / "dist", cwd=ROOT)
+        self.call(
+            self.python,
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "wheel",
+            "-t",
+            "sdist",
+            "-d",
+            folder / "dist",
+            cwd=ROOT,
+        )
         (self.wheel,) = (folder / "dist").glob("*.whl")
         (self.sdist,) = (folder / "dist").glob("*.tar.gz")
         self.pip("install", "--quiet", self.wheel)
@@ -73,7 +102,9 @@ class Installed:
             pytest.skip("the package index cannot be reached")
         assert done.returncode == 0, done.stderr
 
-    def call(self, *words: object, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *words: object, cwd: Path | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(word) for word in words],
             capture_output=True,
@@ -91,7 +122,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
 
 
 def tracked(*folders: str) -> set[str]:
-    done = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip("not a git checkout")
     return {line for line in done.stdout.splitlines() if (ROOT / line).exists()}
@@ -106,7 +139,11 @@ def test_wheel_has_the_code_and_its_data_and_no_tests(installed: Installed) -> N
     assert tracked("diag") <= names
     script = f"diag-{diag.__version__}.data/scripts/diag"
     others = names - {script}
-    assert not [name for name in others if not name.startswith("diag/") or "test" in Path(name).parts[0] or "captures" in name]
+    assert not [
+        name
+        for name in others
+        if not name.startswith("diag/") or "test" in Path(name).parts[0] or "captures" in name
+    ]
     assert zipfile.ZipFile(installed.wheel).getinfo(script).external_attr >> 16 & 0o111
     assert zipfile.ZipFile(installed.wheel).getinfo("diag/py.typed")
 
@@ -118,7 +155,15 @@ def test_sdist_has_what_it_takes_to_build_and_test(installed: Installed) -> None
         names = {name.partition("/")[2] for name in tar.getnames()}
 
     assert tracked("diag", "tests", "docs", *DATA) <= names
-    assert {"pyproject.toml", "README.md", "REFERENCE.md", "LICENSE", "Makefile", "CHANGELOG.md", "mkdocs.yml"} <= names
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "REFERENCE.md",
+        "LICENSE",
+        "Makefile",
+        "CHANGELOG.md",
+        "mkdocs.yml",
+    } <= names
     assert not [name for name in names if name.startswith((".git/", ".venv", ".ci"))]
 
 
@@ -135,8 +180,12 @@ def test_installed_diag_works_without_torch(installed: Installed) -> None:
 
     # then it works, and runs the installed code
     assert version.stdout == f"diag {diag.__version__}\n"
-    assert json.loads(replay.stdout)["schema"] == "diag.report/1" and replay.returncode in (0, 10), replay.stderr
-    assert json.loads(doctor.stdout)["job"]["phase"] == "preflight" and doctor.returncode in (0, 10), doctor.stderr
+    assert json.loads(replay.stdout)["schema"] == "diag.report/1" and replay.returncode in (0, 10), (
+        replay.stderr
+    )
+    assert json.loads(doctor.stdout)["job"]["phase"] == "preflight" and doctor.returncode in (0, 10), (
+        doctor.stderr
+    )
     where = installed.call(installed.python, "-c", "import diag; print(diag.__file__)")
     assert where.stdout.startswith(str(installed.folder))
 
@@ -145,7 +194,17 @@ def test_installed_diag_works_without_torch(installed: Installed) -> None:
 @pytest.mark.xdist_group("packaging")
 def test_installed_diag_runs_a_command_and_returns_its_code(installed: Installed, tmp_path: Path) -> None:
     done = installed.call(
-        installed.diag, "run", "-q", "--no-http", "--run-root", tmp_path, "--", "sh", "-c", "echo out; exit 7", check=False
+        installed.diag,
+        "run",
+        "-q",
+        "--no-http",
+        "--run-root",
+        tmp_path,
+        "--",
+        "sh",
+        "-c",
+        "echo out; exit 7",
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (7, "out\n"), done.stderr

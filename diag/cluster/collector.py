@@ -1,4 +1,5 @@
-"""Keeps of a node's observations what goes up to the job hub: facts that need other nodes' beside them, and looks at stacks."""
+"""Keeps of a node's observations what goes up to the job hub: facts that need other nodes' beside them, and
+looks at stacks."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
 
 
 class Collector:
-    """Told the same facts as the detectors. `looks` are kept only while `joined`: nobody asks for them otherwise."""
+    """Told the same facts as the detectors. `looks` are kept only while `joined`: nobody asks for them
+    otherwise."""
 
     name = "collector"
 
     def __init__(self) -> None:
         self.joined = False
-        self._newest: dict[tuple[str, int | None], tuple[int, Observation]] = {}  # of a kind that replaces itself
+        self._newest: dict[
+            tuple[str, int | None], tuple[int, Observation]
+        ] = {}  # of a kind that replaces itself
         self._facts: dict[int | None, deque[tuple[int, Observation]]] = {}
         self._looks: dict[int, deque[Look]] = {}
         self.stamp = 0  # grows with each fact
@@ -45,8 +49,14 @@ class Collector:
             self._newest[type(fact).__name__, fact.rank] = (self.stamp, fact)
         elif isinstance(fact, FORWARDED):
             rank = fact.rank
-            if isinstance(fact, NcclFact) and fact.line.rank is None and (rank := self._pids.get(fact.line.pid)) is not None:
-                fact = replace(fact, rank=rank, line=replace(fact.line, rank=rank))  # elsewhere its pid tells nothing
+            if (
+                isinstance(fact, NcclFact)
+                and fact.line.rank is None
+                and (rank := self._pids.get(fact.line.pid)) is not None
+            ):
+                fact = replace(
+                    fact, rank=rank, line=replace(fact.line, rank=rank)
+                )  # elsewhere its pid tells nothing
             self.stamp += 1
             self._facts.setdefault(rank, deque(maxlen=_MOST_FACTS)).append((self.stamp, fact))
 
@@ -72,7 +82,10 @@ class Collector:
         reading = read_stack(main)
         where = reading.where or main.frames[-1]
         look = Look(
-            at, reading.activity in _WAITS, reading.activity.value, f"{where.function} ({shorten(where.file)}:{where.line})",
+            at,
+            reading.activity in _WAITS,
+            reading.activity.value,
+            f"{where.function} ({shorten(where.file)}:{where.line})",
             Activity.CHECKPOINT in (reading.activity, reading.context),
         )
         self._looks.setdefault(rank, deque(maxlen=_MOST_LOOKS)).append(look)

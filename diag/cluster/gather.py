@@ -19,8 +19,11 @@ __all__ = ["Gathering", "NodeAnswer", "job_engine", "with_verdict"]
 
 _THREADS = 128
 _WORDS = {
-    "timeout": "did not answer in time", "refused": "refuses the connection: no diag listens there any more",
-    "unreachable": "cannot be reached", "unresolved": "its name is not known", "no_hub": "did not give an answer of diag",
+    "timeout": "did not answer in time",
+    "refused": "refuses the connection: no diag listens there any more",
+    "unreachable": "cannot be reached",
+    "unresolved": "its name is not known",
+    "no_hub": "did not give an answer of diag",
 }
 
 
@@ -59,7 +62,8 @@ class Gathering:
         self._done.wait(max(0.0, self.until - time.monotonic()))
         with self._lock:
             return [
-                self.answers.get(entry["run_id"]) or NodeAnswer(entry, None, f"its hub at {entry['url']} {_WORDS['timeout']}")
+                self.answers.get(entry["run_id"])
+                or NodeAnswer(entry, None, f"its hub at {entry['url']} {_WORDS['timeout']}")
                 for entry in self.entries
             ]
 
@@ -83,13 +87,20 @@ class Gathering:
         if left <= 0.2:
             return NodeAnswer(entry, None, "there was no time left to ask it")
         try:
-            query = f"/dump?scope=node&deadline={max(0.5, left - 0.3):.2f}" + ("&native=1" if self.native else "")
+            query = f"/dump?scope=node&deadline={max(0.5, left - 0.3):.2f}" + (
+                "&native=1" if self.native else ""
+            )
             document = self.sender.get(entry["url"], query, left)
             if not isinstance(document, dict) or "digest" not in document:
                 raise Failed("no_hub", "no dump of a node")
         except Failed as error:
             seconds = time.monotonic() - began
-            return NodeAnswer(entry, None, f"its hub at {entry['url']} {_WORDS[error.word]} ({error}; {seconds:.1f} s)", seconds)
+            return NodeAnswer(
+                entry,
+                None,
+                f"its hub at {entry['url']} {_WORDS[error.word]} ({error}; {seconds:.1f} s)",
+                seconds,
+            )
         return NodeAnswer(entry, document, "", time.monotonic() - began)
 
 
@@ -104,11 +115,14 @@ def job_engine(documents: Sequence[dict[str, Any]], at: float) -> Engine:
 
 
 def with_verdict(report: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """What the job hub said, which has seen more than one moment, in place of what this moment shows of the whole job."""
+    """What the job hub said, which has seen more than one moment, in place of what this moment shows of the
+    whole job."""
     told = [finding for finding in own["findings"] if finding.get("told_by")]
     if not told:
         return report
-    kept = [finding for finding in report["findings"] if finding["id"] not in WHOLE_JOB or finding.get("rule")]
+    kept = [
+        finding for finding in report["findings"] if finding["id"] not in WHOLE_JOB or finding.get("rule")
+    ]
     known = {(finding["id"], finding["subject"]) for finding in told}
     kept = [finding for finding in kept if (finding["id"], finding["subject"]) not in known]
     return {**report, "findings": [*told, *kept]}

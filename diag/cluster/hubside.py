@@ -46,8 +46,12 @@ class HubAmongNodes(ABC):
 
     def __init__(self) -> None:
         self.member: Member | None = None  # of the hubs of all nodes, once this one has joined them
-        self.open_to_nodes: Callable[[], int | None] = lambda: None  # opens a port to them; None: there is none
-        self.other_targets: Callable[[], Sequence[Target]] = tuple  # the other hubs of the job, where they are known
+        self.open_to_nodes: Callable[[], int | None] = lambda: (
+            None
+        )  # opens a port to them; None: there is none
+        self.other_targets: Callable[[], Sequence[Target]] = (
+            tuple  # the other hubs of the job, where they are known
+        )
         self._collector = Collector()
         self._asked_to_join = False
         self._of_several = False  # nodes: their launchers wait for each other before there are ranks
@@ -57,31 +61,48 @@ class HubAmongNodes(ABC):
         """Hand over a record from any thread."""
 
     def join(self, nodes: JobNodes) -> None:
-        """Report to the job hub, and be it when asked. Without a token, or for a job of one node, nothing is joined."""
+        """Report to the job hub, and be it when asked. Without a token, or for a job of one node, nothing is
+        joined."""
         self._of_several |= nodes.count > 1
         if self.member is None and self.settings.nodes not in ("auto", "off"):
             for line in nodes.bad:
                 alone = "; this node is judged by itself" if nodes.count < 2 else ""
-                self._talk(f"diag: --nodes (DIAG_NODES) cannot be right: {line}; it is host[:port],... or @FILE{alone}")
+                self._talk(
+                    f"diag: --nodes (DIAG_NODES) cannot be right: {line}; it is host[:port],... or @FILE{alone}"
+                )
         if self.member is not None or nodes.count < 2 or self.settings.nodes == "off":
             return
         token = self.settings.token  # not `self.token`, which may be made up here: other nodes have another
         if not token or not self.settings.http:
-            missing = ("set the same DIAG_TOKEN on all of them (a random word, made once in the job script)" if not token else
-                       "leave out --no-http (DIAG_HTTP, http)")
-            self._talk(f"diag: {nodes.count} nodes, and each is watched by itself: {missing} and their hubs judge the job "
-                       "together")
+            missing = (
+                "set the same DIAG_TOKEN on all of them (a random word, made once in the job script)"
+                if not token
+                else "leave out --no-http (DIAG_HTTP, http)"
+            )
+            self._talk(
+                f"diag: {nodes.count} nodes, and each is watched by itself: {missing} and their hubs judge the job "
+                "together"
+            )
             return
         port = self.open_to_nodes()
         if port is None:
             return
         settings = self.settings
         if not settings.port:
-            self._talk("diag: with port 0 the hubs of other nodes do not find this one: give all nodes the same port (DIAG_PORT)")
+            self._talk(
+                "diag: with port 0 the hubs of other nodes do not find this one: give all nodes the same port (DIAG_PORT)"
+            )
         scheme = "https" if settings.tls_cert else "http"
         self.member = Member(
-            self, nodes, port, Sender(token, settings.tls_ca or settings.tls_cert), self._collector, self._talk,
-            clock=self._clock, run_dir=self.run_dir.path if self.run_dir else None, scheme=scheme,
+            self,
+            nodes,
+            port,
+            Sender(token, settings.tls_ca or settings.tls_cert),
+            self._collector,
+            self._talk,
+            clock=self._clock,
+            run_dir=self.run_dir.path if self.run_dir else None,
+            scheme=scheme,
             peer_port=settings.port or port,
         )
         self.other_targets = self._targets_of_nodes
@@ -104,10 +125,19 @@ class HubAmongNodes(ABC):
         member = self.member
         if member is None:
             return ()
-        entries = [entry for entry in member.roster if entry["url"] and not entry.get("gone") and entry["run_id"] != self.run_id]
+        entries = [
+            entry
+            for entry in member.roster
+            if entry["url"] and not entry.get("gone") and entry["run_id"] != self.run_id
+        ]
         return tuple(
-            Target(str(entry["url"]).partition("://")[2], self.job_id, str(entry["host"]), str(entry["run_id"]),
-                   str(entry["url"]).partition("://")[0])
+            Target(
+                str(entry["url"]).partition("://")[2],
+                self.job_id,
+                str(entry["host"]),
+                str(entry["run_id"]),
+                str(entry["url"]).partition("://")[0],
+            )
             for entry in entries
         )
 
@@ -146,8 +176,15 @@ class HubAmongNodes(ABC):
         if member.job_hub is not None and member.is_job_hub:
             expected, heard, findings = member.job_hub.facts()
         counts = member.counts
-        return ClusterFacts(member.is_job_hub, expected, heard, findings, dict(counts.digests), dict(counts.digest_bytes),
-                            member.round_trip)
+        return ClusterFacts(
+            member.is_job_hub,
+            expected,
+            heard,
+            findings,
+            dict(counts.digests),
+            dict(counts.digest_bytes),
+            member.round_trip,
+        )
 
     def other_ranks(self) -> list[dict[str, Any]]:
         """See HubView."""
@@ -158,7 +195,8 @@ class HubAmongNodes(ABC):
             return ranks_json(job_hub.engine)
 
     def _is_unexplained(self) -> bool:
-        """A rank died here, and the job hub names none: what this node knows by itself is better than nothing."""
+        """A rank died here, and the job hub names none: what this node knows by itself is better than
+        nothing."""
         verdict = self.engine.job.cluster.verdict
         told = verdict is not None and any(finding.id == "rank-died" for finding in verdict.findings)
         return not told and any(finding.id == "rank-died" for finding in self.engine.alone.values())

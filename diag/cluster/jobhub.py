@@ -1,6 +1,7 @@
 """The job hub: an engine of its own that is told the digests of all nodes, and what it says of the whole job.
 
-Any node's hub can be it. One thread takes what HTTP threads hand in, as the node's own hub does with its records.
+Any node's hub can be it. One thread takes what HTTP threads hand in, as the node's own hub does with its
+records.
 """
 
 from __future__ import annotations
@@ -46,17 +47,26 @@ _BATCH = 32  # digests under one hold of the lock, which those who report wait f
 
 
 class JobHub:
-    """`publish` is called on a thread of ours when what it says has changed, and every few seconds. No `run_dir`: no journal."""
+    """`publish` is called on a thread of ours when what it says has changed, and every few seconds. No
+    `run_dir`: no journal."""
 
     def __init__(
-        self, own_id: str, host: str, clock: Callable[[], float], publish: Callable[[], None], run_dir: Path | None = None,
-        *, max_bytes: int = 64 << 20,
+        self,
+        own_id: str,
+        host: str,
+        clock: Callable[[], float],
+        publish: Callable[[], None],
+        run_dir: Path | None = None,
+        *,
+        max_bytes: int = 64 << 20,
     ) -> None:
         self.engine = Engine(PARSERS, make_job_detectors())
         self.lock = threading.RLock()
         self.own_id = own_id
         self.host = host
-        self.roster: dict[str, dict[str, Any]] = {}  # by run id: what others need to find that hub, and who its ranks are
+        self.roster: dict[
+            str, dict[str, Any]
+        ] = {}  # by run id: what others need to find that hub, and who its ranks are
         self.roster_version = 0
         self.version = 0
         self.broken = ""  # how it failed; nothing is taken any more
@@ -68,7 +78,9 @@ class JobHub:
         self._frames: set[str] = set()
         self._taken_at = time.monotonic()
         self._entries: list[dict[str, Any]] = []  # of the roster, what others are told
-        self._said: dict[bool, dict[str, Any]] = {}  # the verdict as last written out: for this hub's own node, and for others
+        self._said: dict[
+            bool, dict[str, Any]
+        ] = {}  # the verdict as last written out: for this hub's own node, and for others
         self._said_at = 0.0
         self._probed: dict[str, float] = {}
         self._probing = 0
@@ -88,7 +100,8 @@ class JobHub:
     # -- taking -------------------------------------------------------------------------------------------
 
     def take(self, document: dict[str, Any], address: str, *, now: bool = False) -> dict[str, Any]:
-        """A digest from the node at this address (empty: this node's own). Returns what it is told. `now`: wait until it is in.
+        """A digest from the node at this address (empty: this node's own). Returns what it is told. `now`:
+        wait until it is in.
 
         Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what is no digest, Busy
         where too many wait already: what is taken is not
@@ -107,15 +120,21 @@ class JobHub:
             scheme = "https" if document.get("scheme") == "https" else "http"  # others will ask this address
             node["url"] = f"{scheme}://{host}:{int(document['port'])}"
         skew, trip = float(document["wall"]) - time.time(), float(node.get("round_trip_seconds") or 1.0)
-        node["every_seconds"] = max(float(node["every_seconds"]), self.every())  # it will keep to what it is told now
+        node["every_seconds"] = max(
+            float(node["every_seconds"]), self.every()
+        )  # it will keep to what it is told now
         node["skew_seconds"] = round(skew, 1) if abs(skew) > max(2.0, trip + 0.5) else None
         self._taken_at = time.monotonic()
-        if len(self._frames) > MOST_FRAMES:  # the engine has let the oldest go: who still shows them sends them again
+        if (
+            len(self._frames) > MOST_FRAMES
+        ):  # the engine has let the oldest go: who still shows them sends them again
             self._frames = set(self.engine.job.cluster.frames.copy())
         self._frames.update(document["frames"])
         want = any(thread["key"] not in self._frames for rank in ranks for thread in rank.get("threads", ()))
         self._note(run_id, node, ranks)
-        self._queue.put(Record(digest_source.SOURCE, document, host=str(node["host"]), emitted=float(document["wall"])))
+        self._queue.put(
+            Record(digest_source.SOURCE, document, host=str(node["host"]), emitted=float(document["wall"]))
+        )
         if now:
             taken = threading.Event()
             self._queue.put(taken)
@@ -139,17 +158,36 @@ class JobHub:
         """Nodes that the job hub before this one knew: those that never report here are missed."""
         for entry in entries:
             if entry["run_id"] != self.own_id and not entry.get("gone"):
-                self._queue.put(Record(digest_source.SOURCE, _known(entry), host=str(entry["host"]), emitted=time.time() - age))
+                self._queue.put(
+                    Record(
+                        digest_source.SOURCE,
+                        _known(entry),
+                        host=str(entry["host"]),
+                        emitted=time.time() - age,
+                    )
+                )
                 self.roster.setdefault(str(entry["run_id"]), entry)
         self._tell_roster()
 
     def _note(self, run_id: str, node: dict[str, Any], ranks: list[dict[str, Any]]) -> None:
         gone = bool(node.get("leaving")) or node.get("returncode") is not None
-        places = [[rank["placement"][name] for name in ("rank", "local_rank", "pid", "start_ticks")] for rank in ranks]
-        entry = checked({
-            "run_id": run_id, "host": node["host"], "node_rank": node.get("node_rank"), "url": node.get("url", ""), "gone": gone,
-            "nodes": node["nodes"], "rendezvous": node.get("rendezvous", ""), "world_size": node["world_size"], "ranks": places,
-        })
+        places = [
+            [rank["placement"][name] for name in ("rank", "local_rank", "pid", "start_ticks")]
+            for rank in ranks
+        ]
+        entry = checked(
+            {
+                "run_id": run_id,
+                "host": node["host"],
+                "node_rank": node.get("node_rank"),
+                "url": node.get("url", ""),
+                "gone": gone,
+                "nodes": node["nodes"],
+                "rendezvous": node.get("rendezvous", ""),
+                "world_size": node["world_size"],
+                "ranks": places,
+            }
+        )
         if self.roster.get(run_id) != entry:
             if run_id not in self.roster:
                 self._forget_replaced(entry)
@@ -157,8 +195,8 @@ class JobHub:
             self._tell_roster()
 
     def _forget_replaced(self, entry: dict[str, Any]) -> None:
-        """A hub has come: those that were at its place before it and have left are not looked for any more. A job that is
-        restarted for weeks has had hundreds."""
+        """A hub has come: those that were at its place before it and have left are not looked for any more. A
+        job that is restarted for weeks has had hundreds."""
         place = (entry["host"], entry["node_rank"])
         for run_id, other in list(self.roster.items()):
             if other["gone"] and (other["host"], other["node_rank"]) == place:
@@ -166,16 +204,23 @@ class JobHub:
                 self._probed.pop(run_id, None)
 
     def reply(self, run_id: str, seen: dict[str, Any]) -> dict[str, Any]:
-        """What a node is told: how often to report, whether stacks are wanted, the verdict and the roster where they are news."""
+        """What a node is told: how often to report, whether stacks are wanted, the verdict and the roster
+        where they are news."""
         answer: dict[str, Any] = {
-            "hub": self.own_id, "over": self._is_over(),
-            "host": self.host, "every": self.every(), "detail": int(self._closer), "version": self.version,
+            "hub": self.own_id,
+            "over": self._is_over(),
+            "host": self.host,
+            "every": self.every(),
+            "detail": int(self._closer),
+            "version": self.version,
             "roster_version": self.roster_version,
         }
         if seen.get("roster_seen") != [self.own_id, self.roster_version]:
             answer["roster"] = self._entries
         said = self._said.get(run_id == self.own_id)
-        if said is None:  # this hub's own node, on a thread of its own: nobody who is served waits for the engine
+        if (
+            said is None
+        ):  # this hub's own node, on a thread of its own: nobody who is served waits for the engine
             with self.lock:
                 said = self.verdict(run_id)
         answer["verdict"] = said
@@ -190,7 +235,8 @@ class JobHub:
         return max(_CLOSER_SECONDS if self._closer else _DIGEST_SECONDS, every_of(len(self.roster)))
 
     def _tell_roster(self) -> None:
-        """A new version only where that changes what others are told: at the start of a large job each digest is a new entry."""
+        """A new version only where that changes what others are told: at the start of a large job each digest
+        is a new entry."""
         entries = sorted(self.roster.values(), key=lambda entry: _order(entry["node_rank"]))
         if len(entries) > WHOLE_ROSTER:
             entries = [entry for entry in entries if not entry["gone"]][:_CANDIDATES]
@@ -201,7 +247,8 @@ class JobHub:
     # -- saying -------------------------------------------------------------------------------------------
 
     def verdict(self, run_id: str) -> dict[str, Any]:
-        """For one node, the lock held: of its own machine it knows itself; other machines are the job hub's own node's matter."""
+        """For one node, the lock held: of its own machine it knows itself; other machines are the job hub's
+        own node's matter."""
         engine = self.engine
         current = engine.job.cluster.current()
         silent = {node.digest.run_id for node in engine.job.cluster.silent(engine.now)}
@@ -210,18 +257,38 @@ class JobHub:
         findings = [finding for finding in engine.active() if _is_for(finding, own, self.host)]
         notes = engine.not_checked() if own else []
         notes = [line for line in notes if not line.what.startswith(("straggler",))][:64]
-        notes += [NotChecked(f"the node at {address}", f"its digests are refused: {why}", "give all nodes the same DIAG_TOKEN")
-                  for address, why in self._refused_lately()[:8] if own]
+        notes += [
+            NotChecked(
+                f"the node at {address}",
+                f"its digests are refused: {why}",
+                "give all nodes the same DIAG_TOKEN",
+            )
+            for address, why in self._refused_lately()[:8]
+            if own
+        ]
         expected = max(engine.job.cluster.expected(), len(current))
         job = engine.job
-        fact = JobVerdict(None, self.host, len(heard), expected, tuple(findings), tuple(notes), job.phase, job.iteration,
-                          job.total_iterations)
+        fact = JobVerdict(
+            None,
+            self.host,
+            len(heard),
+            expected,
+            tuple(findings),
+            tuple(notes),
+            job.phase,
+            job.iteration,
+            job.total_iterations,
+        )
         return digest_source.verdict(fact, engine.now)
 
     def _refused_lately(self) -> list[tuple[str, str]]:
         """A hub comes again every few seconds; one that does not has the token by now, or was none."""
         since = time.monotonic() - _REFUSED_SECONDS
-        return [(address, why) for address, why in list(self.refused.items()) if self._refused_at.get(address, 0.0) > since]
+        return [
+            (address, why)
+            for address, why in list(self.refused.items())
+            if self._refused_at.get(address, 0.0) > since
+        ]
 
     def facts(self) -> tuple[int, int, tuple[tuple[str, str], ...]]:
         """Nodes expected, nodes heard, and (kind, severity) of each finding that is open."""
@@ -233,7 +300,8 @@ class JobHub:
             return max(cluster.expected(), len(current)), len(heard), findings
 
     def _say(self, *, own: bool = False) -> None:
-        """Write the verdict out once for all who ask in the next second, the lock held: whoever reports must not wait for it."""
+        """Write the verdict out once for all who ask in the next second, the lock held: whoever reports must
+        not wait for it."""
         self._said_at = time.monotonic()
         self._said[False] = self.verdict("")
         if own:
@@ -285,15 +353,27 @@ class JobHub:
         with self.lock:
             now, job = self.engine.now, self.engine.job
             self._closer = wants_closer_look(now, job)
-            silent = [(node.digest.run_id, node.digest.url, node.digest.host) for node in job.cluster.silent(now)]
-            faces = tuple((one.key, one.severity, one.klass, one.cause, one.ranks, one.summary) for one in self.engine.active())
+            silent = [
+                (node.digest.run_id, node.digest.url, node.digest.host) for node in job.cluster.silent(now)
+            ]
+            faces = tuple(
+                (one.key, one.severity, one.klass, one.cause, one.ranks, one.summary)
+                for one in self.engine.active()
+            )
         for run_id, url, host in silent if not self.idle else ():
             last = self._probed.get(run_id, -1e9)
-            if run_id != self.own_id and url and time.monotonic() - last > _PROBE_AGAIN_SECONDS and self._probing < _MOST_PROBES:
+            if (
+                run_id != self.own_id
+                and url
+                and time.monotonic() - last > _PROBE_AGAIN_SECONDS
+                and self._probing < _MOST_PROBES
+            ):
                 self._probed[run_id] = time.monotonic()
                 self._probing += 1
                 with contextlib.suppress(RuntimeError):  # no more threads: it is tried again later
-                    threading.Thread(target=self._probe, args=(run_id, url, host), name="probe", daemon=True).start()
+                    threading.Thread(
+                        target=self._probe, args=(run_id, url, host), name="probe", daemon=True
+                    ).start()
         if faces != self._faces or time.monotonic() - self._published_at > _DIGEST_SECONDS:
             self.version += faces != self._faces
             self._faces, self._published_at = faces, time.monotonic()
@@ -316,7 +396,8 @@ def every_of(nodes: int) -> float:
 
 
 def _is_for(finding: Finding, own: bool, host: str) -> bool:
-    """Of what nodes passed up, to the job hub's own node all but what it says by itself; to the others nothing."""
+    """Of what nodes passed up, to the job hub's own node all but what it says by itself; to the others
+    nothing."""
     return not finding.hosts or (own and finding.hosts != (host,))
 
 
@@ -327,21 +408,64 @@ def _order(node_rank: Any) -> tuple[bool, int]:
 def _known(entry: dict[str, Any]) -> dict[str, Any]:
     """A digest made of what the roster says of a node."""
     node = {
-        "rank": None, "run_id": entry["run_id"], "host": entry["host"], "node_rank": entry["node_rank"], "url": entry["url"],
-        "seq": 0, "nodes": entry["nodes"], "rendezvous": entry["rendezvous"], "ranks": len(entry["ranks"]), "local_world_size": 0,
-        "world_size": entry["world_size"], "phase": "launch", "marked_phase": "launch", "phase_at": None, "phase_line": "",
-        "iteration": None, "total_iterations": 0, "iteration_at": None, "log_moved_at": None, "save_moved_at": None,
-        "started_at": None, "step_seconds": None, "line_seconds": 0.0, "silence_seconds": 0.0, "phase_seconds": 0.0,
-        "returncode": None, "interrupted": False, "round_trip_seconds": None, "skew_seconds": None,
+        "rank": None,
+        "run_id": entry["run_id"],
+        "host": entry["host"],
+        "node_rank": entry["node_rank"],
+        "url": entry["url"],
+        "seq": 0,
+        "nodes": entry["nodes"],
+        "rendezvous": entry["rendezvous"],
+        "ranks": len(entry["ranks"]),
+        "local_world_size": 0,
+        "world_size": entry["world_size"],
+        "phase": "launch",
+        "marked_phase": "launch",
+        "phase_at": None,
+        "phase_line": "",
+        "iteration": None,
+        "total_iterations": 0,
+        "iteration_at": None,
+        "log_moved_at": None,
+        "save_moved_at": None,
+        "started_at": None,
+        "step_seconds": None,
+        "line_seconds": 0.0,
+        "silence_seconds": 0.0,
+        "phase_seconds": 0.0,
+        "returncode": None,
+        "interrupted": False,
+        "round_trip_seconds": None,
+        "skew_seconds": None,
         "every_seconds": _DIGEST_SECONDS,
     }
     ranks = [
         {
-            "rank": rank, "run_id": entry["run_id"], "at": 0.0, "moved": [], "alive": True, "state": "", "comm": "",
-            "tree_at": 0.0, "cpu_ratio": None, "main_cpu_ratio": None, "rss_bytes": 0, "stopped_at": None, "stack_at": 0.0,
-            "stack_since": 0.0, "stack_samples": 0, "stack_how": "",
-            "placement": {"rank": rank, "local_rank": local, "world_size": entry["world_size"], "host": entry["host"], "pid": pid,
-                          "start_ticks": ticks, "node_rank": entry["node_rank"] or 0},
+            "rank": rank,
+            "run_id": entry["run_id"],
+            "at": 0.0,
+            "moved": [],
+            "alive": True,
+            "state": "",
+            "comm": "",
+            "tree_at": 0.0,
+            "cpu_ratio": None,
+            "main_cpu_ratio": None,
+            "rss_bytes": 0,
+            "stopped_at": None,
+            "stack_at": 0.0,
+            "stack_since": 0.0,
+            "stack_samples": 0,
+            "stack_how": "",
+            "placement": {
+                "rank": rank,
+                "local_rank": local,
+                "world_size": entry["world_size"],
+                "host": entry["host"],
+                "pid": pid,
+                "start_ticks": ticks,
+                "node_rank": entry["node_rank"] or 0,
+            },
         }
         for rank, local, pid, ticks in entry["ranks"]
     ]

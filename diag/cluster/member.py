@@ -1,7 +1,8 @@
-"""This node's hub as one of the job's: reports to the job hub, takes over when there is none, brings its verdict home.
+"""This node's hub as one of the job's: reports to the job hub, takes over when there is none, brings its
+verdict home.
 
-One thread sends. Where the job hub is, is found by trying: the address at which the training itself meets first, then those
-that it named before it fell silent, by the number of their node; this hub is one of them.
+One thread sends. Where the job hub is, is found by trying: the address at which the training itself meets
+first, then those that it named before it fell silent, by the number of their node; this hub is one of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _AGAIN_SECONDS = 1.0
 _FAILURES = 2  # in a row before another is tried
 _BACK_SECONDS = 30.0  # how often a better placed hub is tried again
 _LAST_WORDS_SECONDS = 8.0  # a node whose command has failed waits so long for what the others say
-# The end of `diag run` waits no longer for other hubs than this, whatever a name server or a peer does; of a failed command more.
+# The end of `diag run` waits no longer for other hubs than this, whatever a name server or a peer does; of a
+# failed command more.
 _END_SECONDS, _FAILED_END_SECONDS, _LEAVE_SECONDS = 10.0, 30.0, 5.0
 _JUDGED_SECONDS = 1.8  # checks come each second, and what was told waits up to half of one for its turn
 _JITTER = 0.2
@@ -79,8 +81,18 @@ class Member:
     """`port` is where this hub listens for the others. `talk` says a line to the person."""
 
     def __init__(  # noqa: PLR0917 - one caller, the hub
-        self, hub: NodeHub, nodes: JobNodes, port: int, sender: Sender, collector: Collector, talk: Callable[[str], None],
-        *, clock: Callable[[], float], run_dir: Path | None = None, scheme: str = "http", peer_port: int | None = None,
+        self,
+        hub: NodeHub,
+        nodes: JobNodes,
+        port: int,
+        sender: Sender,
+        collector: Collector,
+        talk: Callable[[str], None],
+        *,
+        clock: Callable[[], float],
+        run_dir: Path | None = None,
+        scheme: str = "http",
+        peer_port: int | None = None,
     ) -> None:
         self.nodes = nodes if nodes.address or not nodes.hosts else replace(nodes, address=nodes.hosts[0])
         nodes = self.nodes
@@ -101,9 +113,16 @@ class Member:
         self._maker = DigestMaker(collector)
         self._dump_maker = DigestMaker(collector)
         self._me = Identity(
-            hub.run_id, hub.host, hub.version, node_rank=nodes.node_rank, nodes=nodes.count, host_names=nodes.hosts,
+            hub.run_id,
+            hub.host,
+            hub.version,
+            node_rank=nodes.node_rank,
+            nodes=nodes.count,
+            host_names=nodes.hosts,
             url=_url(scheme, nodes.address, port) if nodes.address and nodes.node_rank == 0 else "",
-            rendezvous=f"{nodes.address}:{nodes.port}" if nodes.address and nodes.port else nodes.address or "",
+            rendezvous=f"{nodes.address}:{nodes.port}"
+            if nodes.address and nodes.port
+            else nodes.address or "",
         )
         self._roster: list[dict[str, Any]] = []
         self._roster_seen: list[Any] = []
@@ -119,7 +138,9 @@ class Member:
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._make_lock = threading.Lock()
-        self._dump_lock = threading.Lock()  # of its own: the other is held while a hub that may not answer is waited for
+        self._dump_lock = (
+            threading.Lock()
+        )  # of its own: the other is held while a hub that may not answer is waited for
         self._start_lock = threading.Lock()
         self._given_up = False  # at the end something held up more than is waited for
         self._thread = threading.Thread(target=self._work, name="cluster", daemon=True)
@@ -153,10 +174,18 @@ class Member:
         try:
             rows = self.sender.get(target, "/nodes", _ROSTER_SECONDS)["nodes"]
             return [
-                self._placed({
-                    "run_id": row["run_id"], "host": row["host"], "node_rank": row["node_rank"], "url": row["url"],
-                    "gone": row["state"] == "gone", "ranks": [[rank] for rank in row["ranks"]],
-                }, self._heard_from, target)
+                self._placed(
+                    {
+                        "run_id": row["run_id"],
+                        "host": row["host"],
+                        "node_rank": row["node_rank"],
+                        "url": row["url"],
+                        "gone": row["state"] == "gone",
+                        "ranks": [[rank] for rank in row["ranks"]],
+                    },
+                    self._heard_from,
+                    target,
+                )
                 for row in rows
             ]
         except (Failed, KeyError, TypeError):
@@ -170,20 +199,25 @@ class Member:
         """A rank was found: its environment knows what the command line did not tell."""
         me = self._me
         self._me = replace(
-            me, node_rank=me.node_rank if me.node_rank is not None else nodes.node_rank, nodes=max(me.nodes, nodes.count),
+            me,
+            node_rank=me.node_rank if me.node_rank is not None else nodes.node_rank,
+            nodes=max(me.nodes, nodes.count),
             local_world_size=local_world_size or me.local_world_size,
         )
 
     def take(self, document: dict[str, Any], address: str) -> dict[str, Any]:
-        """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError, AttributeError or
-        OverflowError for what is none, and OtherJob."""
+        """A digest by HTTP: whoever is reported to is the job hub. Raises KeyError, TypeError, ValueError,
+        AttributeError or OverflowError for what is none, and OtherJob."""
         theirs, mine = str(document.get("job_id") or ""), self._job_id()
         there, here = _port_of(str(document["node"].get("rendezvous") or "")), _port_of(self._me.rendezvous)
-        # Parts of one job may have ids of their own (Slurm's heterogeneous jobs), and ports that differ are a mistake to be told.
+        # Parts of one job may have ids of their own (Slurm's heterogeneous jobs), and ports that differ are a
+        # mistake to be told.
         if theirs and mine and theirs != mine and there and here and there != here:
             self.counts.digests["taken", "failed"] += 1
-            raise OtherJob(f"this is the hub of another job ({mine}, not {theirs}) with the same token: give one of them another "
-                           "DIAG_PORT, on all of its nodes")
+            raise OtherJob(
+                f"this is the hub of another job ({mine}, not {theirs}) with the same token: give one of them another "
+                "DIAG_PORT, on all of its nodes"
+            )
         answer = self._be_job_hub().take(document, address)
         self.counts.digests["taken", "ok"] += 1
         return answer
@@ -199,19 +233,44 @@ class Member:
         with self._dump_lock:
             self._dump_maker.forget()
             # Of a large job two hundred thousand facts would be read for what the job hub has told already.
-            return self._document(self._dump_maker, detail, looks=False, facts=self.nodes.count <= WHOLE_ROSTER)
+            return self._document(
+                self._dump_maker, detail, looks=False, facts=self.nodes.count <= WHOLE_ROSTER
+            )
 
     # -- sending ------------------------------------------------------------------------------------------
 
     def _document(
-        self, maker: DigestMaker, detail: int, *, leaving: bool = False, looks: bool = True, facts: bool = True
+        self,
+        maker: DigestMaker,
+        detail: int,
+        *,
+        leaving: bool = False,
+        looks: bool = True,
+        facts: bool = True,
     ) -> dict[str, Any]:
         gpus = self._hub.gpu_states()
         with self._hub.lock:
-            document = maker.make(self._hub.engine, self._me, self._clock(), self._every, gpus, detail=detail, leaving=leaving,
-                                  round_trip=self.round_trip, connect=self.connect, looks=looks, facts=facts)
-        return {**document, "job_id": self._job_id(), "wall": time.time(), "port": self._port, "scheme": self._scheme,
-                "roster_seen": self._roster_seen}
+            document = maker.make(
+                self._hub.engine,
+                self._me,
+                self._clock(),
+                self._every,
+                gpus,
+                detail=detail,
+                leaving=leaving,
+                round_trip=self.round_trip,
+                connect=self.connect,
+                looks=looks,
+                facts=facts,
+            )
+        return {
+            **document,
+            "job_id": self._job_id(),
+            "wall": time.time(),
+            "port": self._port,
+            "scheme": self._scheme,
+            "roster_seen": self._roster_seen,
+        }
 
     def _job_id(self) -> str:
         """Empty where nothing but this hub's own run gives a name."""
@@ -220,9 +279,13 @@ class Member:
     def _work(self) -> None:
         try:
             self._keep_reporting()
-        except Exception as error:  # the outermost frame of a thread: without a word this node would wait for verdicts
-            self._talk(f"diag: reporting to the other nodes ends here, please report this: {type(error).__name__}: {error}; this "
-                       "node is watched by itself")
+        except (
+            Exception
+        ) as error:  # the outermost frame of a thread: without a word this node would wait for verdicts
+            self._talk(
+                f"diag: reporting to the other nodes ends here, please report this: {type(error).__name__}: {error}; this "
+                "node is watched by itself"
+            )
             self._lose()
 
     def _keep_reporting(self) -> None:
@@ -231,12 +294,15 @@ class Member:
             self._wake.wait(pause * (1.0 + _JITTER * (_chance() - 0.5)))
             woken = self._wake.is_set()
             self._wake.clear()
-            # Several things that happen at once are one digest; what all nodes of a large job want to tell at once comes spread.
+            # Several things that happen at once are one digest; what all nodes of a large job want to tell at
+            # once comes spread.
             self._ending.wait(_TOGETHER_SECONDS + (spread(self._every) * _chance() if woken else 0.0))
 
     def _report(self, *, leaving: bool = False) -> float:
         """Send one digest to whoever takes it. Returns the seconds until the next."""
-        if self._target and self.nodes.node_rank != 0 and time.monotonic() > self._back_at:  # also when this hub took over
+        if (
+            self._target and self.nodes.node_rank != 0 and time.monotonic() > self._back_at
+        ):  # also when this hub took over
             self._back_at = time.monotonic() + _BACK_SECONDS
             if self._target != (first := self._candidates()[0]) and self._try(first, leaving=leaving):
                 return self._pause()
@@ -264,14 +330,19 @@ class Member:
         return _BUSY_SECONDS if self._busy else self._every
 
     def _candidates(self) -> list[str]:
-        """Where the job hub may be, best first. Who was never told of anybody has only the address of the rendezvous."""
+        """Where the job hub may be, best first. Who was never told of anybody has only the address of the
+        rendezvous."""
         found: list[str] = []
-        if self.nodes.address:  # of node 0 its own: another that calls itself node 0 by mistake is told by asking
+        if (
+            self.nodes.address
+        ):  # of node 0 its own: another that calls itself node 0 by mistake is told by asking
             found.append(_url(self._scheme, self.nodes.address, self._port_of_first() or self._peer_port))
         if self.nodes.node_rank == 0:
             found.append("self")
         if not self._ever:
-            hosts = zip(self.nodes.hosts, self.nodes.hub_ports or [None] * len(self.nodes.hosts), strict=False)
+            hosts = zip(
+                self.nodes.hosts, self.nodes.hub_ports or [None] * len(self.nodes.hosts), strict=False
+            )
             found += [_url(self._scheme, host, port or self._peer_port) for host, port in hosts if host][:3]
         by_rank = sorted(
             (entry for entry in self._roster if not entry.get("gone")),
@@ -283,7 +354,11 @@ class Member:
     def _port_of_first(self) -> int | None:
         """Of node 0's hub, where the user's list of nodes tells it: not all of them need have this one's."""
         nodes = self.nodes
-        return nodes.hub_ports[0] if nodes.hub_ports and nodes.hosts and nodes.hosts[0] == nodes.address else None
+        return (
+            nodes.hub_ports[0]
+            if nodes.hub_ports and nodes.hosts and nodes.hosts[0] == nodes.address
+            else None
+        )
 
     def _try(self, url: str, *, leaving: bool = False) -> bool:
         detail = 1 if self._hub.closer or self.detail_wanted or leaving else 0
@@ -312,8 +387,14 @@ class Member:
                     self._every = max(self._every, every_of(self.nodes.count))
                     return True
                 if str(error).startswith("TLS"):
-                    self._say(f"diag: the hub at {url} is not trusted: {error}; tls_ca (DIAG_TLS_CA) names the certificates")
-                if isinstance(error, Refused) and error.status in (401, 403, 422):  # 409: it waits for its own ranks still
+                    self._say(
+                        f"diag: the hub at {url} is not trusted: {error}; tls_ca (DIAG_TLS_CA) names the certificates"
+                    )
+                if isinstance(error, Refused) and error.status in (
+                    401,
+                    403,
+                    422,
+                ):  # 409: it waits for its own ranks still
                     self._say(f"diag: the hub at {url} takes no digests from here: {error}")
                 return False
         self.counts.digests["sent", "ok"] += 1
@@ -321,21 +402,25 @@ class Member:
         return True
 
     def _is_patient(self, url: str) -> bool:
-        """Whether one that says it is busy is waited for: not for ever, and not in place of one that takes digests."""
+        """Whether one that says it is busy is waited for: not for ever, and not in place of one that takes
+        digests."""
         if not self._busy:
             self._busy_since = time.monotonic()
         waits = time.monotonic() - self._busy_since <= _MOST_BUSY_SECONDS
         return waits and (url == self._target or not self._target)
 
     def _hear(self, answer: dict[str, Any], url: str, document: dict[str, Any]) -> None:
-        """What the job hub said. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for what no hub says."""
+        """What the job hub said. Raises KeyError, TypeError, ValueError, AttributeError or OverflowError for
+        what no hub says."""
         heard_from, every = str(answer["hub"]), float(answer["every"])
         verdict = answer["verdict"]
         # One that was not the target before was told all; another hub at the same address was not.
         if answer.get("want") or (heard_from != self._heard_from and url == self._target):
             self._maker.forget()
         if "roster" in answer:
-            self._roster = [self._placed(checked(entry), heard_from, url) for entry in answer["roster"] if entry["run_id"]]
+            self._roster = [
+                self._placed(checked(entry), heard_from, url) for entry in answer["roster"] if entry["run_id"]
+            ]
             self._roster_seen = [heard_from, answer["roster_version"]]
         if heard_from == self._me.run_id and url != "self":
             url = "self"  # the rendezvous is here
@@ -346,10 +431,13 @@ class Member:
         self.detail_wanted = bool(answer["detail"])
         self.over = bool(answer.get("over"))
         if url != "self" or self._ending.is_set():  # at home the job hub itself publishes
-            self._hub.put(Record(digest_source.VERDICT_SOURCE, verdict, host=str(answer["host"]), emitted=time.time()))
+            self._hub.put(
+                Record(digest_source.VERDICT_SOURCE, verdict, host=str(answer["host"]), emitted=time.time())
+            )
 
     def _placed(self, entry: dict[str, Any], heard_from: str, url: str) -> dict[str, Any]:
-        """A hub does not know where others reach it: the job hub's address is the one that was just used, and it knows ours."""
+        """A hub does not know where others reach it: the job hub's address is the one that was just used, and
+        it knows ours."""
         if entry["run_id"] == self._me.run_id and entry["url"]:
             self._me = replace(self._me, url=str(entry["url"]))
         if entry["run_id"] == heard_from and url != "self" and not entry["url"]:
@@ -359,7 +447,9 @@ class Member:
     def _be_job_hub(self) -> JobHub:
         with self._start_lock:
             if self.job_hub is None:
-                self.job_hub = JobHub(self._me.run_id, self._hub.host, self._clock, self._publish, self._run_dir)
+                self.job_hub = JobHub(
+                    self._me.run_id, self._hub.host, self._clock, self._publish, self._run_dir
+                )
                 self.job_hub.seed(self._roster, 0.0)
             elif self.job_hub.idle:  # it was not needed for a while: what it knew is old
                 self.job_hub.seed(self._roster, 0.0)
@@ -378,7 +468,9 @@ class Member:
         if self._heard_from:
             self._heard_from = ""
             reason = "no hub of another node answers any more"
-            self._hub.put(Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self._hub.host))
+            self._hub.put(
+                Record(digest_source.VERDICT_SOURCE, digest_source.lost(reason), host=self._hub.host)
+            )
 
     def _say(self, text: str) -> None:
         if text not in self._said and len(self._said) < 16:
@@ -388,8 +480,8 @@ class Member:
     # -- the end ------------------------------------------------------------------------------------------
 
     def conclude(self, failed: bool) -> None:
-        """The command has ended: tell it, hear what the others say of it if it failed, and leave. Called by the hub's own thread,
-        which takes the verdict after it."""
+        """The command has ended: tell it, hear what the others say of it if it failed, and leave. Called by
+        the hub's own thread, which takes the verdict after it."""
         seconds = (_FAILED_END_SECONDS if failed else _END_SECONDS) + spread(self._every)
         self._within(seconds, lambda: self._conclude(failed))
 
@@ -401,10 +493,13 @@ class Member:
         self._wake.clear()
         self._report()
         while failed and self._target and not self.over and time.monotonic() < until:
-            # The others' last digests are on their way; nothing tells when the last is in. All nodes ask at once.
+            # The others' last digests are on their way; nothing tells when the last is in. All nodes ask at
+            # once.
             self._linger(max(0.3, spread(self._every)))
             self._report()
-        if failed and self._target:  # all is told: it is judged within a second, and then the others come for the verdict
+        if (
+            failed and self._target
+        ):  # all is told: it is judged within a second, and then the others come for the verdict
             self._linger(_JUDGED_SECONDS * (2 if self._target == "self" else 1))
             self._report()
 
@@ -420,13 +515,16 @@ class Member:
             self.job_hub.close()
 
     def _within(self, seconds: float, work: Callable[[], None]) -> None:
-        """On a thread that may be left alone: looking up a name has no time limit, nor has a peer that answers byte by byte."""
+        """On a thread that may be left alone: looking up a name has no time limit, nor has a peer that
+        answers byte by byte."""
         thread = threading.Thread(target=work, name="cluster-end", daemon=True)
         thread.start()
         thread.join(seconds)
         if thread.is_alive():
             self._given_up = True
-            self._say(f"diag: the other nodes' hubs are not waited for any longer (no end within {seconds:.0f} s)")
+            self._say(
+                f"diag: the other nodes' hubs are not waited for any longer (no end within {seconds:.0f} s)"
+            )
 
     def _leave(self) -> None:
         if self._target and self._target != "self":

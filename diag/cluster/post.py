@@ -41,8 +41,8 @@ class Refused(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An answer, and what it took. `connect_seconds`: from SYN to its answer, as the kernel measured it: no program of either
-    side is part of it. None where the kernel does not tell."""
+    """An answer, and what it took. `connect_seconds`: from SYN to its answer, as the kernel measured it: no
+    program of either side is part of it. None where the kernel does not tell."""
 
     answer: Any
     sent_bytes: int
@@ -52,7 +52,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """`ca` is a file of certificates that hubs are trusted by; names in them are not compared, since hubs go by addresses."""
+    """`ca` is a file of certificates that hubs are trusted by; names in them are not compared, since hubs go
+    by addresses."""
 
     token: str
     ca: Path | None = None
@@ -76,9 +77,17 @@ class Sender:
         try:
             connection.connect()
             trip = _round_trip(connection.sock)
-            connection.request(method, path, data, {
-                "Authorization": f"Bearer {self.token}", "Accept-Encoding": "gzip", "Connection": "close", **headers,
-            })
+            connection.request(
+                method,
+                path,
+                data,
+                {
+                    "Authorization": f"Bearer {self.token}",
+                    "Accept-Encoding": "gzip",
+                    "Connection": "close",
+                    **headers,
+                },
+            )
             if connection.sock is not None:
                 connection.sock.settimeout(max(0.05, until - time.monotonic()))
             answer = connection.getresponse()
@@ -100,14 +109,19 @@ class Sender:
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
             context.check_hostname = False
-            return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=seconds, context=context)
+            return http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=seconds, context=context
+            )
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
 
 
 def _round_trip(connection: socket.socket | None) -> float | None:
-    """tcpi_rtt of Linux (include/uapi/linux/tcp.h, struct tcp_info, in microseconds), right behind the handshake."""
+    """tcpi_rtt of Linux (include/uapi/linux/tcp.h, struct tcp_info, in microseconds), right behind the
+    handshake."""
     try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104) if connection is not None else b""
+        info = (
+            connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104) if connection is not None else b""
+        )
         return float(struct.unpack_from("=I", info, _RTT_AT)[0]) / 1e6
     except (OSError, AttributeError, struct.error):
         return None

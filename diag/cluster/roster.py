@@ -12,8 +12,8 @@ _MOST = 1 << 20  # of ranks and of nodes: as in model
 
 
 def checked(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with what an entry has. Raises KeyError, TypeError or ValueError where others could not go on with it: one that
-    is kept is sorted, asked and told to every node."""
+    """The entry with what an entry has. Raises KeyError, TypeError or ValueError where others could not go on
+    with it: one that is kept is sorted, asked and told to every node."""
     node_rank = entry["node_rank"]
     ranks = entry["ranks"]
     if type(ranks) is not list or len(ranks) > _MOST:
@@ -21,7 +21,8 @@ def checked(entry: Mapping[str, Any]) -> dict[str, Any]:
     if any(type(place) is not list or len(place) != _PARTS for place in ranks):
         raise ValueError("ranks: no place of a rank")
     return {
-        **{name: _word(entry, name) for name in ("run_id", "host", "url", "rendezvous")}, "gone": bool(entry.get("gone")),
+        **{name: _word(entry, name) for name in ("run_id", "host", "url", "rendezvous")},
+        "gone": bool(entry.get("gone")),
         "node_rank": None if node_rank is None else _number(node_rank, "node_rank"),
         **{name: _number(entry[name], name) for name in ("nodes", "world_size")},
         "ranks": [[_number(part, "ranks", 1 << 63) for part in place] for place in ranks],

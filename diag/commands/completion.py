@@ -1,4 +1,5 @@
-"""`diag completion SHELL`: the script by which a shell completes the words of `diag`, made from the parsers of all verbs."""
+"""`diag completion SHELL`: the script by which a shell completes the words of `diag`, made from the parsers
+of all verbs."""
 
 from __future__ import annotations
 
@@ -18,8 +19,12 @@ _COMMAND = "_diag_command"  # the function that completes what stands after `--`
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL",
-                        help="bash, zsh, fish or tcsh; its first lines say where it belongs")
+    parser.add_argument(
+        "shell",
+        choices=SHELLS,
+        metavar="SHELL",
+        help="bash, zsh, fish or tcsh; its first lines say where it belongs",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +53,9 @@ def script(shell: str) -> str:
     # Shtab's own directions name folders that no shell looks into by itself.
     body = re.sub(r"(?m)^# (AUTOMATICALLY GENERATED|Usage:|\d\) |   (source|fpath=)|See also:).*\n", "", body)
     first, rest = ("", body) if not body.startswith("#compdef") else body.split("\n", 1)
-    return "\n".join(filter(None, [first, _WHERE[shell].rstrip(), rest.strip("\n"), _AFTER.get(shell, "").rstrip()]))
+    return "\n".join(
+        filter(None, [first, _WHERE[shell].rstrip(), rest.strip("\n"), _AFTER.get(shell, "").rstrip()])
+    )
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -20,12 +20,27 @@ __all__ = ["add", "run"]
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
-    parser.add_argument("--wait", type=_seconds, default=0.0, metavar="SECONDS", help="of several nodes: node 0 listens this "
-                        "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try")
-    parser.add_argument("--no-load", action="store_true", help="read the versions of the software, but import nothing of it")
-    parser.add_argument("--manifest", action="append", metavar="FILE", help="look at Kubernetes manifests, not at this machine: "
-                        "a file, a folder, - for stdin; may be repeated")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="of several nodes: node 0 listens this "
+        "long on CMD's own port, the others try to reach it (run it on all at once); default: 0, one try",
+    )
+    parser.add_argument(
+        "--no-load", action="store_true", help="read the versions of the software, but import nothing of it"
+    )
+    parser.add_argument(
+        "--manifest",
+        action="append",
+        metavar="FILE",
+        help="look at Kubernetes manifests, not at this machine: "
+        "a file, a folder, - for stdin; may be repeated",
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command that will be run"
+    )
 
 
 def _seconds(text: str) -> float:
@@ -52,16 +67,26 @@ def run(args: argparse.Namespace) -> int:
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.manifest and words:
-        raise DiagError("--manifest and a command do not go together", hint="the command stands in the manifest", exit_code=2)
+        raise DiagError(
+            "--manifest and a command do not go together",
+            hint="the command stands in the manifest",
+            exit_code=2,
+        )
     if words and not words[0].strip():
-        raise DiagError("the command after `--` is an empty word", hint="a variable in front of it may be empty", exit_code=2)
+        raise DiagError(
+            "the command after `--` is an empty word",
+            hint="a variable in front of it may be empty",
+            exit_code=2,
+        )
     lines: list[Line] = []
     if args.manifest:
         checks: Iterator[Line] = check_manifests(args.manifest)
     else:
         here = (line for check in CHECKS for line in check(words))
         # Imports take seconds, more on one node than on another: the nodes meet before them.
-        checks = itertools.chain(here, check_network(words, args.wait), check_software(words, loads=not args.no_load))
+        checks = itertools.chain(
+            here, check_network(words, args.wait), check_software(words, loads=not args.no_load)
+        )
     try:
         with Ticker(lambda seconds: _doing(lines, args.wait, seconds)):
             for line in checks:

@@ -32,14 +32,26 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
     parser.add_argument("-o", "--output", metavar="FILE", help="copy the bundle to FILE")
-    parser.add_argument("--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON")
-    parser.add_argument("--native", action="store_true",
-                        help="also C frames of one rank of each stack class, 8 at most; stops these ranks for about a second")
+    parser.add_argument(
+        "--json", action="store_true", help="print the report (diag.report/1) and the dump as JSON"
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="also C frames of one rank of each stack class, 8 at most; stops these ranks for about a second",
+    )
     tokens.options(parser)
-    parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
-                        "DIAG_TLS_CA)")
-    parser.add_argument("--seconds", type=float, metavar="S",
-                        help=f"answer within S seconds (default {_SECONDS:g}, with --native {_NATIVE_SECONDS:g})")
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help=f"answer within S seconds (default {_SECONDS:g}, with --native {_NATIVE_SECONDS:g})",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,9 +61,19 @@ def run(args: argparse.Namespace) -> int:
         _copy(document, args.output)
     try:
         text, code = _text(document, json_too=args.json)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise DiagError(f"{url} answers what is no dump of diag: {type(error).__name__}: {error}"[:300],
-                        hint="the hub's diag and this one are of other versions, or it is no hub") from None
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise DiagError(
+            f"{url} answers what is no dump of diag: {type(error).__name__}: {error}"[:300],
+            hint="the hub's diag and this one are of other versions, or it is no hub",
+        ) from None
     print(text)
     if args.output is not None and not args.json:
         print(f"copied to {args.output}")
@@ -86,7 +108,9 @@ def _columns() -> int:
         return 80
 
 
-def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None) -> dict[str, Any]:
+def _ask(
+    args: argparse.Namespace, url: str, token: str | None, run_path: str | None, ca: str | None
+) -> dict[str, Any]:
     from diag.hubanswer import check_address, document_of, no_answer, refusal
 
     check_address(url)
@@ -95,7 +119,9 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
     from diag.ticker import Ticker
 
     seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
-    query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout)}"
+    query = (
+        f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={language_for(sys.stdout)}"
+    )
     query += "&native=1" if args.native else ""
     again = f"diag watch --run-dir {run_path}" if run_path else "diag watch --pid PID on that node"
     try:
@@ -103,13 +129,17 @@ def _ask(args: argparse.Namespace, url: str, token: str | None, run_path: str | 
         with Ticker(_Waiting(url, headers, ca, seconds)):
             status, reason, body = post(f"{url}/dump?{query}", headers, seconds + _GRACE_SECONDS, ca)
     except (OSError, ValueError) as error:
-        raise no_answer(url, error, seconds=seconds + _GRACE_SECONDS, hint=f"attach a new one: {again}") from None
+        raise no_answer(
+            url, error, seconds=seconds + _GRACE_SECONDS, hint=f"attach a new one: {again}"
+        ) from None
     if status != 200:
         raise refusal(url, status, reason, body, has_token=bool(token))
     document = document_of(url, body)
     if "report" not in document:
-        raise DiagError(f"{url} answers what is no dump of diag",
-                        hint="the hub's diag and this one are of other versions, or it is no hub")
+        raise DiagError(
+            f"{url} answers what is no dump of diag",
+            hint="the hub's diag and this one are of other versions, or it is no hub",
+        )
     return document
 
 
@@ -155,12 +185,16 @@ def _copy(document: dict[str, Any], target: str) -> None:
 
     source = document.get("bundle")
     if not source:
-        raise DiagError(f"there is no bundle to copy: {document.get('bundle_error', 'the run has no run directory')}")
+        raise DiagError(
+            f"there is no bundle to copy: {document.get('bundle_error', 'the run has no run directory')}"
+        )
     try:
         if not _is_bundle(str(source)):  # whoever answered named a file of this machine
             raise DiagError(f"{source} is no bundle of diag: it is not copied")
         shutil.copyfile(source, target)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise DiagError(f"the bundle cannot be copied to {target}: {why}", hint=f"it is at {source}") from None
+        raise DiagError(
+            f"the bundle cannot be copied to {target}: {why}", hint=f"it is at {source}"
+        ) from None
     document["bundle"] = target

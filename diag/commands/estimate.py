@@ -1,4 +1,5 @@
-"""`diag estimate -- CMD ...`: the GPU and host memory that CMD will need, the save included, by its own arguments."""
+"""`diag estimate -- CMD ...`: the GPU and host memory that CMD will need, the save included, by its own
+arguments."""
 
 from __future__ import annotations
 
@@ -14,12 +15,22 @@ __all__ = ["add", "run"]
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print diag.estimate/1")
-    parser.add_argument("--sources", action="store_true", help="say beside each term where its formula comes from")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU, such as 80GiB (default: the GPUs here)")
-    parser.add_argument("--host-memory", metavar="SIZE", help="of one node (default: this one, if it has GPUs)")
-    parser.add_argument("--gpus-per-node", type=int, metavar="N", help="where CMD does not say how many processes a node has")
+    parser.add_argument(
+        "--sources", action="store_true", help="say beside each term where its formula comes from"
+    )
+    parser.add_argument(
+        "--gpu-memory", metavar="SIZE", help="of one GPU, such as 80GiB (default: the GPUs here)"
+    )
+    parser.add_argument(
+        "--host-memory", metavar="SIZE", help="of one node (default: this one, if it has GPUs)"
+    )
+    parser.add_argument(
+        "--gpus-per-node", type=int, metavar="N", help="where CMD does not say how many processes a node has"
+    )
     parser.add_argument("--nodes", type=int, metavar="N", help="where CMD does not say it")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training command")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training command"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,7 +42,11 @@ def run(args: argparse.Namespace) -> int:
         hint = "diag estimate -- megatron sft --model Qwen/Qwen3-8B ..."
         raise DiagError("there is no command to estimate", hint=hint, exit_code=2)
     if not words[0].strip():
-        raise DiagError("the command after `--` is an empty word", hint="a variable in front of it may be empty", exit_code=2)
+        raise DiagError(
+            "the command after `--` is an empty word",
+            hint="a variable in front of it may be empty",
+            exit_code=2,
+        )
     for name, value in (("--gpus-per-node", args.gpus_per_node), ("--nodes", args.nodes)):
         if value is not None and not 1 <= value <= 1_000_000:
             raise DiagError(f"{name} is {value}", hint="a number from 1 on", exit_code=2)

@@ -1,4 +1,5 @@
-"""`diag explain ID`: the manual page of a finding, or what it says of a class or cause, in English or Chinese."""
+"""`diag explain ID`: the manual page of a finding, or what it says of a class or cause, in English or
+Chinese."""
 
 from __future__ import annotations
 
@@ -23,10 +24,18 @@ _NAMES = 26  # columns of the list's first word
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", nargs="*", help="a finding, such as hang; or a class or cause, as diag prints it: data_loading, "
-                        "hang/data_loading, 'hang (data_loading)'; or a rule; without one: list the findings")
+    parser.add_argument(
+        "id",
+        nargs="*",
+        help="a finding, such as hang; or a class or cause, as diag prints it: data_loading, "
+        "hang/data_loading, 'hang (data_loading)'; or a rule; without one: list the findings",
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON (diag.explain/1)")
-    parser.add_argument("--lang", choices=("en", "zh"), help="language of the page (default: the setting lang, else the locale)")
+    parser.add_argument(
+        "--lang",
+        choices=("en", "zh"),
+        help="language of the page (default: the setting lang, else the locale)",
+    )
 
 
 def pages(lang: str = "en") -> dict[str, str]:
@@ -66,9 +75,16 @@ def run(args: argparse.Namespace) -> int:
     name = finding if page and finding in manual.ids() else asked
     items = {} if page else _of_cause(finding, word, lang)
     if not page and not items:
-        raise DiagError(f"there is no finding, class, cause or rule {asked!r}", hint=_near(asked), exit_code=2)
+        raise DiagError(
+            f"there is no finding, class, cause or rule {asked!r}", hint=_near(asked), exit_code=2
+        )
     if args.json:
-        print(_json(asked, [_page(name, page)] if page else [_page(each, {}, found) for each, found in items.items()]))
+        print(
+            _json(
+                asked,
+                [_page(name, page)] if page else [_page(each, {}, found) for each, found in items.items()],
+            )
+        )
     elif page:
         print(name + os.linesep + "=" * len(name))
         for heading, text in page.items():
@@ -79,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _taken_apart(asked: str) -> tuple[str, str]:
-    """The finding and its class or cause, as diag prints them; without a finding both are the word itself, in small letters.
+    """The finding and its class or cause, as diag prints them; without a finding both are the word itself, in
+    small letters.
 
     >>> _taken_apart("HANG"), _taken_apart("hang (data_loading)"), _taken_apart("hang/data_loading")
     (('hang', ''), ('hang', 'data_loading'), ('hang', 'data_loading'))
@@ -101,7 +118,8 @@ def _of_cause(finding: str, word: str, lang: str) -> dict[str, list[manual.Advic
 
 
 def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, width: int) -> None:
-    """Each paragraph with the finding that has it; of several findings the one on the screen says which is meant."""
+    """Each paragraph with the finding that has it; of several findings the one on the screen says which is
+    meant."""
     from diag import manual
 
     blocks = []
@@ -124,18 +142,24 @@ def _indented(text: str, width: int) -> Iterator[str]:
 
 
 def _page(name: str, sections: dict[str, str], items: list[manual.Advice] | None = None) -> dict[str, object]:
-    told = [{"causes": list(item.causes), "classes": list(item.classes), "text": item.text} for item in items or ()]
+    told = [
+        {"causes": list(item.causes), "classes": list(item.classes), "text": item.text}
+        for item in items or ()
+    ]
     return {"id": name, "sections": sections, "advice": told}
 
 
 def _json(asked: str, found: list[dict[str, object]]) -> str:
     import json
 
-    return json.dumps({"schema": "diag.explain/1", "asked": asked, "pages": found}, indent=1, ensure_ascii=True)
+    return json.dumps(
+        {"schema": "diag.explain/1", "asked": asked, "pages": found}, indent=1, ensure_ascii=True
+    )
 
 
 def _language(told: str | None) -> str:
-    """Chinese only where it can be shown, or was asked for by name; then with question marks, and a word of why."""
+    """Chinese only where it can be shown, or was asked for by name; then with question marks, and a word of
+    why."""
     from diag.language import CHINESE, can_show, language
 
     lang = told or language()
@@ -143,7 +167,10 @@ def _language(told: str | None) -> str:
         return lang
     encoding = getattr(sys.stdout, "encoding", "") or "unknown"
     shown = "question marks stand for it" if told else "the page is English"
-    print(f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1", file=sys.stderr)
+    print(
+        f"diag: this terminal's encoding ({encoding}) has no Chinese, {shown}: set PYTHONUTF8=1",
+        file=sys.stderr,
+    )
     if told and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return told or "en"
@@ -172,7 +199,19 @@ def _near(wrong: str) -> str:
     finding, word = _taken_apart(wrong)
     if word and finding in manual.ids():
         of_it = [name for item in manual.advice(finding, "en") for name in (*item.classes, *item.causes)]
-        return did_you_mean(word, of_it, f"diag explain {finding}/{{}}") or f"diag explain {finding} has its causes"
-    names = [name for each in manual.ids() for item in manual.advice(each, "en") for name in (*item.classes, *item.causes)]
+        return (
+            did_you_mean(word, of_it, f"diag explain {finding}/{{}}")
+            or f"diag explain {finding} has its causes"
+        )
+    names = [
+        name
+        for each in manual.ids()
+        for item in manual.advice(each, "en")
+        for name in (*item.classes, *item.causes)
+    ]
     hint = did_you_mean(finding, (*manual.ids(), *names)) if not word else ""
-    return hint or ("of a line of a log: diag replay LOG; " if len(wrong.split()) > 2 else "") + "diag explain lists them"
+    return (
+        hint
+        or ("of a line of a log: diag replay LOG; " if len(wrong.split()) > 2 else "")
+        + "diag explain lists them"
+    )

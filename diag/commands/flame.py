@@ -1,4 +1,5 @@
-"""`diag flame RANK`: what a rank spends its time on, recorded now through the run's hub, or drawn from recorded evidence."""
+"""`diag flame RANK`: what a rank spends its time on, recorded now through the run's hub, or drawn from
+recorded evidence."""
 
 from __future__ import annotations
 
@@ -20,26 +21,51 @@ if TYPE_CHECKING:
 __all__ = ["add", "recorded", "run"]
 
 _ENDINGS = {"svg": "svg", "speedscope": "speedscope.json", "collapsed": "txt"}
-_GRACE_SECONDS = 30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
+_GRACE_SECONDS = (
+    30.0  # of the hub, beyond the recording: py-spy starts, writes, and is given up by the hub after 15 s
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rank", metavar="RANK", help="a global rank; all: one graph of all ranks, from their last stacks")
-    parser.add_argument("--seconds", type=_between(1, 300), default=10.0, metavar="S", help="how long to look (default 10)")
-    parser.add_argument("--rate", type=_between(1, 200), default=50, metavar="N", help="samples a second (default 50)")
-    parser.add_argument("--format", choices=list(_ENDINGS), default="svg", help="svg (default), speedscope or collapsed lines")
-    parser.add_argument("--children", action="store_true", help="child processes too (DataLoader workers ...)")
-    parser.add_argument("--native", action="store_true",
-                        help="C and C++ frames too; stops the rank for some milliseconds at each sample")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default flame-rankN.svg; - is stdout)")
+    parser.add_argument(
+        "rank", metavar="RANK", help="a global rank; all: one graph of all ranks, from their last stacks"
+    )
+    parser.add_argument(
+        "--seconds", type=_between(1, 300), default=10.0, metavar="S", help="how long to look (default 10)"
+    )
+    parser.add_argument(
+        "--rate", type=_between(1, 200), default=50, metavar="N", help="samples a second (default 50)"
+    )
+    parser.add_argument(
+        "--format", choices=list(_ENDINGS), default="svg", help="svg (default), speedscope or collapsed lines"
+    )
+    parser.add_argument(
+        "--children", action="store_true", help="child processes too (DataLoader workers ...)"
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="C and C++ frames too; stops the rank for some milliseconds at each sample",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write (default flame-rankN.svg; - is stdout)"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--run-dir", type=Path, metavar="DIR", help="the run directory of the run to ask")
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
-    where.add_argument("--from", dest="source", type=Path, metavar="PATH",
-                       help="draw what was recorded: a run directory or a bundle; no process is looked at")
+    where.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="PATH",
+        help="draw what was recorded: a run directory or a bundle; no process is looked at",
+    )
     tokens.options(parser)
-    parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
-                        "DIAG_TLS_CA)")
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
+    )
 
 
 def _between(low: int, high: int) -> Any:
@@ -85,11 +111,14 @@ def _write(data: bytes, target: str) -> None:
             temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise DiagError(f"the flame graph cannot be written to {path}: {error.strerror}", hint="choose a place with -o") from None
+        raise DiagError(
+            f"the flame graph cannot be written to {path}: {error.strerror}", hint="choose a place with -o"
+        ) from None
     print(path)
 
 
-# --- live ------------------------------------------------------------------------------------------------------
+# --- live
+# ------------------------------------------------------------------------------------------------------
 
 
 def _live(args: argparse.Namespace, rank: int | None) -> bytes:
@@ -104,7 +133,11 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
     path = "/flame"
     if rank is not None:
         path = f"/ranks/{rank}/flame"
-        wanted |= {"seconds": f"{args.seconds:g}", "rate": f"{args.rate:.0f}", "native": str(args.native).lower()}
+        wanted |= {
+            "seconds": f"{args.seconds:g}",
+            "rate": f"{args.rate:.0f}",
+            "native": str(args.native).lower(),
+        }
         about = "; it is stopped for some milliseconds at each sample (--native)" if args.native else ""
         print(f"diag: looking at rank {rank} for {args.seconds:g} s{about}", file=sys.stderr, flush=True)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -115,16 +148,21 @@ def _live(args: argparse.Namespace, rank: int | None) -> bytes:
         with Ticker(lambda passed: _recording(passed, recorded)):
             status, reason, body = (get if rank is None else post)(asked, headers, seconds, ca)
     except (OSError, ValueError) as error:
-        raise no_answer(url, error, seconds=seconds, hint="diag flame RANK --from RUN_DIR draws what was recorded") from None
+        raise no_answer(
+            url, error, seconds=seconds, hint="diag flame RANK --from RUN_DIR draws what was recorded"
+        ) from None
     if status != 200:
         raise refusal(url, status, reason, body, has_token=bool(token))
     if not _is_graph(body, args.format):
-        raise DiagError(f"{url} answers, but with no flame graph: it is no diag", hint="is that another server's port?")
+        raise DiagError(
+            f"{url} answers, but with no flame graph: it is no diag", hint="is that another server's port?"
+        )
     return body
 
 
 def _is_graph(body: bytes, form: str) -> bool:
-    """Something of the form that was asked for: any server answers 200 to something. Collapsed lines end in a number."""
+    """Something of the form that was asked for: any server answers 200 to something. Collapsed lines end in a
+    number."""
     head = body.lstrip()[:2000]
     if form == "svg":
         return b"<svg" in head
@@ -143,7 +181,8 @@ def _recording(passed: float, seconds: float) -> str:
     return f"diag: {passed:.0f} s: the graph is made"
 
 
-# --- recorded --------------------------------------------------------------------------------------------------
+# --- recorded
+# --------------------------------------------------------------------------------------------------
 
 
 def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None) -> bytes:
@@ -151,7 +190,9 @@ def recorded(sources: Sequence[Path], args: argparse.Namespace, rank: int | None
     from diag.outputs.flame import write
 
     if args.native:
-        raise DiagError("recorded stacks have no native frames", hint="leave out --native, or --from", exit_code=2)
+        raise DiagError(
+            "recorded stacks have no native frames", hint="leave out --native, or --from", exit_code=2
+        )
     profile = _merged(sources, args) if rank is None else _of_rank(sources, args, rank)
     return write(profile, args.format).encode("utf-8", "backslashreplace")
 
@@ -168,7 +209,9 @@ def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Pr
             seen.add(fact.rank)
             builder.add(at, fact)
     if not builder.seen:
-        hint = f"it has stacks of ranks {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
+        hint = (
+            f"it has stacks of ranks {format_ranks(list(seen))}" if seen else "it has no stacks of any rank"
+        )
         raise DiagError(f"{', '.join(map(str, sources))} has no stack of rank {rank}", hint=hint)
     return builder.profile()
 

@@ -1,4 +1,5 @@
-"""`diag replay PATH ...`: the live checks over evidence on disk. Nothing is executed, nothing is unpacked to disk."""
+"""`diag replay PATH ...`: the live checks over evidence on disk. Nothing is executed, nothing is unpacked to
+disk."""
 
 from __future__ import annotations
 
@@ -19,22 +20,38 @@ __all__ = ["add", "run"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
-                        help="a run directory, a dump bundle, a capture directory or log files; - is stdin")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a run directory, a dump bundle, a capture directory or log files; - is stdin",
+    )
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
-    parser.add_argument("--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag")
-    parser.add_argument("--changes", action="store_true", help="print each change with its time instead of the report")
-    parser.add_argument("--serve", action="store_true", help="show it on the page that a running job has, until Ctrl-C")
+    parser.add_argument(
+        "--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag"
+    )
+    parser.add_argument(
+        "--changes", action="store_true", help="print each change with its time instead of the report"
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="show it on the page that a running job has, until Ctrl-C"
+    )
     parser.add_argument("--host", metavar="ADDRESS", help="with --serve: HTTP address (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, metavar="N", help="with --serve: HTTP port (default 9095, else any free one)")
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="with --serve: HTTP port (default 9095, else any free one)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     if not args.serve and (args.host is not None or args.port is not None):
         raise DiagError("--host and --port are of the page", hint="add --serve", exit_code=2)
     if args.serve and (args.json or args.changes):
-        raise DiagError("--serve shows a page and prints no report", hint="leave out --json and --changes, or --serve",
-                        exit_code=2)
+        raise DiagError(
+            "--serve shows a page and prints no report",
+            hint="leave out --json and --changes, or --serve",
+            exit_code=2,
+        )
     from diag.language import language_for
     from diag.model import found
     from diag.outputs.text import classes_text, report_text
@@ -86,13 +103,17 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     host = settings.host or "127.0.0.1"
     view = RecordedView(engine, args.paths, beyond_loopback=not is_loopback(host), token=settings.token)
     signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before the server's threads, which would take them otherwise
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, signals
+    )  # before the server's threads, which would take them otherwise
     try:
         server = serve(view, host, settings.port, certificate=settings.tls_cert, key=settings.tls_key)
     except PortTaken:
         server = serve(view, host, 0, certificate=settings.tls_cert, key=settings.tls_key)
     print(report(engine)["sentence"], flush=True)
-    print(f"diag: page {page_words(server, settings, view.token)}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    print(
+        f"diag: page {page_words(server, settings, view.token)}; Ctrl-C ends it", file=sys.stderr, flush=True
+    )
     signal.sigwait(signals)
     server.stop()
     return 0

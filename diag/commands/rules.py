@@ -15,9 +15,16 @@ __all__ = ["add", "run"]
 
 def add(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True, help="test, list or schema")
-    test = verbs.add_parser("test", help="run the examples of rules, and refuse ambiguous, slow or untested ones")
-    test.add_argument("paths", nargs="*", type=Path, metavar="PATH",
-                      help="rule files or folders, tested beside the rules that come with diag; none: those")
+    test = verbs.add_parser(
+        "test", help="run the examples of rules, and refuse ambiguous, slow or untested ones"
+    )
+    test.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="rule files or folders, tested beside the rules that come with diag; none: those",
+    )
     listed = verbs.add_parser("list", help="the rules that are used")
     listed.add_argument("--rules", type=Path, metavar="DIR", help="a folder of more rules")
     listed.add_argument("--json", action="store_true", help="print them as JSON")
@@ -56,7 +63,11 @@ def _list(args: argparse.Namespace) -> int:
 
     rules = load([args.rules] if args.rules else []).rules
     if args.json:
-        print(json.dumps([rule.model_dump(by_alias=True, mode="json") for rule in rules], indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                [rule.model_dump(by_alias=True, mode="json") for rule in rules], indent=1, ensure_ascii=False
+            )
+        )
         return 0
     for rule in sorted(rules, key=lambda rule: (rule.finding or "", rule.id)):
         print(f"{rule.id:<44} {rule.finding or '-':<24} {rule.role:<11} {rule.title}")

@@ -1,4 +1,5 @@
-"""`diag top`: a run in the terminal, live from its hub or from evidence on disk; plain text, once, where there is no terminal."""
+"""`diag top`: a run in the terminal, live from its hub or from evidence on disk; plain text, once, where
+there is no terminal."""
 
 from __future__ import annotations
 
@@ -22,18 +23,33 @@ __all__ = ["add", "run"]
 
 def add(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("paths", nargs="*", type=Path, default=[], metavar="PATH",
-                       help="evidence on disk: a run directory, a bundle, a capture (default: the newest live run)")
+    where.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="evidence on disk: a run directory, a bundle, a capture (default: the newest live run)",
+    )
     where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
-    parser.add_argument("--once", action="store_true",
-                        help="print one picture as text and end; also without a terminal, and with TERM=dumb")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="print one picture as text and end; also without a terminal, and with TERM=dumb",
+    )
     parser.add_argument("--json", action="store_true", help="print the state (diag.state/1) and end")
-    parser.add_argument("--lang", choices=("en", "zh"),
-                        help="zh: findings' meanings and manual pages in Chinese (default: the setting lang, else the locale)")
+    parser.add_argument(
+        "--lang",
+        choices=("en", "zh"),
+        help="zh: findings' meanings and manual pages in Chinese (default: the setting lang, else the locale)",
+    )
     tokens.options(parser)
-    parser.add_argument("--tls-ca", metavar="FILE", help="certificates that an https:// endpoint is trusted by (default: "
-                        "DIAG_TLS_CA)")
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="certificates that an https:// endpoint is trusted by (default: DIAG_TLS_CA)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         state.take_document(document)
     except ValueError as error:
-        raise DiagError(f"this is no state of a run: {error}", hint="the hub's diag and this one are of other versions") from None
+        raise DiagError(
+            f"this is no state of a run: {error}", hint="the hub's diag and this one are of other versions"
+        ) from None
     if args.json:
         return _code(state)
     lang = language_for(sys.stdout, args.lang)
@@ -62,9 +80,14 @@ def run(args: argparse.Namespace) -> int:
     from diag.top.app import TopApp
     from diag.top.spark import BLOCKS
 
-    for name in ("COLUMNS", "LINES"):  # what a shell exported once: the terminal knows better, also after a change of its size
+    for name in (
+        "COLUMNS",
+        "LINES",
+    ):  # what a shell exported once: the terminal knows better, also after a change of its size
         os.environ.pop(name, None)
-    app = TopApp(source, document, lang=lang, blocks=can_show(BLOCKS, sys.stderr))  # which is where Textual draws
+    app = TopApp(
+        source, document, lang=lang, blocks=can_show(BLOCKS, sys.stderr)
+    )  # which is where Textual draws
     app.run(mouse=False)  # the terminal's own selection copies text
     if app.copied:
         print(app.copied)
@@ -74,7 +97,9 @@ def run(args: argparse.Namespace) -> int:
 def is_screen() -> bool:
     """Somebody looks, and can type."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
-    return os.environ.get("TERM", "dumb") != "dumb" and all(stream is not None and stream.isatty() for stream in streams)
+    return os.environ.get("TERM", "dumb") != "dumb" and all(
+        stream is not None and stream.isatty() for stream in streams
+    )
 
 
 def _code(state: State) -> int:

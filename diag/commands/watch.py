@@ -1,7 +1,7 @@
 """`diag watch`: the same hub for a job that diag did not start. It only looks; the job does not notice.
 
-Without a pid it waits for a job among all processes that are seen: in a sidecar container that shares the process namespace, and
-in a second step of a Slurm job.
+Without a pid it waits for a job among all processes that are seen: in a sidecar container that shares the
+process namespace, and in a second step of a Slurm job.
 """
 
 from __future__ import annotations
@@ -29,20 +29,38 @@ __all__ = ["add", "run"]
 _SAY_AGAIN_SECONDS = 60.0
 _SAY_FIRST_SECONDS = 5.0
 _SEARCH_SECONDS = 1.0
-_NO_RANK_SECONDS = 5.0  # without a living rank, and with no process that all of them hang below: the job is over. Ours.
+_NO_RANK_SECONDS = (
+    5.0  # without a living rank, and with no process that all of them hang below: the job is over. Ours.
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     from diag.commands.run import add_hub_options
 
-    parser.add_argument("--pid", type=int, metavar="PID", help="the job's root process: torchrun, the CLI, or one rank (default: "
-                        "wait for a job among the processes seen here, as in a sidecar container or a second srun step)")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run directory of a `diag run` whose diag died")
-    parser.add_argument("--slurm", nargs="?", const="", metavar="STEP", help="a step of this Slurm job on this node, from a step "
-                        "beside it (srun --overlap); default: the job's first step that is not diag's own")
+    parser.add_argument(
+        "--pid",
+        type=int,
+        metavar="PID",
+        help="the job's root process: torchrun, the CLI, or one rank (default: "
+        "wait for a job among the processes seen here, as in a sidecar container or a second srun step)",
+    )
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="the run directory of a `diag run` whose diag died"
+    )
+    parser.add_argument(
+        "--slurm",
+        nargs="?",
+        const="",
+        metavar="STEP",
+        help="a step of this Slurm job on this node, from a step "
+        "beside it (srun --overlap); default: the job's first step that is not diag's own",
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="stop watching after S seconds")
-    parser.add_argument("--exit-zero", action="store_true", help="end with 0 whatever was found, not with 10: for a container "
-                        "whose exit code would fail the pod")
+    parser.add_argument(
+        "--exit-zero",
+        action="store_true",
+        help="end with 0 whatever was found, not with 10: for a container whose exit code would fail the pod",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON at the end")
     add_hub_options(parser)
 
@@ -65,9 +83,19 @@ def run(args: argparse.Namespace) -> int:
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # process 1 of a container gets no other
         signal.signal(number, lambda signo, frame: stopped.append(signo))
-    settings = load(run_root=args.run_root, host=args.host, port=args.port, http=args.http, stack_seconds=args.stack_seconds,
-                    ras=args.ras, expected_net=args.expect_net, rules=args.rules, nodes=args.nodes, job_id=args.job_id,
-                    sd_file=args.sd_file)
+    settings = load(
+        run_root=args.run_root,
+        host=args.host,
+        port=args.port,
+        http=args.http,
+        stack_seconds=args.stack_seconds,
+        ras=args.ras,
+        expected_net=args.expect_net,
+        rules=args.rules,
+        nodes=args.nodes,
+        job_id=args.job_id,
+        sd_file=args.sd_file,
+    )
     refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)
     for line in unread_variables(os.environ):
         print(f"diag: {line}", file=sys.stderr)
@@ -87,8 +115,15 @@ def run(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    hub = Hub(settings, run_dir, stack_signal=stack_signal, stack_dir=args.run_dir, talk=say, attached=args.run_dir is None,
-              on_change=lambda change: say(panel(change, colour=colour, width=columns(), lang=lang)))
+    hub = Hub(
+        settings,
+        run_dir,
+        stack_signal=stack_signal,
+        stack_dir=args.run_dir,
+        talk=say,
+        attached=args.run_dir is None,
+        on_change=lambda change: say(panel(change, colour=colour, width=columns(), lang=lang)),
+    )
     end = time.monotonic() + args.seconds if args.seconds else None
 
     def is_told_to_end() -> bool:
@@ -105,7 +140,9 @@ def run(args: argparse.Namespace) -> int:
     serving.start()  # of a job that is still to come: a startup probe asks for the page
     hub.open_to_nodes = serving.open_to_nodes
     sd_file = start_sd_file(hub, settings, say)
-    where = (f", page {serving.page}" if serving.page else "") + (f", run directory {run_dir.path}" if run_dir else "")
+    where = (f", page {serving.page}" if serving.page else "") + (
+        f", run directory {run_dir.path}" if run_dir else ""
+    )
     where += f", settings of {settings.file}" if settings.file else ""
     returncode = None
     try:
@@ -137,12 +174,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=1))
     else:
-        print(report_text(document, colour=wanted(1), width=columns(1),
-                          lang=language_for(sys.stdout, settings.lang)))
+        print(
+            report_text(
+                document, colour=wanted(1), width=columns(1), lang=language_for(sys.stdout, settings.lang)
+            )
+        )
     return 10 if found(document) and not args.exit_zero else 0
 
 
-def _await_job(hub: Hub, lone_seconds: float, say: Callable[[str], None], is_told_to_end: Callable[[], bool]) -> Chosen | None:
+def _await_job(
+    hub: Hub, lone_seconds: float, say: Callable[[str], None], is_told_to_end: Callable[[], bool]
+) -> Chosen | None:
     """None when told to end before there was a job. Raises DiagError where several jobs run."""
     from diag.jobsearch import JobSearch
     from diag.model import rank_words
@@ -170,7 +212,13 @@ def _await_job(hub: Hub, lone_seconds: float, say: Callable[[str], None], is_tol
         hub.put(run_source.failed("ranks", f"no job was seen: {state}", remedy, host=hub.host))
         return None
     hub.put(run_source.works("ranks", host=hub.host))
-    ranks = "one process, which has no rank" if chosen.lone else rank_words(list(chosen.ranks)) if chosen.ranks else "no rank yet"
+    ranks = (
+        "one process, which has no rank"
+        if chosen.lone
+        else rank_words(list(chosen.ranks))
+        if chosen.ranks
+        else "no rank yet"
+    )
     of = "" if chosen.root is None else f"pid {chosen.pid} "
     say(f"diag: found the job: {of}({' '.join(chosen.argv)[:200]}), {ranks}")
     return chosen
@@ -241,8 +289,8 @@ def _nodes(words: list[str], pid: int, given: str) -> JobNodes:
 
 
 def _target(args: argparse.Namespace) -> tuple[int, int, int] | None:
-    """The pid to watch, the signal by which its ranks dump their stacks (0: they were not started by diag), and the pid whose
-    command line is the job's. None: what appears is to be watched."""
+    """The pid to watch, the signal by which its ranks dump their stacks (0: they were not started by diag),
+    and the pid whose command line is the job's. None: what appears is to be watched."""
     if args.slurm is not None:
         from diag.sources.slurm import find_step, root_of
 
@@ -255,12 +303,16 @@ def _target(args: argparse.Namespace) -> tuple[int, int, int] | None:
         data: dict[str, Any] = read_run(args.run_dir)
         pid = data.get("pid")
         if not isinstance(pid, int) or not Path(f"/proc/{pid}").is_dir():
-            raise DiagError(f"the job of {args.run_dir} has ended", hint=f"diag replay {args.run_dir}", exit_code=2)
+            raise DiagError(
+                f"the job of {args.run_dir} has ended", hint=f"diag replay {args.run_dir}", exit_code=2
+            )
         return pid, STACK_SIGNAL, pid
     if args.pid is None:
         return None
     if not Path(f"/proc/{args.pid}").is_dir():
-        raise DiagError(f"there is no process {args.pid}", hint="give the pid of the launcher or of a rank", exit_code=2)
+        raise DiagError(
+            f"there is no process {args.pid}", hint="give the pid of the launcher or of a rank", exit_code=2
+        )
     return args.pid, 0, args.pid
 
 

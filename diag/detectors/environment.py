@@ -25,15 +25,22 @@ class _EnvironmentDetector:
         """The job state keeps the environments."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known otherwise."""
+        """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known
+        otherwise."""
         ports = job.network.rdma_ports()
         rdma = None if ports is None else bool(ports)
         nets = {net for process in job.nccl_processes.living() for net in process.nets_between_nodes()}
         if nets and not nets & {"IB", "Socket"}:
-            rdma = False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
+            rdma = (
+                False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
+            )
         desktop = bool(job.gpus) and all("GeForce" in gpu.name for _, gpu in job.gpus.values())
-        key = (rdma, desktop, job.nccl.version,
-               tuple((number, id(rank.variables), id(rank.rdma)) for number, rank in sorted(job.ranks.items())))
+        key = (
+            rdma,
+            desktop,
+            job.nccl.version,
+            tuple((number, id(rank.variables), id(rank.rdma)) for number, rank in sorted(job.ranks.items())),
+        )
         if key not in self._known:
             self._known = {key: tuple(self._judge(now, job, rdma, desktop=desktop))}
         yield from self._known[key]
@@ -43,7 +50,10 @@ class _EnvironmentDetector:
         told: dict[tuple[str, str], tuple[Advice, list[RankState], str]] = {}
         for _, rank in sorted(job.ranks.items()):
             origin = {name: path for path, name, _ in (rank.rdma.nccl_conf if rank.rdma else ())}
-            variables = {**{name: value for _, name, value in (rank.rdma.nccl_conf if rank.rdma else ())}, **rank.variables}
+            variables = {
+                **{name: value for _, name, value in (rank.rdma.nccl_conf if rank.rdma else ())},
+                **rank.variables,
+            }
             for advice in lint(variables, nodes=_nodes(rank), nccl_version=version, rdma=rdma):
                 if advice.id == self.name:
                     where = origin.get(advice.variable, "") if advice.variable not in rank.variables else ""
@@ -55,12 +65,23 @@ class _EnvironmentDetector:
             # Desktop cards have no P2P, and drivers that claim it hang: there the switch is right.
             severity = Severity.INFO if desktop and variable.startswith("NCCL_P2P_") else advice.severity
             yield Finding(
-                id=self.name, subject=variable, severity=severity, confidence=Confidence.HIGH, ranks=numbers,
-                since=first.found_at, cause=variable.lower(),
+                id=self.name,
+                subject=variable,
+                severity=severity,
+                confidence=Confidence.HIGH,
+                ranks=numbers,
+                since=first.found_at,
+                cause=variable.lower(),
                 summary=f"{variable}={value[:100]}{place} on {rank_words(numbers)}: {advice.does}",
                 advice=_sentence(advice.instead),
-                evidence=(Evidence("nccl.conf" if where else "environ", f"{source}{variable}={value}"[:500],
-                                   first.found_at, first.rank),),
+                evidence=(
+                    Evidence(
+                        "nccl.conf" if where else "environ",
+                        f"{source}{variable}={value}"[:500],
+                        first.found_at,
+                        first.rank,
+                    ),
+                ),
             )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -84,10 +105,11 @@ def _nodes(rank: RankState) -> int | None:
 
 
 class EnvHarmfulDetector(_EnvironmentDetector):
-    """Meaning: a variable that makes the job slower, or turns an error into a hang: advice once copied and left in place.
+    """Meaning: a variable that makes the job slower, or turns an error into a hang: advice once copied and
+    left in place.
 
-    Evidence: the environment of the ranks as they were started, nccl.conf files; variables set later by the program itself are
-    not seen.
+    Evidence: the environment of the ranks as they were started, nccl.conf files; variables set later by the
+    program itself are not seen.
 
     What to do: as said with the variable; most often: unset it.
 
@@ -98,7 +120,8 @@ class EnvHarmfulDetector(_EnvironmentDetector):
 
 
 class EnvNoEffectDetector(_EnvironmentDetector):
-    """Meaning: a variable that nothing reads: invented, misspelt, of another version, or overruled by another one.
+    """Meaning: a variable that nothing reads: invented, misspelt, of another version, or overruled by another
+    one.
 
     Evidence: the environment of the ranks, against the parameters that NCCL and PyTorch have by version.
 

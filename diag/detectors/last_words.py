@@ -1,4 +1,5 @@
-"""What a rank said last that tells why it ended: the exception that nobody caught, or what native code says before it aborts.
+"""What a rank said last that tells why it ended: the exception that nobody caught, or what native code says
+before it aborts.
 
 Pure functions of lines. Which of them are a rank's own, where several share one output, is told by `heard`.
 """
@@ -16,7 +17,8 @@ from diag.state.rank import RankState
 
 __all__ = ["CRASHES", "NAMED", "Heard", "exceptions", "heard", "native"]
 
-# The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed ...`
+# The line of a traceback that names the exception: `[rank1]: RuntimeError: DataLoader worker (pid 20352) is
+# killed ...`
 NAMED = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 # Below a traceback any name is one: `StopIteration`, `queue.Empty`, `mypkg.Broken: text` (CPython 3.8-3.14).
 _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:)?$")
@@ -47,7 +49,8 @@ CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGIL
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """`error`: the line that tells why it ended, "" where none does. `said`: the same in a sentence, or what is known instead."""
+    """`error`: the line that tells why it ended, "" where none does. `said`: the same in a sentence, or what
+    is known instead."""
 
     error: str
     said: str
@@ -55,7 +58,8 @@ class Heard:
 
 
 def exceptions(lines: Iterable[str]) -> list[str]:
-    """The lines that name an exception, oldest first: below frames whatever it is called, elsewhere by the usual endings."""
+    """The lines that name an exception, oldest first: below frames whatever it is called, elsewhere by the
+    usual endings."""
     found = []
     open_for, ignored, before = 0, False, ""
     for line in lines:
@@ -82,13 +86,16 @@ def native(lines: Sequence[str]) -> str:
     for place in range(len(lines) - 1, -1, -1):
         text = _PREFIX.sub("", lines[place])
         if _NATIVE.search(text):
-            told = next((match[1] for line in lines[place + 1 : place + 4] if (match := _WHAT.match(line))), "")
+            told = next(
+                (match[1] for line in lines[place + 1 : place + 4] if (match := _WHAT.match(line))), ""
+            )
             return f"{text.strip()}: {told.strip()}" if told else text.strip()
     return ""
 
 
 def heard(rank: RankState, job: JobState, alone: bool) -> Heard:
-    """What the rank said. Where its output is not its own but shared, only a rank that failed `alone` is taken at its word."""
+    """What the rank said. Where its output is not its own but shared, only a rank that failed `alone` is
+    taken at its word."""
     own = list(rank.tail)
     error = _why(own, rank)
     if error:
@@ -102,7 +109,11 @@ def heard(rank: RankState, job: JobState, alone: bool) -> Heard:
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
         return Heard("", f'no exception is in its output, which ends: "{_trim(last)}"')
-    if not job.log_lines or ("output", rank.rank) in job.failed_sources or ("output", None) in job.failed_sources:
+    if (
+        not job.log_lines
+        or ("output", rank.rank) in job.failed_sources
+        or ("output", None) in job.failed_sources
+    ):
         return Heard("", "none of its output was read")
     return Heard("", "no exception is in the job's output")
 
@@ -110,10 +121,16 @@ def heard(rank: RankState, job: JobState, alone: bool) -> Heard:
 def _why(lines: list[str], rank: RankState) -> str:
     raised = exceptions(lines)
     own = [line for line in raised if not CASCADE.search(line)]
-    uncaught = [line for line in own if line.startswith("[rank")]  # what a program catches and prints has no prefix
-    crashed = rank.exit is not None and (rank.exit.signal in CRASHES or (rank.exit.exit_code or 0) - 128 in CRASHES)
+    uncaught = [
+        line for line in own if line.startswith("[rank")
+    ]  # what a program catches and prints has no prefix
+    crashed = rank.exit is not None and (
+        rank.exit.signal in CRASHES or (rank.exit.exit_code or 0) - 128 in CRASHES
+    )
     # Of what torch's hook printed the first is the cause; of the rest the last is what nothing came after.
-    return (uncaught[:1] or own[-1:] or ([native(lines)] if crashed else []) or raised[:1] or [""])[0] or (raised or [""])[0]
+    return (uncaught[:1] or own[-1:] or ([native(lines)] if crashed else []) or raised[:1] or [""])[0] or (
+        raised or [""]
+    )[0]
 
 
 def _trim(line: str) -> str:

@@ -1,4 +1,5 @@
-"""Lines that only look like an error: a sample of the data that a trainer prints, an example. Shared by detectors."""
+"""Lines that only look like an error: a sample of the data that a trainer prints, an example. Shared by
+detectors."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ __all__ = ["CASCADE", "failed_soon", "is_traced", "only_quoted"]
 #   [rank1]:   File "/app/train.py", line 3, in main
 #   [rank1]: ValueError: --tensor_model_parallel_size 3 does not divide 16 heads
 _PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
-_UNCAUGHT = re.compile(r"^\[rank\d{1,6}\]: ?(?:[\w.]{1,200}\.)?[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)\b")
-# What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch 2.11):
+_UNCAUGHT = re.compile(
+    r"^\[rank\d{1,6}\]: ?(?:[\w.]{1,200}\.)?[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)\b"
+)
+# What a rank says when ANOTHER one went away (gloo of torch 2.13, 2026-11-21; NCCL 2.28.9 and c10d of torch
+# 2.11):
 #   RuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577. ...
 #   ... NCCL WARN [Service thread] Accept failed Resource temporarily unavailable / ncclRemoteError
 #   torch.distributed.DistNetworkError: failed to recv, got 0 bytes
@@ -30,43 +34,62 @@ CASCADE = re.compile(
     r"|recvValue failed|Socket Timeout"
 )
 _FRAME = re.compile(r'^(?:\[rank\d{1,6}\]: ?)?\s{0,12}File "[^"\n]{1,400}", line \d{1,7}')
-_TRACED_LINES = 8  # between the last frame and the exception: its source, the carets, a message of several lines
+_TRACED_LINES = (
+    8  # between the last frame and the exception: its source, the carets, a message of several lines
+)
 _LONGEST = 500
 _MOST_RANKS = 32  # the first that failed
-_JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = 5.0, 120.0  # ranks that fail wait for each other, then torchelastic ends them
+_JUST_BEFORE_SECONDS, _BEFORE_DEATH_SECONDS = (
+    5.0,
+    120.0,
+)  # ranks that fail wait for each other, then torchelastic ends them
 
 
 def failed_soon(job: JobState, at: float) -> bool:
     """Whether the job, or a rank, failed soon after this moment: what a program survives is no failure."""
-    ends = [rank.exited_at for rank in (*job.ranks.values(), *job.past_ranks) if rank.failed and rank.exited_at is not None]
+    ends = [
+        rank.exited_at
+        for rank in (*job.ranks.values(), *job.past_ranks)
+        if rank.failed and rank.exited_at is not None
+    ]
     if job.returncode not in (None, 0) and job.ended_at is not None:
         ends.append(job.ended_at)
     return any(-_JUST_BEFORE_SECONDS <= end - at <= _BEFORE_DEATH_SECONDS for end in ends)
 
 
 def is_traced(above: Iterable[str]) -> bool:
-    """Whether the last of these lines, oldest first, are of a traceback: the line below them is an exception's."""
+    """Whether the last of these lines, oldest first, are of a traceback: the line below them is an
+    exception's."""
     return any(_FRAME.match(line[:_LONGEST]) for line in list(above)[-_TRACED_LINES:])
 
 
 def only_quoted(job: JobState, text: str, ranks: Iterable[RankState] | None = None) -> bool:
     """Whether the ranks that failed (or these) died of something else by their own last words.
 
-    ms-swift prints a sample of the data at the start, and such data hold whole errors of other people's jobs. What a rank dies of
-    has torch's prefix or stands under a traceback.
+    ms-swift prints a sample of the data at the start, and such data hold whole errors of other people's jobs.
+    What a rank dies of has torch's prefix or stands under a traceback.
     """
     if _PREFIX.match(text):
         return False
     words = text.strip()[:80]
-    failed = [rank for rank in (ranks if ranks is not None else (*job.ranks.values(), *job.past_ranks)) if rank.failed]
+    failed = [
+        rank
+        for rank in (ranks if ranks is not None else (*job.ranks.values(), *job.past_ranks))
+        if rank.failed
+    ]
     failed = sorted(failed, key=lambda rank: rank.exited_at or 0.0)[:_MOST_RANKS]
     last = [
-        line for rank in failed if rank.exit is None or rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
-        for line in list(rank.tail) if _UNCAUGHT.match(line) and not CASCADE.search(line[:_LONGEST])
+        line
+        for rank in failed
+        if rank.exit is None or rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
+        for line in list(rank.tail)
+        if _UNCAUGHT.match(line) and not CASCADE.search(line[:_LONGEST])
     ]
     if not last or any(words in line for line in last):
         return False
-    return not any(_stands_under_a_traceback(list(tail), text) for tail in (job.tail, *(rank.tail for rank in failed)))
+    return not any(
+        _stands_under_a_traceback(list(tail), text) for tail in (job.tail, *(rank.tail for rank in failed))
+    )
 
 
 def _stands_under_a_traceback(tail: list[str], text: str) -> bool:

@@ -16,7 +16,8 @@ from diag.state.rank import RankState
 
 __all__ = ["RankDiedDetector"]
 
-# torchelastic polls its workers ten times a second and then ends the others: who died first is known after this.
+# torchelastic polls its workers ten times a second and then ends the others: who died first is known after
+# this.
 _SETTLE_SECONDS = 2.0
 
 # A peer that lost the connection says so at once, or when its next call comes: the longest step, roughly.
@@ -25,23 +26,32 @@ _LEFT_SECONDS = 60.0
 # Between the death and the reading that shows the counter of kills risen.
 _OOM_SECONDS = 10.0
 
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is killed by signal|exited unexpectedly)")
+_WORKER_KILLED = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)? (?:is killed by signal|exited unexpectedly)"
+)
 
 
-# What native code says only while the interpreter ends: libstdc++ of a thread that nobody joined; CPython's own words (3.8-3.14).
+# What native code says only while the interpreter ends: libstdc++ of a thread that nobody joined; CPython's
+# own words (3.8-3.14).
 #   Fatal Python error: _enter_buffered_busy: could not acquire lock for <...> at interpreter shutdown, possibly due to daemon ...
-_AT_EXIT = ("terminate called without an active exception", "at interpreter shutdown", "Py_Finalize", "finalizing")
+_AT_EXIT = (
+    "terminate called without an active exception",
+    "at interpreter shutdown",
+    "Py_Finalize",
+    "finalizing",
+)
 
-# No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's tells to be uncaught.
+# No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's
+# tells to be uncaught.
 _GUESSED = ("vanished", "the traceback that the log ends with")
 
 
 class RankDiedDetector:
     """Meaning: a rank's process ended with an exit code other than 0, or by a signal.
 
-    Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the OOM
-    counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that report a lost
-    connection, are its victims.
+    Evidence: the exit status read from the kernel (or torchelastic's own table), the rank's last lines, the
+    OOM counter of its cgroup. The first death is named; ranks that the launcher ended after it, or that
+    report a lost connection, are its victims.
 
     What to do: read the last lines shown; signal 9 without a word is usually the OOM killer or an operator.
 
@@ -53,7 +63,9 @@ class RankDiedDetector:
     def __init__(self) -> None:
         self._oom_kills: dict[int | None, int] = {}
         self._grown_at = -1e9  # when a counter of kills in some rank's cgroup last rose
-        self._killed: dict[int, str] = {}  # pid and name of processes that the kernel said it killed for memory
+        self._killed: dict[
+            int, str
+        ] = {}  # pid and name of processes that the kernel said it killed for memory
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, CgroupMemory):
@@ -78,7 +90,9 @@ class RankDiedDetector:
         if left:
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
-        victims = [rank for rank in job.ranks.values() if rank.rank != root.rank and (rank.alive or rank.failed)]
+        victims = [
+            rank for rank in job.ranks.values() if rank.rank != root.rank and (rank.alive or rank.failed)
+        ]
         how, cause = self._how(root)
         words = heard(root, job, alone=all(one is root or _only_ended(one) for one in dead))
         iteration = job.iteration_then(root.exited_at or now)
@@ -92,7 +106,9 @@ class RankDiedDetector:
             id="rank-died",
             subject=f"rank {root.rank}",
             severity=Severity.WARNING if at_exit else Severity.CRITICAL,
-            confidence=Confidence.MEDIUM if root.exit is None or root.exit.how in _GUESSED else Confidence.HIGH,
+            confidence=Confidence.MEDIUM
+            if root.exit is None or root.exit.how in _GUESSED
+            else Confidence.HIGH,
             ranks=(root.rank,),
             waiting_ranks=tuple(sorted(rank.rank for rank in victims)),
             since=root.exited_at or now,
@@ -100,15 +116,23 @@ class RankDiedDetector:
             cause=cause,
             summary=f"rank {root.rank}{_pid_words(root)} {how}{after}; {words.said}",
             advice=_advice(
-                "oom_kill" if cause == "dataloader_worker_killed" and self._worker_for_memory(root) else cause, root,
-                job.gpu_faults.finding_of(root.rank, job.iteration_at), words,
+                "oom_kill"
+                if cause == "dataloader_worker_killed" and self._worker_for_memory(root)
+                else cause,
+                root,
+                job.gpu_faults.finding_of(root.rank, job.iteration_at),
+                words,
             ),
             evidence=tuple(_evidence(root, now, words)),
             final=True,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        unknown = [r.rank for r in job.ranks.values() if r.exit and r.exit.exit_code is None and r.exit.signal is None]
+        unknown = [
+            r.rank
+            for r in job.ranks.values()
+            if r.exit and r.exit.exit_code is None and r.exit.signal is None
+        ]
         if unknown and job.returncode != 0:
             yield NotChecked(
                 f"exit code of ranks {format_ranks(unknown)}",
@@ -130,31 +154,43 @@ class RankDiedDetector:
 
     def _for_memory(self, rank: RankState) -> bool:
         name = rank.tree.main.comm if rank.tree else None
-        if rank.placement.pid in self._killed and self._killed[rank.placement.pid] == (name or self._killed[rank.placement.pid]):
+        if rank.placement.pid in self._killed and self._killed[rank.placement.pid] == (
+            name or self._killed[rank.placement.pid]
+        ):
             return True
         return abs((rank.exited_at or 0.0) - self._grown_at) <= _OOM_SECONDS
 
     def _worker_for_memory(self, rank: RankState) -> bool:
         named = [match for line in rank.tail if (match := _WORKER_KILLED.search(line))]
-        return any(int(pid) in self._killed for match in named for pid in re.findall(r"\d+", match[0])) or self._for_memory(rank)
+        return any(
+            int(pid) in self._killed for match in named for pid in re.findall(r"\d+", match[0])
+        ) or self._for_memory(rank)
 
 
 def _left_before(root: RankState, job: JobState) -> list[RankState]:
-    """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection that closed."""
+    """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection
+    that closed."""
     reports_loss = any(CASCADE.search(line) for line in root.tail)
     if not reports_loss or any(not CASCADE.search(line) for line in root.tail if NAMED.match(line)):
         return []
     died = root.exited_at or 0.0
     return [
-        rank for rank in job.ranks.values()
-        if rank.exit is not None and rank.exit.exit_code == 0 and rank.exited_at is not None
+        rank
+        for rank in job.ranks.values()
+        if rank.exit is not None
+        and rank.exit.exit_code == 0
+        and rank.exited_at is not None
         and died - _LEFT_SECONDS <= rank.exited_at <= died + 1.0
     ]
 
 
 def _left_finding(left: list[RankState], root: RankState, job: JobState, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
-    victims = tuple(sorted(rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)))
+    victims = tuple(
+        sorted(
+            rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)
+        )
+    )
     after = f" after iteration {job.iteration}" if job.iteration is not None else ""
     return Finding(
         id="rank-died",
@@ -166,16 +202,20 @@ def _left_finding(left: list[RankState], root: RankState, job: JobState, words: 
         since=min(rank.exited_at or now for rank in left),
         cause="rank_left_early",
         summary=f"{rank_words(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "
-                f"for the lost connection; {words.said}",
+        f"for the lost connection; {words.said}",
         advice=f"Look for a loop that is one step shorter on {rank_words(ranks)}: uneven data, drop_last, an early break or "
-               "sys.exit(). All ranks have to make the same number of steps.",
+        "sys.exit(). All ranks have to make the same number of steps.",
         evidence=(*_evidence(left[0], now), *_evidence(root, now)),
         final=True,
     )
 
 
 def _asked_to_end(rank: RankState, job: JobState) -> bool:
-    return rank.exited_at is not None and job.interrupted_at is not None and rank.exited_at >= job.interrupted_at - 0.5
+    return (
+        rank.exited_at is not None
+        and job.interrupted_at is not None
+        and rank.exited_at >= job.interrupted_at - 0.5
+    )
 
 
 def _only_ended(rank: RankState) -> bool:
@@ -195,12 +235,15 @@ def _trained_to_the_end(job: JobState) -> bool:
     if job.marked_phase == "teardown":
         return True
     last = job.save_log.saves[-1] if job.save_log.saves else None
-    saved = last is not None and last.ended is not None and not last.cut_off and last.iteration == job.iteration
+    saved = (
+        last is not None and last.ended is not None and not last.cut_off and last.iteration == job.iteration
+    )
     return 0 < job.total_iterations <= (job.iteration or 0) and saved and job.save_log.unwritten is None
 
 
 def _crashed_at_exit(rank: RankState, error: str) -> bool:
-    """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last stood."""
+    """Native code aborted while the interpreter was ending: by what it said, or by where the main thread last
+    stood."""
     code = rank.exit
     crashed = code is not None and (code.signal or (code.exit_code or 0) - 128) in CRASHES
     leaving = rank.reading is not None and rank.reading.context is Activity.TEARDOWN

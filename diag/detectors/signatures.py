@@ -11,7 +11,15 @@ from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.words import phase_words
 from diag.detectors.quoted import CASCADE, failed_soon, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Iteration, KernelLine, LogLine, NcclPlainLines, Observation, PlainLines, VersionSeen
+from diag.observations import (
+    Iteration,
+    KernelLine,
+    LogLine,
+    NcclPlainLines,
+    Observation,
+    PlainLines,
+    VersionSeen,
+)
 from diag.state.job import JobState
 
 if TYPE_CHECKING:
@@ -20,10 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SignatureDetector", "fill"]
 
-_SETTLE_SECONDS = 2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
+_SETTLE_SECONDS = (
+    2.5  # after a failure: those who know more than a line (limits, exits, the kernel) have spoken by then
+)
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
-# What is said so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time limit send SIGTERM
-# to every process, data workers too, and a rank calls that an error of its own. A save that fails later is still named. Ours.
+# What is said so soon after a signal that asked the job to end only follows from it: Slurm's scancel and time
+# limit send SIGTERM to every process, data workers too, and a rank calls that an error of its own. A save
+# that fails later is still named. Ours.
 _AFTER_SIGNAL_SECONDS = 10.0
 _BEFORE_SIGNAL_SECONDS = 0.5  # the rank's pipe may be read before diag's own signal
 _MOST_AFTER = 2  # consequences that are named
@@ -35,11 +46,13 @@ _PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
 class SignatureDetector:
-    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) tells what went wrong.
+    """Meaning: a line of the log that a rule knows (rules/signatures, and the folder of `--rules`) tells what
+    went wrong.
 
-    Evidence: the line, the traceback above it, and which later errors only follow from it. Of several errors the first that
-    ended the job is named: what the program survived (it made steps, or caught it) is none, nor what it only printed (a sample
-    of the data). Where another check knows more (memory, network, a full disk), that one speaks.
+    Evidence: the line, the traceback above it, and which later errors only follow from it. Of several errors
+    the first that ended the job is named: what the program survived (it made steps, or caught it) is none,
+    nor what it only printed (a sample of the data). Where another check knows more (memory, network, a full
+    disk), that one speaks.
 
     What to do: as the rule's own page says: `diag explain RULE`.
 
@@ -50,7 +63,9 @@ class SignatureDetector:
     reads_plain_lines = True
 
     def __init__(self, rules: RuleSet | None = None) -> None:
-        from diag.rules.load import packaged  # late: whoever only names detectors needs no YAML, pydantic or RE2
+        from diag.rules.load import (
+            packaged,
+        )  # late: whoever only names detectors needs no YAML, pydantic or RE2
         from diag.rules.reader import LogReader
 
         self._reader = LogReader(packaged() if rules is None else rules)
@@ -81,14 +96,23 @@ class SignatureDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         hits = [hit for hit in self._reader.standing() if self._reader.rules.fits(hit.rule, self._versions)]
-        hits = [hit for hit in hits if hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids)]
+        hits = [
+            hit
+            for hit in hits
+            if hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids)
+        ]
         fatal = self._fatal(hits, now, job)
         if fatal is not None:
             yield fatal
         said = {fatal.id} if fatal is not None else set()
         for hit in sorted(hits, key=lambda hit: -Severity(hit.rule.severity).level):
             rule = hit.rule
-            if rule.when == "always" and rule.finding is not None and rule.role == "root" and rule.finding not in said:
+            if (
+                rule.when == "always"
+                and rule.finding is not None
+                and rule.role == "root"
+                and rule.finding not in said
+            ):
                 said.add(rule.finding)
                 yield self._finding(hit, [], job, rule.finding)
 
@@ -100,7 +124,9 @@ class SignatureDetector:
             return None
         root = min(named, key=self._order)
         assert root.rule.finding is not None
-        after = [hit for hit in ended if hit is not root and hit.number > root.number and hit.rank is not None]
+        after = [
+            hit for hit in ended if hit is not root and hit.number > root.number and hit.rank is not None
+        ]
         return self._finding(root, sorted(after, key=lambda hit: hit.number), job, root.rule.finding)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -137,16 +163,31 @@ class SignatureDetector:
         kind = "output" if rule.source == "log" else "kmsg"
         evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
         evidence += [
-            Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank) for later in after[:_MOST_AFTER]
+            Evidence("output", f"then: {later.text.strip()[:300]}", later.at, later.rank)
+            for later in after[:_MOST_AFTER]
         ]
-        confidence = Confidence.LOW if rule.role == "consequence" or rule.status == "experimental" else (
-            Confidence.HIGH if hit.uncaught or (rule.when == "always" and rule.source == "kernel") else Confidence.MEDIUM
+        confidence = (
+            Confidence.LOW
+            if rule.role == "consequence" or rule.status == "experimental"
+            else (
+                Confidence.HIGH
+                if hit.uncaught or (rule.when == "always" and rule.source == "kernel")
+                else Confidence.MEDIUM
+            )
         )
         return Finding(
-            id=finding, subject=JOB, severity=Severity(rule.severity), confidence=confidence, ranks=ranks,
-            waiting_ranks=tuple(rank for rank in told if rank not in ranks), since=hit.at,
-            cause=rule.cause, summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
-            advice=fill(rule.advice, words), evidence=tuple(evidence), rule=rule.id,
+            id=finding,
+            subject=JOB,
+            severity=Severity(rule.severity),
+            confidence=confidence,
+            ranks=ranks,
+            waiting_ranks=tuple(rank for rank in told if rank not in ranks),
+            since=hit.at,
+            cause=rule.cause,
+            summary=f"{fill(rule.summary, words)}{' ' + phase if phase else ''}",
+            advice=fill(rule.advice, words),
+            evidence=tuple(evidence),
+            rule=rule.id,
             final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
             yields_to=tuple(name for name in rule.follows if name != "rank-died" or _others_died(hit, job)),
         )
@@ -162,8 +203,8 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 
 
 def _is_of_another_job(hit: Hit, job: JobState, host_pids: bool) -> bool:
-    """The kernel's log is the whole machine's. A process that it names is the job's by its pid; inside a container, whose pids
-    are others, a crash is the job's only where a process of it ended of one."""
+    """The kernel's log is the whole machine's. A process that it names is the job's by its pid; inside a
+    container, whose pids are others, a crash is the job's only where a process of it ended of one."""
     named = hit.groups.get("pid", "")
     if not named.isdecimal() or hit.rank is not None:
         return False
@@ -173,7 +214,11 @@ def _is_of_another_job(hit: Hit, job: JobState, host_pids: bool) -> bool:
     if pid in own or job.rank_of_pid(pid) is not None:
         return False
     word = re.compile(rf"\b{pid}\b")
-    if any(word.search(line) for tail in (job.tail, *(rank.tail for rank in ranks if rank.failed)) for line in tail):
+    if any(
+        word.search(line)
+        for tail in (job.tail, *(rank.tail for rank in ranks if rank.failed))
+        for line in tail
+    ):
         return False  # a worker that is gone, of which its rank tells
     if host_pids or hit.rule.finding != "rank-died":
         return host_pids
@@ -184,7 +229,10 @@ def _is_of_another_job(hit: Hit, job: JobState, host_pids: bool) -> bool:
 
 def _asked_to_end(at: float, job: JobState) -> bool:
     signalled = job.interrupted_at
-    return signalled is not None and signalled - _BEFORE_SIGNAL_SECONDS <= at <= signalled + _AFTER_SIGNAL_SECONDS
+    return (
+        signalled is not None
+        and signalled - _BEFORE_SIGNAL_SECONDS <= at <= signalled + _AFTER_SIGNAL_SECONDS
+    )
 
 
 def _frames(hit: Hit) -> list[str]:
@@ -204,9 +252,13 @@ def _others_died(hit: Hit, job: JobState) -> bool:
     ended = _ended_by_themselves(job)
     if hit.ranks or not ended:
         return any(rank not in hit.ranks for rank in ended)
-    # The line does not tell whose it is. Of a rank that was killed it is not, nor where another error is in the output.
+    # The line does not tell whose it is. Of a rank that was killed it is not, nor where another error is in
+    # the output.
     dead = [rank for rank in (*job.ranks.values(), *job.past_ranks) if rank.rank in ended and rank.failed]
-    if any(rank.exit is not None and rank.exit.signal is not None and rank.exit.signal != signal.SIGABRT for rank in dead):
+    if any(
+        rank.exit is not None and rank.exit.signal is not None and rank.exit.signal != signal.SIGABRT
+        for rank in dead
+    ):
         return True
     words = hit.text.strip()[:80]
     shared = job.tail if len(dead) > 1 else ()
@@ -228,6 +280,7 @@ def _who_failed(job: JobState) -> tuple[int, ...]:
 
 def _ended_by_themselves(job: JobState) -> set[int]:
     return {
-        rank.rank for rank in (*job.ranks.values(), *job.past_ranks)
+        rank.rank
+        for rank in (*job.ranks.values(), *job.past_ranks)
         if rank.failed and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
     }

@@ -1,4 +1,5 @@
-"""Nodes and ranks that cannot reach the store at which the job meets: while they still try, and when they die of it."""
+"""Nodes and ranks that cannot reach the store at which the job meets: while they still try, and when they die
+of it."""
 
 from __future__ import annotations
 
@@ -59,15 +60,17 @@ class _Waits:
 class StoreDetector:
     """Meaning: the nodes cannot meet: no address is given, nobody answers there, or not all nodes came.
 
-    Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank waits, and the kernel's
-    table of its connections (nothing is sent to that address). In `diag doctor`, connections that were refused (nothing
-    listens), not answered (a firewall, NetworkPolicy or security group drops them) or have no route; with --wait on all nodes,
-    who came.
+    Evidence: while the job starts, torch's own lines of its tries, the call in which a launcher or rank
+    waits, and the kernel's table of its connections (nothing is sent to that address). In `diag doctor`,
+    connections that were refused (nothing listens), not answered (a firewall, NetworkPolicy or security group
+    drops them) or have no route; with --wait on all nodes, who came.
 
-    What to do: start node 0 first; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own port.
+    What to do: start node 0 first; `diag doctor --wait 60 -- CMD` on all nodes at once tries the job's own
+    port.
 
-    False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and critical after 90 s. In
-    `diag doctor` without --wait nobody listens on node 0 before the job does: a refusal then only says that the host is there.
+    False alarms: a node 0 that comes later than 40 s after the others is a warning until it comes, and
+    critical after 90 s. In `diag doctor` without --wait nobody listens on node 0 before the job does: a
+    refusal then only says that the host is there.
     """
 
     name = "rendezvous-failure"
@@ -103,7 +106,9 @@ class StoreDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if job.iteration is not None:
             return
-        waits = [one for one in self._waits.values() if one.stands(now) and now - one.since >= _PATIENCE_SECONDS]
+        waits = [
+            one for one in self._waits.values() if one.stands(now) and now - one.since >= _PATIENCE_SECONDS
+        ]
         places = dict.fromkeys((one.host, one.port) for one in waits)
         for place in places:
             yield _finding([one for one in waits if (one.host, one.port) == place], now, job)
@@ -129,17 +134,28 @@ def _finding(waits: list[_Waits], now: float, job: JobState) -> Finding:
     grave = waited >= _GRAVE_SECONDS or job.broken
     evidence = [Evidence("output", one.text, one.since, one.rank) for one in waits if one.text][:2]
     evidence += [
-        Evidence("store", f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
-                          + (": SYN_SENT" if one.pending else ""), one.seen, one.rank)
-        for one in waits if one.seen is not None
+        Evidence(
+            "store",
+            f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
+            + (": SYN_SENT" if one.pending else ""),
+            one.seen,
+            one.rank,
+        )
+        for one in waits
+        if one.seen is not None
     ][:4]
     return Finding(
-        id="hostname-resolution" if cause == "gai_error" else "rendezvous-failure", subject=JOB, ranks=ranks, cause=cause,
+        id="hostname-resolution" if cause == "gai_error" else "rendezvous-failure",
+        subject=JOB,
+        ranks=ranks,
+        cause=cause,
         severity=Severity.CRITICAL if grave else Severity.WARNING,
         confidence=Confidence.HIGH if told.why or told.pending else Confidence.MEDIUM,
-        since=now if job.broken else first.since, final=job.broken,
+        since=now if job.broken else first.since,
+        final=job.broken,
         summary=f"{who} {plural} tried to reach {place} for {waited:.0f} s in vain{times}: {why}",
-        advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port), evidence=tuple(evidence),
+        advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port),
+        evidence=tuple(evidence),
     )
 
 

@@ -1,7 +1,8 @@
-"""What is wrong with a job's environment variables: advice once copied that harms, or that nothing reads. Pure.
+"""What is wrong with a job's environment variables: advice once copied that harms, or that nothing reads.
+Pure.
 
-Says what a variable really does and what to do instead; whoever calls knows where it was set (environment, nccl.conf).
-A variable that may belong to a plugin of NCCL, or to the job's own code, is left alone.
+Says what a variable really does and what to do instead; whoever calls knows where it was set (environment,
+nccl.conf). A variable that may belong to a plugin of NCCL, or to the job's own code, is left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def lint(
 ) -> Iterator[Advice]:
     """At most one advice a variable, the harmful ones first.
 
-    `nodes` of the job, `nccl_version` such as (2, 27, 5), `rdma` whether this node has RDMA devices; None for what is not known.
+    `nodes` of the job, `nccl_version` such as (2, 27, 5), `rdma` whether this node has RDMA devices; None for
+    what is not known.
 
     >>> [a.variable for a in lint({"NCCL_TIMEOUT": "3600", "NCCL_IB_DISABLE": "1"}, nodes=2, nccl_version=None, rdma=True)]
     ['NCCL_IB_DISABLE', 'NCCL_TIMEOUT']

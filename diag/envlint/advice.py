@@ -1,4 +1,5 @@
-"""What the checks of variables share: the job that they look at, the advice that they give, NCCL's way to read numbers."""
+"""What the checks of variables share: the job that they look at, the advice that they give, NCCL's way to
+read numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["Advice", "Check", "Job", "number"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`id` is env-harmful or env-no-effect; `does` what the variable really does; `instead` what to do, as an order."""
+    """`id` is env-harmful or env-no-effect; `does` what the variable really does; `instead` what to do, as an
+    order."""
 
     id: str
     variable: str

@@ -116,8 +116,9 @@ def _everything_waits(job: Job) -> Iterator[Advice]:
 
 
 def _hidden_errors(job: Job) -> Iterator[Advice]:
-    """Driver 580.159.04, H200, a failed assert and a bad store in a kernel, each tried once: of both cudaDeviceSynchronize said
-    "no error", and without these variables 710 and 700. Not tried without skip_abort, nor with other drivers."""
+    """Driver 580.159.04, H200, a failed assert and a bad store in a kernel, each tried once: of both
+    cudaDeviceSynchronize said "no error", and without these variables 710 and 700. Not tried without
+    skip_abort, nor with other drivers."""
     flags = re.split(r"[,\s]+", job.env.get("CUDA_COREDUMP_GENERATION_FLAGS", ""))
     if job.env.get("CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "").strip() == "1" and "skip_abort" in flags:
         yield job.harmful(

@@ -1,4 +1,5 @@
-"""Variables that do nothing: names that nothing reads, that are gone or not there yet, values that are not understood."""
+"""Variables that do nothing: names that nothing reads, that are gone or not there yet, values that are not
+understood."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _TIMEOUT = (
     "init_process_group(timeout=...) sets the timeout of collectives (ms-swift: --ddp_timeout, Megatron-LM: "
     "--distributed-timeout-minutes, accelerate: InitProcessGroupKwargs)"
 )
-# Names that guides and chat bots invent. Training scripts do read some of them by themselves (NCCL_TIMEOUT above all).
+# Names that guides and chat bots invent. Training scripts do read some of them by themselves (NCCL_TIMEOUT
+# above all).
 _INVENTED = {
     **dict.fromkeys(
         ("NCCL_TIMEOUT", "NCCL_TIMEOUT_MS", "NCCL_TIMEOUT_S", "NCCL_TIMEOUT_SEC", "NCCL_TIMEOUT_SECONDS", "NCCL_COMM_TIMEOUT",
@@ -83,7 +85,9 @@ def _read_by_nothing(job: Job) -> Iterator[Advice]:
     for name, instead in _INVENTED.items():
         if job.env.get(name):
             yield job.useless(
-                name, "neither NCCL nor torch reads it: it does nothing unless the training script reads it itself", instead
+                name,
+                "neither NCCL nor torch reads it: it does nothing unless the training script reads it itself",
+                instead,
             )
 
 
@@ -110,7 +114,10 @@ def _not_of_this_nccl(job: Job) -> Iterator[Advice]:
     for name, first in nccl_variables().items():
         if job.env.get(name) and first > version[:2]:
             yield job.useless(
-                name, f"NCCL reads it from {_dotted(first)} on, and this is {_dotted(version)}", "update NCCL, or unset it", _INFO
+                name,
+                f"NCCL reads it from {_dotted(first)} on, and this is {_dotted(version)}",
+                "update NCCL, or unset it",
+                _INFO,
             )
 
 
@@ -119,17 +126,31 @@ def _misspelt(job: Job) -> Iterator[Advice]:
     for name in sorted(job.env):
         if not name.startswith(("NCCL_", "TORCH_NCCL_")) or not job.env[name]:
             continue
-        if name in known or name in TORCH or name in _INVENTED or name in _RENAMED_IN_TORCH or name in REMOVED_FROM_NCCL:
+        if (
+            name in known
+            or name in TORCH
+            or name in _INVENTED
+            or name in _RENAMED_IN_TORCH
+            or name in REMOVED_FROM_NCCL
+        ):
             continue
         if _NOT_NCCLS.match(name):
             continue
         near = difflib.get_close_matches(name, [*known, *TORCH], 1, 0.92)
         if near:
-            yield job.useless(name, f"nothing is known to read it; {near[0]} is meant?", f"spell it {near[0]}")
-    for name in sorted(job.env):  # ncclParam: strtoll, which makes 0 of any word
-        if name in known and name.endswith(("_DISABLE", "_ENABLE")) and re.fullmatch(r"\s*[A-Za-z]+\s*", job.env[name]):
             yield job.useless(
-                name, f"NCCL reads a number here, and takes the word {job.env[name].strip()!r} for 0", "write 1 or 0"
+                name, f"nothing is known to read it; {near[0]} is meant?", f"spell it {near[0]}"
+            )
+    for name in sorted(job.env):  # ncclParam: strtoll, which makes 0 of any word
+        if (
+            name in known
+            and name.endswith(("_DISABLE", "_ENABLE"))
+            and re.fullmatch(r"\s*[A-Za-z]+\s*", job.env[name])
+        ):
+            yield job.useless(
+                name,
+                f"NCCL reads a number here, and takes the word {job.env[name].strip()!r} for 0",
+                "write 1 or 0",
             )
 
 
@@ -138,7 +159,9 @@ def _contradictory(job: Job) -> Iterator[Advice]:
     levels = ("VERSION", "WARN", "ATTN", "INFO", "ABORT", "TRACE")
     if debug and debug not in levels:
         yield job.useless(
-            "NCCL_DEBUG", "NCCL knows VERSION, WARN, INFO and TRACE, and prints nothing at any other word", "NCCL_DEBUG=INFO"
+            "NCCL_DEBUG",
+            "NCCL knows VERSION, WARN, INFO and TRACE, and prints nothing at any other word",
+            "NCCL_DEBUG=INFO",
         )
     if job.env.get("NCCL_DEBUG_SUBSYS") and debug not in ("INFO", "TRACE"):
         yield job.useless(
@@ -149,7 +172,10 @@ def _contradictory(job: Job) -> Iterator[Advice]:
         )
     if job.env.get("NCCL_DEBUG_FILE") and debug in ("", "VERSION"):
         yield job.useless(
-            "NCCL_DEBUG_FILE", "NCCL writes to it only with NCCL_DEBUG at WARN or above", "NCCL_DEBUG=WARN or INFO", _INFO
+            "NCCL_DEBUG_FILE",
+            "NCCL writes to it only with NCCL_DEBUG at WARN or above",
+            "NCCL_DEBUG=WARN or INFO",
+            _INFO,
         )
     if job.number("NCCL_IB_DISABLE"):
         for name in (
@@ -161,7 +187,12 @@ def _contradictory(job: Job) -> Iterator[Advice]:
             "NCCL_IB_QPS_PER_CONNECTION",
         ):
             if job.env.get(name):
-                yield job.useless(name, "NCCL_IB_DISABLE=1 switches off all that it would set", "unset one of the two", _INFO)
+                yield job.useless(
+                    name,
+                    "NCCL_IB_DISABLE=1 switches off all that it would set",
+                    "unset one of the two",
+                    _INFO,
+                )
     family = job.env.get("NCCL_SOCKET_FAMILY", "")
     if family and family not in ("AF_INET", "AF_INET6"):
         yield job.useless(
@@ -170,10 +201,18 @@ def _contradictory(job: Job) -> Iterator[Advice]:
             "NCCL_SOCKET_FAMILY=AF_INET or AF_INET6",
         )
     if len(job.env.get("NCCL_SOCKET_IFNAME", "")) == 1:
-        yield job.useless("NCCL_SOCKET_IFNAME", "NCCL takes no notice of a value of one character", "name the interface")
+        yield job.useless(
+            "NCCL_SOCKET_IFNAME", "NCCL takes no notice of a value of one character", "name the interface"
+        )
 
 
-NO_EFFECT: tuple[Check, ...] = (_contradictory, _read_by_nothing, _not_of_this_nccl, _old_names_of_torch, _misspelt)
+NO_EFFECT: tuple[Check, ...] = (
+    _contradictory,
+    _read_by_nothing,
+    _not_of_this_nccl,
+    _old_names_of_torch,
+    _misspelt,
+)
 
 
 def _dotted(version: tuple[int, ...]) -> str:

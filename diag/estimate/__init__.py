@@ -1,4 +1,5 @@
-"""What a training command will need in GPU and host memory, by its own arguments, before it runs. Needs neither torch nor a GPU.
+"""What a training command will need in GPU and host memory, by its own arguments, before it runs. Needs
+neither torch nor a GPU.
 
 >>> from diag.estimate import estimate
 >>> e = estimate(["megatron", "sft", "--model", "Qwen/Qwen3-0.6B", "--max_length", "2048"], {"NPROC_PER_NODE": "1"})

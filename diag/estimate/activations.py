@@ -1,8 +1,10 @@
-"""What a micro-batch leaves on the GPU until its backward pass, layer by layer, and what is needed on top while one is worked on.
+"""What a micro-batch leaves on the GPU until its backward pass, layer by layer, and what is needed on top
+while one is worked on.
 
-Bytes, for 16-bit activations. The terms are those of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (arXiv:2205.05198), brought to what Megatron-core with TransformerEngine keeps today: RMS norms, gated MLPs, grouped
-queries, no dropout, flash attention, experts that keep what they were sent.
+Bytes, for 16-bit activations. The terms are those of Korthikanti et al., "Reducing Activation Recomputation
+in Large Transformer Models" (arXiv:2205.05198), brought to what Megatron-core with TransformerEngine keeps
+today: RMS norms, gated MLPs, grouped queries, no dropout, flash attention, experts that keep what they were
+sent.
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ from diag.estimate.states import padded_vocabulary, stage_layer_numbers
 __all__ = ["UNEVEN", "Activations", "Layer", "layer_activations", "stage_activations", "tokens_on_rank"]
 
 
-# Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over eight layers, and
-# twice its share in one of them. Trained routers with an auxiliary loss are told to stay within some ten per cent.
+# Measured with a fresh router, 16 experts over two ranks: the busier rank got 17 % more than its share over
+# eight layers, and twice its share in one of them. Trained routers with an auxiliary loss are told to stay
+# within some ten per cent.
 UNEVEN = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Of one layer and micro-batch: `kept` until its backward, `entry` what full recomputation keeps of it, `working` on top
-    while its backward runs."""
+    """Of one layer and micro-batch: `kept` until its backward, `entry` what full recomputation keeps of it,
+    `working` on top while its backward runs."""
 
     kept: float
     entry: float
@@ -48,7 +51,9 @@ def tokens_on_rank(plan: Plan) -> float:
 def layer_activations(plan: Plan, layer: int) -> Layer:
     shape, layout = plan.shape, plan.layout
     tokens, tp = tokens_on_rank(plan), layout.tp
-    outside = tp if layout.sequence_parallel else 1  # norms and residuals are divided only by sequence parallelism
+    outside = (
+        tp if layout.sequence_parallel else 1
+    )  # norms and residuals are divided only by sequence parallelism
     h, query, kv = shape.hidden, shape.query_size, shape.kv_size
     if shape.latent is not None:
         lat = shape.latent
@@ -59,8 +64,8 @@ def layer_activations(plan: Plan, layer: int) -> Layer:
     norm = 0.0 if "layernorm" in drop else entry
     norms = 2 * norm + 2 * 4 * tokens / outside
     out = query if shape.latent is None else shape.heads * shape.latent.value_dim
-    # The fused q, k, v stay for the sake of v, which is a view; beside them what goes into the norms of q and k (copies), what
-    # comes out of the rotation, and what attention gives to the projection.
+    # The fused q, k, v stay for the sake of v, which is a view; beside them what goes into the norms of q and
+    # k (copies), what comes out of the rotation, and what attention gives to the projection.
     attention = 2 * (query + 2 * kv) + 2 * (query + kv) + 2 * out + (2 * (query + kv) if shape.qk_norm else 0)
     if shape.latent is not None and "mla_up_proj" not in drop:
         attention += 2 * (shape.latent.query_rank + shape.latent.kv_rank) * tp
@@ -68,17 +73,21 @@ def layer_activations(plan: Plan, layer: int) -> Layer:
     work_attention = 2 * (query + 2 * kv) * 2 * tokens / tp
     if plan.attention == "unfused":
         scores = _scores(plan) / tp
-        spread = 4 * (query - kv) * tokens / tp if kv < query else 0.0  # keys and values repeated for each query head
+        spread = (
+            4 * (query - kv) * tokens / tp if kv < query else 0.0
+        )  # keys and values repeated for each query head
         kept += 0.0 if "core_attn" in drop else 2 * scores + spread
         work_attention += 6 * scores + (2 * scores + spread if "core_attn" in drop else 0.0)
-    inner, work_inner = _moe(plan, tokens / outside, drop) if shape.is_moe(layer) else _mlp(plan, shape.ffn, tokens, drop)
+    inner, work_inner = (
+        _moe(plan, tokens / outside, drop) if shape.is_moe(layer) else _mlp(plan, shape.ffn, tokens, drop)
+    )
     kept += inner
     return Layer(kept, entry, max(work_attention, work_inner) + 2 * entry)
 
 
 def _scores(plan: Plan) -> float:
-    """Values of the attention scores of a micro-batch: heads x length x length for each sequence. With context parallelism a
-    rank has its part of the queries and meets the keys part by part."""
+    """Values of the attention scores of a micro-batch: heads x length x length for each sequence. With
+    context parallelism a rank has its part of the queries and meets the keys part by part."""
     batch = plan.batch
     sequences = batch.tokens / batch.sequence
     return plan.shape.heads * sequences * batch.sequence**2 / plan.layout.cp**2
@@ -88,12 +97,14 @@ def _mlp(plan: Plan, width: int, tokens: float, drop: tuple[str, ...]) -> tuple[
     tp = plan.layout.tp
     if "mlp" in drop:
         return 0.0, 12 * width * tokens / tp
-    return 6 * width * tokens / tp, 6 * width * tokens / tp + _weight_gradient(plan, 2 * plan.shape.hidden * width / tp)
+    return 6 * width * tokens / tp, 6 * width * tokens / tp + _weight_gradient(
+        plan, 2 * plan.shape.hidden * width / tp
+    )
 
 
 def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float]:
-    """`tokens` are those of this rank, as sequence parallelism has left them. With balanced experts it gets back as many as it
-    sends, top_k for each; the rank with the busiest experts gets more."""
+    """`tokens` are those of this rank, as sequence parallelism has left them. With balanced experts it gets
+    back as many as it sends, top_k for each; the rank with the busiest experts gets more."""
     shape, layout = plan.shape, plan.layout
     routed = tokens * shape.top_k * layout.etp * UNEVEN
     width = shape.moe_ffn / layout.etp
@@ -113,12 +124,14 @@ def _moe(plan: Plan, tokens: float, drop: tuple[str, ...]) -> tuple[float, float
 
 
 def _weight_gradient(plan: Plan, size: float) -> float:
-    """Where gradients of weights are not added into the main gradients by the matrix product itself, each is made first."""
+    """Where gradients of weights are not added into the main gradients by the matrix product itself, each is
+    made first."""
     return 0.0 if plan.fused_gradients or plan.tuning.kind == "lora" else 2 * size
 
 
 def in_flight(plan: Plan, stage: int) -> float:
-    """Micro-batches whose activations a stage holds at once: 1F1B, or Megatron's interleaved schedule in model chunks."""
+    """Micro-batches whose activations a stage holds at once: 1F1B, or Megatron's interleaved schedule in
+    model chunks."""
     layout, batch = plan.layout, plan.batch
     count = max(1, batch.global_size // max(1, batch.micro * layout.dp))
     if layout.pp == 1:
@@ -130,9 +143,9 @@ def in_flight(plan: Plan, stage: int) -> float:
 
 
 def logits_bytes(plan: Plan) -> float:
-    """The output layer's values and their loss, at the peak. Beside the 16-bit logits Megatron's cross entropy has them in fp32,
-    and keeps that as the softmax; compiled (cross_entropy_loss_fusion) it writes to a second fp32 copy, seen in torch 2.11. The
-    Hugging Face loss has two more copies."""
+    """The output layer's values and their loss, at the peak. Beside the 16-bit logits Megatron's cross
+    entropy has them in fp32, and keeps that as the softmax; compiled (cross_entropy_loss_fusion) it writes to
+    a second fp32 copy, seen in torch 2.11. The Hugging Face loss has two more copies."""
     vocabulary = padded_vocabulary(plan.shape, plan.layout.tp) / plan.layout.tp
     if plan.framework == "hf":
         return tokens_on_rank(plan) * vocabulary * _hf_logit_bytes(plan)
@@ -165,7 +178,9 @@ def stage_activations(plan: Plan, stage: int) -> Activations:
         words = f"full recomputation, {group} layer{'s' if group > 1 else ''} at a time"
     else:
         kept = sum(layer.kept for layer in layers)
-        words = f"{how.granularity} recomputation" + (f" ({', '.join(how.modules)})" if how.granularity == "selective" else "")
+        words = f"{how.granularity} recomputation" + (
+            f" ({', '.join(how.modules)})" if how.granularity == "selective" else ""
+        )
     last = stage == plan.layout.pp - 1
     if stage == 0:
         kept += layers[0].entry

@@ -29,7 +29,9 @@ class Advice:
 def peaks(plan: Plan, steps: int | None = None, cpus: int = 32) -> tuple[int, int]:
     """(GPU of the rank that needs most, host of a node at a save)."""
     gpu = max((need.total for need in gpu_needs(plan)), default=0)
-    host = sum(term.size_bytes for term in host_terms(plan, steps, cpus)) + sum(term.size_bytes for term in save_terms(plan))
+    host = sum(term.size_bytes for term in host_terms(plan, steps, cpus)) + sum(
+        term.size_bytes for term in save_terms(plan)
+    )
     return gpu, host
 
 
@@ -47,7 +49,8 @@ def advise(plan: Plan, steps: int | None = None, cpus: int = 32) -> tuple[Advice
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Several changes at once; `advice` says what they change together. Those that are not `enough` are the nearest found."""
+    """Several changes at once; `advice` says what they change together. Those that are not `enough` are the
+    nearest found."""
 
     advice: Advice
     enough: bool
@@ -56,8 +59,9 @@ class Combination:
 def combine(
     plan: Plan, gpu_have: int | None, host_have: int | None, steps: int | None = None, cpus: int = 32
 ) -> Combination | None:
-    """For a job that does not fit, and would not with any one change: the change that leaves least too much, then the next on
-    top of it. None where the job fits, or one change is enough. LoRA is no answer here: it is another way to train.
+    """For a job that does not fit, and would not with any one change: the change that leaves least too much,
+    then the next on top of it. None where the job fits, or one change is enough. LoRA is no answer here: it
+    is another way to train.
     """
     gpu, host = peaks(plan, steps, cpus)
     have = (gpu_have, host_have)
@@ -152,7 +156,11 @@ def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
         else:
             yield "--optimizer_offload_fraction 0.5", replace(plan, optimizer=replace(opt, offload=0.5)), ""
         if opt.offload and not opt.precision_aware:
-            yield "--use_precision_aware_optimizer true", replace(plan, optimizer=replace(opt, precision_aware=True)), ""
+            yield (
+                "--use_precision_aware_optimizer true",
+                replace(plan, optimizer=replace(opt, precision_aware=True)),
+                "",
+            )
         if not opt.offload and prec.moment1 > 2:
             yield (
                 "--use_precision_aware_optimizer true --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
@@ -177,7 +185,11 @@ def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
         yield "--use_distributed_optimizer true", replace(plan, optimizer=replace(opt, distributed=True)), ""
     if plan.tuning.kind == "full":
         tuner = "train_type" if plan.trainer.startswith("ms-swift 3") else "tuner_type"
-        yield f"--{tuner} lora", replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False), _ANOTHER_WAY
+        yield (
+            f"--{tuner} lora",
+            replace(plan, tuning=replace(plan.tuning, kind="lora"), reference=False),
+            _ANOTHER_WAY,
+        )
     yield from _save_changes(plan)
 
 
@@ -249,18 +261,26 @@ def _hf_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
     if how.kind != "fsdp" and how.stage < 3 and plan.layout.world > 1:
         prec = replace(plan.precision, gradient=2.0, weight=2.0, main=4.0, moment1=4.0, moment2=4.0)
         changed = replace(
-            plan, sharding=replace(how, kind="zero", stage=3), precision=prec if plan.tuning.kind == "full" else plan.precision
+            plan,
+            sharding=replace(how, kind="zero", stage=3),
+            precision=prec if plan.tuning.kind == "full" else plan.precision,
         )
         yield "--deepspeed zero3", changed, "more communication"
     if how.kind == "zero" and not how.optimizer_on_cpu:
         stage = max(how.stage, 2)
         yield (
             f"--deepspeed zero{stage}_offload",
-            replace(plan, sharding=replace(how, stage=stage, optimizer_on_cpu=True, parameters_on_cpu=stage == 3)),
+            replace(
+                plan, sharding=replace(how, stage=stage, optimizer_on_cpu=True, parameters_on_cpu=stage == 3)
+            ),
             "slower steps",
         )
     if plan.batch.micro > 1:
-        yield "--per_device_train_batch_size 1", replace(plan, batch=replace(plan.batch, micro=1)), "more, smaller steps"
+        yield (
+            "--per_device_train_batch_size 1",
+            replace(plan, batch=replace(plan.batch, micro=1)),
+            "more, smaller steps",
+        )
     if plan.attention == "unfused":
         yield "--attn_impl flash_attn", replace(plan, attention="flash"), ""
     if plan.attention == "flash" and plan.stage in ("sft", "pt"):

@@ -1,7 +1,7 @@
 """NCCL communicators of a rank, and the GPU memory that each takes outside of PyTorch's allocator.
 
-PyTorch makes one when a process group is first used, for a group of a single rank too, and one for each group even where two
-have the same ranks.
+PyTorch makes one when a process group is first used, for a group of a single rank too, and one for each group
+even where two have the same ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["Communicator", "buffer_bytes", "communicators", "exporting", "in_wor
 _MIB = 1 << 20
 
 # NCCL 2.28.9 on two H200 over NVLink, read off as a job ended and gave its communicators back one by one. A ring takes 9.19 MiB
-# a channel (its three protocols), of 24 channels; the rest is there before anything is connected, and more with one rank, which
-# gets all 64 channels.
+# a channel (its three protocols), of 24 channels; the rest is there before anything is connected, and more
+# with one rank, which gets all 64 channels.
 _ALONE = 388 * _MIB
 _UNCONNECTED = 264 * _MIB
 _RING = 220 * _MIB
@@ -26,7 +26,8 @@ _PEER = 96 * _MIB  # sends and receives between two GPUs: 4 MiB a channel
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """`ring`: it does collectives. `peers`: ranks of the same node that it sends to and receives from directly."""
+    """`ring`: it does collectives. `peers`: ranks of the same node that it sends to and receives from
+    directly."""
 
     what: str
     ranks: int
@@ -69,17 +70,25 @@ def communicators(plan: Plan, stage: int) -> tuple[Communicator, ...]:
     if layout.pp > 1:
         found += [Communicator("between stages", 2, ring=False, peers=1)] * 2
     if experts and layout.ep > 1:
-        found.append(Communicator("expert parallel", layout.ep, peers=min(layout.ep, layout.processes) - 1))  # all to all
+        found.append(
+            Communicator("expert parallel", layout.ep, peers=min(layout.ep, layout.processes) - 1)
+        )  # all to all
         found.append(Communicator("expert data parallel", layout.expert_copies))
     if experts and layout.ep * layout.etp > 1:
-        found.append(Communicator("tensor and expert parallel", layout.ep * layout.etp))  # tokens of each expert
+        found.append(
+            Communicator("tensor and expert parallel", layout.ep * layout.etp)
+        )  # tokens of each expert
     return tuple(found)
 
 
 def exporting(plan: Plan) -> Communicator | None:
     """What gathers whole tensors for safetensors, once a first save has been: it is not given back."""
     parts = plan.layout.tp * plan.layout.pp * plan.layout.ep
-    return Communicator("export", parts) if plan.framework == "megatron" and plan.save.safetensors and parts > 1 else None
+    return (
+        Communicator("export", parts)
+        if plan.framework == "megatron" and plan.save.safetensors and parts > 1
+        else None
+    )
 
 
 def in_words(groups: tuple[Communicator, ...]) -> str:

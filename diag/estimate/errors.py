@@ -1,4 +1,5 @@
-"""The one error of an estimate: what in CMD or in the model's files does not allow one. Usage, so exit code 2."""
+"""The one error of an estimate: what in CMD or in the model's files does not allow one. Usage, so exit code
+2."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The estimate of a command. What is read is in `launch`, the `*_plan` modules and `model_files`, what is computed in `gpu` and
-`host`."""
+"""The estimate of a command. What is read is in `launch`, the `*_plan` modules and `model_files`, what is
+computed in `gpu` and `host`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,20 @@ from diag.observations.memory import MemoryTerm
 
 __all__ = ["GPU_UNCERTAINTY", "HOST_UNCERTAINTY", "Estimate", "estimate"]
 
-# How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers, more ranks and
-# networks for NCCL, and other versions.
+# How far the totals may be off: more than in the runs of docs/estimate.md, which leave out less even routers,
+# more ranks and networks for NCCL, and other versions.
 GPU_UNCERTAINTY = 0.10
 HOST_UNCERTAINTY = 0.15
 
-_NAMES = {"sft": "SFT", "pt": "pre-training", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO", "rm": "reward model", "gkd": "GKD"}
+_NAMES = {
+    "sft": "SFT",
+    "pt": "pre-training",
+    "dpo": "DPO",
+    "kto": "KTO",
+    "grpo": "GRPO",
+    "rm": "reward model",
+    "gkd": "GKD",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,9 @@ class Estimate:
     @property
     def host_verdict(self) -> str:
         """As of the GPU; a machine without GPUs is not the one that a job for GPUs will run on."""
-        return _verdict(self.host_bytes + self.save_bytes, _host_have(self.machine, self.plan), HOST_UNCERTAINTY)
+        return _verdict(
+            self.host_bytes + self.save_bytes, _host_have(self.machine, self.plan), HOST_UNCERTAINTY
+        )
 
     @property
     def fits(self) -> bool:
@@ -83,7 +93,9 @@ class Estimate:
     def basis(self) -> str:
         """The model and the layout in words."""
         plan, layout = self.plan, self.plan.layout
-        tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(plan.tuning.kind, "")
+        tuning = {"lora": f" with LoRA (rank {plan.tuning.lora_rank})", "freeze": " in part"}.get(
+            plan.tuning.kind, ""
+        )
         words = f"{plan.model} ({_parameters(count(plan.shape))} parameters), {_NAMES.get(plan.stage, plan.stage)}{tuning}; "
         words += f"{layout.processes} rank{_s(layout.processes)} on {layout.nodes} node{_s(layout.nodes)}: "
         if plan.framework == "megatron":
@@ -145,7 +157,8 @@ def estimate(
     folder: Path = Path(),
     with_advice: bool = True,
 ) -> Estimate:
-    """What CMD should need. Reads local files only (config.json, a shell script, DeepSpeed's configuration), starts nothing.
+    """What CMD should need. Reads local files only (config.json, a shell script, DeepSpeed's configuration),
+    starts nothing.
 
     Raises EstimateError, which says what to pass.
     """
@@ -180,18 +193,23 @@ def _plan(launch: Launch, flags: Flags, machine: Machine, nodes: int | None, fol
     count_of_nodes = nodes or launch.nodes or 1
     if launch.program in ("megatron", "megatron-lm"):
         plain = launch.program == "megatron-lm"
-        return megatron_plan(flags, launch.verb, processes, count_of_nodes, None if plain else _installed(launch), plain=plain)
+        return megatron_plan(
+            flags, launch.verb, processes, count_of_nodes, None if plain else _installed(launch), plain=plain
+        )
     return hf_plan(flags, launch, processes, count_of_nodes, folder)
 
 
 def _installed(launch: Launch) -> tuple[int, ...] | None:
-    """The ms-swift beside the program that CMD starts, in its environment's PATH; None where there is none, or several."""
+    """The ms-swift beside the program that CMD starts, in its environment's PATH; None where there is none,
+    or several."""
     program = shutil.which(launch.program, path=launch.environment.get("PATH", ""))
     if program is None:
         return None
     versions = set()
     try:
-        for found in Path(program).resolve().parent.parent.glob("lib/python3*/*-packages/ms_swift-*.dist-info"):
+        for found in (
+            Path(program).resolve().parent.parent.glob("lib/python3*/*-packages/ms_swift-*.dist-info")
+        ):
             numbers = re.match(r"ms_swift-(\d+)\.(\d+)\.(\d+)", found.name)
             if numbers:
                 versions.add((int(numbers[1]), int(numbers[2]), int(numbers[3])))
@@ -204,7 +222,9 @@ def _beyond(plan: Plan) -> list[str]:
     """What this command has and the formulas do not."""
     notes = []
     if plan.stage in ("grpo", "gkd"):
-        notes.append("rollouts are not counted: vLLM takes --vllm_gpu_memory_utilization of the GPU where it is colocated")
+        notes.append(
+            "rollouts are not counted: vLLM takes --vllm_gpu_memory_utilization of the GPU where it is colocated"
+        )
     if plan.optimizer.kind not in ("adam", "sgd"):
         notes.append(f"--optimizer {plan.optimizer.kind} is counted as one fp32 moment")
     if plan.data.bytes_on_disk:
@@ -212,5 +232,7 @@ def _beyond(plan: Plan) -> list[str]:
             f"the dataset's {plan.data.bytes_on_disk / (1 << 30):.2f} GiB are mapped: page cache, which the kernel takes back"
         )
     if plan.batch.padding_free and not plan.batch.packed:
-        notes.append("without padding a micro-batch has fewer tokens than counted wherever samples are shorter than --max_length")
+        notes.append(
+            "without padding a micro-batch has fewer tokens than counted wherever samples are shorter than --max_length"
+        )
     return notes

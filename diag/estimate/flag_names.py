@@ -1,7 +1,8 @@
-"""Flags that ms-swift's commands take, to tell a flag without a part in the estimate from one that is misspelt.
+"""Flags that ms-swift's commands take, to tell a flag without a part in the estimate from one that is
+misspelt.
 
-The field names of the argument classes of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3, 3.11.3, 3.12.6, 4.0.0 and 4.6.0, and of
-transformers 4.57.
+The field names of the argument classes of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3, 3.11.3, 3.12.6, 4.0.0 and
+4.6.0, and of transformers 4.57.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The flags of a training command: values by name, read with their type. a-b and a_b are the same, the last of two wins."""
+"""The flags of a training command: values by name, read with their type. a-b and a_b are the same, the last
+of two wins."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ class Flags:
     """`read` collects the names that were asked for: what nobody asked for has no part in the estimate."""
 
     def __init__(
-        self, values: Mapping[str, tuple[str, ...]], environment: Mapping[str, str] | None = None, folder: Path = Path()
+        self,
+        values: Mapping[str, tuple[str, ...]],
+        environment: Mapping[str, str] | None = None,
+        folder: Path = Path(),
     ) -> None:
         self._values = dict(values)
         self.environment = dict(environment or {})
@@ -95,19 +99,22 @@ class Flags:
         return value
 
     def unknown(self, known: Iterable[str]) -> tuple[str, ...]:
-        """Flags that neither the estimate nor the trainer is known to read, with the known name that is nearest."""
+        """Flags that neither the estimate nor the trainer is known to read, with the known name that is
+        nearest."""
         names = set(known) | self.read
         told = []
         for name in self._values:
             if name not in names:
-                near = difflib.get_close_matches(name, sorted(self.read), 1, 0.75) or difflib.get_close_matches(
-                    name, names, 1, 0.8
-                )
+                near = difflib.get_close_matches(
+                    name, sorted(self.read), 1, 0.75
+                ) or difflib.get_close_matches(name, names, 1, 0.8)
                 told.append(f"--{name}" + (f" (did you mean --{near[0]}?)" if near else ""))
         return tuple(told)
 
 
-def parse_flags(words: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path = Path()) -> Flags:
+def parse_flags(
+    words: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path = Path()
+) -> Flags:
     """
     >>> flags = parse_flags(["--tensor-model-parallel-size", "2", "--sequence_parallel", "--dataset", "a", "b", "--lr=1e-5"])
     >>> flags.whole("tensor_model_parallel_size", default=1), flags.flag("sequence_parallel"), flags.words("dataset")

@@ -15,7 +15,8 @@ __all__ = ["RankNeed", "gpu_needs"]
 
 _MIB = 1 << 20
 
-# All measured on H200 (driver 580, CUDA 13, torch 2.11, NCCL 2.28.9, TransformerEngine 2.16): docs/estimate.md.
+# All measured on H200 (driver 580, CUDA 13, torch 2.11, NCCL 2.28.9, TransformerEngine 2.16):
+# docs/estimate.md.
 _CONTEXT = 525 * _MIB  # of an idle process
 _KERNELS = 410 * _MIB  # that libraries load on first use
 _COLLECTIVES = 270 * _MIB  # the same of NCCL, once GPUs talk to each other
@@ -64,7 +65,11 @@ def _need(plan: Plan, stage: int) -> RankNeed:
 
 def _activation_terms(plan: Plan, work: Activations) -> list[MemoryTerm]:
     tokens = tokens_on_rank(plan)
-    flight = f"{work.in_flight:g} micro-batch{'es' if work.in_flight != 1 else ''} in flight, " if plan.layout.pp > 1 else ""
+    flight = (
+        f"{work.in_flight:g} micro-batch{'es' if work.in_flight != 1 else ''} in flight, "
+        if plan.layout.pp > 1
+        else ""
+    )
     terms = [
         MemoryTerm(
             "activations kept",
@@ -113,7 +118,12 @@ def _fixed_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     ]
     spaces = 8 if plan.shape.experts and plan.framework == "megatron" else 4
     terms.append(
-        MemoryTerm("cuBLAS workspaces", spaces * _WORKSPACE, f"{spaces} x 32 MiB", "PyTorch and TransformerEngine on Hopper")
+        MemoryTerm(
+            "cuBLAS workspaces",
+            spaces * _WORKSPACE,
+            f"{spaces} x 32 MiB",
+            "PyTorch and TransformerEngine on Hopper",
+        )
     )
     if groups:
         terms.append(

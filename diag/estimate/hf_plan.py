@@ -1,7 +1,8 @@
-"""The plan of `swift sft|pt|rlhf` and of scripts with the Hugging Face trainer's flags: data parallelism, DeepSpeed ZeRO, FSDP.
+"""The plan of `swift sft|pt|rlhf` and of scripts with the Hugging Face trainer's flags: data parallelism,
+DeepSpeed ZeRO, FSDP.
 
-Names and defaults: swift/arguments of ms-swift 4.6.0 and swift/llm/argument of 3.x; transformers' TrainingArguments; the ZeRO
-configurations of swift/config.
+Names and defaults: swift/arguments of ms-swift 4.6.0 and swift/llm/argument of 3.x; transformers'
+TrainingArguments; the ZeRO configurations of swift/config.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from diag.estimate.errors import EstimateError
 from diag.estimate.flags import Flags
 from diag.estimate.launch import Launch
 from diag.estimate.model_files import dataset_bytes, find_shape
-from diag.estimate.plan import Batch, Data, Layout, Optimizer, Plan, Precision, Recompute, Save, Sharding, Tuning
+from diag.estimate.plan import (
+    Batch,
+    Data,
+    Layout,
+    Optimizer,
+    Plan,
+    Precision,
+    Recompute,
+    Save,
+    Sharding,
+    Tuning,
+)
 
 __all__ = ["hf_plan"]
 
@@ -36,14 +48,18 @@ def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Pa
     program, verb, distributed = launch.program, launch.verb, launch.distributed
     assumed: list[str] = []
     stage = (
-        flags.choice("rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo")
+        flags.choice(
+            "rlhf_type", of=("dpo", "orpo", "simpo", "kto", "cpo", "rm", "ppo", "grpo", "gkd"), default="dpo"
+        )
         if verb == "rlhf"
         else verb or "sft"
     )
     name, shape, notes = find_shape(flags)
     assumed += notes
     is_swift = program == "swift"
-    tuner = flags.text("tuner_type", "train_type", "sft_type", "finetuning_type", default="lora" if is_swift else "full")
+    tuner = flags.text(
+        "tuner_type", "train_type", "sft_type", "finetuning_type", default="lora" if is_swift else "full"
+    )
     if flags.flag("use_lora") or flags.flag("use_peft"):
         tuner = "lora"
     kind = "full" if tuner == "full" else "lora"
@@ -65,13 +81,17 @@ def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Pa
     sharding = _sharding(flags, distributed, folder, assumed)
     full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
     sequence = flags.maybe_whole("packing_length") if flags.flag("packing") else None
-    sequence = sequence or flags.maybe_whole("max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size")
+    sequence = sequence or flags.maybe_whole(
+        "max_length", "max_seq_length", "model_max_length", "cutoff_len", "block_size"
+    )
     if sequence is None:
         sequence = shape.max_positions or 4096
         assumed.append(f"no --max_length: sequences of up to {sequence} tokens, the model's own limit")
     split = flags.whole("sequence_parallel_size", default=1, most=4096)
     if (processes * nodes) % split:
-        raise EstimateError(f"{processes * nodes} processes cannot be divided by --sequence_parallel_size {split}")
+        raise EstimateError(
+            f"{processes * nodes} processes cannot be divided by --sequence_parallel_size {split}"
+        )
     checkpointing = flags.flag("gradient_checkpointing", default=is_swift)
     attention = flags.text("attn_impl", "attn_implementation", default="sdpa")
     micro = flags.whole("per_device_train_batch_size", default=1 if is_swift else 8)
@@ -117,8 +137,9 @@ def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Pa
 
 
 def _precision(sharding: Sharding, kind: str, *, full16: bool) -> Precision:
-    """ZeRO trains bf16 weights with fp32 copies; FSDP under accelerate makes trained weights fp32 and computes in bf16; plain
-    data parallelism of a model loaded in bf16 has nothing in fp32; LoRA's own weights are fp32 (peft)."""
+    """ZeRO trains bf16 weights with fp32 copies; FSDP under accelerate makes trained weights fp32 and
+    computes in bf16; plain data parallelism of a model loaded in bf16 has nothing in fp32; LoRA's own weights
+    are fp32 (peft)."""
     if sharding.kind == "zero" and full16:
         return Precision(2.0, 2.0, 4.0, 4.0, 4.0)
     if sharding.kind == "fsdp" or kind == "lora" or not full16:
@@ -161,7 +182,8 @@ def _zero_file(given: str, folder: Path) -> Sharding:
         config = json.loads(text)
     except OSError as error:
         raise EstimateError(
-            f"cannot read the DeepSpeed configuration {given}: {error.strerror}", hint="a file, or one of " + ", ".join(_PRESETS)
+            f"cannot read the DeepSpeed configuration {given}: {error.strerror}",
+            hint="a file, or one of " + ", ".join(_PRESETS),
         ) from error
     except (ValueError, RecursionError) as error:
         raise EstimateError(f"the DeepSpeed configuration {given[:80]} is no JSON: {error}") from error
@@ -195,9 +217,15 @@ def _fsdp(flags: Flags, told: Mapping[str, Any], folder: Path) -> Sharding:
             config = json.loads((folder / flags.text("fsdp")).read_text())
             words = str(config.get("fsdp", "full_shard")) if isinstance(config, dict) else "full_shard"
         except (OSError, ValueError) as error:
-            raise EstimateError(f"cannot read the FSDP configuration {flags.text('fsdp')}: {error}") from error
+            raise EstimateError(
+                f"cannot read the FSDP configuration {flags.text('fsdp')}: {error}"
+            ) from error
     strategy = str(told.get("fsdp_sharding_strategy", "")).lower()
     reshard = str(told.get("fsdp_reshard_after_forward", "true")).lower()
-    part = "shard_grad_op" in words or strategy in ("2", "shard_grad_op") or reshard in ("false", "shard_grad_op")
+    part = (
+        "shard_grad_op" in words
+        or strategy in ("2", "shard_grad_op")
+        or reshard in ("false", "shard_grad_op")
+    )
     offload = "offload" in words or str(told.get("fsdp_offload_params", "")).lower() == "true"
     return Sharding("fsdp", 2 if part else 3, offload, offload)

@@ -18,16 +18,26 @@ _FILES = "Megatron-LM core/dist_checkpointing/strategies/filesystem_async.py"
 _HYBRID = "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"
 _MEASURED = "measured, docs/estimate.md"
 
-# Anonymous memory of processes as the cgroup counts it (shared pages once): ms-swift 4.6.0 on H200 (torch 2.11, 32 CPUs), and on
-# a CPU (torch 2.13). docs/estimate.md has the measurements.
-_PROGRAM_GPU, _PROGRAM_CPU = 290 * _MIB, 155 * _MIB  # a process that only imports torch and waits: the CLI, torchrun
+# Anonymous memory of processes as the cgroup counts it (shared pages once): ms-swift 4.6.0 on H200 (torch
+# 2.11, 32 CPUs), and on a CPU (torch 2.13). docs/estimate.md has the measurements.
+_PROGRAM_GPU, _PROGRAM_CPU = (
+    290 * _MIB,
+    155 * _MIB,
+)  # a process that only imports torch and waits: the CLI, torchrun
 _RANK_GPU, _RANK_CPU = 2000 * _MIB, 400 * _MIB  # after the first step
 _WORKER = 70 * _MIB  # what comes to be a forked DataLoader worker's own
-_COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = 250 * _MIB, 18 * _MIB, 32  # torch/_inductor/config.py: compile_threads
+_COMPILER, _COMPILE_WORKER, _MOST_COMPILE_WORKERS = (
+    250 * _MIB,
+    18 * _MIB,
+    32,
+)  # torch/_inductor/config.py: compile_threads
 _MAPPED = 32 * _MIB  # malloc gives larger pieces back at once: M_MMAP_THRESHOLD_MAX
-# Holds the queue of written files. It is spawned, so that it imports all again, and kept after the save; 410 to 490 on H200.
+# Holds the queue of written files. It is spawned, so that it imports all again, and kept after the save; 410
+# to 490 on H200.
 _WRITER_GPU, _WRITER_CPU = 450 * _MIB, 200 * _MIB
-_CPU_KERNELS = 43 * _MIB  # a step: oneDNN keeps a kernel for each shape it meets, and experts meet a new one each time
+_CPU_KERNELS = (
+    43 * _MIB
+)  # a step: oneDNN keeps a kernel for each shape it meets, and experts meet a new one each time
 _CPU_KERNEL_STEPS = 16
 
 
@@ -39,7 +49,10 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
     base = _RANK_CPU if plan.on_cpu else _RANK_GPU
     terms = [
         MemoryTerm(
-            "launcher", programs * program, f"{programs} x {program // _MIB} MiB: what imports torch and waits", _MEASURED
+            "launcher",
+            programs * program,
+            f"{programs} x {program // _MIB} MiB: what imports torch and waits",
+            _MEASURED,
         ),
         MemoryTerm("ranks", ranks * base, f"{many(ranks, 'rank')} x {base // _MIB} MiB", _MEASURED),
     ]
@@ -56,7 +69,9 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
         )
     workers = ranks * plan.data.workers
     if workers:
-        batch = plan.data.prefetch * plan.batch.tokens * 8 * 5  # input_ids, labels, positions, loss scale, mask: 64 bits each
+        batch = (
+            plan.data.prefetch * plan.batch.tokens * 8 * 5
+        )  # input_ids, labels, positions, loss scale, mask: 64 bits each
         each = _WORKER + batch + (0 if plan.data.forked else program)
         terms.append(
             MemoryTerm(
@@ -76,9 +91,9 @@ def host_terms(plan: Plan, steps: int | None = None, cpus: int = 32) -> list[Mem
 
 
 def _tuning_copies(plan: Plan) -> list[MemoryTerm]:
-    """torch.compile tries kernels that write to their input on a copy of it; where that copy would raise the GPU's peak it lies
-    in pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled cross entropy does so with its fp32
-    logits."""
+    """torch.compile tries kernels that write to their input on a copy of it; where that copy would raise the
+    GPU's peak it lies in pinned host memory, rounded up to a power of two, and PyTorch keeps it. The compiled
+    cross entropy does so with its fp32 logits."""
     if not plan.compiled_loss:
         return []
     stages = [stage for stage in _stages_of_a_node(plan) if stage == plan.layout.pp - 1] or [
@@ -109,19 +124,26 @@ def _on_cpu(plan: Plan, ranks: int, steps: int | None) -> list[MemoryTerm]:
     )
     learnt = min(steps or _CPU_KERNEL_STEPS, _CPU_KERNEL_STEPS)
     return [
-        MemoryTerm("model and optimizer", ranks * states, "as on a GPU: this job runs without one", "see the GPU terms"),
+        MemoryTerm(
+            "model and optimizer",
+            ranks * states,
+            "as on a GPU: this job runs without one",
+            "see the GPU terms",
+        ),
         MemoryTerm("activations", ranks * math.ceil(work), "as on a GPU", "see the GPU terms"),
         MemoryTerm(
             "CPU kernels",
             ranks * learnt * _CPU_KERNELS,
             f"{many(ranks, 'rank')} x {learnt} steps x {_CPU_KERNELS // _MIB} MiB",
-            "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; " + _MEASURED,
+            "oneDNN compiles a kernel for each shape, and experts get another number of tokens each time; "
+            + _MEASURED,
         ),
     ]
 
 
 def _stages_of_a_node(plan: Plan) -> list[int]:
-    """The stage of each rank of the node that has most of the model. Megatron gives the ranks of a stage successive numbers."""
+    """The stage of each rank of the node that has most of the model. Megatron gives the ranks of a stage
+    successive numbers."""
     layout = plan.layout
     per_stage = layout.world // layout.pp
     best: list[int] = []
@@ -135,8 +157,8 @@ def _stages_of_a_node(plan: Plan) -> list[int]:
 
 
 def _optimizer_share(plan: Plan, has: Held) -> tuple[float, list[float]]:
-    """Trained parameters whose optimizer state this rank has, and the sizes of the single tensors. With the distributed optimizer
-    a rank has whole tensors, but for those that a boundary cuts."""
+    """Trained parameters whose optimizer state this rank has, and the sizes of the single tensors. With the
+    distributed optimizer a rank has whole tensors, but for those that a boundary cuts."""
     dense_by = plan.layout.dense_copies if plan.optimizer.distributed else 1
     expert_by = plan.layout.expert_copies if plan.optimizer.distributed else 1
     dense = _part(has.trained_tensors, has.trained_dense / dense_by, dense_by)
@@ -169,13 +191,20 @@ def _offloaded(plan: Plan) -> list[MemoryTerm]:
         plain += share * fraction * (8 if params_pinned else 12)
         pinned += share * fraction * (8 if params_pinned else 4)
         rounded += pinned_bytes(sizes, 4.0) * fraction * (2 if params_pinned else 1)
-        if not params_pinned:  # each tensor passes through a pinned 16-bit copy, and one of each size class is kept
+        if (
+            not params_pinned
+        ):  # each tensor passes through a pinned 16-bit copy, and one of each size class is kept
             rounded += sum({pinned_bytes([size], 2.0) for size in sizes})
             main += fraction * (4 * share + 4 * sum(size for size in sizes if 2 * size < _MAPPED))
     what = "moments 8" if not plan.optimizer.precision_aware else "fp32 parameters 4, moments 8"
     pin = "fp32 parameters 4 and gradients 4" if not plan.optimizer.precision_aware else "fp32 gradients 4"
     terms = [
-        MemoryTerm("offloaded optimizer", math.ceil(plain), f"{fraction:.0%} of it: {what} bytes a parameter", _HYBRID),
+        MemoryTerm(
+            "offloaded optimizer",
+            math.ceil(plain),
+            f"{fraction:.0%} of it: {what} bytes a parameter",
+            _HYBRID,
+        ),
         MemoryTerm(
             "pinned buffers of it",
             math.ceil(rounded),
@@ -235,7 +264,12 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
         worker = " in the worker process" if save.asynchronous and save.persistent_worker else ""
         if plan.on_cpu:
             terms.append(
-                MemoryTerm("copies of optimizer state", math.ceil(exact), "views are cloned before they are written", _FILES)
+                MemoryTerm(
+                    "copies of optimizer state",
+                    math.ceil(exact),
+                    "views are cloned before they are written",
+                    _FILES,
+                )
             )
         elif staged:
             terms.append(
@@ -278,13 +312,16 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
     if save.safetensors:
         model = count(plan.shape) * 2
         shard = min(save.shard_bytes, model)
-        tensor = 2 * max(padded_vocabulary(plan.shape, 1) * plan.shape.hidden, plan.shape.hidden * plan.shape.ffn)
+        tensor = 2 * max(
+            padded_vocabulary(plan.shape, 1) * plan.shape.hidden, plan.shape.hidden * plan.shape.ffn
+        )
         more = model > shard
         terms.append(
             MemoryTerm(
                 "safetensors on rank 0",
                 shard + (tensor if more else 0),
-                f"one shard of {shard / 1e9:.2f} GB" + (f" and a tensor of {tensor / 1e9:.2f} GB" if more else ""),
+                f"one shard of {shard / 1e9:.2f} GB"
+                + (f" and a tensor of {tensor / 1e9:.2f} GB" if more else ""),
                 "mcore-bridge utils/safetensors.py: StreamingSafetensorSaver",
             )
         )
@@ -301,15 +338,17 @@ def _megatron_save(plan: Plan) -> list[MemoryTerm]:
 
 
 def _staged(plan: Plan) -> tuple[float, float, str]:
-    """(bytes pinned, bytes without rounding, in words) of all ranks of a node. Each shard is copied to the host whole before the
-    first byte is written, in synchronous saves as well. What is in host memory already is not copied."""
+    """(bytes pinned, bytes without rounding, in words) of all ranks of a node. Each shard is copied to the
+    host whole before the first byte is written, in synchronous saves as well. What is in host memory already
+    is not copied."""
     save, layout = plan.save, plan.layout
     rounded = exact = 0.0
     with_optimizer = save.optimizer
     for stage in _stages_of_a_node(plan):
         has = held(plan, stage)
         model = has.trained if plan.tuning.kind == "lora" else has.all
-        # The same weights lie on all data-parallel ranks; each writes a part (FullyParallelSaveStrategyWrapper).
+        # The same weights lie on all data-parallel ranks; each writes a part
+        # (FullyParallelSaveStrategyWrapper).
         tensors = [float(size) for size in _written(plan, has)][:: layout.dense_copies]
         rounded += pinned_bytes(tensors, plan.precision.weight)
         exact += model * plan.precision.weight / layout.dense_copies
@@ -319,7 +358,9 @@ def _staged(plan: Plan) -> tuple[float, float, str]:
             stays = 1.0 - plan.optimizer.offload
             rounded += each * pinned_bytes(sizes, 4.0) * stays
             exact += each * 4 * share * stays
-    parts = "weights 2 bytes" + (" and optimizer 12 bytes" if with_optimizer and plan.optimizer.offload < 1.0 else "")
+    parts = "weights 2 bytes" + (
+        " and optimizer 12 bytes" if with_optimizer and plan.optimizer.offload < 1.0 else ""
+    )
     return rounded, exact, f"{parts} a parameter of what each of {layout.processes} ranks writes"
 
 
@@ -343,7 +384,12 @@ def _hf_save(plan: Plan) -> list[MemoryTerm]:
         )
     elif whole:
         terms.append(
-            MemoryTerm("safetensors on rank 0", min(whole, plan.save.shard_bytes), "one shard", "transformers save_pretrained")
+            MemoryTerm(
+                "safetensors on rank 0",
+                min(whole, plan.save.shard_bytes),
+                "one shard",
+                "transformers save_pretrained",
+            )
         )
     return terms
 

@@ -1,7 +1,8 @@
-"""Models whose config.json is known without having it, by the name people pass: the numbers of their public config.json.
+"""Models whose config.json is known without having it, by the name people pass: the numbers of their public
+config.json.
 
-Only what `shape_from_config` reads is kept. A test holds each to the parameter total that its model card or safetensors
-index tells.
+Only what `shape_from_config` reads is kept. A test holds each to the parameter total that its model card or
+safetensors index tells.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ def _qwen25(
 
 
 def _llama3(
-    hidden: int, layers: int, heads: int, ffn: int, *, tied: bool = False, head_dim: int = 128, positions: int = 131072
+    hidden: int,
+    layers: int,
+    heads: int,
+    ffn: int,
+    *,
+    tied: bool = False,
+    head_dim: int = 128,
+    positions: int = 131072,
 ) -> dict[str, Any]:
     return {"model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
             "num_key_value_heads": 8, "head_dim": head_dim, "intermediate_size": ffn, "vocab_size": 128256,
@@ -67,8 +75,11 @@ KNOWN_MODELS: dict[str, dict[str, Any]] = {
     "llama-3.3-70b": _llama3(8192, 80, 64, 28672),
 }
 
-# What people's names have beside the size: "Qwen/Qwen3-30B-A3B-Instruct-2507", "meta-llama/Meta-Llama-3.1-8B-Instruct".
-_TAIL = re.compile(r"-(instruct|base|chat|thinking|coder|math|it|hf|bf16|fp8|awq|gptq|int[48]|2507|1m)(?=-|$)")
+# What people's names have beside the size: "Qwen/Qwen3-30B-A3B-Instruct-2507",
+# "meta-llama/Meta-Llama-3.1-8B-Instruct".
+_TAIL = re.compile(
+    r"-(instruct|base|chat|thinking|coder|math|it|hf|bf16|fp8|awq|gptq|int[48]|2507|1m)(?=-|$)"
+)
 
 
 def known_config(name: str) -> dict[str, Any] | None:
@@ -80,7 +91,11 @@ def known_config(name: str) -> dict[str, Any] | None:
     (4096, None)
     """
     word = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
-    word = word.replace("qwen2.5-coder", "qwen2.5").replace("qwen2.5-math", "qwen2.5").replace("qwen3-coder", "qwen3")
+    word = (
+        word.replace("qwen2.5-coder", "qwen2.5")
+        .replace("qwen2.5-math", "qwen2.5")
+        .replace("qwen3-coder", "qwen3")
+    )
     while (shorter := _TAIL.sub("", word)) != word:
         word = shorter
     return KNOWN_MODELS.get(word)

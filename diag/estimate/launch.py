@@ -1,5 +1,5 @@
-"""CMD taken apart: which training program it starts, with which words, on how many processes and nodes. Reads shell scripts and
-accelerate's config file, nothing else; starts nothing.
+"""CMD taken apart: which training program it starts, with which words, on how many processes and nodes. Reads
+shell scripts and accelerate's config file, nothing else; starts nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ __all__ = ["ELSEWHERE", "Launch", "take_apart"]
 
 @dataclass(slots=True)
 class Launch:
-    """`program` is megatron (ms-swift's), megatron-lm, swift, or script (somebody's own trainer); `verb` sft, rlhf, pt or "".
+    """`program` is megatron (ms-swift's), megatron-lm, swift, or script (somebody's own trainer); `verb` sft,
+    rlhf, pt or "".
 
-    `words` are the program's arguments. `processes` and `nodes` are None where nothing tells them. `distributed` holds what an
-    accelerate config file or its flags say of DeepSpeed and FSDP. `options` are the launcher's own, `by_word` torchrun's
-    "gpu", "auto" or "cpu" in place of a number, `total` accelerate's number of processes of all machines, `tasks` those that
-    srun starts on each node, `hosts` a hostfile of DeepSpeed. `command` is the line that starts the training, launcher and all,
-    as it stands in CMD or in a script; `unseen` a line of that script which may set more variables; `opaque` says why its numbers
-    may be others than they seem.
+    `words` are the program's arguments. `processes` and `nodes` are None where nothing tells them.
+    `distributed` holds what an accelerate config file or its flags say of DeepSpeed and FSDP. `options` are
+    the launcher's own, `by_word` torchrun's "gpu", "auto" or "cpu" in place of a number, `total` accelerate's
+    number of processes of all machines, `tasks` those that srun starts on each node, `hosts` a hostfile of
+    DeepSpeed. `command` is the line that starts the training, launcher and all, as it stands in CMD or in a
+    script; `unseen` a line of that script which may set more variables; `opaque` says why its numbers may be
+    others than they seem.
     """
 
     environment: dict[str, str]
@@ -57,7 +59,9 @@ class Launch:
 
 
 # These start CMD somewhere else, with an environment and devices that are not those here.
-ELSEWHERE = frozenset({"docker", "podman", "kubectl", "ssh", "singularity", "apptainer", "sbatch", "nerdctl", "enroot", "dlc"})
+ELSEWHERE = frozenset(
+    {"docker", "podman", "kubectl", "ssh", "singularity", "apptainer", "sbatch", "nerdctl", "enroot", "dlc"}
+)
 
 # Programs that only run another: how many words of their own follow as values of these options.
 _PREFIXES: dict[str, frozenset[str]] = {
@@ -95,7 +99,9 @@ def take_apart(
             name, _, value = words.pop(0).partition("=")
             launch.environment[name] = value
         if not words:
-            raise EstimateError("there is no command to estimate", hint="diag estimate -- megatron rlhf --model ... ")
+            raise EstimateError(
+                "there is no command to estimate", hint="diag estimate -- megatron rlhf --model ... "
+            )
         if not launch.command or shell:
             launch.command = list(words)
         shell = _is_shell(words[0])
@@ -114,7 +120,10 @@ def _from_rank(launch: Launch) -> None:
         launch.processes = number(env["LOCAL_WORLD_SIZE"], "LOCAL_WORLD_SIZE")
         world = number(env.get("WORLD_SIZE", ""), "WORLD_SIZE")
         if world and launch.processes:
-            launch.nodes, launch.nodes_from = max(1, world // launch.processes), "WORLD_SIZE and LOCAL_WORLD_SIZE"
+            launch.nodes, launch.nodes_from = (
+                max(1, world // launch.processes),
+                "WORLD_SIZE and LOCAL_WORLD_SIZE",
+            )
 
 
 def _is_shell(word: str) -> bool:
@@ -128,7 +137,8 @@ def _unwrap(words: list[str], launch: Launch, folder: Path, *, certain: bool) ->
         return _shell(["bash", *words] if name.endswith(".sh") else words, launch, folder, certain=certain)
     if name in ELSEWHERE:
         raise EstimateError(
-            f"`{name}` starts it elsewhere, with another environment and other devices", hint="pass the training command itself"
+            f"`{name}` starts it elsewhere, with another environment and other devices",
+            hint="pass the training command itself",
         )
     if name == "srun":
         return _srun(words, launch)
@@ -167,7 +177,8 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
     if name in ("megatron", "swift"):
         verb = rest[0] if rest else "nothing"
         raise EstimateError(
-            f"`{name} {verb}` trains nothing", hint=f"`{name} sft`, `{name} pt` and `{name} rlhf` can be estimated"
+            f"`{name} {verb}` trains nothing",
+            hint=f"`{name} sft`, `{name} pt` and `{name} rlhf` can be estimated",
         )
     inside = re.search(r"swift/(?:cli|llm)/(?:_megatron/|train/)?(sft|rlhf|pt)\.py$", path)
     if inside:
@@ -182,11 +193,15 @@ def _program(name: str, path: str, rest: list[str], launch: Launch) -> None:
 def _torchrun(words: list[str], launch: Launch) -> list[str]:
     options, rest = split_options(words, _BARE_TORCHRUN)
     launch.launcher, launch.options = "torchrun", options
-    processes, launch.processes_from = first(options, launch.environment, "--nproc_per_node", "PET_NPROC_PER_NODE")
+    processes, launch.processes_from = first(
+        options, launch.environment, "--nproc_per_node", "PET_NPROC_PER_NODE"
+    )
     processes = processes or "1"
     if processes in ("gpu", "auto", "cpu"):
         launch.by_word, launch.processes = processes, None
-        launch.notes.append(f"--nproc_per_node {processes}: taken as one process for each GPU seen, or --gpus-per-node")
+        launch.notes.append(
+            f"--nproc_per_node {processes}: taken as one process for each GPU seen, or --gpus-per-node"
+        )
     else:
         launch.processes = number(processes, "--nproc_per_node")
     nodes, nodes_from = first(options, launch.environment, "--nnodes", "PET_NNODES")
@@ -199,7 +214,12 @@ def _torchrun(words: list[str], launch: Launch) -> list[str]:
 
 def _deepspeed(words: list[str], launch: Launch, folder: Path) -> list[str]:
     options, rest = split_options(words, _BARE_DEEPSPEED)
-    for short, long in (("-H", "--hostfile"), ("-i", "--include"), ("-e", "--exclude"), ("--num_accelerators", "--num_gpus")):
+    for short, long in (
+        ("-H", "--hostfile"),
+        ("-i", "--include"),
+        ("-e", "--exclude"),
+        ("--num_accelerators", "--num_gpus"),
+    ):
         if short in options:
             options.setdefault(long, options[short])
     launch.launcher, launch.options = "deepspeed", options
@@ -210,12 +230,18 @@ def _deepspeed(words: list[str], launch: Launch, folder: Path) -> list[str]:
     launch.nodes_from = "--num_nodes" if options.get("--num_nodes") else ""
     include = options.get("--include", "")
     if launch.processes is None and ":" in include:
-        launch.processes, launch.processes_from = len(include.partition("@")[0].rpartition(":")[2].split(",")), "--include"
+        launch.processes, launch.processes_from = (
+            len(include.partition("@")[0].rpartition(":")[2].split(",")),
+            "--include",
+        )
     if "@" in include and launch.nodes is None:
         launch.nodes, launch.nodes_from = len(include.split("@")), "--include"
     if launch.hosts is not None and launch.hosts.slots and not include:
         if launch.processes is None:
-            launch.processes, launch.processes_from = max(launch.hosts.slots.values()), "slots of the hostfile"
+            launch.processes, launch.processes_from = (
+                max(launch.hosts.slots.values()),
+                "slots of the hostfile",
+            )
         if launch.nodes is None:
             launch.nodes, launch.nodes_from = len(launch.hosts.slots), "the hostfile"
     return ["python", *rest]
@@ -250,10 +276,25 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
     count = number(total, "--num_processes")
     launch.processes = max(1, count // (nodes or 1)) if count else None
     launch.total = count
-    launch.processes_from = "" if not count else "--num_processes" if "num_processes" in flat else "num_processes of its file"
-    launch.nodes_from = "" if not nodes else "--num_machines" if "num_machines" in flat else "num_machines of its file"
-    known = ("num_processes", "num_machines", "machine_rank", "gpu_ids", "main_process_ip", "main_process_port", "use_cpu")
-    launch.options = {**{f"--{key}": str(config[key]) for key in known if config.get(key) is not None}, **options}
+    launch.processes_from = (
+        "" if not count else "--num_processes" if "num_processes" in flat else "num_processes of its file"
+    )
+    launch.nodes_from = (
+        "" if not nodes else "--num_machines" if "num_machines" in flat else "num_machines of its file"
+    )
+    known = (
+        "num_processes",
+        "num_machines",
+        "machine_rank",
+        "gpu_ids",
+        "main_process_ip",
+        "main_process_port",
+        "use_cpu",
+    )
+    launch.options = {
+        **{f"--{key}": str(config[key]) for key in known if config.get(key) is not None},
+        **options,
+    }
     for part in ("deepspeed_config", "fsdp_config"):
         inner = config.get(part)
         if isinstance(inner, Mapping):
@@ -270,9 +311,12 @@ def _accelerate(words: list[str], launch: Launch, folder: Path) -> list[str]:
 
 
 def _accelerate_default(environment: Mapping[str, str]) -> Path | None:
-    """accelerate/commands/config/config_args.py: HF_HOME, XDG_CACHE_HOME or ~/.cache, and there this file, if it is there."""
+    """accelerate/commands/config/config_args.py: HF_HOME, XDG_CACHE_HOME or ~/.cache, and there this file, if
+    it is there."""
     cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
-    path = Path(environment.get("HF_HOME") or f"{cache}/huggingface", "accelerate/default_config.yaml").expanduser()
+    path = Path(
+        environment.get("HF_HOME") or f"{cache}/huggingface", "accelerate/default_config.yaml"
+    ).expanduser()
     try:
         return path if path.is_file() else None
     except (OSError, ValueError):
@@ -297,13 +341,18 @@ def _srun(words: list[str], launch: Launch) -> list[str]:
             options[name[:2]] = words[index][2:]
         elif equals:
             options[name] = value
-        elif name in valued or (name.startswith("--") and index + 1 < len(words) and words[index + 1].isdecimal()):
+        elif name in valued or (
+            name.startswith("--") and index + 1 < len(words) and words[index + 1].isdecimal()
+        ):
             options[name] = words[index + 1] if index + 1 < len(words) else ""
             index += 1
         index += 1
     for name in _SRUN_NODES:
         if name in options:
-            launch.nodes, launch.nodes_from = number(options[name].rpartition("-")[2], f"srun {name}"), f"srun {name}"
+            launch.nodes, launch.nodes_from = (
+                number(options[name].rpartition("-")[2], f"srun {name}"),
+                f"srun {name}",
+            )
     if launch.nodes is None:
         launch.nodes = number(launch.environment.get("SLURM_NNODES", ""), "SLURM_NNODES")
         launch.nodes_from = "SLURM_NNODES" if launch.nodes else ""
@@ -338,7 +387,9 @@ def _python(words: list[str], launch: Launch) -> list[str] | None:
             _program("", module.replace(".", "/") + ".py", rest, launch)
             return None
         if words[index] == "-c":
-            raise EstimateError("`python -c` has no arguments that tell of memory", hint="pass the training command itself")
+            raise EstimateError(
+                "`python -c` has no arguments that tell of memory", hint="pass the training command itself"
+            )
         index += 2 if words[index] in ("-X", "-W") else 1
     if index >= len(words):
         raise EstimateError("python starts nothing here", hint="pass the training command itself")
@@ -370,14 +421,13 @@ def _shell(words: list[str], launch: Launch, folder: Path, *, certain: bool) -> 
     return _from_script(text, words[index + 1 :], launch, str(words[index]), certain=certain)
 
 
-def _from_script(
-    text: str, arguments: list[str], launch: Launch, where: str, *, certain: bool
-) -> list[str]:
+def _from_script(text: str, arguments: list[str], launch: Launch, where: str, *, certain: bool) -> list[str]:
     found, variables = training_command(text, arguments, launch.environment, certain=certain)
     launch.unseen = launch.unseen or unseen(text)
     if found is None:
         raise EstimateError(
-            f"no training command was found in {where}", hint="pass the command itself: diag estimate -- megatron ..."
+            f"no training command was found in {where}",
+            hint="pass the command itself: diag estimate -- megatron ...",
         )
     launch.environment.update(variables)
     launch.notes.append(

@@ -41,7 +41,9 @@ def after_options(words: list[str], valued: frozenset[str]) -> list[str]:
     return words[index:]
 
 
-def first(options: Mapping[str, str], environment: Mapping[str, str], flag: str, variable: str) -> tuple[str, str]:
+def first(
+    options: Mapping[str, str], environment: Mapping[str, str], flag: str, variable: str
+) -> tuple[str, str]:
     """The value, and who told it."""
     if options.get(flag):
         return options[flag], flag

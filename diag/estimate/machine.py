@@ -1,4 +1,5 @@
-"""The sizes that an estimate is held against: GPU memory and host memory of this machine, or those that the user gives."""
+"""The sizes that an estimate is held against: GPU memory and host memory of this machine, or those that the
+user gives."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ NO_GPU = "no GPU was seen here; --gpu-memory says what the job will have"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """None for what is not known; `gpu_said` and `host_said` tell where each size comes from. `is_node`: host memory is that of a
-    machine with GPUs, or was given."""
+    """None for what is not known; `gpu_said` and `host_said` tell where each size comes from. `is_node`: host
+    memory is that of a machine with GPUs, or was given."""
 
     gpu_bytes: int | None = None
     gpus: int | None = None  # of one node
@@ -40,7 +41,9 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kKmMgGtT]?)(?:i?[bB])?\s*", text)
     if not found or float(found[1]) <= 0:
-        raise EstimateError(f"{text!r} is no size of memory", hint="such as 80GB or 141GiB (both are taken as GiB)")
+        raise EstimateError(
+            f"{text!r} is no size of memory", hint="such as 80GB or 141GiB (both are taken as GiB)"
+        )
     if text.strip().isdecimal() and int(text) < 1 << 20:
         raise EstimateError(f"{text!r} has no unit: it would be bytes", hint=f"{text.strip()}GiB")
     return int(float(found[1]) * _UNITS[found[2].upper()])
@@ -53,7 +56,9 @@ def look(gpu: str | None, host: str | None, gpus: int | None) -> Machine:
     gpu_said, host_said = ("--gpu-memory", "--host-memory")
     seen = _gpus_seen() if gpu_bytes is None or host_bytes is None else []
     is_node = bool(seen) or host_bytes is not None
-    cpus = (os.cpu_count() or _CPUS) if seen else _CPUS  # those of a machine without GPUs mean nothing for a node with some
+    cpus = (
+        (os.cpu_count() or _CPUS) if seen else _CPUS
+    )  # those of a machine without GPUs mean nothing for a node with some
     if gpu_bytes is None:
         gpu_said = f"{len(seen)} x {seen[0].name} here" if seen else NO_GPU
         gpu_bytes = min((sample.memory_total_bytes or 0 for sample in seen), default=None)

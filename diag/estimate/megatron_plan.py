@@ -1,7 +1,9 @@
-"""The plan of `megatron sft|pt|rlhf` (ms-swift 3.7-3.12 and 4.x names and defaults) and of Megatron-LM's own pretrain scripts.
+"""The plan of `megatron sft|pt|rlhf` (ms-swift 3.7-3.12 and 4.x names and defaults) and of Megatron-LM's own
+pretrain scripts.
 
-Defaults are those of swift/megatron/argument(s)/megatron_args.py of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3, 3.11.3, 3.12.6, 4.0.0
-and 4.6.0; where they differ between versions the names in CMD, or the ms-swift installed beside CMD's program, decide.
+Defaults are those of swift/megatron/argument(s)/megatron_args.py of ms-swift 3.7.3, 3.8.3, 3.9.3, 3.10.3,
+3.11.3, 3.12.6, 4.0.0 and 4.6.0; where they differ between versions the names in CMD, or the ms-swift
+installed beside CMD's program, decide.
 """
 
 from __future__ import annotations
@@ -10,7 +12,18 @@ from diag.estimate.errors import EstimateError
 from diag.estimate.flags import Flags
 from diag.estimate.model_files import dataset_bytes, find_shape
 from diag.estimate.parallel import parallel_sizes
-from diag.estimate.plan import Batch, Data, Layout, Optimizer, Plan, Precision, Recompute, Save, Sharding, Tuning
+from diag.estimate.plan import (
+    Batch,
+    Data,
+    Layout,
+    Optimizer,
+    Plan,
+    Precision,
+    Recompute,
+    Save,
+    Sharding,
+    Tuning,
+)
 
 __all__ = ["megatron_plan"]
 
@@ -42,7 +55,13 @@ def version_of(flags: Flags, installed: tuple[int, ...] | None) -> tuple[tuple[i
 
 
 def megatron_plan(
-    flags: Flags, verb: str, processes: int, nodes: int, installed: tuple[int, ...] | None, *, plain: bool = False
+    flags: Flags,
+    verb: str,
+    processes: int,
+    nodes: int,
+    installed: tuple[int, ...] | None,
+    *,
+    plain: bool = False,
 ) -> Plan:
     """`plain`: Megatron-LM's own script, without ms-swift."""
     assumed: list[str] = []
@@ -73,7 +92,9 @@ def megatron_plan(
         offload=flags.share("optimizer_offload_fraction", default=1.0) if offload else 0.0,
     )
     precision = _precision(flags, aware=aware, bf16=bf16)
-    attention = "unfused" if flags.text("attention_backend", default="flash") in ("unfused", "local") else "flash"
+    attention = (
+        "unfused" if flags.text("attention_backend", default="flash") in ("unfused", "local") else "flash"
+    )
     fused_loss = flags.flag("cross_entropy_loss_fusion", default=version >= (4,))
     return Plan(
         framework="megatron",
@@ -123,7 +144,9 @@ def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int)
             hint="set NPROC_PER_NODE and NNODES (or torchrun's --nproc_per_node and --nnodes) to what the job will have",
         )
     if experts and world % (ep * etp * pp):
-        raise EstimateError(f"{world} processes cannot be divided into groups of EP {ep} x ETP {etp} x PP {pp}")
+        raise EstimateError(
+            f"{world} processes cannot be divided into groups of EP {ep} x ETP {etp} x PP {pp}"
+        )
     if ep > 1 and experts and experts % ep:
         raise EstimateError(f"{experts} experts cannot be divided by --expert_model_parallel_size {ep}")
     layout = Layout(
@@ -141,13 +164,16 @@ def _layout(flags: Flags, processes: int, nodes: int, layers: int, experts: int)
     )
     stages = layout.stage_layers(layers)
     if min(stages) < 1 or sum(stages) != layers:
-        raise EstimateError(f"{layers} layers do not fit {pp} pipeline stages ({', '.join(map(str, stages))} layers)")
+        raise EstimateError(
+            f"{layers} layers do not fit {pp} pipeline stages ({', '.join(map(str, stages))} layers)"
+        )
     return layout
 
 
 def _precision(flags: Flags, *, aware: bool, bf16: bool) -> Precision:
-    """ms-swift sums gradients in fp32 for bf16 unless main_grads_dtype says otherwise; only a precision-aware optimizer keeps
-    its own values in fewer bytes. Main parameters of bf16 weights are 16-bit remainders then (store_param_remainders)."""
+    """ms-swift sums gradients in fp32 for bf16 unless main_grads_dtype says otherwise; only a precision-aware
+    optimizer keeps its own values in fewer bytes. Main parameters of bf16 weights are 16-bit remainders then
+    (store_param_remainders)."""
     types = tuple(_BYTES)
     gradient = _BYTES[flags.choice("main_grads_dtype", of=types, default="fp32")]
     main = _BYTES[flags.choice("main_params_dtype", of=types, default="fp32")]
@@ -168,17 +194,24 @@ def _recompute(flags: Flags, *, plain: bool) -> Recompute:
     if flags.flag("recompute_activations"):
         granularity = "selective"
     method = flags.choice(
-        "recompute_method", of=("uniform", "block", "none"), default="uniform" if granularity == "full" else "none"
+        "recompute_method",
+        of=("uniform", "block", "none"),
+        default="uniform" if granularity == "full" else "none",
     )
     modules = flags.words("recompute_modules") or ("core_attn",)
     if flags.flag("moe_layer_recompute"):
         modules = (*modules, "moe")
     return Recompute(
-        granularity, "" if method == "none" else method, flags.whole("recompute_num_layers", default=1), tuple(modules)
+        granularity,
+        "" if method == "none" else method,
+        flags.whole("recompute_num_layers", default=1),
+        tuple(modules),
     )
 
 
-def _batch(flags: Flags, stage: str, positions: int, assumed: list[str], *, plain: bool, attention: str) -> Batch:
+def _batch(
+    flags: Flags, stage: str, positions: int, assumed: list[str], *, plain: bool, attention: str
+) -> Batch:
     packed = flags.flag("packing")
     sequence = flags.maybe_whole("packing_length") if packed else None
     sequence = sequence or flags.maybe_whole("seq_length", "max_length")
@@ -203,8 +236,8 @@ def _save(flags: Flags, version: tuple[int, ...], kind: str, plain: bool) -> Sav
     safetensors = flags.flag("save_safetensors", default=version >= (3, 12)) and not plain
     persistent = flags.flag("use_persistent_ckpt_worker")
     return Save(
-        # swift/megatron/trainers/base.py, save_checkpoint (3.12.6, 4.6.0): with safetensors and no optimizer the model is not
-        # written twice
+        # swift/megatron/trainers/base.py, save_checkpoint (3.12.6, 4.6.0): with safetensors and no optimizer
+        # the model is not written twice
         sharded=not (safetensors and no_optimizer and version >= (3, 12)),
         optimizer=not no_optimizer,
         safetensors=safetensors,

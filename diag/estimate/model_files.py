@@ -1,4 +1,5 @@
-"""Finds the model that CMD names: a folder with config.json, the Hugging Face or ModelScope cache, or the table of known models.
+"""Finds the model that CMD names: a folder with config.json, the Hugging Face or ModelScope cache, or the
+table of known models.
 
 Only small local files are read; nothing is asked of a network.
 """
@@ -42,7 +43,10 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
     if plain and "num_layers" in flags:
         return "as in the flags", *_from_flags(flags)
     if not name:
-        raise EstimateError("CMD names no model", hint="pass --model with a local folder that holds config.json, or a known name")
+        raise EstimateError(
+            "CMD names no model",
+            hint="pass --model with a local folder that holds config.json, or a known name",
+        )
     config, where = read_config(name, flags.environment, flags.folder)
     if config is None:
         raise EstimateError(
@@ -54,7 +58,9 @@ def find_shape(flags: Flags, *, plain: bool = False) -> tuple[str, Shape, list[s
     return name, shape, list(notes)
 
 
-def read_config(name: str, environment: Mapping[str, str], folder: Path = Path()) -> tuple[dict[str, Any] | None, str]:
+def read_config(
+    name: str, environment: Mapping[str, str], folder: Path = Path()
+) -> tuple[dict[str, Any] | None, str]:
     """(config, where it was found). None where nothing has it."""
     for path in _places(name, environment, folder):
         data = _json(path)
@@ -75,7 +81,10 @@ def _places(name: str, environment: Mapping[str, str], folder: Path) -> list[Pat
         if isinstance(model, str) and model and model != name:
             places.append(Path(model) / "config.json")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        hub = Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub")
+        hub = Path(
+            environment.get("HF_HUB_CACHE")
+            or Path(environment.get("HF_HOME") or home / ".cache" / "huggingface") / "hub"
+        )
         places += _snapshots(hub / f"models--{name.replace('/', '--')}")
         cache = Path(environment.get("MODELSCOPE_CACHE") or home / ".cache" / "modelscope")
         for root in (cache, cache / "hub"):
@@ -112,7 +121,10 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
-    config: dict[str, Any] = {"model_type": "llama", "tie_word_embeddings": not flags.flag("untie_embeddings_and_output_weights")}
+    config: dict[str, Any] = {
+        "model_type": "llama",
+        "tie_word_embeddings": not flags.flag("untie_embeddings_and_output_weights"),
+    }
     for ours, theirs in _MEGATRON_NAMES.items():
         value = flags.maybe_whole(ours)
         if value is not None:
@@ -129,7 +141,8 @@ def _from_flags(flags: Flags) -> tuple[Shape, list[str]]:
 
 
 def dataset_bytes(flags: Flags) -> int | None:
-    """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part: not reckoned."""
+    """Bytes of the dataset's local files; None where none of them is here. `file.jsonl#5000` takes a part:
+    not reckoned."""
     total, found = 0, False
     for word in flags.words("dataset", "cached_dataset", "data_path")[:64]:
         path = flags.folder / Path(word.partition("#")[0]).expanduser()

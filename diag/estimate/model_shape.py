@@ -1,4 +1,5 @@
-"""What a model is made of, read from a Hugging Face config.json: sizes, experts, biases, tied embeddings. Pure."""
+"""What a model is made of, read from a Hugging Face config.json: sizes, experts, biases, tied embeddings.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["Latent", "Shape", "shape_from_config"]
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """DeepSeek's multi-head latent attention: ranks of the compressed queries (0: not compressed) and keys, and head sizes."""
+    """DeepSeek's multi-head latent attention: ranks of the compressed queries (0: not compressed) and keys,
+    and head sizes."""
 
     query_rank: int
     kv_rank: int
@@ -24,7 +26,8 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder with a gated MLP (three matrices) and RMS norms. `moe_layers` are the layers that have experts, as booleans."""
+    """A decoder with a gated MLP (three matrices) and RMS norms. `moe_layers` are the layers that have
+    experts, as booleans."""
 
     hidden: int
     layers: int
@@ -62,7 +65,8 @@ class Shape:
         return bool(self.moe_layers) and self.moe_layers[layer]
 
 
-# Of these it is known here what their layers hold; others that look like a plain decoder are read as one, and that is said.
+# Of these it is known here what their layers hold; others that look like a plain decoder are read as one, and
+# that is said.
 _KNOWN = frozenset(
     {
         "llama",
@@ -94,14 +98,23 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
     kind = str(config.get("model_type", ""))
     _refuse_what_is_no_decoder(config, kind, where)
     if kind not in _KNOWN:
-        notes.append(f"model_type {kind or 'not given'} is not known here: read as a plain decoder with a gated MLP")
+        notes.append(
+            f"model_type {kind or 'not given'} is not known here: read as a plain decoder with a gated MLP"
+        )
     hidden = _size(config, where, "hidden_size")
     layers = _size(config, where, "num_hidden_layers", most=_MOST_LAYERS)
     heads = _size(config, where, "num_attention_heads")
     moe = _experts(config, kind, layers, where)
     ffn = _size(config, where, "intermediate_size", default=moe.get("moe_ffn"))
     bias = config.get("attention_bias", config.get("qkv_bias", config.get("use_bias")))
-    always_biased = kind in ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text")
+    always_biased = kind in (
+        "qwen2",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen2_vl_text",
+        "qwen2_5_vl_text",
+    )
     shape = Shape(
         hidden=hidden,
         layers=layers,
@@ -114,7 +127,9 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
         qkv_bias=always_biased or bool(bias),
         proj_bias=bool(bias) and not always_biased,
         mlp_bias=bool(config.get("mlp_bias", False)),
-        qk_norm=kind.startswith("qwen3") or bool(config.get("use_qk_norm", config.get("qk_norm", False))) or kind == "olmo2",
+        qk_norm=kind.startswith("qwen3")
+        or bool(config.get("use_qk_norm", config.get("qk_norm", False)))
+        or kind == "olmo2",
         norms_per_layer=4 if kind in ("gemma2", "gemma3_text") else 2,
         latent=_latent(config, where),
         max_positions=_size(config, where, "max_position_embeddings", default=0),
@@ -122,9 +137,13 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
         **moe,
     )
     if min(shape.kv_heads, shape.head_dim) < 1:
-        raise EstimateError(f"{where}: num_key_value_heads {shape.kv_heads}, head_dim {shape.head_dim}: neither may be 0")
+        raise EstimateError(
+            f"{where}: num_key_value_heads {shape.kv_heads}, head_dim {shape.head_dim}: neither may be 0"
+        )
     if shape.kv_heads > shape.heads:
-        raise EstimateError(f"{where}: num_key_value_heads {shape.kv_heads} is more than num_attention_heads {heads}")
+        raise EstimateError(
+            f"{where}: num_key_value_heads {shape.kv_heads} is more than num_attention_heads {heads}"
+        )
     return shape, tuple(notes)
 
 
@@ -158,8 +177,16 @@ def _size(config: Mapping[str, Any], where: str, name: str, default: Any = None,
     if value is None:
         value = default
     if value is None:
-        raise EstimateError(f"{where} has no {name}", hint="pass --model with a folder that holds the model's full config.json")
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < most or (value == 0 and default is None):
+        raise EstimateError(
+            f"{where} has no {name}",
+            hint="pass --model with a folder that holds the model's full config.json",
+        )
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not 0 <= value < most
+        or (value == 0 and default is None)
+    ):
         raise EstimateError(f"{where}: {name} is {value!r}, which is no size")
     return value
 
@@ -189,7 +216,9 @@ def _experts(config: Mapping[str, Any], kind: str, layers: int, where: str) -> d
         "shared_gate": bool(shared) and kind == "qwen2_moe",
         "expert_bias": config.get("topk_method") == "noaux_tc" or kind in ("deepseek_v3", "kimi_k2"),
         "moe_layers": tuple(
-            index >= first and index not in plain and ((index + 1) % step == 0 if kind.startswith("qwen") else index % step == 0)
+            index >= first
+            and index not in plain
+            and ((index + 1) % step == 0 if kind.startswith("qwen") else index % step == 0)
             for index in range(layers)
         ),
     }

@@ -1,4 +1,5 @@
-"""How many parameters a model has, part by part, and how many of them lie on one rank of a layout. Exact, from the shape."""
+"""How many parameters a model has, part by part, and how many of them lie on one rank of a layout. Exact,
+from the shape."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ __all__ = ["LayerCount", "attention_count", "count", "layer_count", "lora_count"
 
 @dataclass(frozen=True, slots=True)
 class LayerCount:
-    """Parameters of one layer on one rank. `split` are divided by tensor parallelism, `whole` lie on each of its ranks,
-    `experts` are the routed ones. `tensors` are the sizes of the single tensors, as memory for them is taken one by one.
+    """Parameters of one layer on one rank. `split` are divided by tensor parallelism, `whole` lie on each of
+    its ranks, `experts` are the routed ones. `tensors` are the sizes of the single tensors, as memory for
+    them is taken one by one.
     """
 
     split: int
@@ -39,10 +41,16 @@ def attention_count(shape: Shape, tp: int = 1) -> tuple[int, int, tuple[int, ...
         wide = shape.heads * (lat.nope_dim + lat.rope_dim)
         query = [lat.query_rank * wide // tp] if lat.query_rank else [h * wide // tp]
         down = [h * lat.query_rank] if lat.query_rank else []
-        split = [*query, lat.kv_rank * shape.heads * (lat.nope_dim + lat.value_dim) // tp, shape.heads * lat.value_dim * h // tp]
+        split = [
+            *query,
+            lat.kv_rank * shape.heads * (lat.nope_dim + lat.value_dim) // tp,
+            shape.heads * lat.value_dim * h // tp,
+        ]
         whole = [*down, h * (lat.kv_rank + lat.rope_dim), lat.query_rank + lat.kv_rank]
         return sum(split), sum(whole), (*split, *whole)
-    kv = shape.kv_size // min(tp, shape.kv_heads)  # with more ranks than key heads each rank keeps a whole head
+    kv = shape.kv_size // min(
+        tp, shape.kv_heads
+    )  # with more ranks than key heads each rank keeps a whole head
     qkv = h * (shape.query_size // tp + 2 * kv)
     proj = shape.query_size // tp * h
     split = [qkv, proj]
@@ -104,8 +112,8 @@ def count(shape: Shape) -> int:
 
 
 def lora_count(shape: Shape, layer: int, rank: int, *, tp: int = 1, ep: int = 1, etp: int = 1) -> LayerCount:
-    """Parameters that LoRA on all linear layers adds to one layer (not to the router). The A of a column-parallel matrix and
-    the B of a row-parallel one lie whole on each rank."""
+    """Parameters that LoRA on all linear layers adds to one layer (not to the router). The A of a
+    column-parallel matrix and the B of a row-parallel one lie whole on each rank."""
     h, r = shape.hidden, rank
     if shape.latent is not None:
         split, whole, _ = attention_count(shape, tp)
@@ -117,7 +125,13 @@ def lora_count(shape: Shape, layer: int, rank: int, *, tp: int = 1, ep: int = 1,
         query = shape.query_size // tp
         sizes = [r * h, r * (query + 2 * kv), r * query, r * h]
         split_total, whole_total = r * (query + 2 * kv) + r * query, 2 * r * h
-    widths = [shape.shared_ffn] if shape.is_moe(layer) and shape.shared_ffn else [] if shape.is_moe(layer) else [shape.ffn]
+    widths = (
+        [shape.shared_ffn]
+        if shape.is_moe(layer) and shape.shared_ffn
+        else []
+        if shape.is_moe(layer)
+        else [shape.ffn]
+    )
     for width in widths:
         sizes += [r * h, r * 2 * width // tp, r * width // tp, r * h]
         split_total += r * 3 * width // tp

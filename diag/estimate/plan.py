@@ -1,5 +1,5 @@
-"""What a training command amounts to, once its flags are read: the values that the formulas go by. Changing one and estimating
-again is how advice is found."""
+"""What a training command amounts to, once its flags are read: the values that the formulas go by. Changing
+one and estimating again is how advice is found."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from dataclasses import dataclass
 
 from diag.estimate.model_shape import Shape
 
-__all__ = ["Batch", "Data", "Layout", "Optimizer", "Plan", "Precision", "Recompute", "Save", "Sharding", "Tuning"]
+__all__ = [
+    "Batch",
+    "Data",
+    "Layout",
+    "Optimizer",
+    "Plan",
+    "Precision",
+    "Recompute",
+    "Save",
+    "Sharding",
+    "Tuning",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the ranks divide the model. `first_layers`, `last_layers`: layers of the first and last pipeline stage where given."""
+    """How the ranks divide the model. `first_layers`, `last_layers`: layers of the first and last pipeline
+    stage where given."""
 
     processes: int  # of one node
     nodes: int
@@ -36,7 +48,8 @@ class Layout:
 
     @property
     def dense_copies(self) -> int:
-        """Ranks over which the optimizer's part of the dense parameters is divided: data and context parallel."""
+        """Ranks over which the optimizer's part of the dense parameters is divided: data and context
+        parallel."""
         return self.dp * self.cp
 
     @property
@@ -105,7 +118,8 @@ class Recompute:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`sequence` is the longest sequence (or the packing length); `pairs` 2 where chosen and rejected go together."""
+    """`sequence` is the longest sequence (or the packing length); `pairs` 2 where chosen and rejected go
+    together."""
 
     micro: int
     global_size: int

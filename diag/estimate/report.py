@@ -39,7 +39,9 @@ def _table(terms: Iterable[MemoryTerm], sources: bool) -> list[str]:
     for term in terms:
         head = f"  {term.name:<26}{_gib(term.size_bytes)}  "
         words = term.formula + (f"  [{term.source}]" if sources and term.source else "")
-        lines += textwrap.wrap(words, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)) or [head.rstrip()]
+        lines += textwrap.wrap(
+            words, _WIDTH + 10, initial_indent=head, subsequent_indent=" " * len(head)
+        ) or [head.rstrip()]
     return lines
 
 
@@ -66,9 +68,17 @@ def _gpu_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
     if stages > 1:
         lines.append(
             "  other stages: "
-            + ", ".join(f"{need.stage + 1}: {need.total / _GIB:.1f} GiB" for need in estimate.needs if need is not worst)
+            + ", ".join(
+                f"{need.stage + 1}: {need.total / _GIB:.1f} GiB"
+                for need in estimate.needs
+                if need is not worst
+            )
         )
-    lines.append(_verdict_line(estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_said, colour))
+    lines.append(
+        _verdict_line(
+            estimate.gpu_verdict, estimate.machine.gpu_bytes, worst.total, estimate.machine.gpu_said, colour
+        )
+    )
     return [*lines, ""]
 
 
@@ -92,13 +102,19 @@ def _host_lines(estimate: Estimate, colour: bool, sources: bool) -> list[str]:
 def _advice_lines(estimate: Estimate) -> list[str]:
     lines: list[str] = []
     gpu = [item for item in estimate.advice if item.gpu_bytes < 0][:_SHOWN_ADVICE]
-    host = sorted((item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes)[:_SHOWN_ADVICE]
+    host = sorted(
+        (item for item in estimate.advice if item.host_bytes < 0), key=lambda item: item.host_bytes
+    )[:_SHOWN_ADVICE]
     for title, chosen in (("what would save GPU memory", gpu), ("what would save host memory", host)):
         if chosen:
             lines += [title, *(f"  with {item.flags}: {_change(item)}" for item in chosen), ""]
     together = estimate.combination
     if together:
-        title = "no one of these is enough, together they are" if together.enough else _still(estimate, together.advice)
+        title = (
+            "no one of these is enough, together they are"
+            if together.enough
+            else _still(estimate, together.advice)
+        )
         lines += [title, f"  with {together.advice.flags}: {_change(together.advice)}", ""]
     return lines
 
@@ -140,7 +156,12 @@ def _note_lines(estimate: Estimate) -> list[str]:
 
 
 def _advice_json(item: Advice) -> dict[str, Any]:
-    return {"flags": item.flags, "gpu_bytes": item.gpu_bytes, "host_bytes": item.host_bytes, "cost": item.cost}
+    return {
+        "flags": item.flags,
+        "gpu_bytes": item.gpu_bytes,
+        "host_bytes": item.host_bytes,
+        "cost": item.cost,
+    }
 
 
 def document(estimate: Estimate) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What people reckon with instead: shown beside the estimate so that one can tell which of the two is to be doubted."""
+"""What people reckon with instead: shown beside the estimate so that one can tell which of the two is to be
+doubted."""
 
 from __future__ import annotations
 
@@ -83,7 +84,13 @@ def _paper_activations(plan: Plan) -> Rule:
         size, formula = 34 * tokens * shape.hidden * layers / layout.tp, "34 s b h L / t"
     else:
         scores = 5 * shape.heads * batch.sequence / shape.hidden
-        size, formula = tokens * shape.hidden * layers * (34 + scores) / layout.tp, "s b h L (34 + 5 a s / h) / t"
+        size, formula = (
+            tokens * shape.hidden * layers * (34 + scores) / layout.tp,
+            "s b h L (34 + 5 a s / h) / t",
+        )
     return Rule(
-        "activations, as in the paper", math.ceil(size), formula, "arXiv:2205.05198, table 2: GELU, LayerNorm, dropout, no GQA"
+        "activations, as in the paper",
+        math.ceil(size),
+        formula,
+        "arXiv:2205.05198, table 2: GELU, LayerNorm, dropout, no GQA",
     )

@@ -1,5 +1,5 @@
-"""The training command in a shell script, by looking at its text: assignments, exports, arrays, continued lines. No shell is run,
-so what a script computes stays unknown."""
+"""The training command in a shell script, by looking at its text: assignments, exports, arrays, continued
+lines. No shell is run, so what a script computes stays unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _STARTS = ("megatron", "swift", "torchrun", "accelerate", "deepspeed", "srun", "
 _ASSIGNMENT = re.compile(r"(?:export\s+|declare\s+-x\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:declare\s+-a\s+)?([A-Za-z_]\w*)\+?=\(")
 # What opens and closes a part of a script that may not be run, or more than once.
-_OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), frozenset({"fi", "done", "esac"})
+_OPENS, _CLOSES = (
+    frozenset({"if", "for", "while", "until", "case", "select"}),
+    frozenset({"fi", "done", "esac"}),
+)
 _READS = re.compile(r"(?:source|\.)\s+(\S+)|(eval|read|readarray|mapfile)\b")
 # Files that scripts of training read everywhere, and that set paths alone.
 _PATHS_ONLY = re.compile(
@@ -24,7 +27,9 @@ _HOOKS = re.compile(r"eval\s+[\"']?\$\(\S*(conda|mamba|pyenv|brew|direnv|spack)\
 # `if [ -z "$NNODES" ]; then NNODES=1; fi`: a default
 _IF_UNSET = re.compile(r"if\s+(?:\[\[?|test)\s+-z\s+[\"']?\$\{?([A-Za-z_]\w*)(?::?-)?\}?[\"']?\s*(?:\]\]?)?$")
 _JOINTS = re.compile(r"(&&|\|\||;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$))")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))")
+_VARIABLE = re.compile(
+    r"\$(?:\{([A-Za-z_]\w*)(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))"
+)
 
 
 def is_computed(value: str) -> bool:
@@ -48,10 +53,11 @@ def unseen(text: str) -> str:
 def training_command(
     text: str, arguments: Sequence[str], environment: Mapping[str, str], *, certain: bool = False
 ) -> tuple[list[str] | None, dict[str, str]]:
-    """The last command in the text that looks like training, and the variables set before it; None where there is none.
+    """The last command in the text that looks like training, and the variables set before it; None where
+    there is none.
 
-    With `certain` a variable stays `$NAME` that has no value here, is given another one under a condition, or may get one from
-    a file that is not seen; without it the last value is taken, or none.
+    With `certain` a variable stays `$NAME` that has no value here, is given another one under a condition, or
+    may get one from a file that is not seen; without it the last value is taken, or none.
 
     >>> training_command("export NPROC_PER_NODE=8\\nTP=2\\nmegatron sft \\\\\\n  --tensor_model_parallel_size $TP", [], {})
     (['megatron', 'sft', '--tensor_model_parallel_size', '2'], {'NPROC_PER_NODE': '8', 'TP': '2'})
@@ -111,7 +117,8 @@ def _trains(words: Sequence[str]) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Logical lines: comments left out, continued lines and arrays over several lines joined, `a && b` and `a; b` apart."""
+    """Logical lines: comments left out, continued lines and arrays over several lines joined, `a && b` and
+    `a; b` apart."""
     lines: list[str] = []
     held = ""
     for raw in text.splitlines():
@@ -154,7 +161,9 @@ def _filled(text: str, known: Mapping[str, str], open_names: str = "") -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3] or match[4]
-        if name not in known and (open_names == "all" or (open_names and match[2] is None and name not in ("@", "*"))):
+        if name not in known and (
+            open_names == "all" or (open_names and match[2] is None and name not in ("@", "*"))
+        ):
             return match[0]
         return known.get(name) or (match[2] or "")
 

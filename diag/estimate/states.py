@@ -1,4 +1,5 @@
-"""What lies on one rank all the time: weights, gradients, the optimizer, a reference model. One pipeline stage at a time."""
+"""What lies on one rank all the time: weights, gradients, the optimizer, a reference model. One pipeline
+stage at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from diag.estimate.parameters import layer_count, lora_count
 from diag.estimate.plan import Layout, Plan, Tuning
 from diag.observations.memory import MemoryTerm
 
-__all__ = ["GIB", "Held", "held", "many", "padded_vocabulary", "pinned_bytes", "stage_layer_numbers", "state_terms"]
+__all__ = [
+    "GIB",
+    "Held",
+    "held",
+    "many",
+    "padded_vocabulary",
+    "pinned_bytes",
+    "stage_layer_numbers",
+    "state_terms",
+]
 
 GIB = 1 << 30
 
@@ -24,7 +34,8 @@ _ZERO = "ZeRO, arXiv:1910.02054, section 3"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Parameters on one rank of one stage, and the sizes of the single tensors; those of experts are not among `tensors`."""
+    """Parameters on one rank of one stage, and the sizes of the single tensors; those of experts are not
+    among `tensors`."""
 
     dense: int
     experts: int
@@ -106,7 +117,17 @@ def _held(shape: Shape, layout: Layout, tuning: Tuning, stage: int) -> Held:
             tuple(added_expert_tensors),
         )
     share = 1.0 - tuning.frozen_share
-    return Held(dense, experts, int(dense * share), int(experts * share), embedding, sizes, expert_sizes, sizes, expert_sizes)
+    return Held(
+        dense,
+        experts,
+        int(dense * share),
+        int(experts * share),
+        embedding,
+        sizes,
+        expert_sizes,
+        sizes,
+        expert_sizes,
+    )
 
 
 def state_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
@@ -128,7 +149,12 @@ def _bytes(value: float) -> str:
 def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     has, prec, layout, opt = held(plan, stage), plan.precision, plan.layout, plan.optimizer
     terms = [
-        _term("weights", has.all * prec.weight, f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes", _MEGATRON_SIZES)
+        _term(
+            "weights",
+            has.all * prec.weight,
+            f"{_count(has.all)} parameters x {_bytes(prec.weight)} bytes",
+            _MEGATRON_SIZES,
+        )
     ]
     if plan.reference:
         terms.append(
@@ -140,7 +166,14 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
             )
         )
     if plan.teacher_parameters:
-        terms.append(_term("teacher model", plan.teacher_parameters * 2 / (layout.tp * layout.pp), "2 bytes a parameter", ""))
+        terms.append(
+            _term(
+                "teacher model",
+                plan.teacher_parameters * 2 / (layout.tp * layout.pp),
+                "2 bytes a parameter",
+                "",
+            )
+        )
     terms.append(
         _term(
             "gradients",
@@ -154,7 +187,8 @@ def _megatron_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     shard = has.trained_dense / dense_by + has.trained_experts / expert_by
     stays = 1.0 - opt.offload
     main = prec.main if prec.weight < 4 or opt.precision_aware else 0.0
-    # Offloading clones the main parameters; only where a precision-aware optimizer holds them are there none left on the GPU.
+    # Offloading clones the main parameters; only where a precision-aware optimizer holds them are there none
+    # left on the GPU.
     main_share = 1.0 if opt.offload and not opt.precision_aware else stays
     moments = {"adam": prec.moment1 + prec.moment2, "sgd": 4.0}.get(opt.kind, 4.0)
     divided = f"/ {dense_by} (dense) and {expert_by} (experts)" if has.experts else f"/ {dense_by}"
@@ -188,12 +222,23 @@ def _sharded_terms(plan: Plan, stage: int) -> list[MemoryTerm]:
     has, prec, how, world = held(plan, stage), plan.precision, plan.sharding, plan.layout.world
     frozen = has.all - has.trained
     zero = how.stage if how.kind != "none" else 0
-    parts = {"weights": world if zero == 3 else 1, "gradients": world if zero >= 2 else 1, "optimizer": world if zero >= 1 else 1}
+    parts = {
+        "weights": world if zero == 3 else 1,
+        "gradients": world if zero >= 2 else 1,
+        "optimizer": world if zero >= 1 else 1,
+    }
     base = plan.tuning.quantized_bytes or 2.0
     weight = frozen * (base if plan.tuning.kind == "lora" else prec.weight) + has.trained * prec.weight
     terms = []
     if not how.parameters_on_cpu:
-        terms.append(_term("weights", weight / parts["weights"], f"{_count(has.all)} parameters / {parts['weights']}", _ZERO))
+        terms.append(
+            _term(
+                "weights",
+                weight / parts["weights"],
+                f"{_count(has.all)} parameters / {parts['weights']}",
+                _ZERO,
+            )
+        )
         if plan.reference:
             terms.append(
                 _term(

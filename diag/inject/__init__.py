@@ -1,6 +1,7 @@
 """The in-rank hook: what `diag run` puts into CMD's environment so that ranks load it, and nothing else.
 
-This folder goes first on PYTHONPATH; `sitecustomize` in it does the work inside each Python process of the job.
+This folder goes first on PYTHONPATH; `sitecustomize` in it does the work inside each Python process of the
+job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What a rank and the processes it starts do for diag: let it read their stacks, and show the Flight Recorder.
+"""What a rank and the processes it starts do for diag: let it read their stacks, and show the Flight
+Recorder.
 
-Imported by our `sitecustomize` in processes with a rank, in the job's interpreter (3.8 to 3.14), which may have no diag
-installed: standard library only, and of that what Python has loaded anyway. Nothing here prints or raises into the job.
-What worked stands in DIAG_RUN_DIR/hook.<pid>.json; forked children write nothing and share their parent's stack file.
+Imported by our `sitecustomize` in processes with a rank, in the job's interpreter (3.8 to 3.14), which may
+have no diag installed: standard library only, and of that what Python has loaded anyway. Nothing here prints
+or raises into the job. What worked stands in DIAG_RUN_DIR/hook.<pid>.json; forked children write nothing and
+share their parent's stack file.
 """
 
 # pathlib is not loaded at this point of a start:
@@ -17,8 +19,8 @@ import sys
 
 # Ours: no number is reserved. SIGRTMIN+16 with glibc; systemd, Slurm, the JVM and torch use others.
 _DEFAULT_SIGNAL = 50
-# A job that closes all its files and opens others gets the lowest numbers back: far up, ours is not soon taken by one
-# of them, into which faulthandler would then write. Below the usual soft limit of 1024.
+# A job that closes all its files and opens others gets the lowest numbers back: far up, ours is not soon
+# taken by one of them, into which faulthandler would then write. Below the usual soft limit of 1024.
 _STACKS_FD = 1000
 _PR_SET_PTRACER = 0x59616D61
 _SUN_PATH = 107  # bytes of a UNIX socket's path, less the final zero; linux/un.h
@@ -44,7 +46,8 @@ def start(run_dir, rank):
     atexit.register(_leave)
 
 
-# --- stacks by signal ------------------------------------------------------------------------------------------
+# --- stacks by signal
+# ------------------------------------------------------------------------------------------
 
 
 def _stacks_path():
@@ -61,8 +64,9 @@ def _register_stacks():
         pass
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = _lift(os.open(_stacks_path(), flags, 0o600))
-    # Handler and file live on across fork, so a DataLoader worker answers into its rank's file and costs nothing.
-    # A file for each would outlive its worker: those end by os._exit or a signal, thousands in a long run.
+    # Handler and file live on across fork, so a DataLoader worker answers into its rank's file and costs
+    # nothing. A file for each would outlive its worker: those end by os._exit or a signal, thousands in a
+    # long run.
     faulthandler.register(number, file=fd, all_threads=True, chain=False)
     _said.update(signal=number, stacks=f"stacks/{_pid}.txt", stacks_fd=fd)
 
@@ -81,7 +85,8 @@ def _lift(fd):
     return fd
 
 
-# --- ptrace under Yama -----------------------------------------------------------------------------------------
+# --- ptrace under Yama
+# -----------------------------------------------------------------------------------------
 
 
 def _allow_ptrace():
@@ -104,14 +109,16 @@ def _allow_ptrace():
 
 
 def _prctl():
-    # The extension module itself: 0.8 ms, where the package `ctypes` around it takes 3 ms more (measured, 3.8 to 3.13).
+    # The extension module itself: 0.8 ms, where the package `ctypes` around it takes 3 ms more (measured, 3.8
+    # to 3.13).
     import _ctypes
 
     address = _ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl")
     return lambda option, value: _ctypes.call_function(address, (option, value, 0, 0, 0))
 
 
-# --- Flight Recorder: torch's own worker server on a UNIX socket -----------------------------------------------
+# --- Flight Recorder: torch's own worker server on a UNIX socket
+# -----------------------------------------------
 
 
 def _watch_torch():
@@ -126,7 +133,8 @@ def _watch_torch():
 class _TorchFinder:
     """Finds nothing itself. Puts our call after the execution of one module, then takes itself away.
 
-    A probe (importlib.util.find_spec) asks for the module and never executes it, so finding alone ends nothing.
+    A probe (importlib.util.find_spec) asks for the module and never executes it, so finding alone ends
+    nothing.
     """
 
     def __init__(self):
@@ -173,8 +181,9 @@ class _TorchFinder:
 def _wrap_init(module):
     """Opens the server when init_process_group has returned, not at `import torch`.
 
-    From then on the rank has threads of gloo or NCCL anyway. Before, ours would be its first, and a fork then warns
-    (3.12 and later) and could deadlock; launchers, data helpers and compile workers that only import torch stay as they are.
+    From then on the rank has threads of gloo or NCCL anyway. Before, ours would be its first, and a fork then
+    warns (3.12 and later) and could deadlock; launchers, data helpers and compile workers that only import
+    torch stay as they are.
     """
     import functools
 
@@ -197,7 +206,8 @@ def _wrap_init(module):
 
 
 def _switch_recorder_on():
-    """Up to torch 2.10 the recorder keeps nothing by default, from 2.11 on 2,000 calls: the same here, before the first group."""
+    """Up to torch 2.10 the recorder keeps nothing by default, from 2.11 on 2,000 calls: the same here, before
+    the first group."""
     names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
     version = getattr(sys.modules.get("torch"), "__version__", "")
     parts = str(version).split(".")[:2]
@@ -218,14 +228,15 @@ def _open_worker_server():
     if len(os.fsencode(path)) > _SUN_PATH:
         raise OSError(f"the run directory's path is too long for a socket: {path}")
     server = _without_its_log_line(lambda: _WorkerServer(path))
-    # Never destroyed: its destructor joins the server's threads. With one of them waiting for the GIL that would hang
-    # the job's exit, and in a forked child those threads do not exist.
+    # Never destroyed: its destructor joins the server's threads. With one of them waiting for the GIL that
+    # would hang the job's exit, and in a forked child those threads do not exist.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     _said["worker_server"] = name
 
 
 def _without_its_log_line(build):
-    """The server announces itself on stderr (torch 2.13, `[c10d] Server listening to UNIX ...`); the job's output is not ours."""
+    """The server announces itself on stderr (torch 2.13, `[c10d] Server listening to UNIX ...`); the job's
+    output is not ours."""
     if _thread._count() != 0:  # another Python thread could start a process just now, with stderr turned away
         return build()
     try:
@@ -245,7 +256,8 @@ def _without_its_log_line(build):
             os.write(2, rest)
 
 
-# --- what worked -----------------------------------------------------------------------------------------------
+# --- what worked
+# -----------------------------------------------------------------------------------------------
 
 
 def _note(text):
@@ -285,18 +297,22 @@ def _json(value):
     if isinstance(value, list):
         return "[" + ", ".join(_json(item) for item in value) + "]"
     if isinstance(value, str):
-        plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\u{min(ord(c), 0xFFFF):04x}" for c in value[:500])
+        plain = (
+            c if " " <= c <= "~" and c not in '"\\' else f"\\u{min(ord(c), 0xFFFF):04x}" for c in value[:500]
+        )
         return '"' + "".join(plain) + '"'
     return "null" if value is None else str(value)
 
 
 def _leave():
-    """First registered, so last to run at exit. Killed processes leave their two small files to the run's clean-up."""
+    """First registered, so last to run at exit. Killed processes leave their two small files to the run's
+    clean-up."""
     if os.getpid() != _pid:
         return
     number = _said.get("signal")
     if number:
-        # Python will take the handler away soon, and then the signal kills. From here on it is ignored instead.
+        # Python will take the handler away soon, and then the signal kills. From here on it is ignored
+        # instead.
         try:
             _signal.pthread_sigmask(_signal.SIG_BLOCK, [number])
             faulthandler.unregister(number)

@@ -1,8 +1,9 @@
-"""First on PYTHONPATH of a job under `diag run`: hooks the ranks, then runs the sitecustomize that would have run.
+"""First on PYTHONPATH of a job under `diag run`: hooks the ranks, then runs the sitecustomize that would have
+run.
 
-Python imports only the first sitecustomize it finds, so without handing on we would hide the user's. Runs at the start
-of every Python process of the job, in the job's interpreter (3.8 to 3.14): no imports of its own, no output, and no
-exception but the chained file's. What a rank gets is in `_diag_hook`.
+Python imports only the first sitecustomize it finds, so without handing on we would hide the user's. Runs at
+the start of every Python process of the job, in the job's interpreter (3.8 to 3.14): no imports of its own,
+no output, and no exception but the chained file's. What a rank gets is in `_diag_hook`.
 """
 
 # pathlib is not loaded at this point of a start:
@@ -11,7 +12,8 @@ exception but the chained file's. What a rank gets is in `_diag_hook`.
 import os
 import sys
 
-# Who says that a process is a rank. The first that is set names it. Order as in torch: its own variables first.
+# Who says that a process is a rank. The first that is set names it. Order as in torch: its own variables
+# first.
 _RANK_VARIABLES = (
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -57,8 +59,9 @@ def _hand_on():
         return
     if spec.loader is None:  # a folder without __init__.py: an import would make an empty package of it
         return
-    # Not `import sitecustomize`: another tool that chains like us may stand before us on sys.path and would be found
-    # again. As the import system does it: in sys.modules while it runs, taken out when it raises, the exception goes on.
+    # Not `import sitecustomize`: another tool that chains like us may stand before us on sys.path and would
+    # be found again. As the import system does it: in sys.modules while it runs, taken out when it raises,
+    # the exception goes on.
     before = sys.modules.get("sitecustomize")
     module = sys.modules["_frozen_importlib"].module_from_spec(spec)
     sys.modules["sitecustomize"] = module
@@ -73,8 +76,9 @@ def _hand_on():
 
 
 def _keep_lines():
-    """diag's terminal is a terminal, CMD's output a file: let lines come when they are printed, as they would alone.
-    Not PYTHONUNBUFFERED: that makes a write of each argument of print(), and ranks would tear each other's lines."""
+    """diag's terminal is a terminal, CMD's output a file: let lines come when they are printed, as they would
+    alone. Not PYTHONUNBUFFERED: that makes a write of each argument of print(), and ranks would tear each
+    other's lines."""
     if os.environ.get("DIAG_LINE_BUFFERED"):
         try:
             sys.stdout.reconfigure(line_buffering=True)

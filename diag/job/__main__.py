@@ -19,15 +19,29 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--nproc", type=int, default=2, help="ranks (default 2)")
     p.add_argument("--tp", type=int, default=1, help="tensor parallel size, with sequence parallelism")
     p.add_argument("--pp", type=int, default=1, help="pipeline parallel size")
-    p.add_argument("--ep", type=int, default=None, help="expert parallel size (default 2 if the ranks allow, else 1)")
+    p.add_argument(
+        "--ep", type=int, default=None, help="expert parallel size (default 2 if the ranks allow, else 1)"
+    )
     p.add_argument("--iters", type=int, default=12)
     p.add_argument("--micro-batch-size", type=int, default=2)
     p.add_argument("--global-batch-size", type=int, default=8)
     p.add_argument("--workers", type=int, default=2, help="DataLoader workers a rank")
-    p.add_argument("--step-seconds", type=float, default=0.0, metavar="MIN", help="make each step last at least so long")
-    p.add_argument("--save-steps", type=int, default=0, metavar="N", help="save a checkpoint every N steps (default never)")
+    p.add_argument(
+        "--step-seconds", type=float, default=0.0, metavar="MIN", help="make each step last at least so long"
+    )
+    p.add_argument(
+        "--save-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="save a checkpoint every N steps (default never)",
+    )
     p.add_argument("--output-dir", type=Path, help="for checkpoints and logging.jsonl")
-    p.add_argument("--fault", metavar="NAME[:key=value,...]", help="same as DIAG_FAULT; python -m diag.job.faults lists them")
+    p.add_argument(
+        "--fault",
+        metavar="NAME[:key=value,...]",
+        help="same as DIAG_FAULT; python -m diag.job.faults lists them",
+    )
     return p
 
 
@@ -73,7 +87,8 @@ def launch(options: argparse.Namespace) -> NoReturn:
         options.output_dir = Path(tempfile.mkdtemp(prefix="diag-job-"))
     # --standalone: a free port of its own, so that several jobs run side by side.
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world)]
-    # Not --nproc: torchrun would take it for a short form of its own. The fault goes by environment, as in the real job.
+    # Not --nproc: torchrun would take it for a short form of its own. The fault goes by environment, as in
+    # the real job.
     arguments = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in vars(options).items()

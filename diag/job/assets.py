@@ -1,7 +1,9 @@
-"""What the bundled job trains on, made locally: a tiny random Qwen3-MoE, a BPE tokenizer, 512 preference pairs.
+"""What the bundled job trains on, made locally: a tiny random Qwen3-MoE, a BPE tokenizer, 512 preference
+pairs.
 
-`python -m diag.job.assets DIR` needs no network, no torch and no transformers; a second call finds its stamp and returns.
-There are two sizes: `tiny` steps quickly on a CPU, `small` has the widths that GPU kernels are used to (22 MB).
+`python -m diag.job.assets DIR` needs no network, no torch and no transformers; a second call finds its stamp
+and returns. There are two sizes: `tiny` steps quickly on a CPU, `small` has the widths that GPU kernels are
+used to (22 MB).
 """
 
 from __future__ import annotations

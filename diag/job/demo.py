@@ -1,6 +1,8 @@
-"""`make demo`: the real `megatron rlhf` hangs at its first batch under `diag run`; diag says why; then it is let go.
+"""`make demo`: the real `megatron rlhf` hangs at its first batch under `diag run`; diag says why; then it is
+let go.
 
-Everything shown is live: the verdict, `diag dump --all-ranks` from a second process, and the metrics over HTTP.
+Everything shown is live: the verdict, `diag dump --all-ranks` from a second process, and the metrics over
+HTTP.
 """
 
 from __future__ import annotations
@@ -25,23 +27,46 @@ _START_SECONDS = 240.0  # imports of ms-swift on a slow, busy machine
 _FIND_SECONDS = 90.0
 _END_SECONDS = 240.0
 _STOP_SECONDS = 60.0  # torchrun gives its ranks half of it
-_SHOWN_METRICS = ("diag_rank_state{", "diag_finding_active{", "diag_stack_unchanged_seconds{", "diag_agent_resident_memory")
+_SHOWN_METRICS = (
+    "diag_rank_state{",
+    "diag_finding_active{",
+    "diag_stack_unchanged_seconds{",
+    "diag_agent_resident_memory",
+)
 
 
 def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="diag-demo-"))
     _say("making a tiny Qwen3-MoE, its tokenizer and 512 preference pairs (once)")
     assets.make(assets.default_folder())
-    command = [sys.executable, "-m", "diag.job.megatron", "--nproc", "2", "--iters", "6", "--output-dir", str(folder / "out"),
-               "--fault", "data-hang:rank=1,step=0"]
+    command = [
+        sys.executable,
+        "-m",
+        "diag.job.megatron",
+        "--nproc",
+        "2",
+        "--iters",
+        "6",
+        "--output-dir",
+        str(folder / "out"),
+        "--fault",
+        "data-hang:rank=1,step=0",
+    ]
     line = ["diag", "run", "--port", "0", "--run-root", str(folder / "runs"), "--", *command]
-    _say("diag run -- megatron rlhf --rlhf_type dpo ...   (two ranks; the first batch of rank 1 will never come)")
-    run = subprocess.Popen([sys.executable, "-m", "diag", *line[1:]], env={**os.environ, "DIAG_FAULT_DIR": str(folder)})
+    _say(
+        "diag run -- megatron rlhf --rlhf_type dpo ...   (two ranks; the first batch of rank 1 will never come)"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-m", "diag", *line[1:]], env={**os.environ, "DIAG_FAULT_DIR": str(folder)}
+    )
     try:
         finding = _await_hang(run, folder)
         _say("meanwhile, in another terminal: diag dump --all-ranks")
         run_json = json.loads(next((folder / "runs").glob("*/run.json")).read_text())
-        subprocess.run([sys.executable, "-m", "diag", "dump", "--all-ranks", "--run-dir", str(_run_dir(folder))], check=False)
+        subprocess.run(
+            [sys.executable, "-m", "diag", "dump", "--all-ranks", "--run-dir", str(_run_dir(folder))],
+            check=False,
+        )
         _say(f"and what Prometheus would scrape from {run_json['url']}/metrics:")
         _show_metrics(run_json["url"])
         _say("now the data source answers again: the job goes on and finishes")
@@ -53,11 +78,15 @@ def main() -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.wait(_STOP_SECONDS)  # nothing of it outlives the demo
     if code != 0:
-        _say(f"the job ended with exit code {code}: this is not what the demo should show; see {_run_dir(folder)}")
+        _say(
+            f"the job ended with exit code {code}: this is not what the demo should show; see {_run_dir(folder)}"
+        )
         return 1
     waited = finding["opened_at"] - finding["finding"]["since"]
-    _say(f"the hang was named {waited:.0f} s after the last progress: rank {finding['finding']['ranks'][0]}, "
-         f"{finding['finding']['class']}. The job then ran to its end, exit code 0.")
+    _say(
+        f"the hang was named {waited:.0f} s after the last progress: rank {finding['finding']['ranks'][0]}, "
+        f"{finding['finding']['class']}. The job then ran to its end, exit code 0."
+    )
     _say(f"run directory: {_run_dir(folder)}   (look again: diag replay {_run_dir(folder)})")
     _say(f"page and metrics were at {run_json['url']} and {run_json['url']}/metrics")
     return 0

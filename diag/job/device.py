@@ -1,8 +1,9 @@
 """A CPU device layer for Megatron: whatever it asks of "the current CUDA device" is answered with the CPU.
 
-Megatron names CUDA in some 150 places, so no set of its flags runs it on a CPU. Instead torch is told three things:
-device functions answer for the CPU, the literal device "cuda" means the CPU, and `Tensor.type()` says "torch.cuda.*"
-because the mixed-precision optimizers compare those strings. Few places in megatron-core need a patch of their own.
+Megatron names CUDA in some 150 places, so no set of its flags runs it on a CPU. Instead torch is told three
+things: device functions answer for the CPU, the literal device "cuda" means the CPU, and `Tensor.type()` says
+"torch.cuda.*" because the mixed-precision optimizers compare those strings. Few places in megatron-core need
+a patch of their own.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def _constant(value: Any) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Import torch and turn its CUDA side into the CPU. To be called before megatron is imported; twice is harmless."""
+    """Import torch and turn its CUDA side into the CPU. To be called before megatron is imported; twice is
+    harmless."""
     import torch
 
     if getattr(torch, "_diag_cpu_device", False):
@@ -107,7 +109,8 @@ def install() -> None:
     cpu = torch.device("cpu")
     _answer_for_the_device(torch, cpu)
     _read_cuda_as_cpu(torch, cpu)
-    # No compiler is needed, importing is 1.5 s faster, and script() could not see through the wrapped factories.
+    # No compiler is needed, importing is 1.5 s faster, and script() could not see through the wrapped
+    # factories.
     torch.compile = lambda model=None, *a, **k: (lambda f: f) if model is None else model  # type: ignore[assignment]
     torch.jit.script = lambda obj=None, *a, **k: (lambda f: f) if obj is None else obj  # type: ignore[assignment]
     after_import("megatron.core.tensor_parallel.random", _patch_random)
@@ -119,7 +122,14 @@ def install() -> None:
 def _answer_for_the_device(torch: Any, cpu: Any) -> None:
     cuda = torch.cuda
     cuda.current_device = _constant(cpu)  # Megatron only ever passes it on as device=
-    for name in ["set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed_all", "reset_peak_memory_stats"]:
+    for name in [
+        "set_device",
+        "synchronize",
+        "empty_cache",
+        "ipc_collect",
+        "manual_seed_all",
+        "reset_peak_memory_stats",
+    ]:
         setattr(cuda, name, _constant(None))
     for name in ["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"]:
         setattr(cuda, name, _constant(0))
@@ -135,7 +145,8 @@ def _answer_for_the_device(torch: Any, cpu: Any) -> None:
         owner.get_rng_state = lambda *a, **k: torch.get_rng_state()
         owner.set_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
     cuda.nvtx.range_push, cuda.nvtx.range_pop = _constant(None), _constant(None)
-    # ms-swift seeds Megatron's rng tracker only if there is a device; without it TP dies in the first dropout.
+    # ms-swift seeds Megatron's rng tracker only if there is a device; without it TP dies in the first
+    # dropout.
     cuda.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 

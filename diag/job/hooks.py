@@ -1,7 +1,9 @@
-"""The folder that, on PYTHONPATH, arms DIAG_FAULT and the CPU device layer (DIAG_JOB_DEVICE=cpu) in any Megatron job.
+"""The folder that, on PYTHONPATH, arms DIAG_FAULT and the CPU device layer (DIAG_JOB_DEVICE=cpu) in any
+Megatron job.
 
-`python -m diag.job.hooks` prints it, for scripts: PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$(python -m diag.job.hooks). With
---fault it first checks that the fault exists and that the job and this machine can have it; exit code 2 and why, where not.
+`python -m diag.job.hooks` prints it, for scripts: PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$(python -m
+diag.job.hooks). With --fault it first checks that the fault exists and that the job and this machine can have
+it; exit code 2 and why, where not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ FOLDER = Path(__file__).parent / "cpu"
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m diag.job.hooks", description=__doc__)
-    parser.add_argument("--fault", metavar="NAME[:key=value,...]", help="python -m diag.job.faults lists them")
+    parser.add_argument(
+        "--fault", metavar="NAME[:key=value,...]", help="python -m diag.job.faults lists them"
+    )
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks of the job")
     options = parser.parse_args(argv)
     if options.fault:

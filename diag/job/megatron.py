@@ -1,7 +1,9 @@
-"""`python -m diag.job.megatron`: the real `megatron rlhf --rlhf_type dpo` of ms-swift on a tiny model made here.
+"""`python -m diag.job.megatron`: the real `megatron rlhf --rlhf_type dpo` of ms-swift on a tiny model made
+here.
 
-It makes the assets, sets the environment and becomes the genuine command, so processes, arguments, log lines and
-checkpoint files are those of production. Without a GPU the CPU device layer is armed, by environment alone.
+It makes the assets, sets the environment and becomes the genuine command, so processes, arguments, log lines
+and checkpoint files are those of production. Without a GPU the CPU device layer is armed, by environment
+alone.
 """
 
 from __future__ import annotations
@@ -24,19 +26,30 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--iters", type=int, default=8)
     p.add_argument("--tp", type=int, default=1, help="tensor parallel size, with sequence parallelism")
     p.add_argument("--pp", type=int, default=1, help="pipeline parallel size")
-    p.add_argument("--ep", type=int, default=None, help="expert parallel size (default 2 if the ranks allow, else 1)")
+    p.add_argument(
+        "--ep", type=int, default=None, help="expert parallel size (default 2 if the ranks allow, else 1)"
+    )
     p.add_argument("--workers", type=int, default=2, help="DataLoader workers a rank")
     p.add_argument("--save-steps", type=int, default=None, metavar="N", help="default: one save, at the end")
     p.add_argument("--output-dir", type=Path, help="default: a new folder below the temporary one")
     p.add_argument("--assets", type=Path, default=assets.default_folder(), metavar="DIR")
-    p.add_argument("--fault", metavar="NAME[:key=value,...]", help="same as DIAG_FAULT; python -m diag.job.faults lists them")
-    p.add_argument("--print", action="store_true", help="print the command as a shell script instead of running it")
-    p.add_argument("extra", nargs="*", metavar="-- FLAGS", help="more flags for `megatron rlhf`; the last of two wins")
+    p.add_argument(
+        "--fault",
+        metavar="NAME[:key=value,...]",
+        help="same as DIAG_FAULT; python -m diag.job.faults lists them",
+    )
+    p.add_argument(
+        "--print", action="store_true", help="print the command as a shell script instead of running it"
+    )
+    p.add_argument(
+        "extra", nargs="*", metavar="-- FLAGS", help="more flags for `megatron rlhf`; the last of two wins"
+    )
     return p
 
 
 def has_gpu() -> bool:
-    """Whether torch sees a GPU; without an NVIDIA device node, answered without the second that importing torch takes."""
+    """Whether torch sees a GPU; without an NVIDIA device node, answered without the second that importing
+    torch takes."""
     if not Path("/dev/nvidiactl").exists() and not Path("/dev/dxg").exists():
         return False
     import torch

@@ -1,4 +1,5 @@
-"""DPO of a tiny Qwen3-MoE on megatron-core: policy and reference in one forward pass, any of TP, PP, EP and DP.
+"""DPO of a tiny Qwen3-MoE on megatron-core: policy and reference in one forward pass, any of TP, PP, EP and
+DP.
 
 What it prints are ms-swift 4's lines, on the streams and from the ranks where ms-swift prints them.
 """
@@ -43,7 +44,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig  # no
 from . import assets  # noqa: E402
 
 BETA, LEARNING_RATE, TOKENS = 0.1, 1e-4, 32
-_SHARDING = {"distrib_optim_sharding_type": "dp_reshardable", "singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+_SHARDING = {
+    "distrib_optim_sharding_type": "dp_reshardable",
+    "singleton_local_shards": False,
+    "chained_optim_avoid_prefix": True,
+}
 
 
 class Pairs(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -156,14 +161,18 @@ def build_model(config: TransformerConfig) -> GPTModel:
     )
 
 
-def dpo_loss(labels: torch.Tensor, token_losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def dpo_loss(
+    labels: torch.Tensor, token_losses: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Sigmoid DPO loss of the per-token losses of reference and policy, stacked in this order."""
     answer = labels != -100
     half = labels.shape[0] // 2
     reference, policy = (-(part * answer).sum(-1) for part in token_losses.chunk(2))
     chosen, rejected = ((BETA * (policy - reference.detach()))[i : i + half] for i in (0, half))
     loss = -F.logsigmoid(chosen - rejected).mean()
-    names = "loss logps/chosen logps/rejected rewards/chosen rewards/rejected rewards/accuracies rewards/margins"
+    names = (
+        "loss logps/chosen logps/rejected rewards/chosen rewards/rejected rewards/accuracies rewards/margins"
+    )
     values = torch.stack(
         [
             loss,
@@ -190,7 +199,8 @@ class Trainer:
         self.reference.requires_grad_(False).eval()
         self.model = DistributedDataParallel(self.config, DistributedDataParallelConfig(), self.policy)
         self.optimizer = get_megatron_optimizer(
-            OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, params_dtype=torch.float32, clip_grad=1.0), [self.model]
+            OptimizerConfig(optimizer="adam", lr=LEARNING_RATE, params_dtype=torch.float32, clip_grad=1.0),
+            [self.model],
         )
         self.config.finalize_model_grads_func = finalize_model_grads
         self.config.grad_scale_func = self.optimizer.scale_loss
@@ -232,7 +242,10 @@ class Trainer:
         )
         _, grad_norm, _ = self.optimizer.step()
         self.iteration += 1
-        metrics = {name: float(sum(part[name] for part in losses)) / len(losses) for name in (losses[0] if losses else ())}
+        metrics = {
+            name: float(sum(part[name] for part in losses)) / len(losses)
+            for name in (losses[0] if losses else ())
+        }
         return {**metrics, "grad_norm": float(grad_norm), "learning_rate": LEARNING_RATE}
 
     def save(self) -> None:
@@ -286,7 +299,9 @@ def train(options: argparse.Namespace) -> None:
         expert_tensor_parallel_size=1,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
-    info(f"rank: 0, local_rank: 0, world_size: {dist.get_world_size()}, local_world_size: {os.environ['LOCAL_WORLD_SIZE']}")
+    info(
+        f"rank: 0, local_rank: 0, world_size: {dist.get_world_size()}, local_world_size: {os.environ['LOCAL_WORLD_SIZE']}"
+    )
     info(f"TP: {options.tp}, PP: {options.pp}, VPP: None, CP: 1, EP: {options.ep}, ETP: 1")
     info(f"Start time of running main: {datetime.datetime.now()}")
     Trainer(options).train()

@@ -1,7 +1,8 @@
-"""The carrier of one `diag run`: starts CMD, carries its output, signals and exit code, and has a hub beside it that may fail.
+"""The carrier of one `diag run`: starts CMD, carries its output, signals and exit code, and has a hub beside
+it that may fail.
 
-It holds no third-party code and little memory: what diag's own analysis needs, or breaks on, is the hub's. Where there is no hub,
-CMD runs in diag's own place.
+It holds no third-party code and little memory: what diag's own analysis needs, or breaks on, is the hub's.
+Where there is no hub, CMD runs in diag's own place.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class _NoHub(Exception):
 class Carrier:
     """See the module. `task` is for `hub_process`."""
 
-    def __init__(self, words: list[str], task: dict[str, Any], prepared: signals.Prepared, held: tuple[int, ...]) -> None:
+    def __init__(
+        self, words: list[str], task: dict[str, Any], prepared: signals.Prepared, held: tuple[int, ...]
+    ) -> None:
         self._words = words
         self._task = task
         self._prepared = prepared
@@ -84,8 +87,8 @@ class Carrier:
     # -- before CMD ---------------------------------------------------------------------------------------
 
     def _prepare(self) -> dict[str, Any]:
-        """Start the hub, and hear where the output goes and which variables CMD gets. Raises DiagError where the settings cannot
-        be used, and _NoHub."""
+        """Start the hub, and hear where the output goes and which variables CMD gets. Raises DiagError where
+        the settings cannot be used, and _NoHub."""
         try:
             hub = self._hub = HubHandle.start(self._task)
         except OSError as error:
@@ -115,7 +118,9 @@ class Carrier:
         if plan["run_dir"] is None:
             return ()
         try:
-            return open_outlets(Path(plan["run_dir"]), keep_bytes=plan["keep_bytes"], report=self.say, closed=self._held)
+            return open_outlets(
+                Path(plan["run_dir"]), keep_bytes=plan["keep_bytes"], report=self.say, closed=self._held
+            )
         except LaneError as error:
             self.say(f"diag: {error}; CMD keeps diag's own output, which is then not watched")
             return ()
@@ -141,8 +146,11 @@ class Carrier:
         err = outputs.get("both") or outputs.get("stderr")
         self._prepared.end_if_signalled()
         return commands.start(
-            self._words, stdout=out.lane.write_fd if out else None, stderr=err.lane.write_fd if err else None,
-            env=env, sigmask=self._prepared.mask,
+            self._words,
+            stdout=out.lane.write_fd if out else None,
+            stderr=err.lane.write_fd if err else None,
+            env=env,
+            sigmask=self._prepared.mask,
         )
 
     def _print_notes(self) -> None:
@@ -162,7 +170,11 @@ class Carrier:
             self._prepared, command, before_stop=lambda: self._before_stop(relay), on_signal=self._on_signal
         )
         forwarder.start()
-        self._tell(started=command.pid, at=time.time(), outputs={outlet.stream: str(outlet.lane.path) for outlet in outlets})
+        self._tell(
+            started=command.pid,
+            at=time.time(),
+            outputs={outlet.stream: str(outlet.lane.path) for outlet in outlets},
+        )
         while command.wait(0) is None:
             if not guarded(self.say, "the hub is not heard any more", lambda: self._hear(command)):
                 self._drop_hub()
@@ -181,8 +193,10 @@ class Carrier:
             how = self._drop_hub(5.0)
             why = f" ({how})" if how else ""
             if not self._concluded:  # else it has said why
-                self.say(f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come "
-                         f"through, but it is not watched any more (diag watch --pid {command.pid} watches it again)")
+                self.say(
+                    f"diag: the hub ended while CMD runs{why}; CMD is not touched, its output and exit code still come "
+                    f"through, but it is not watched any more (diag watch --pid {command.pid} watches it again)"
+                )
         return True
 
     def _conclude(self, command: commands.Command, relay: Relay) -> None:
@@ -198,7 +212,9 @@ class Carrier:
         how = self._drop_hub(1.0)
         if not concluded:
             what = f"ended ({how})" if how else "was not done"
-            self.say(f"diag: the hub {what} before its last checks were; what it found until then is in the run directory")
+            self.say(
+                f"diag: the hub {what} before its last checks were; what it found until then is in the run directory"
+            )
 
     def _heard(self, message: dict[str, Any]) -> None:
         if "say" in message:
@@ -240,7 +256,8 @@ class Carrier:
 
 
 def run_alone(words: list[str], why: str, mask: Iterable[int] | None) -> int:
-    """CMD in diag's own place: it is what matters, and it can do without us. Returns only where CMD cannot be run."""
+    """CMD in diag's own place: it is what matters, and it can do without us. Returns only where CMD cannot be
+    run."""
     _complain(f"diag: {why}; CMD runs unwatched")
     try:
         commands.run_alone(words, mask)
@@ -250,7 +267,8 @@ def run_alone(words: list[str], why: str, mask: Iterable[int] | None) -> int:
 
 
 def _complain(line: str) -> None:
-    """Where there is no relay; what cannot be written (a closed stderr, a full disk) must not be an error of its own."""
+    """Where there is no relay; what cannot be written (a closed stderr, a full disk) must not be an error of
+    its own."""
     try:
         os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
     except OSError:

@@ -1,4 +1,5 @@
-"""What of diag fails is said in a line, and CMD goes on: the boundary around everything that is not CMD itself."""
+"""What of diag fails is said in a line, and CMD goes on: the boundary around everything that is not CMD
+itself."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def guarded(say: Callable[[str], None], what: str, work: Callable[[], T]) -> T |
 
 
 def threads_report_to(say: Callable[[str], None]) -> None:
-    """A thread of diag that ends by an error is said in diag's own words, not by a traceback into the job's output."""
+    """A thread of diag that ends by an error is said in diag's own words, not by a traceback into the job's
+    output."""
 
     def failed(what: threading.ExceptHookArgs) -> None:
         if what.exc_value is not None and what.exc_type is not SystemExit:
@@ -53,7 +55,8 @@ def in_a_line(what: str, error: BaseException) -> str:
 
 
 def _is_at_its_limit() -> bool:
-    """Whether the process has used up its address space (ulimit -v): Python then fails in ways that name no memory."""
+    """Whether the process has used up its address space (ulimit -v): Python then fails in ways that name no
+    memory."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     try:
         with open("/proc/self/statm", "rb") as file:

@@ -34,11 +34,12 @@ class HubHandle:
 
     @classmethod
     def start(cls, task: dict[str, Any]) -> HubHandle:
-        """`task` is what the hub's process reads from its stdin, see `hub_process`. Raises OSError where there is no process,
-        descriptor or memory left.
+        """`task` is what the hub's process reads from its stdin, see `hub_process`. Raises OSError where
+        there is no process, descriptor or memory left.
 
-        In a session of its own: Ctrl-C, a hangup and kills of the group are for the job. The signals that are forwarded stay
-        blocked in it, as one that walks over a cgroup's pids (scancel, systemd) must not end it before CMD's end is judged.
+        In a session of its own: Ctrl-C, a hangup and kills of the group are for the job. The signals that are
+        forwarded stay blocked in it, as one that walks over a cgroup's pids (scancel, systemd) must not end
+        it before CMD's end is judged.
         """
         ours, theirs = pair()
         last_words = _anonymous_file()
@@ -46,7 +47,11 @@ class HubHandle:
         try:
             moved = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)  # above what is set below
             given = _file_of(json.dumps(task).encode())
-            out = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0) if last_words < 0 else (os.POSIX_SPAWN_DUP2, last_words, 1)
+            out = (
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+                if last_words < 0
+                else (os.POSIX_SPAWN_DUP2, last_words, 1)
+            )
             command = argv("diag.launch.hub_process")
             pid = os.posix_spawn(
                 command[0], command, os.environ,
@@ -78,7 +83,8 @@ class HubHandle:
             heard(message)
 
     def end(self, seconds: float = 0.0) -> str:
-        """Let it end, or end it after `seconds`; returns how it ended where that was no ordinary end, else nothing."""
+        """Let it end, or end it after `seconds`; returns how it ended where that was no ordinary end, else
+        nothing."""
         deadline = time.monotonic() + seconds
         status = None
         try:
@@ -106,7 +112,9 @@ class HubHandle:
             return []
         try:
             size = os.fstat(self._last_words).st_size
-            text = os.pread(self._last_words, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES)).decode("utf-8", "replace")
+            text = os.pread(self._last_words, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES)).decode(
+                "utf-8", "replace"
+            )
         finally:
             os.close(self._last_words)
             self._last_words = -1
@@ -128,7 +136,8 @@ def _anonymous_file() -> int:
 
 
 def _file_of(data: bytes) -> int:
-    """A descriptor from which this can be read: a pipe, or a file where that does not take it at once (a long command line)."""
+    """A descriptor from which this can be read: a pipe, or a file where that does not take it at once (a long
+    command line)."""
     if len(data) <= select.PIPE_BUF:
         fd, end = os.pipe()
         os.write(end, data)
@@ -141,6 +150,6 @@ def _file_of(data: bytes) -> int:
         fd, name = tempfile.mkstemp(prefix="diag-")
         os.unlink(name)
     while data:
-        data = data[os.write(fd, data):]
+        data = data[os.write(fd, data) :]
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

@@ -1,6 +1,8 @@
-"""The hub's process of `diag run`: reads the settings, says how CMD is to be started, then watches it until it ends.
+"""The hub's process of `diag run`: reads the settings, says how CMD is to be started, then watches it until
+it ends.
 
-Whatever fails here is said in a line through the carrier, which has CMD. When the carrier has gone, this ends too.
+Whatever fails here is said in a line through the carrier, which has CMD. When the carrier has gone, this ends
+too.
 """
 
 from __future__ import annotations
@@ -56,24 +58,37 @@ def main() -> int:
 
 def _wire() -> Wire:
     os.set_inheritable(WIRE_FD, False)
-    os.closerange(WIRE_FD + 1, os.sysconf("SC_OPEN_MAX"))  # what diag was given for CMD, a make job server's say, is CMD's
+    os.closerange(
+        WIRE_FD + 1, os.sysconf("SC_OPEN_MAX")
+    )  # what diag was given for CMD, a make job server's say, is CMD's
     return Wire(socket.socket(fileno=WIRE_FD))
 
 
 def _prepare(task: dict[str, Any], link: Link) -> _Beside:
-    """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be used."""
+    """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be
+    used."""
     from diag.outputs.serving import refuse_taken_port
     from diag.settings import load, unread_variables
 
     settings = load(**task["flags"], refused=link.say)
-    refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)  # of a variable only a line: CMD comes first
+    refuse_taken_port(
+        settings, asked_for=task["flags"]["port"] is not None
+    )  # of a variable only a line: CMD comes first
     for line in unread_variables(os.environ):
         link.say(f"diag: {line}")
     run_dir = _make_run_dir(settings, link)
     hooked = run_dir is not None and settings.inject
-    variables = {} if run_dir is None else _variables(settings, run_dir, os.environ, terminal=task["terminal"])
-    link.send(plan={"run_dir": str(run_dir.path) if run_dir else None, "keep_bytes": settings.output_max_bytes,
-                    "hooked": hooked, "env": variables})
+    variables = (
+        {} if run_dir is None else _variables(settings, run_dir, os.environ, terminal=task["terminal"])
+    )
+    link.send(
+        plan={
+            "run_dir": str(run_dir.path) if run_dir else None,
+            "keep_bytes": settings.output_max_bytes,
+            "hooked": hooked,
+            "env": variables,
+        }
+    )
     return _Beside(task, link, settings, run_dir, variables)
 
 
@@ -90,7 +105,9 @@ def _make_run_dir(settings: Settings, link: Link) -> RunDir | None:
     return run_dir
 
 
-def _variables(settings: Settings, run_dir: RunDir, environment: Mapping[str, str], *, terminal: bool) -> dict[str, str]:
+def _variables(
+    settings: Settings, run_dir: RunDir, environment: Mapping[str, str], *, terminal: bool
+) -> dict[str, str]:
     """What CMD gets beside its own environment."""
     from diag.inject import environment as hook_variables
     from diag.ports import free_port
@@ -98,18 +115,30 @@ def _variables(settings: Settings, run_dir: RunDir, environment: Mapping[str, st
 
     found: dict[str, str] = {}
     if settings.inject:
-        found.update(hook_variables(run_dir.path, os.getpid(), environment))  # under Yama this process and its own may read them
+        found.update(
+            hook_variables(run_dir.path, os.getpid(), environment)
+        )  # under Yama this process and its own may read them
         if not settings.flight_recorder:
             found["DIAG_FLIGHT_RECORDER"] = "0"
         if terminal:
             found["DIAG_LINE_BUFFERED"] = "1"
     elif settings.flight_recorder and fr_pipe.PIPE not in environment:
-        found.update({name: value for name, value in fr_pipe.variables(run_dir.path).items() if name not in environment})
+        found.update(
+            {
+                name: value
+                for name, value in fr_pipe.variables(run_dir.path).items()
+                if name not in environment
+            }
+        )
     if settings.nccl_debug and "NCCL_DEBUG" not in environment and "NCCL_DEBUG_FILE" not in environment:
         # %h.%p: NCCL fills in host and pid, so that ranks do not share a file.
         found["NCCL_DEBUG"] = "INFO"
         found["NCCL_DEBUG_FILE"] = str(run_dir.path / "nccl" / "%h.%p.log")
-    if settings.ras != "off" and not environment.get("NCCL_RAS_ADDR") and environment.get("NCCL_RAS_ENABLE") != "0":
+    if (
+        settings.ras != "off"
+        and not environment.get("NCCL_RAS_ADDR")
+        and environment.get("NCCL_RAS_ENABLE") != "0"
+    ):
         port = free_port()  # at NCCL's own all jobs of a host would answer for each other
         if port is not None:
             found["NCCL_RAS_ADDR"] = f"localhost:{port}"
@@ -120,7 +149,12 @@ class _Beside:
     """The hub and what belongs to it, from CMD's start to its end."""
 
     def __init__(
-        self, task: dict[str, Any], link: Link, settings: Settings, run_dir: RunDir | None, variables: dict[str, str]
+        self,
+        task: dict[str, Any],
+        link: Link,
+        settings: Settings,
+        run_dir: RunDir | None,
+        variables: dict[str, str],
     ) -> None:
         self._task = task
         self._words: list[str] = task["words"]
@@ -154,7 +188,9 @@ class _Beside:
         from diag.outputs.jsonl import JsonlOutput
         from diag.outputs.text import panel
 
-        lang = language_for(cast("TextIO", SimpleNamespace(encoding=self._task["encoding"])), self._settings.lang)
+        lang = language_for(
+            cast("TextIO", SimpleNamespace(encoding=self._task["encoding"])), self._settings.lang
+        )
         changes = JsonlOutput(self._run_dir.path / "findings.jsonl") if self._run_dir else None
 
         def on_change(change: Change) -> None:
@@ -165,8 +201,14 @@ class _Beside:
 
         signal_number = int(self._variables.get("DIAG_STACK_SIGNAL", "0"))
         ras_address = self._variables.get("NCCL_RAS_ADDR", os.environ.get("NCCL_RAS_ADDR"))
-        return Hub(self._settings, self._run_dir, stack_signal=signal_number, on_change=on_change, talk=self._link.say,
-                   ras_address=ras_address)
+        return Hub(
+            self._settings,
+            self._run_dir,
+            stack_signal=signal_number,
+            on_change=on_change,
+            talk=self._link.say,
+            ras_address=ras_address,
+        )
 
     def _watch(self, hub: Hub, pid: int, outputs: dict[str, str]) -> None:
         from diag.joblog import read_lane
@@ -183,7 +225,10 @@ class _Beside:
         hub.own_output(lane.path for _, lane in lanes)
         hub.watch_job(self._words, pid)
         serving = self._serving = Serving(
-            hub, self._settings, self._link.say, lambda: publish(hub, self._run_dir, serving.url, self._words, pid)
+            hub,
+            self._settings,
+            self._link.say,
+            lambda: publish(hub, self._run_dir, serving.url, self._words, pid),
         )
         serving.start()
         publish(hub, self._run_dir, serving.url, self._words, pid)
@@ -219,7 +264,11 @@ class _Beside:
         if not self._task["quiet"] and returncode is not None:
             document = report(hub.engine)
             seconds = time.time() - (self._link.started or {"at": hub.started_at})["at"]
-            self._link.say(summary_line(document, seconds=seconds, run_dir=str(self._run_dir.path) if self._run_dir else ""))
+            self._link.say(
+                summary_line(
+                    document, seconds=seconds, run_dir=str(self._run_dir.path) if self._run_dir else ""
+                )
+            )
 
 
 if __name__ == "__main__":

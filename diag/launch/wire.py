@@ -1,6 +1,8 @@
-"""Messages between the carrier and the hub of one run: JSON objects over a UNIX socket that keeps their bounds.
+"""Messages between the carrier and the hub of one run: JSON objects over a UNIX socket that keeps their
+bounds.
 
-Nobody waits here for the other side. Where the other one is gone, stopped or does not read, a message is dropped.
+Nobody waits here for the other side. Where the other one is gone, stopped or does not read, a message is
+dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class Wire:
         """False where the other side did not take it."""
         data = json.dumps(message).encode()
         if len(data) > _MOST_BYTES:
-            cut = {name: value[: _MOST_TEXT // 8] if isinstance(value, str) else value for name, value in message.items()}
+            cut = {
+                name: value[: _MOST_TEXT // 8] if isinstance(value, str) else value
+                for name, value in message.items()
+            }
             data = json.dumps(cut).encode()
         with self._lock:
             try:

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from diag.launchers.secrets import is_secret, redacted, without_secrets
 
-__all__ = ["LAUNCHERS", "RELEVANT_VARIABLES", "Identity", "helps", "identify", "is_diag", "launches", "redacted", "relevant"]
+__all__ = [
+    "LAUNCHERS",
+    "RELEVANT_VARIABLES",
+    "Identity",
+    "helps",
+    "identify",
+    "is_diag",
+    "launches",
+    "redacted",
+    "relevant",
+]
 
 Environment = Mapping[str, str]
 
@@ -33,14 +43,16 @@ def _number(env: Environment, *names: str) -> int | None:
 
 
 def _torchrun(env: Environment) -> Identity | None:
-    """torchrun, accelerate and DeepSpeed's launcher. RANK alone is not enough: Kubeflow puts a RANK that is the NODE's
-    into the environment of torchrun itself; only ranks have LOCAL_RANK too."""
+    """torchrun, accelerate and DeepSpeed's launcher. RANK alone is not enough: Kubeflow puts a RANK that is
+    the NODE's into the environment of torchrun itself; only ranks have LOCAL_RANK too."""
     rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
     if rank is None or local_rank is None:
         return None
     launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "env"
     if launcher == "env" and "CROSS_RANK" in env:
-        launcher = "deepspeed"  # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
+        launcher = (
+            "deepspeed"  # deepspeed/launcher/launch.py sets CROSS_RANK, CROSS_SIZE, LOCAL_SIZE beside RANK
+        )
     return Identity(
         rank,
         local_rank,
@@ -58,19 +70,25 @@ def _openmpi(env: Environment) -> Identity | None:
     local = _number(env, "OMPI_COMM_WORLD_LOCAL_RANK") or 0
     on_node = _number(env, "OMPI_COMM_WORLD_LOCAL_SIZE") or 0
     size = _number(env, "OMPI_COMM_WORLD_SIZE") or rank + 1
-    # OMPI_COMM_WORLD_NODE_RANK is the process's place on its node, not the node's number. Ranks fill node after node.
-    node_rank = (rank - local) // on_node if on_node and rank >= local and (rank - local) % on_node == 0 else 0
+    # OMPI_COMM_WORLD_NODE_RANK is the process's place on its node, not the node's number. Ranks fill node
+    # after node.
+    node_rank = (
+        (rank - local) // on_node if on_node and rank >= local and (rank - local) % on_node == 0 else 0
+    )
     return Identity(rank, local, size, "openmpi", node_rank, on_node)
 
 
 def _slurm(env: Environment) -> Identity | None:
-    """A task of srun. One task a node with torchrun below it is a launcher, and torchrun's own variables win there."""
+    """A task of srun. One task a node with torchrun below it is a launcher, and torchrun's own variables win
+    there."""
     rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
     if rank is None or size is None or _number(env, "SLURM_LOCALID") is None:
         return None
     if "SLURM_STEP_ID" not in env or size <= 1:
         return None  # the batch script itself has SLURM_PROCID=0
-    return Identity(rank, _number(env, "SLURM_LOCALID") or 0, size, "slurm", _number(env, "SLURM_NODEID") or 0)
+    return Identity(
+        rank, _number(env, "SLURM_LOCALID") or 0, size, "slurm", _number(env, "SLURM_NODEID") or 0
+    )
 
 
 def _pmi(env: Environment) -> Identity | None:
@@ -98,7 +116,8 @@ def identify(env: Environment) -> Identity | None:
     return None
 
 
-# Programs that start ranks and never train themselves. `srun torchrun ...` gives them a rank's variables (the task's).
+# Programs that start ranks and never train themselves. `srun torchrun ...` gives them a rank's variables (the
+# task's).
 _PROGRAMS = frozenset({"torchrun", "accelerate", "deepspeed", "swift", "megatron"})
 _MODULES = frozenset(
     {
@@ -125,8 +144,9 @@ def launches(argv: Sequence[str]) -> bool:
     return module in _MODULES if module else program in _PROGRAMS
 
 
-# Python's own helpers and inductor's, which inherit a rank's variables and outlive it by some moments. `spawn_main` is none of
-# them: a rank may be started so. Python 3.11, ms-swift 4.6.0 with --async_save; torch 2.11:
+# Python's own helpers and inductor's, which inherit a rank's variables and outlive it by some moments.
+# `spawn_main` is none of them: a rank may be started so. Python 3.11, ms-swift 4.6.0 with --async_save; torch
+# 2.11:
 #   python -B -c from multiprocessing.resource_tracker import main;main(117)
 #   python .../torch/_inductor/compile_worker/__main__.py --pickler=torch._inductor.compile_worker.subproc_pool.SubprocPickler ...
 _HELPERS = ("resource_tracker import ", "forkserver import ")
@@ -143,7 +163,11 @@ def helps(argv: Sequence[str]) -> bool:
     """
     if "-c" in argv[:6]:
         code = argv[list(argv).index("-c") + 1 :][:1]
-        return bool(code) and code[0].startswith("from multiprocess") and any(word in code[0] for word in _HELPERS)
+        return (
+            bool(code)
+            and code[0].startswith("from multiprocess")
+            and any(word in code[0] for word in _HELPERS)
+        )
     return any(word.endswith(_COMPILE_WORKER) for word in argv[1:4])
 
 
@@ -178,8 +202,26 @@ def _started(argv: Sequence[str]) -> tuple[str, str]:
 
 
 # What goes into the journal of a rank's environment: nothing else does, so no token or password can.
-_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_", "GLOO_", "OMP_", "CUDA_", "UCX_", "SLURM_", "PET_",
-             "RDMAV_", "MLX5_", "MLX4_", "IBV_", "FI_", "OFI_", "HCCL_", "RCCL_")
+_PREFIXES = (
+    "NCCL_",
+    "TORCH_NCCL_",
+    "TORCH_FR_",
+    "TORCHELASTIC_",
+    "GLOO_",
+    "OMP_",
+    "CUDA_",
+    "UCX_",
+    "SLURM_",
+    "PET_",
+    "RDMAV_",
+    "MLX5_",
+    "MLX4_",
+    "IBV_",
+    "FI_",
+    "OFI_",
+    "HCCL_",
+    "RCCL_",
+)
 # fmt: off
 _NAMES = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "NNODES", "NPROC_PER_NODE",
@@ -189,15 +231,30 @@ _NAMES = frozenset({
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 })
 # fmt: on
-_SECRET = ("TOKEN", "SECRET", "PASSW", "_PASS", "_KEY", "APIKEY", "CREDENTIAL", "AUTH", "JWT")  # and is_secret's
+_SECRET = (
+    "TOKEN",
+    "SECRET",
+    "PASSW",
+    "_PASS",
+    "_KEY",
+    "APIKEY",
+    "CREDENTIAL",
+    "AUTH",
+    "JWT",
+)  # and is_secret's
 RELEVANT_VARIABLES = (_PREFIXES, _NAMES)
 
 
 def relevant(env: Environment) -> dict[str, str]:
-    """The variables that matter to diagnosis, by an allow-list, long values cut. A family's secrets are left out."""
+    """The variables that matter to diagnosis, by an allow-list, long values cut. A family's secrets are left
+    out."""
     return {
         name: without_secrets(value[:1000])
         for name, value in sorted(env.items())
         if name in _NAMES
-        or (name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET) and not is_secret(name))
+        or (
+            name.startswith(_PREFIXES)
+            and not any(word in name.upper() for word in _SECRET)
+            and not is_secret(name)
+        )
     }

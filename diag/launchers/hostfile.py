@@ -16,7 +16,8 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Hostfile:
-    """`bad` is the first line for which DeepSpeed would give up: no host with slots, or a host that stands there already."""
+    """`bad` is the first line for which DeepSpeed would give up: no host with slots, or a host that stands
+    there already."""
 
     path: str
     slots: dict[str, int]

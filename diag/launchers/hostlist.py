@@ -1,4 +1,5 @@
-"""Slurm's compressed lists of hosts, expanded. Pure; what a hostile list would unfold to is counted before it is made."""
+"""Slurm's compressed lists of hosts, expanded. Pure; what a hostile list would unfold to is counted before it
+is made."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class BadHostlist(ValueError):
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """The hosts in their order, one for each time that it is named. Several brackets in a name multiply, the last runs fastest.
+    """The hosts in their order, one for each time that it is named. Several brackets in a name multiply, the
+    last runs fastest.
 
     >>> expand_hostlist("gpu[008-010,12],login1")
     ('gpu008', 'gpu009', 'gpu010', 'gpu12', 'login1')
@@ -35,7 +37,8 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def _entries(text: str) -> list[str]:
-    """What stands between commas or blanks outside of brackets, without the empty ones (Slurm takes `a,,b` as well)."""
+    """What stands between commas or blanks outside of brackets, without the empty ones (Slurm takes `a,,b` as
+    well)."""
     entries, start, inside = [], 0, False
     for place, sign in enumerate(text):
         if sign in "[]":

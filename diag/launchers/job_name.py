@@ -1,4 +1,5 @@
-"""What a job is called in the labels of its metrics: one name on all its nodes, where anything gives one. Pure."""
+"""What a job is called in the labels of its metrics: one name on all its nodes, where anything gives one.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _NO_NAME = frozenset({"", "none"})
 def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str], run_id: str) -> str:
     """The setting, else Slurm's job, else torchrun's rendezvous id, else this node's run.
 
-    Kubernetes tells a container no name of its job: the manifest hands it over as DIAG_JOB_ID, which is the setting.
+    Kubernetes tells a container no name of its job: the manifest hands it over as DIAG_JOB_ID, which is the
+    setting.
 
     >>> job_name("", ["torchrun", "--rdzv-id=dpo-7", "t.py"], {}, "20261121-120000-abc")
     'dpo-7'
@@ -29,7 +31,10 @@ def job_name(setting: str, command: Sequence[str], environment: Mapping[str, str
         environment.get("PET_RDZV_ID", ""),
         run_id,
     )
-    names = ("".join(char if char.isprintable() else "_" for char in text.strip())[:_LONGEST] for text in candidates)
+    names = (
+        "".join(char if char.isprintable() else "_" for char in text.strip())[:_LONGEST]
+        for text in candidates
+    )
     return next((name for name in names if name.lower() not in _NO_NAME), "")
 
 

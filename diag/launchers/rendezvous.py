@@ -1,7 +1,9 @@
-"""Where the nodes of a job meet: address, port, number of nodes and this node's rank, as CMD's launcher would read them.
+"""Where the nodes of a job meet: address, port, number of nodes and this node's rank, as CMD's launcher would
+read them.
 
-Pure functions of CMD's words and of the environment. Each launcher reads other names: torchrun its flags and PET_*, but
-neither MASTER_ADDR nor NNODES; ms-swift turns exactly these into torchrun's flags; a script of one's own reads MASTER_ADDR.
+Pure functions of CMD's words and of the environment. Each launcher reads other names: torchrun its flags and
+PET_*, but neither MASTER_ADDR nor NNODES; ms-swift turns exactly these into torchrun's flags; a script of
+one's own reads MASTER_ADDR.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ _C10D_PORT = 29400  # torch/distributed/elastic/rendezvous/c10d_rendezvous_backe
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """`address` and `node_rank` are None where nothing tells them; `*_from` say who told ("--nnodes", "MASTER_ADDR").
+    """`address` and `node_rank` are None where nothing tells them; `*_from` say who told ("--nnodes",
+    "MASTER_ADDR").
 
-    `backend` is static (node rank 0 listens), c10d (whichever machine owns the address listens) or another of torchrun's (etcd: a
-    server of its own listens). `ignored` are variables that are set and that this launcher does not read.
+    `backend` is static (node rank 0 listens), c10d (whichever machine owns the address listens) or another of
+    torchrun's (etcd: a server of its own listens). `ignored` are variables that are set and that this
+    launcher does not read.
     """
 
     launcher: str
@@ -57,10 +61,16 @@ _TORCHRUN = _Names(
 )
 _SWIFT = _Names(((), ("NNODES",)), ((), ("MASTER_ADDR",)), ((), ("MASTER_PORT",)), ((), ("NODE_RANK",)))
 _ACCELERATE = _Names(
-    (("--num_machines",), ()), (("--main_process_ip",), ()), (("--main_process_port",), ()), (("--machine_rank",), ())
+    (("--num_machines",), ()),
+    (("--main_process_ip",), ()),
+    (("--main_process_port",), ()),
+    (("--machine_rank",), ()),
 )
-_DEEPSPEED = _Names((("--num_nodes",), ()), (("--master_addr",), ()), (("--master_port",), ()), (("--node_rank",), ()))
-# A script that does the rendezvous itself, or a shell script that hands these on: the names that people and operators use.
+_DEEPSPEED = _Names(
+    (("--num_nodes",), ()), (("--master_addr",), ()), (("--master_port",), ()), (("--node_rank",), ())
+)
+# A script that does the rendezvous itself, or a shell script that hands these on: the names that people and
+# operators use.
 _SCRIPT = _Names(
     (("--nnodes",), ("PET_NNODES", "NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
     (("--master_addr", "--master-addr"), ("MASTER_ADDR", "PET_MASTER_ADDR")),
@@ -75,7 +85,9 @@ _LAUNCHERS = {
 _PLAIN = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK")
 
 
-def split_environment(command: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def split_environment(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
     """CMD without a leading `env A=B ...`, and the environment that it will have.
 
     >>> split_environment(["env", "-u", "X", "A=1", "torchrun", "t.py"], {"X": "0", "Y": "2"})
@@ -117,23 +129,34 @@ def rendezvous(command: Sequence[str], environment: Mapping[str, str]) -> Rendez
     address, address_from = _find(words, environment, *names.address)
     port_text, port_from = _find(words, environment, *names.port)
     rank_text, rank_from = _find(words, environment, *names.rank)
-    nodes = _number(nodes_text.rpartition(":")[2], nodes_from, bad) if nodes_text else None  # "1:4": least and most
+    nodes = (
+        _number(nodes_text.rpartition(":")[2], nodes_from, bad) if nodes_text else None
+    )  # "1:4": least and most
     port = _number(port_text, port_from, bad) if port_text else None
     rank = _number(rank_text, rank_from, bad) if rank_text else None
     backend = "static"
     if names is _TORCHRUN:
-        backend = _find(words, environment, ("--rdzv_backend", "--rdzv-backend"), ("PET_RDZV_BACKEND",))[0] or "static"
-        endpoint, endpoint_from = _find(words, environment, ("--rdzv_endpoint", "--rdzv-endpoint"), ("PET_RDZV_ENDPOINT",))
+        backend = (
+            _find(words, environment, ("--rdzv_backend", "--rdzv-backend"), ("PET_RDZV_BACKEND",))[0]
+            or "static"
+        )
+        endpoint, endpoint_from = _find(
+            words, environment, ("--rdzv_endpoint", "--rdzv-endpoint"), ("PET_RDZV_ENDPOINT",)
+        )
         if endpoint:
             address, after = _split_endpoint(endpoint)
             address_from = port_from = endpoint_from
-            port = _number(after, endpoint_from, bad) if after else (_C10D_PORT if backend == "c10d" else None)
+            port = (
+                _number(after, endpoint_from, bad) if after else (_C10D_PORT if backend == "c10d" else None)
+            )
         local_address = _find(words, environment, ("--local_addr", "--local-addr"), ("PET_LOCAL_ADDR",))[0]
         if not endpoint and backend != "static":
             address, address_from = "", ""
     if rank is None and backend == "static" and names in (_TORCHRUN, _SWIFT, _ACCELERATE):
         rank, rank_from = 0, "the default"  # all three take 0 where none is given
-    ignored = tuple(name for name in _PLAIN if environment.get(name) and names in (_TORCHRUN, _ACCELERATE, _DEEPSPEED))
+    ignored = tuple(
+        name for name in _PLAIN if environment.get(name) and names in (_TORCHRUN, _ACCELERATE, _DEEPSPEED)
+    )
     return Rendezvous(
         launcher=launcher,
         nodes=max(nodes or 1, 1),
@@ -160,8 +183,11 @@ def _launcher(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     return "", command
 
 
-def _find(words: Sequence[str], env: Mapping[str, str], flags: Sequence[str], variables: Sequence[str]) -> tuple[str, str]:
-    """The first of the flags (what comes after the script is the script's and stands later), else of the variables."""
+def _find(
+    words: Sequence[str], env: Mapping[str, str], flags: Sequence[str], variables: Sequence[str]
+) -> tuple[str, str]:
+    """The first of the flags (what comes after the script is the script's and stands later), else of the
+    variables."""
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in flags:

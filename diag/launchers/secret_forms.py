@@ -1,7 +1,9 @@
-"""Secrets that are known by their own form, wherever they stand: tokens with a known beginning, passwords and keys in addresses,
-headers, private keys. In command lines, and in lines that the job prints, which are read by the million.
+"""Secrets that are known by their own form, wherever they stand: tokens with a known beginning, passwords and
+keys in addresses, headers, private keys. In command lines, and in lines that the job prints, which are read
+by the million.
 
-The beginnings are facts of those who issue them, as gitleaks' rules (v8) and the issuers' own pages have them.
+The beginnings are facts of those who issue them, as gitleaks' rules (v8) and the issuers' own pages have
+them.
 """
 
 from __future__ import annotations
@@ -17,8 +19,13 @@ _FORMS = (
     ("hf_", r"hf_[A-Za-z0-9]{20,}"),  # Hugging Face
     *((f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),  # GitHub
     ("github_pat_", r"github_pat_\w{20,}"),
-    *((f"{kind}-", rf"{kind}-[\w-]{{16,}}") for kind in ("glpat", "gldt", "glptt", "glrt", "glcbt")),  # GitLab
-    ("sk-", r"sk-(?:(?:proj|ant|or|svcacct|admin|lf)-[\w-]{16,}|[A-Za-z0-9]{20,})"),  # OpenAI, Anthropic, DeepSeek, DashScope
+    *(
+        (f"{kind}-", rf"{kind}-[\w-]{{16,}}") for kind in ("glpat", "gldt", "glptt", "glrt", "glcbt")
+    ),  # GitLab
+    (
+        "sk-",
+        r"sk-(?:(?:proj|ant|or|svcacct|admin|lf)-[\w-]{16,}|[A-Za-z0-9]{20,})",
+    ),  # OpenAI, Anthropic, DeepSeek, DashScope
     ("xox", r"xox[abeoprs]-[\w-]{10,}"),  # Slack
     ("xapp-", r"xapp-\d-[\w-]{10,}"),
     *((kind, rf"{kind}[A-Z0-9]{{16}}(?![A-Za-z0-9])") for kind in ("AKIA", "ASIA", "ABIA", "ACCA")),  # AWS
@@ -43,15 +50,16 @@ _FORMS = (
     ("AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{50,}"),
 )
 _BY_FORM = re.compile(rf"(?<![A-Za-z0-9_-])(?:{'|'.join(form for _, form in _FORMS)})")
-# https://user:PASSWORD@host, https://TOKEN@host, and parameters such as ?token=, ?X-Amz-Signature= and ?sig= (Azure's).
+# https://user:PASSWORD@host, https://TOKEN@host, and parameters such as ?token=, ?X-Amz-Signature= and ?sig=
+# (Azure's).
 _OF_URLS = re.compile(
     r"(://[^/@\s:'\"]{0,200}:)(?!\d+/)[^@\s'\"]{1,500}(?:@[^@/\s'\"]{1,200}){0,4}(?=@)"
     r"|(://)(?!git@)[^/@\s:'\"]{1,500}(?=@)"
     r"|([?&#][^=&#\s]{0,64}?(?:token|secret|sig|key|passw|credential)[^=&#\s]{0,64}=)[^&#\s'\"]+",
     re.IGNORECASE,
 )
-# Addresses that are a secret as they are: whoever has one can write there. Slack, Discord, Feishu and Lark, Teams, Telegram;
-# those of DingTalk and WeCom have it in a parameter.
+# Addresses that are a secret as they are: whoever has one can write there. Slack, Discord, Feishu and Lark,
+# Teams, Telegram; those of DingTalk and WeCom have it in a parameter.
 _WEBHOOKS = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/"
     r"|(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/|webhook\.office\.com/webhookb2/|api\.telegram\.org/bot)[\w/+:@.-]+"
@@ -63,9 +71,11 @@ _HEADERS = re.compile(
     r"|(\b(?:set-)?cookie[\"']?\s{0,3}:\s{0,3}[\"']?)[\w.-]+=[^\"'\n]+",
     re.IGNORECASE,
 )
-_HEADER_HINTS = ("earer ", "EARER ", "uthorization", "UTHORIZATION", "ookie:", "ookie\"", "ookie'", "OOKIE:")
+_HEADER_HINTS = ("earer ", "EARER ", "uthorization", "UTHORIZATION", "ookie:", 'ookie"', "ookie'", "OOKIE:")
 _PEM_HINT = "PRIVATE KEY"
-_PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(.{1,20000}?)(?=-----END )", re.DOTALL)
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(.{1,20000}?)(?=-----END )", re.DOTALL
+)
 _PEM_LINE = re.compile(r"[^\n]+")
 
 HINTS = (*(hint for hint, _ in _FORMS), *_HEADER_HINTS, "://", "api.telegram.org", _PEM_HINT)

@@ -1,6 +1,8 @@
-"""Secrets of command lines and of what the job prints: which names have a secret as their value, and both without those values.
+"""Secrets of command lines and of what the job prints: which names have a secret as their value, and both
+without those values.
 
-A name is secret by what stands in it (TOKEN, PASSWORD, API_KEY), but for the words of language models: an `eos_token` is none.
+A name is secret by what stands in it (TOKEN, PASSWORD, API_KEY), but for the words of language models: an
+`eos_token` is none.
 """
 
 from __future__ import annotations
@@ -13,42 +15,141 @@ from diag.launchers.secret_forms import HIDDEN, HINTS, without_forms
 
 __all__ = ["hidden_in_lines", "is_secret", "redacted", "without_secrets"]
 
-_ALWAYS = ("SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "JWT", "OAUTH", "BEARER", "APIKEY", "API_KEY", "ACCESS_KEY",
-           "ACCESSKEY", "PRIVATE_KEY", "PRIVATEKEY", "API_TOKEN", "ACCESS_TOKEN", "AUTH_TOKEN")  # anywhere in a name
-_WORDS = frozenset({
-    "AUTH", "AUTHORIZATION", "AUTHENTICATION", "PWD", "PW", "PAT", "WEBHOOK", "COOKIE", "COOKIES", "DSN", "CONNSTR", "PASSIN",
-    "PASSOUT",
-})
+_ALWAYS = (
+    "SECRET",
+    "PASSW",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "JWT",
+    "OAUTH",
+    "BEARER",
+    "APIKEY",
+    "API_KEY",
+    "ACCESS_KEY",
+    "ACCESSKEY",
+    "PRIVATE_KEY",
+    "PRIVATEKEY",
+    "API_TOKEN",
+    "ACCESS_TOKEN",
+    "AUTH_TOKEN",
+)  # anywhere in a name
+_WORDS = frozenset(
+    {
+        "AUTH",
+        "AUTHORIZATION",
+        "AUTHENTICATION",
+        "PWD",
+        "PW",
+        "PAT",
+        "WEBHOOK",
+        "COOKIE",
+        "COOKIES",
+        "DSN",
+        "CONNSTR",
+        "PASSIN",
+        "PASSOUT",
+    }
+)
 _IN_A_ROW = ("CONNECTION_STRING", "CONN_STR", "CONN_STRING")
 # argparse takes any beginning of an option that is no other's: --hub_tok, --wandb_api_k.
 _CUT = re.compile(r"_(?:TOK|TOKE|SECR|SECRE|CRED\w*|API_K|API_KE|ACCESS_K|ACCESS_KE|PASS)$")
 _NO_PASSWORDS = frozenset({"BYPASS", "COMPASS"})
 _DIRECTORIES = frozenset({"PWD", "OLDPWD", "INIT_CWD"})
-# Words beside `token` of names whose value is none: special tokens of tokenizers, numbers of tokens, Megatron's
-# --moe-token-dispatcher-type; and beside `key`: columns of data (OpenRLHF's --input_key, verl's data.prompt_key), attention's.
-# fmt: off
-_BESIDE_TOKEN = frozenset({
-    "BOS", "EOS", "EOT", "EOD", "PAD", "UNK", "MASK", "CLS", "SEP", "IMAGE", "VIDEO", "AUDIO", "VISION", "SPECIAL", "START",
-    "STOP", "END", "BEGIN", "DECODER", "ENCODER", "ADDED", "EXTRA", "FORCED", "MAX", "MIN", "NUM", "TOTAL", "TRAIN", "BATCH",
-    "BATCHED", "PER", "INDEX", "LEN", "LENGTH", "COUNT", "TYPE", "DISPATCHER", "DROP", "BUDGET", "PROMPT",
-})
-_BESIDE_KEY = frozenset({
-    "VALUE", "VALUES", "HEAD", "HEADS", "SORT", "PROMPT", "INPUT", "OUTPUT", "LABEL", "TEXT", "QUERY", "RESPONSE", "CHOSEN",
-    "REJECTED", "REWARD", "ANSWER", "DATASET", "GROUP", "MESSAGE", "MESSAGES", "COLUMN", "CONTENT", "SYSTEM", "METRIC",
-    "PADDING", "NORM", "PROJ", "CACHE",
-})
+# Words beside `token` of names whose value is none: special tokens of tokenizers, numbers of tokens,
+# Megatron's --moe-token-dispatcher-type; and beside `key`: columns of data (OpenRLHF's --input_key, verl's
+# data.prompt_key), attention's. fmt: off
+_BESIDE_TOKEN = frozenset(
+    {
+        "BOS",
+        "EOS",
+        "EOT",
+        "EOD",
+        "PAD",
+        "UNK",
+        "MASK",
+        "CLS",
+        "SEP",
+        "IMAGE",
+        "VIDEO",
+        "AUDIO",
+        "VISION",
+        "SPECIAL",
+        "START",
+        "STOP",
+        "END",
+        "BEGIN",
+        "DECODER",
+        "ENCODER",
+        "ADDED",
+        "EXTRA",
+        "FORCED",
+        "MAX",
+        "MIN",
+        "NUM",
+        "TOTAL",
+        "TRAIN",
+        "BATCH",
+        "BATCHED",
+        "PER",
+        "INDEX",
+        "LEN",
+        "LENGTH",
+        "COUNT",
+        "TYPE",
+        "DISPATCHER",
+        "DROP",
+        "BUDGET",
+        "PROMPT",
+    }
+)
+_BESIDE_KEY = frozenset(
+    {
+        "VALUE",
+        "VALUES",
+        "HEAD",
+        "HEADS",
+        "SORT",
+        "PROMPT",
+        "INPUT",
+        "OUTPUT",
+        "LABEL",
+        "TEXT",
+        "QUERY",
+        "RESPONSE",
+        "CHOSEN",
+        "REJECTED",
+        "REWARD",
+        "ANSWER",
+        "DATASET",
+        "GROUP",
+        "MESSAGE",
+        "MESSAGES",
+        "COLUMN",
+        "CONTENT",
+        "SYSTEM",
+        "METRIC",
+        "PADDING",
+        "NORM",
+        "PROJ",
+        "CACHE",
+    }
+)
 # fmt: on
 
 _NAME = r"[\w.\-]{1,200}"  # of an option, a variable, a setting such as Hydra's a.b=c, a key of JSON
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"';&|]+)"""
-# NAME=value within a word (`bash -c "export HF_TOKEN=..."`), --name value there, "name": "value" and Name: Bearer value.
+# NAME=value within a word (`bash -c "export HF_TOKEN=..."`), --name value there, "name": "value" and Name:
+# Bearer value.
 _PLACES = (
     (re.compile(rf"(?<![\w.\-])({_NAME})="), re.compile(_VALUE)),
     (re.compile(rf"(?<![\w.\-])(--?{_NAME})\s+(?!-)"), re.compile(_VALUE)),
-    (re.compile(rf"(?<![\w.\-])({_NAME})[\"']?\s{{0,9}}:\s{{0,9}}"),
-     re.compile(rf"(?:(?:bearer|basic|token)\s+)?{_VALUE}", re.IGNORECASE)),
+    (
+        re.compile(rf"(?<![\w.\-])({_NAME})[\"']?\s{{0,9}}:\s{{0,9}}"),
+        re.compile(rf"(?:(?:bearer|basic|token)\s+)?{_VALUE}", re.IGNORECASE),
+    ),
 )
-# Programs whose password is an option of a letter, which others use for other things: after it, or with it in one word.
+# Programs whose password is an option of a letter, which others use for other things: after it, or with it in
+# one word.
 _TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sshpass": (("-p",), ("-p",)),
     **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump"), ((), ("-p",))),
@@ -61,15 +162,28 @@ _TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _MORE_COMMANDS = frozenset({";", "|", "||", "&&", "&", "--"})
 _LOGINS = frozenset({"wandb", "swanlab", "comet"})  # `wandb login KEY`
-_LOGGED_IN_AT = frozenset({"docker", "podman", "nerdctl", "helm", "az"})  # elsewhere -p is a port: docker run -p 80:80
+_LOGGED_IN_AT = frozenset(
+    {"docker", "podman", "nerdctl", "helm", "az"}
+)  # elsewhere -p is a port: docker run -p 80:80
 _OPTION = re.compile(r"--[A-Za-z][\w.\-]*(?:=.*)?|-[A-Za-z]", re.DOTALL)
-# A name whose value is a secret in whatever text it stands. In a log `key`, `tokens` and `pad_token` are words of the trade.
-_IN_TEXT = re.compile(r"SECRET|PASSW|PASSPHRASE|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|(?:API|ACCESS|AUTH|HUB|HF)_?TOKEN"
-                      r"|(?:^|_)PWD$|_TOKEN$|_PASS$|CONNECTION_STRING$|(?:^|_)WEBHOOK(?:_URL)?$")
-_NO_SECRET = re.compile(r"[\[({<*]|(?:None|none|null|nil|True|true|False|false|\d[\d.,]*|\*+)[,)\]}]*$|.{0,3}$", re.DOTALL)
+# A name whose value is a secret in whatever text it stands. In a log `key`, `tokens` and `pad_token` are
+# words of the trade.
+_IN_TEXT = re.compile(
+    r"SECRET|PASSW|PASSPHRASE|API_?KEY|ACCESS_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|(?:API|ACCESS|AUTH|HUB|HF)_?TOKEN"
+    r"|(?:^|_)PWD$|_TOKEN$|_PASS$|CONNECTION_STRING$|(?:^|_)WEBHOOK(?:_URL)?$"
+)
+_NO_SECRET = re.compile(
+    r"[\[({<*]|(?:None|none|null|nil|True|true|False|false|\d[\d.,]*|\*+)[,)\]}]*$|.{0,3}$", re.DOTALL
+)
 _NAMED = (
-    (re.compile(rf"(?<![\w.\-])({_NAME})="), re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s"';&|,)\]}]+)""")),
-    (re.compile(rf"(?<=[\"'])({_NAME})[\"']\s{{0,3}}:\s{{0,3}}"), re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')""")),
+    (
+        re.compile(rf"(?<![\w.\-])({_NAME})="),
+        re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s"';&|,)\]}]+)"""),
+    ),
+    (
+        re.compile(rf"(?<=[\"'])({_NAME})[\"']\s{{0,3}}:\s{{0,3}}"),
+        re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""),
+    ),
 )
 _LINE_HINTS = (
     *HINTS, "assw", "ASSW", "ecret", "ECRET", "pi_key", "piKey", "PI_KEY", "pikey", "ccess_key", "ccessKey", "CCESS_KEY",
@@ -88,13 +202,19 @@ def is_secret(name: str) -> bool:
     joined = "_".join(words)
     if name in _DIRECTORIES:
         return False
-    if any(part in joined for part in (*_ALWAYS, *_IN_A_ROW)) or _WORDS.intersection(words) or _CUT.search(joined):
+    if (
+        any(part in joined for part in (*_ALWAYS, *_IN_A_ROW))
+        or _WORDS.intersection(words)
+        or _CUT.search(joined)
+    ):
         return True
     if any(word.endswith("PASS") and word not in _NO_PASSWORDS for word in words):
         return True
     if any(word.endswith("TOKEN") or word == "TOKENS" for word in words):
         return not _BESIDE_TOKEN.intersection(words)
-    key = ("KEY" in words or "KEYS" in words) and (len(words) > 1 or name.startswith("-"))  # {"key": ...} is anything
+    key = ("KEY" in words or "KEYS" in words) and (
+        len(words) > 1 or name.startswith("-")
+    )  # {"key": ...} is anything
     return key and not _BESIDE_KEY.intersection(words)
 
 
@@ -171,7 +291,9 @@ def without_secrets(text: str) -> str:
     text = without_forms(text)
     if any(map(str.isspace, text)):
         tools = _Tools()
-        text = "".join(part if at % 2 else _in_place(tools, part) for at, part in enumerate(re.split(r"(\s+)", text)))
+        text = "".join(
+            part if at % 2 else _in_place(tools, part) for at, part in enumerate(re.split(r"(\s+)", text))
+        )
     if "=" in text or ":" in text or any(map(str.isspace, text)):
         for name, value in _PLACES:
             text = _hidden(text, name, value, is_secret)
@@ -183,12 +305,13 @@ def _in_place(tools: _Tools, word: str) -> str:
     return word if shown is None else shown
 
 
-# --- what the job prints ---------------------------------------------------------------------------------------
+# --- what the job prints
+# ---------------------------------------------------------------------------------------
 
 
 def hidden_in_lines(text: str) -> str:
-    """Lines of a log without secrets that are known by their form or by a name that has no other meaning; as many lines as
-    before. Most lines have none: then it looks for some words, and that is all.
+    """Lines of a log without secrets that are known by their form or by a name that has no other meaning; as
+    many lines as before. Most lines have none: then it looks for some words, and that is all.
 
     >>> hidden_in_lines("tokens/s 5120, api_key=abcd1234, pad_token='</s>', at /data/hf_model")
     "tokens/s 5120, api_key=***, pad_token='</s>', at /data/hf_model"
@@ -219,7 +342,11 @@ def _hidden_in_line(line: str) -> str:
 
 def _is_secret_in_text(name: str) -> bool:
     words = _words(name)
-    return bool(_IN_TEXT.search("_".join(words))) and not _BESIDE_TOKEN.intersection(words) and name not in _DIRECTORIES
+    return (
+        bool(_IN_TEXT.search("_".join(words)))
+        and not _BESIDE_TOKEN.intersection(words)
+        and name not in _DIRECTORIES
+    )
 
 
 def _words(name: str) -> list[str]:
@@ -228,7 +355,10 @@ def _words(name: str) -> list[str]:
 
 
 def _hidden(
-    text: str, names: re.Pattern[str], values: re.Pattern[str], is_secret: Callable[[str], bool],
+    text: str,
+    names: re.Pattern[str],
+    values: re.Pattern[str],
+    is_secret: Callable[[str], bool],
     plain: re.Pattern[str] | None = None,
 ) -> str:
     """`plain`: values that are none, whatever their name."""

@@ -1,6 +1,8 @@
-"""How a log ends, told its facts in one pass: which ranks died and of what, whether the job came to its end, or where it stops.
+"""How a log ends, told its facts in one pass: which ranks died and of what, whether the job came to its end,
+or where it stops.
 
-Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say, stand for them.
+Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say,
+stand for them.
 """
 
 from __future__ import annotations
@@ -64,7 +66,15 @@ _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 _LAUNCHERS = (
     ("deepspeed", ("deepspeed.launcher", "[launch.py:", "deepspeed/launcher")),
     ("accelerate", ("accelerate/commands/launch.py",)),
-    ("torchrun", ("torch/distributed/run.py", "torch.distributed.run", "elastic/multiprocessing", "elastic.multiprocessing")),
+    (
+        "torchrun",
+        (
+            "torch/distributed/run.py",
+            "torch.distributed.run",
+            "elastic/multiprocessing",
+            "elastic.multiprocessing",
+        ),
+    ),
     ("srun", ("srun: ",)),
     ("mpirun", ("mpirun noticed", "prterun")),
     ("ray", ("ray::", "ray/_private")),
@@ -72,7 +82,8 @@ _LAUNCHERS = (
 
 
 class LogEnds:
-    """Told facts like a detector that finds nothing; `records` are what follows from them at the end of the logs."""
+    """Told facts like a detector that finds nothing; `records` are what follows from them at the end of the
+    logs."""
 
     name = "log-ends"
 
@@ -159,7 +170,9 @@ class LogEnds:
         elif _ASKED in text:
             self.asked_recorder = True
         if not self.launcher:
-            self.launcher = next((name for name, words in _LAUNCHERS if any(word in text for word in words)), "")
+            self.launcher = next(
+                (name for name, words in _LAUNCHERS if any(word in text for word in words)), ""
+            )
         if text:
             self._before = text
 
@@ -170,14 +183,23 @@ class LogEnds:
             if raised.more < 0 or (who is not None and not text.startswith("[rank")):
                 del self._open[who]
                 return
-        elif words[:1].strip() and CHAIN not in words and EXCEPTION.match(words) and not words.startswith("Traceback"):
+        elif (
+            words[:1].strip()
+            and CHAIN not in words
+            and EXCEPTION.match(words)
+            and not words.startswith("Traceback")
+        ):
             raised.exception = words
-            raised.signal = signal.SIGINT if words.startswith("KeyboardInterrupt") else 0  # somebody ended it, as by Ctrl-C
+            raised.signal = (
+                signal.SIGINT if words.startswith("KeyboardInterrupt") else 0
+            )  # somebody ended it, as by Ctrl-C
             if words.strip() in NOT_FATAL:
                 del self._open[who]
             elif raised.by_launcher:
                 self.broken = True
-                if raised.chained or self.raised.get(who) is raised:  # the first of a chain has no frame of the launcher's
+                if (
+                    raised.chained or self.raised.get(who) is raised
+                ):  # the first of a chain has no frame of the launcher's
                     self.raised.pop(who, None)
                 if not any(name in words for name in OF_LAUNCHER):
                     self.launchers_own = raised
@@ -202,7 +224,9 @@ class LogEnds:
             self._iteration = fact.iteration
         self.moved_at = at
         if isinstance(fact, MetricsLogged):
-            self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)  # the last words of transformers' Trainer
+            self.ended_well = any(
+                name == "train_runtime" for name, _ in fact.metrics
+            )  # the last words of transformers' Trainer
         elif not isinstance(fact, SaveStarted):  # the model is saved behind the last step
             self.ended_well = False
         self.raised.pop(None, None)
@@ -287,32 +311,46 @@ class LogEnds:
         raised = self.launchers_own
         if self._gone and raised is not None and not any(rank.failed for rank in job.ranks.values()):
             yield Finding(
-                "rank-died", JOB, Severity.CRITICAL, Confidence.MEDIUM,
+                "rank-died",
+                JOB,
+                Severity.CRITICAL,
+                Confidence.MEDIUM,
                 f'the launcher failed before any rank is known to have failed: "{raised.exception[:200]}"',
                 "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
                 "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
-                raised.at, cause="launcher_failed", evidence=(Evidence("output", "\n".join(list(raised.lines)[-8:]), raised.at),),
+                raised.at,
+                cause="launcher_failed",
+                evidence=(Evidence("output", "\n".join(list(raised.lines)[-8:]), raised.at),),
                 final=True,
             )
 
     def not_checked(self, job: JobState) -> Iterator[NotChecked]:
         """A log that just stops: nothing in it tells a job that hangs from one that is killed or goes on."""
-        if not self._gone or self._suspicious or job.returncode is not None or any(rank.failed for rank in job.ranks.values()):
+        if (
+            not self._gone
+            or self._suspicious
+            or job.returncode is not None
+            or any(rank.failed for rank in job.ranks.values())
+        ):
             return
         if job.phase_at is None and job.iteration is None:
             yield NotChecked(
-                "progress of the job", "no line of a trainer, launcher or NCCL that diag knows was seen",
+                "progress of the job",
+                "no line of a trainer, launcher or NCCL that diag knows was seen",
                 "give the log with the trainer's own lines (stdout and stderr of all ranks)",
             )
             return
         last = f"the log stops in phase {job.phase}"
         if job.iteration is not None:
-            last += f" after iteration {job.iteration}" + (f" of {job.total_iterations}" if job.total_iterations else "")
+            last += f" after iteration {job.iteration}" + (
+                f" of {job.total_iterations}" if job.total_iterations else ""
+            )
         quiet = self.last_at - self.moved_at if self.moved_at is not None else 0.0
         if quiet >= 1.0:
             last += f", {quiet:.0f} s before its last line"
         yield NotChecked(
-            "hang", f"{last}, without an error: it hangs, was killed, or still runs",
+            "hang",
+            f"{last}, without an error: it hangs, was killed, or still runs",
             "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )
 
@@ -332,7 +370,13 @@ class LogEnds:
         if self._suspicious:
             yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
-            payload = {"pid": self.pids.get(rank, 0), "status": status, "how": how, "ended": min(ended, now), "last": last}
+            payload = {
+                "pid": self.pids.get(rank, 0),
+                "status": status,
+                "how": how,
+                "ended": min(ended, now),
+                "last": last,
+            }
             yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
         if died or self.broken or self._uncaught or self.failed:
             yield _at(run_source.ended(1, ""), next(at))
@@ -347,24 +391,41 @@ class LogEnds:
         began, silent = next(at), self.waited_seconds or None
         yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
-        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), began + _CHECK_SECONDS)
+        yield _at(
+            run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""),
+            began + _CHECK_SECONDS,
+        )
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
-        """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the rank's number."""
+        """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the
+        rank's number."""
         found: dict[int, tuple[int, str, float, list[str]]] = {}
         nobody = self.raised.get(None)
         named = self.raised_ranks
         for rank, fact in self._failures().items():
             raised = self.raised.get(rank)
             if raised is None and not named and rank == self._blamed():
-                raised = nobody  # torch before 2.4 puts no rank before its traceback: the table tells whose it is
+                raised = (
+                    nobody  # torch before 2.4 puts no rank before its traceback: the table tells whose it is
+                )
             ended = raised.at if raised is not None else self.failed_at.get(rank, self.last_at)
             status = -fact.exit_code if fact.exit_code < 0 else (fact.exit_code & 0xFF) << 8
             found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, _lines(raised))
         for rank in sorted(named - set(found)):
             raised = self.raised[rank]
-            found[rank] = (raised.signal or 1 << 8, "the traceback that its log ends with", raised.at, _lines(raised))
-        if nobody is not None and not nobody.caught and not found and self.world_size <= 1 and len(self.ranks) <= 1:
+            found[rank] = (
+                raised.signal or 1 << 8,
+                "the traceback that its log ends with",
+                raised.at,
+                _lines(raised),
+            )
+        if (
+            nobody is not None
+            and not nobody.caught
+            and not found
+            and self.world_size <= 1
+            and len(self.ranks) <= 1
+        ):
             rank = next(iter(self.ranks), 0)
             how = "its last words" if nobody.signal else "the traceback that the log ends with"
             found[rank] = (nobody.signal or 1 << 8, how, nobody.at, _lines(nobody))
@@ -387,7 +448,9 @@ class LogEnds:
     def _blamed(self) -> int | None:
         if self.root is not None:
             return self.root
-        return next((rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None)
+        return next(
+            (rank for rank, fact in self._failures().items() if fact.exit_code not in (-15, -2)), None
+        )
 
 
 def _lines(raised: Raised | None) -> list[str]:

@@ -1,4 +1,5 @@
-"""What each file of a folder is: by its content where that tells, by its name for the rank, the child and the moment."""
+"""What each file of a folder is: by its content where that tells, by its name for the rank, the child and the
+moment."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ _RANK = re.compile(r"rank[_-]?(\d{1,6})(?![0-9])", re.IGNORECASE)
 _CHILD = re.compile(r"child[_-]?(\d{1,10})", re.IGNORECASE)
 _PROC = re.compile(r"proc_(stat|status|io|wchan|limits)_", re.IGNORECASE)
 # The word that says what a file is begins it, or follows the name of the moment: `hang_pyspy_rank0.json`.
-_MOMENT = re.compile(r"^(.*?)[_-]?(?:py-?spy|proc_|ras|ps\b|stacks?|cgroup|fr_|nccl_trace|comm_lib_trace|rank)", re.IGNORECASE)
+_MOMENT = re.compile(
+    r"^(.*?)[_-]?(?:py-?spy|proc_|ras|ps\b|stacks?|cgroup|fr_|nccl_trace|comm_lib_trace|rank)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LooseFile:
-    """`kind`: log, pyspy_json, pyspy_text, faulthandler, recorder, ras, nvml, dmesg, manifest, power_caps, gpu_core, or
-    proc_WHAT. Of a GPU core dump `pids` are the numbers in its name: one of them is a process, not a rank."""
+    """`kind`: log, pyspy_json, pyspy_text, faulthandler, recorder, ras, nvml, dmesg, manifest, power_caps,
+    gpu_core, or proc_WHAT. Of a GPU core dump `pids` are the numbers in its name: one of them is a process,
+    not a rank."""
 
     path: Path
     kind: str
@@ -45,12 +49,17 @@ def rank_of_log(path: Path) -> int | None:
     found = _RANK.search(path.name)
     if found:
         return int(found[1])
-    own = path.parent.name.isdecimal() and path.parent.parent.name.startswith("attempt_") and len(path.parent.name) < 7
+    own = (
+        path.parent.name.isdecimal()
+        and path.parent.parent.name.startswith("attempt_")
+        and len(path.parent.name) < 7
+    )
     return int(path.parent.name) if own else None
 
 
 def leads_out(path: Path, directory: Path) -> bool:
-    """Whether it is a link to what lies outside of the directory: in evidence of strangers it would show them files of ours."""
+    """Whether it is a link to what lies outside of the directory: in evidence of strangers it would show them
+    files of ours."""
     # realpath, since Path.resolve raises for a link to itself; such a one is no file for anybody.
     return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory))
 
@@ -72,9 +81,13 @@ def classify(paths: Iterable[Path]) -> tuple[list[LooseFile], list[Path]]:
         rank = _RANK.search(path.name)
         child = _CHILD.search(path.name)
         number = int(rank[1]) if rank else _last_number(path) if kind == "recorder" else None
-        moment = _MOMENT.match(path.name) if kind.startswith(("pyspy", "proc_", "ras", "faulthandler")) else None
+        moment = (
+            _MOMENT.match(path.name) if kind.startswith(("pyspy", "proc_", "ras", "faulthandler")) else None
+        )
         pids = tuple(map(int, re.findall(r"(?<!\d)\d{1,9}(?!\d)", path.name))) if kind == "gpu_core" else ()
-        used.append(LooseFile(path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids))
+        used.append(
+            LooseFile(path, kind, number, int(child[1]) if child else None, moment[1] if moment else "", pids)
+        )
     return used, unused
 
 
@@ -97,7 +110,9 @@ def _kind(path: Path) -> str | None:
     text = head.decode("utf-8", "replace")
     if head[:1] == b"\x80" or head.startswith(b"\xef\xbf\xbd\x02"):
         return "recorder" if b"pg_config" in head or b"entries" in head else None
-    if re.match(r"Process \d+: ", text):  # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
+    if re.match(
+        r"Process \d+: ", text
+    ):  # py-spy dump, 0.3-0.4: "Process 751: /usr/local/bin/python3 /app/train.py"
         return "pyspy_text"
     if text.lstrip()[:1] in ("[", "{"):
         found = _json_kind(text)
@@ -105,7 +120,9 @@ def _kind(path: Path) -> str | None:
             return found
     if nccl_ras.is_answer(text[:1000]):
         return "ras"
-    if "(most recent call first):" in text and text.startswith(("Thread ", "Current thread ", "Fatal ", "Timeout ")):
+    if "(most recent call first):" in text and text.startswith(
+        ("Thread ", "Current thread ", "Fatal ", "Timeout ")
+    ):
         return "faulthandler"
     if "NVIDIA-SMI" in text and re.search(r"\dW / +\d+W", text):
         return "power_caps"

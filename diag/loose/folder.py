@@ -1,7 +1,8 @@
-"""A folder of loose evidence as records in order: who the ranks are, their logs, the GPUs' series, then each captured moment.
+"""A folder of loose evidence as records in order: who the ranks are, their logs, the GPUs' series, then each
+captured moment.
 
-Nothing of it carries told times, so they are made: all that belongs to one moment stands within one second. The last
-moment is what the job is judged by; those before it tell what moved.
+Nothing of it carries told times, so they are made: all that belongs to one moment stands within one second.
+The last moment is what the job is judged by; those before it tell what moved.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def folder_records(directory: Path, notes: list[str], progress: Progress | None 
     links = [path.name for path in sorted(directory.iterdir()) if leads_out(path, directory)]
     if links:
         named = ", ".join(links[:8]) + (" ..." if len(links) > 8 else "")
-        notes.append(f"not used: links out of {directory}: {named}; copy the files into it, or give them by themselves")
+        notes.append(
+            f"not used: links out of {directory}: {named}; copy the files into it, or give them by themselves"
+        )
     if unused:
         names = ", ".join(sorted(path.name for path in unused)[:8])
         notes.append(f"not used: {names}{' ...' if len(unused) > 8 else ''}")
@@ -54,8 +57,11 @@ def folder_records(directory: Path, notes: list[str], progress: Progress | None 
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir()
-                  if path.is_file() and not path.name.startswith(".") and not leads_out(path, directory))
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_file() and not path.name.startswith(".") and not leads_out(path, directory)
+    )
 
 
 class _Folder:
@@ -66,12 +72,19 @@ class _Folder:
         progress.expect(sum(item.path.stat().st_size for item in files))
         self._manifest = _manifest(self._of("manifest"))
         looked = self._of("pyspy_json", "pyspy_text", "faulthandler")
-        self._logs = LooseLogs(self._of("log"), to_dump=bool(looked and self._of("gpu_core")),
-                               read=lambda size: progress.passed(size * _LOG_SHARE))
+        self._logs = LooseLogs(
+            self._of("log"),
+            to_dump=bool(looked and self._of("gpu_core")),
+            read=lambda size: progress.passed(size * _LOG_SHARE),
+        )
         self._moments = moments_of(files, notes)
         self._recorders = self._read_recorders()
-        self._calls = [fact for record in self._recorders for fact in flight_recorder.parse(record)
-                       if isinstance(fact, FlightRecorder)]
+        self._calls = [
+            fact
+            for record in self._recorders
+            for fact in flight_recorder.parse(record)
+            if isinstance(fact, FlightRecorder)
+        ]
         self._gpu_cores = self._read_gpu_cores()
         self._rows = self._read_rows()
 
@@ -82,10 +95,19 @@ class _Folder:
 
     def records(self) -> Iterator[Record]:
         end = math.ceil(self._rows[-1][0] if self._rows else self._manifest_end() or self._written()) + 0.1
-        start = min(end - _BEFORE_SECONDS * (len(self._moments) + 1), self._rows[0][0] - 1.0 if self._rows else end)
+        start = min(
+            end - _BEFORE_SECONDS * (len(self._moments) + 1), self._rows[0][0] - 1.0 if self._rows else end
+        )
         ticks = _Ticks(start)
         ranks, pids = self._ranks(), self._pids()
-        world = max([*(rank + 1 for rank in ranks), self._logs.world_size, self._recorder_world(), self._manifest_world()])
+        world = max(
+            [
+                *(rank + 1 for rank in ranks),
+                self._logs.world_size,
+                self._recorder_world(),
+                self._manifest_world(),
+            ]
+        )
         yield ticks.stamp(run_source.snapshot("", start, None, "", final=False))
         for rank in sorted(ranks):
             place = Placement(rank, rank, world, "", pids.get(rank, 0), launcher="captured")
@@ -99,18 +121,29 @@ class _Folder:
         Log lines with times of the GPUs' series stand among its rows; all others before everything.
         """
         caps, first = self._caps(), self._rows[0][0] if self._rows else end
-        timed: list[tuple[float, Record]] = [(at, _gpu_record([row], caps)) for at, row in self._rows if at < end]
+        timed: list[tuple[float, Record]] = [
+            (at, _gpu_record([row], caps)) for at, row in self._rows if at < end
+        ]
         for told, record in self._logs.records():
             fits = told is not None and first - _CLOCKS_APART_SECONDS <= told <= end + _CLOCKS_APART_SECONDS
-            timed.append((min(told, end - _SETTLE_SECONDS) if fits and told is not None else ticks.at, record))
+            timed.append(
+                (min(told, end - _SETTLE_SECONDS) if fits and told is not None else ticks.at, record)
+            )
         for index, moment in enumerate(self._moments[:-1]):
             at = end - _BEFORE_SECONDS * (len(self._moments) - 1 - index)
             timed += [(at, record) for record in (*moment.first, *moment.rest)]
         for rank, status in sorted(self._deaths().items()):
             pid = self._pids().get(rank, 0)
             how = "the manifest" if rank in self._exit_codes() else "the traceback that its log ends with"
-            timed.append((end - _SETTLE_SECONDS, Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank)))
-        left = sum(item.path.stat().st_size * (1 - 2 * _LOG_SHARE * (item.kind == "log")) for item in self._files)
+            timed.append(
+                (
+                    end - _SETTLE_SECONDS,
+                    Record(exits.SOURCE, {"pid": pid, "status": status, "how": how}, rank=rank),
+                )
+            )
+        left = sum(
+            item.path.stat().st_size * (1 - 2 * _LOG_SHARE * (item.kind == "log")) for item in self._files
+        )
         for at, record in sorted(timed, key=lambda pair: pair[0]):
             ticks.at = max(ticks.at, at)
             self._progress.passed(left / len(timed))
@@ -125,7 +158,8 @@ class _Folder:
             return
         last = self._moments[-1] if self._moments else Moment("")
         silent, why = self._silence()
-        # The first sample of each rank may differ from the moment before; what differs after them moves within the moment.
+        # The first sample of each rank may differ from the moment before; what differs after them moves
+        # within the moment.
         began = end + 1e-6 * (len(last.first) + 8)
         yield ticks.stamp(run_source.snapshot(last.name, began, silent, why))
         for record in last.first:
@@ -136,14 +170,20 @@ class _Folder:
         for item in self._of("dmesg"):
             lines = read_some(item.path).decode("utf-8", "replace").splitlines()
             yield ticks.stamp(Record(kmsg.SOURCE, {"lines": lines}))
-        yield Record(run_source.SOURCE, {"event": "snapshot", "name": last.name, "began": began, "silent": silent, "why": why},
-                     at=end + 1.0)  # the check of the second that ends the moment sees all of it
+        yield Record(
+            run_source.SOURCE,
+            {"event": "snapshot", "name": last.name, "began": began, "silent": silent, "why": why},
+            at=end + 1.0,
+        )  # the check of the second that ends the moment sees all of it
 
     # -- what is known --------------------------------------------------------------------------------------
 
     def _suspicious(self) -> bool:
-        """Whether somebody looked because it hung, or the job's own watchdog said so: a log that just ends says nothing."""
-        return bool(self._moments or self._recorders or self._logs.clock.waited_seconds or self._logs.asked_recorder)
+        """Whether somebody looked because it hung, or the job's own watchdog said so: a log that just ends
+        says nothing."""
+        return bool(
+            self._moments or self._recorders or self._logs.clock.waited_seconds or self._logs.asked_recorder
+        )
 
     def _silence(self) -> tuple[float | None, str]:
         found: list[tuple[float, str]] = []
@@ -165,7 +205,11 @@ class _Folder:
         return max(found) if found else (None, "")
 
     def _ranks(self) -> set[int]:
-        ranks = {item.rank for item in self._files if item.rank is not None} | self._logs.ranks | set(self._logs.failed)
+        ranks = (
+            {item.rank for item in self._files if item.rank is not None}
+            | self._logs.ranks
+            | set(self._logs.failed)
+        )
         return ranks if self._suspicious() or self._exit_codes() or self._logs.failed else set()
 
     def _ranks_local(self) -> Iterable[int]:
@@ -179,7 +223,9 @@ class _Folder:
         return pids
 
     def _recorder_world(self) -> int:
-        return max((max(group.members, default=-1) + 1 for fact in self._calls for group in fact.groups), default=0)
+        return max(
+            (max(group.members, default=-1) + 1 for fact in self._calls for group in fact.groups), default=0
+        )
 
     # -- the manifest ---------------------------------------------------------------------------------------
 
@@ -204,7 +250,9 @@ class _Folder:
             found = {rank: 1 for rank in self._logs.raised if rank not in seen} if self._ranks() else {}
         if found and len(found) == len(self._ranks()) and not any(found.values()):
             return {}
-        return {rank: -code if code < 0 else code << 8 for rank, code in found.items() if rank in self._ranks()}
+        return {
+            rank: -code if code < 0 else code << 8 for rank, code in found.items() if rank in self._ranks()
+        }
 
     def _returncode(self) -> int | None:
         codes = self._exit_codes()
@@ -221,12 +269,20 @@ class _Folder:
 
     def _events(self) -> list[list[Any]]:
         events = self._manifest.get("events")
-        return [event for event in events if isinstance(event, list) and event] if isinstance(events, list) else []
+        return (
+            [event for event in events if isinstance(event, list) and event]
+            if isinstance(events, list)
+            else []
+        )
 
     def _looked_seconds(self) -> float | None:
-        """`events` is a list of [..., seconds since the epoch, text]; "looked" is when the moment was taken, the one before it
-        the last thing that the job was seen to do."""
-        times = [(item[-2], item[-1]) for item in self._events() if len(item) > 1 and isinstance(item[-2], (int, float))]
+        """`events` is a list of [..., seconds since the epoch, text]; "looked" is when the moment was taken,
+        the one before it the last thing that the job was seen to do."""
+        times = [
+            (item[-2], item[-1])
+            for item in self._events()
+            if len(item) > 1 and isinstance(item[-2], (int, float))
+        ]
         for (before, _), (at, text) in itertools.pairwise(times):
             if text == "looked" and at > before:
                 return float(at - before)
@@ -237,7 +293,12 @@ class _Folder:
         return max((item.path.stat().st_mtime for item in self._files), default=1e9)
 
     def _manifest_end(self) -> float | None:
-        times = [item for event in self._events() for item in event if isinstance(item, float) and 1e9 < item < 1e11]
+        times = [
+            item
+            for event in self._events()
+            for item in event
+            if isinstance(item, float) and 1e9 < item < 1e11
+        ]
         return max(times, default=None)
 
     # -- files of the whole job -----------------------------------------------------------------------------
@@ -253,20 +314,26 @@ class _Folder:
         return [found[rank] for rank in sorted(found)]
 
     def _read_gpu_cores(self) -> list[Record]:
-        """Each rank's, by a rank or a pid in its name (CUDA_COREDUMP_FILE has %p). Containers count their own pids, so that two
-        ranks may have the same; and a host's name has numbers too."""
+        """Each rank's, by a rank or a pid in its name (CUDA_COREDUMP_FILE has %p). Containers count their own
+        pids, so that two ranks may have the same; and a host's name has numbers too."""
         found: dict[int, Record] = {}
         pids = self._pids()
         for item in self._of("gpu_core"):
-            may_be = [rank for rank, pid in pids.items() if pid in item.pids] if item.rank is None else [item.rank]
+            may_be = (
+                [rank for rank, pid in pids.items() if pid in item.pids] if item.rank is None else [item.rank]
+            )
             rank = may_be[0] if len(may_be) == 1 else None
             payload = cuda_coredump.load_file(item.path)
             if "failed" in payload:
                 self._notes.append(f"{item.path.name}: the GPU core dump cannot be read: {payload['failed']}")
             elif rank is None:
-                ran = ", ".join(dict.fromkeys(cuda_coredump.kernel_name(row["name"]) or "?" for row in payload["kernels"]))
-                self._notes.append(f"{item.path.name}: of which rank is not known: put rank and its number in the name; "
-                                   f"its GPU ran {ran or 'no kernel'}")
+                ran = ", ".join(
+                    dict.fromkeys(cuda_coredump.kernel_name(row["name"]) or "?" for row in payload["kernels"])
+                )
+                self._notes.append(
+                    f"{item.path.name}: of which rank is not known: put rank and its number in the name; "
+                    f"its GPU ran {ran or 'no kernel'}"
+                )
             else:
                 found.setdefault(rank, Record(cuda_coredump.SOURCE, payload, rank=rank))
         return [found[rank] for rank in sorted(found)]
@@ -312,13 +379,27 @@ def _gpu_record(rows: list[dict[str, Any]], caps: dict[int, int]) -> Record:
     gpus = []
     for row in rows:
         procs = row.get("procs")
-        pids = [item[0] for item in procs if isinstance(item, list) and item] if isinstance(procs, list) else []
-        gpus.append({
-            "index": row["gpu"], "uuid": row.get("uuid"), "pci": row.get("pci"), "name": row.get("name"), "util": row.get("util"),
-            "mem_used": row.get("mem_used"), "mem_total": row.get("mem_total"), "power_mw": row.get("power_mw"),
-            "power_limit_mw": row.get("power_limit_mw", caps.get(row["gpu"])), "sm_clock_mhz": row.get("sm_clock"),
-            "temp": row.get("temp"), "throttle": row.get("throttle"), "pids": row.get("pids") or pids, "pid_mem": procs,
-        })
+        pids = (
+            [item[0] for item in procs if isinstance(item, list) and item] if isinstance(procs, list) else []
+        )
+        gpus.append(
+            {
+                "index": row["gpu"],
+                "uuid": row.get("uuid"),
+                "pci": row.get("pci"),
+                "name": row.get("name"),
+                "util": row.get("util"),
+                "mem_used": row.get("mem_used"),
+                "mem_total": row.get("mem_total"),
+                "power_mw": row.get("power_mw"),
+                "power_limit_mw": row.get("power_limit_mw", caps.get(row["gpu"])),
+                "sm_clock_mhz": row.get("sm_clock"),
+                "temp": row.get("temp"),
+                "throttle": row.get("throttle"),
+                "pids": row.get("pids") or pids,
+                "pid_mem": procs,
+            }
+        )
     return Record(nvml.SOURCE, {"gpus": gpus})
 
 
@@ -331,5 +412,3 @@ def _manifest(files: list[LooseFile]) -> dict[str, Any]:
         if isinstance(data, dict):
             return data
     return {}
-
-

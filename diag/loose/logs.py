@@ -1,4 +1,5 @@
-"""The logs of a folder: their records, and what they tell of ranks, pids, the world's size, the end, and the last progress."""
+"""The logs of a folder: their records, and what they tell of ranks, pids, the world's size, the end, and the
+last progress."""
 
 from __future__ import annotations
 
@@ -19,12 +20,16 @@ _CHUNK = 1 << 20
 
 
 class LooseLogs:
-    """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where the driver began to
-    write GPU core dumps, which end the ranks: what was looked at before is to be explained, not that. `read` is told how many
-    bytes were read, both times."""
+    """Reads every log once at its making, and once more for `records`. `to_dump`: no further than to where
+    the driver began to write GPU core dumps, which end the ranks: what was looked at before is to be
+    explained, not that. `read` is told how many bytes were read, both times."""
 
     def __init__(
-        self, files: list[LooseFile], *, to_dump: bool = False, read: Callable[[int], None] = lambda size: None
+        self,
+        files: list[LooseFile],
+        *,
+        to_dump: bool = False,
+        read: Callable[[int], None] = lambda size: None,
     ) -> None:
         self._files = files
         self._to_dump = to_dump
@@ -65,7 +70,8 @@ class LooseLogs:
         return self._ends.asked_recorder
 
     def records(self) -> Iterator[tuple[float | None, Record]]:
-        """With the time that the lines of a record tell: None before the first that does. Others stand with those before."""
+        """With the time that the lines of a record tell: None before the first that does. Others stand with
+        those before."""
         for item in self._files:
             at: float | None = None
             for payload in self._payloads(item):
@@ -82,17 +88,20 @@ class LooseLogs:
     def _learn(self, item: LooseFile) -> None:
         for payload in self._payloads(item):
             for held, kind in payload["lines"]:
-                text = held.rpartition("\n")[2] if kind == PLAIN_RUN else held  # the last of a run stands for all
+                text = (
+                    held.rpartition("\n")[2] if kind == PLAIN_RUN else held
+                )  # the last of a run stands for all
                 bar = bool(kind) and kind != PLAIN_RUN
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)
                 for fact in facts:
                     self._ends.observe(0.0, fact)
 
-
     def _payloads(self, item: LooseFile) -> Iterator[dict[str, Any]]:
         for payload in _lines(item, self._read):
-            dumps = [number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]]
+            dumps = [
+                number for number, line in enumerate(payload["lines"]) if self._to_dump and DUMP in line[0]
+            ]
             if dumps:
                 yield {**payload, "lines": payload["lines"][: dumps[0]]}
                 return

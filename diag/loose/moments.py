@@ -28,7 +28,9 @@ class Moment:
 
 def moments_of(files: list[LooseFile], notes: list[str]) -> list[Moment]:
     """In the order of their taking, as far as the processes' CPU times tell; else by name."""
-    names = sorted({item.moment for item in files if item.kind.startswith(("pyspy", "proc_", "ras", "faulthandler"))})
+    names = sorted(
+        {item.moment for item in files if item.kind.startswith(("pyspy", "proc_", "ras", "faulthandler"))}
+    )
     moments = [_moment(name, [item for item in files if item.moment == name], notes) for name in names]
     moments = [moment for moment in moments if moment.first or moment.rest]
     known = set.intersection(*(set(moment.cpu_seconds) for moment in moments)) if moments else set()
@@ -59,7 +61,9 @@ def _moment(name: str, files: list[LooseFile], notes: list[str]) -> Moment:
             moment.first.append(Record(faulthandler.SOURCE, {"pid": 0, "text": text}, rank=item.rank))
             moment.pids.setdefault(item.rank, 0)
         elif item.kind == "ras":
-            moment.rest.append(Record(nccl_ras.SOURCE, {"text": read_some(item.path).decode("utf-8", "replace")}))
+            moment.rest.append(
+                Record(nccl_ras.SOURCE, {"text": read_some(item.path).decode("utf-8", "replace")})
+            )
     for taken in samples.values():
         whole = next((threads for _, threads in taken if _is_json(threads)), None)
         for _, threads in taken:
@@ -71,8 +75,11 @@ def _moment(name: str, files: list[LooseFile], notes: list[str]) -> Moment:
 
 
 def _add_rank(
-    moment: Moment, rank: int, samples: list[tuple[int, list[dict[str, Any]]]],
-    children: list[tuple[int, list[dict[str, Any]]]], copies: dict[str, str],
+    moment: Moment,
+    rank: int,
+    samples: list[tuple[int, list[dict[str, Any]]]],
+    children: list[tuple[int, list[dict[str, Any]]]],
+    copies: dict[str, str],
 ) -> None:
     pid = samples[0][0] if samples else _pid(copies)
     if pid is None:
@@ -80,17 +87,35 @@ def _add_rank(
     moment.pids[rank] = pid
     stat = copies.get("stat") or _stat_of_status(copies.get("status", ""), pid)
     listed = [{"stat": f"{child} (python) ? {pid} {' '.join(['0'] * 20)}"} for child, _ in children]
-    moment.first.append(Record(proc.SOURCE, {
-        "pid": pid, "hz": 100, "page": 4096, "stat": stat.strip(), "io": copies.get("io"), "status": copies.get("status"),
-        "wchan": (copies.get("wchan") or "").strip() or None, "main_stat": None, "fds": None, "children": listed,
-    }, rank=rank))
+    moment.first.append(
+        Record(
+            proc.SOURCE,
+            {
+                "pid": pid,
+                "hz": 100,
+                "page": 4096,
+                "stat": stat.strip(),
+                "io": copies.get("io"),
+                "status": copies.get("status"),
+                "wchan": (copies.get("wchan") or "").strip() or None,
+                "main_stat": None,
+                "fds": None,
+                "children": listed,
+            },
+            rank=rank,
+        )
+    )
     spent = re.match(r"(?s).*\) \S (?:\S+ ){10}(\d+) (\d+) ", stat)
     if spent and "stat" in copies:
         moment.cpu_seconds[pid] = (int(spent[1]) + int(spent[2])) / 100
     if "limits" in copies:
-        moment.first.append(Record(proc.SOURCE, {"pid": pid, "limits": copies["limits"], "rdma": None}, rank=rank))
+        moment.first.append(
+            Record(proc.SOURCE, {"pid": pid, "limits": copies["limits"], "rdma": None}, rank=rank)
+        )
     for child, threads in children:
-        moment.first.append(Record(pyspy.SOURCE, {"pid": child, "parent_pid": pid, "stdout": threads}, rank=rank))
+        moment.first.append(
+            Record(pyspy.SOURCE, {"pid": child, "parent_pid": pid, "stdout": threads}, rank=rank)
+        )
     for number, (_, threads) in enumerate(samples):
         record = Record(pyspy.SOURCE, {"pid": pid, "stdout": threads}, rank=rank)
         (moment.first if number == 0 else moment.rest).append(record)
@@ -113,16 +138,22 @@ def _is_json(threads: list[dict[str, Any]]) -> bool:
 
 
 def _pid(copies: dict[str, str]) -> int | None:
-    found = re.match(r"(\d{1,10}) \(", copies.get("stat", "")) or re.search(r"(?m)^Pid:\s+(\d{1,10})", copies.get("status", ""))
+    found = re.match(r"(\d{1,10}) \(", copies.get("stat", "")) or re.search(
+        r"(?m)^Pid:\s+(\d{1,10})", copies.get("status", "")
+    )
     return int(found[1]) if found else None
 
 
 def _stat_of_status(status: str, pid: int) -> str:
     """The fields of /proc/PID/stat that /proc/PID/status has too; the others 0, a state that nobody told `?`."""
+
     def one(name: str, default: str) -> str:
         found = re.search(rf"(?m)^{name}:\s+(\S+)", status)
         return found[1] if found else default
 
     pages = int(one("VmRSS", "0")) // 4 if one("VmRSS", "0").isdigit() else 0
-    return (f"{pid} ({one('Name', 'python')}) {one('State', '?')} {one('PPid', '0')} " + "0 " * 15
-            + f"{one('Threads', '0')} 0 0 0 {pages}")
+    return (
+        f"{pid} ({one('Name', 'python')}) {one('State', '?')} {one('PPid', '0')} "
+        + "0 " * 15
+        + f"{one('Threads', '0')} 0 0 0 {pages}"
+    )

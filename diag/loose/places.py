@@ -24,7 +24,12 @@ class LinePlaces:
         self._places: dict[str, tuple[str, int]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
-        if type(fact) is not LogLine or not fact.number or fact.bar or any(word in fact.text for word in _STEPS):
+        if (
+            type(fact) is not LogLine
+            or not fact.number
+            or fact.bar
+            or any(word in fact.text for word in _STEPS)
+        ):
             return
         key = fact.text.strip()[:_KEY]
         if key and key not in self._places:
@@ -39,7 +44,8 @@ class LinePlaces:
         return ()
 
     def find(self, excerpt: str) -> str:
-        """`train.log:1234` of the last line of the excerpt that is known and names an error, else of the last known, or ""."""
+        """`train.log:1234` of the last line of the excerpt that is known and names an error, else of the last
+        known, or ""."""
         lines = [line.strip()[:_KEY] for line in reversed(excerpt.splitlines())]
         for line in (*(line for line in lines if "rror" in line or "xception" in line), *lines):
             place = self._places.get(line)

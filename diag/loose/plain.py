@@ -1,4 +1,5 @@
-"""Plain logs as records: one pass over a stream of any size, at the times that its lines tell, with the numbers of its lines."""
+"""Plain logs as records: one pass over a stream of any size, at the times that its lines tell, with the
+numbers of its lines."""
 
 from __future__ import annotations
 
@@ -20,9 +21,14 @@ _LAST = 3  # lines of a run that tell nothing: one of them may tell the time
 
 
 def log_records(
-    file: Readable, name: str, at: float, rank: int | None = None, read: Callable[[int], None] = lambda size: None
+    file: Readable,
+    name: str,
+    at: float,
+    rank: int | None = None,
+    read: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Record]:
-    """`at`: when the file was written, for a log whose lines tell no times; those stand at one moment, a microsecond apart.
+    """`at`: when the file was written, for a log whose lines tell no times; those stand at one moment, a
+    microsecond apart.
 
     `read` is told how many bytes were read.
     """
@@ -38,7 +44,9 @@ def log_records(
         if payload is not None:
             if not begun:
                 begun = True
-                for item in payload["lines"]:  # what stands before the first line with a time is not much older
+                for item in payload[
+                    "lines"
+                ]:  # what stands before the first line with a time is not much older
                     if times.read(item[0]):
                         ticks.at = times.at or at
                         break
@@ -70,7 +78,9 @@ def _timed(payload: dict[str, Any], times: LineTimes, ticks: _Ticks, rank: int |
         else:
             moved = times.read(text)
         if moved and lines:
-            yield Record(OUTPUT, {**payload, "lines": lines, "first": first}, rank=rank, at=ticks.next(begins))
+            yield Record(
+                OUTPUT, {**payload, "lines": lines, "first": first}, rank=rank, at=ticks.next(begins)
+            )
             lines, first = [], number
         begins = times.at
         lines.append(item)
@@ -80,5 +90,6 @@ def _timed(payload: dict[str, Any], times: LineTimes, ticks: _Ticks, rank: int |
 
 
 def merged(logs: Iterable[Iterator[Record]]) -> Iterator[Record]:
-    """Several logs of one job in the order of their times; those without any stand where their files were written."""
+    """Several logs of one job in the order of their times; those without any stand where their files were
+    written."""
     return heapq.merge(*logs, key=lambda record: record.at)

@@ -8,8 +8,8 @@ from typing import IO, Protocol
 __all__ = ["Head", "Readable", "why_unusable"]
 
 _HEAD_BYTES = 1 << 16
-# Logs have tabs, line ends, colours (ESC), bars (CR, BS), bells and form feeds. Random bytes have 9 % of the other controls,
-# packed files about as many; GBK and other old encodings of Chinese have none.
+# Logs have tabs, line ends, colours (ESC), bars (CR, BS), bells and form feeds. Random bytes have 9 % of the
+# other controls, packed files about as many; GBK and other old encodings of Chinese have none.
 _CONTROLS = bytes(code for code in range(1, 32) if code not in b"\t\n\r\x1b\b\a\f\v")
 _MOST_CONTROLS = 0.03
 

@@ -1,4 +1,5 @@
-"""How long captured evidence itself shows that nothing moved: by the times in the logs, the watchdog, the GPUs, the recorder."""
+"""How long captured evidence itself shows that nothing moved: by the times in the logs, the watchdog, the
+GPUs, the recorder."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ _PROGRESS = (Iteration, EpochStarted, PhaseMarked, SaveStarted, SaveFinished)
 # Ours; H200 job, and torch 2.11's C++ log (no year in it):
 #   [2026-11-20 22:48:23] [rank1] iteration      4/200 | loss: 1.1127E-01
 #   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] [PG ID 0 ...
-_STAMP = re.compile(r"\b(?:\d{4}-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)|[EWI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d)")
+_STAMP = re.compile(
+    r"\b(?:\d{4}-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)|[EWI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.\d)"
+)
 _MOST_CHARS = 120  # of a line: a time stands at its beginning
 # A job whose log is silent three times longer than it ever was has stopped; below this it may be a long step.
 _SHORTEST_SECONDS = 15.0
@@ -37,7 +40,8 @@ _FLAT_MILLIWATTS = 8000
 
 
 class LogClock:
-    """Told each line of the logs and what it means; tells how long before the last word the last progress was."""
+    """Told each line of the logs and what it means; tells how long before the last word the last progress
+    was."""
 
     def __init__(self) -> None:
         self.waited_seconds = 0.0  # as the watchdog says
@@ -66,7 +70,8 @@ class LogClock:
 
 
 def epoch_of(text: str) -> float | None:
-    """Seconds since the epoch that a line with a whole date stands for, taken as UTC: training machines keep that."""
+    """Seconds since the epoch that a line with a whole date stands for, taken as UTC: training machines keep
+    that."""
     match = _STAMP.search(text[:_MOST_CHARS])
     if match is None or match[1] is None:
         return None
@@ -84,14 +89,16 @@ def _stamp(text: str) -> float | None:
         return None
     month, day, hour, minute, second = (int(part) for part in match.groups() if part is not None)
     try:
-        return datetime.datetime(2000, month, day, hour, minute, second, tzinfo=datetime.timezone.utc).timestamp()
+        return datetime.datetime(
+            2000, month, day, hour, minute, second, tzinfo=datetime.timezone.utc
+        ).timestamp()
     except ValueError:
         return None
 
 
 def flat_seconds(rows: Sequence[tuple[float, dict[str, Any]]], gpus: set[int]) -> float | None:
-    """For how long at the end of the series the GPUs did nothing but wait: each at full or at no utilisation with flat power,
-    and one at least at full. None when they do not, or the series is too short to tell."""
+    """For how long at the end of the series the GPUs did nothing but wait: each at full or at no utilisation
+    with flat power, and one at least at full. None when they do not, or the series is too short to tell."""
     began: float | None = None
     end: float | None = None
     held: dict[int, tuple[bool, float, float]] = {}
@@ -105,7 +112,11 @@ def flat_seconds(rows: Sequence[tuple[float, dict[str, Any]]], gpus: set[int]) -
         spins = used >= _BUSY_UTILIZATION
         before = held.get(index, (spins, power, power))
         low, high = min(before[1], power), max(before[2], power)
-        if not (spins or used <= _IDLE_UTILIZATION) or before[0] is not spins or high - low > _FLAT_MILLIWATTS:
+        if (
+            not (spins or used <= _IDLE_UTILIZATION)
+            or before[0] is not spins
+            or high - low > _FLAT_MILLIWATTS
+        ):
             break
         held[index] = (spins, low, high)
         busy |= spins
@@ -118,7 +129,12 @@ def flat_seconds(rows: Sequence[tuple[float, dict[str, Any]]], gpus: set[int]) -
 
 def recorder_seconds(recorders: Iterable[FlightRecorder], end: float | None) -> float | None:
     """How long the oldest pending call of any rank was pending at `end` (seconds since the epoch)."""
-    created = [entry.time_created for found in recorders for entry in found.entries if entry.pending and entry.time_created > 0]
+    created = [
+        entry.time_created
+        for found in recorders
+        for entry in found.entries
+        if entry.pending and entry.time_created > 0
+    ]
     if not created or end is None or not 0 < end - min(created) < _LONGEST_SECONDS:
         return None
     return end - min(created)

@@ -1,4 +1,5 @@
-"""The times that a log's lines carry, as one clock that never goes back: zones apart, torn and odd ones left out."""
+"""The times that a log's lines carry, as one clock that never goes back: zones apart, torn and odd ones left
+out."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from diag.sources.prefix import strip_outer
 __all__ = ["LineTimes"]
 
 _MOST_CHARS = 120  # of a line: a time stands at its beginning
-# ms-swift, DeepSpeed, Megatron-LM, logging.Formatter; glog and torch's own (no year); mmengine; transformers' examples:
+# ms-swift, DeepSpeed, Megatron-LM, logging.Formatter; glog and torch's own (no year); mmengine; transformers'
+# examples:
 #   [2026-11-20 22:48:19,123] [INFO] ...     [INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170
 #   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] ...     E1121 00:37:02.756000 20337 torch/...
 #   2026/04/01 12:00:00 - mmengine - INFO - ...     11/21/2026 10:00:00 - INFO - __main__ - ...
@@ -43,7 +45,11 @@ class LineTimes:
         """Whether the line told a time that moved the clock."""
         if text.count(":", 0, _MOST_CHARS) < 2:
             return False
-        outer = strip_outer(text).at if text[:2] == "20" or text[:1] in "[ \x1b0123456789" or self._outer else None
+        outer = (
+            strip_outer(text).at
+            if text[:2] == "20" or text[:1] in "[ \x1b0123456789" or self._outer
+            else None
+        )
         if outer is not None:
             self._outer = True
             return self._take("outer", outer)
@@ -85,7 +91,9 @@ class LineTimes:
             if self.at - told > _SAME_SECONDS:
                 self._leap = None
             return False
-        if told - self.at > _LARGEST_ZONE_SECONDS and (self._leap is None or not 0 <= told - self._leap < _CONFIRM_SECONDS):
+        if told - self.at > _LARGEST_ZONE_SECONDS and (
+            self._leap is None or not 0 <= told - self._leap < _CONFIRM_SECONDS
+        ):
             self._leap = told  # a date in the data, a torn line; or the log went on days later
             return False
         moved, self.at, self._leap = told > self.at, told, None

@@ -1,4 +1,5 @@
-"""Last words in a log: tracebacks, what native code and the shell say, told apart from what launchers die of themselves."""
+"""Last words in a log: tracebacks, what native code and the shell say, told apart from what launchers die of
+themselves."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ __all__ = [
     "TRACEBACK", "Raised", "goes_on",
 ]  # fmt: skip
 
-TRACEBACK = re.compile(r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):")
+TRACEBACK = re.compile(
+    r"^(?:\[rank\d{1,6}\]: ?)?\s{0,8}(?:\+ Exception Group )?Traceback \(most recent call last\):"
+)
 NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
 PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 # The last line of a traceback:   torch.distributed.DistNetworkError: ...     KeyboardInterrupt     SystemExit: 1
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]{0,300}(?:: |:$|$)")
-# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare scripts around it):
+# What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare
+# scripts around it):
 #   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 #   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
 #   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
@@ -26,8 +30,11 @@ OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multi
 NOT_FATAL = ("SystemExit: 0",)
 # Frames that only a launcher's own traceback has (torch 2.0-2.13, deepspeed 0.9-0.19, accelerate 0.30-1.15).
 _FRAMES_OF_LAUNCHERS = (
-    "torch/distributed/launcher/api.py", "torch/distributed/run.py", "deepspeed/launcher/runner.py",
-    "deepspeed/launcher/launch.py", "accelerate/commands/launch.py",
+    "torch/distributed/launcher/api.py",
+    "torch/distributed/run.py",
+    "deepspeed/launcher/runner.py",
+    "deepspeed/launcher/launch.py",
+    "accelerate/commands/launch.py",
 )
 # A process that native code ended, by its own or the shell's last word: signal.
 #   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
@@ -46,7 +53,14 @@ MOST_LINES = 120  # of a traceback: its end
 MORE_LINES = 3  # of a message below the exception
 CHAIN = "above exception"
 
-_LAUNCHERS_LOG = ("launch.py", "launcher", "elastic", "torch/distributed", "torch.distributed", "sigkill_handler")
+_LAUNCHERS_LOG = (
+    "launch.py",
+    "launcher",
+    "elastic",
+    "torch/distributed",
+    "torch.distributed",
+    "sigkill_handler",
+)
 
 
 @dataclass(slots=True)
@@ -70,7 +84,8 @@ class Raised:
 
 
 def goes_on(text: str) -> bool:
-    """Whether the program itself logs something usual: what launchers say when they end its peers is of level INFO too.
+    """Whether the program itself logs something usual: what launchers say when they end its peers is of level
+    INFO too.
 
     DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
     """

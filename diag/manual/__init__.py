@@ -1,8 +1,9 @@
 """The manual pages of findings, in English and Chinese: what `diag explain` prints.
 
-A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring of the finding's
-detector, or from the checks before the run, so that nothing is written twice; a Chinese page stands in its file as a whole.
-In "What to do" a list item that begins with causes in backticks (and the class of a hang in brackets) is the advice for these.
+A page is the sections of en/ID.md or zh/ID.md. In English what the file leaves out comes from the docstring
+of the finding's detector, or from the checks before the run, so that nothing is written twice; a Chinese page
+stands in its file as a whole. In "What to do" a list item that begins with causes in backticks (and the class
+of a hang in brackets) is the advice for these.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ HEADINGS = {
     "zh": ("含义", "依据", "怎么办", "误报", "参见"),
 }
 _FOLDER = Path(__file__).parent
-# "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins with other words is of no cause.
+# "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins with other words is of no
+# cause.
 _CAUSES = re.compile(r"- (`[A-Za-z0-9_]+`(?:, `[A-Za-z0-9_]+`)*)(?: \(([a-z_]+(?:, [a-z_]+)*)\))?[:：]")
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One item of a page's "What to do", which is of these causes (and, of a hang, of these classes); `text` is all of it."""
+    """One item of a page's "What to do", which is of these causes (and, of a hang, of these classes); `text`
+    is all of it."""
 
     causes: tuple[str, ...]
     classes: tuple[str, ...]
@@ -36,7 +39,10 @@ class Advice:
     def is_of(self, word: str) -> bool:
         """Whether `word`, in small letters, is one of its causes or classes; `xid_N` stands for any number."""
         names = (*self.causes, *self.classes)
-        return any(word == name.lower() or (name.endswith("_N") and re.fullmatch(name[:-1] + r"\d{1,9}", word)) for name in names)
+        return any(
+            word == name.lower() or (name.endswith("_N") and re.fullmatch(name[:-1] + r"\d{1,9}", word))
+            for name in names
+        )
 
 
 def ids() -> list[str]:
@@ -47,7 +53,8 @@ def ids() -> list[str]:
 
 @cache
 def sections(finding: str, lang: str) -> dict[str, str]:
-    """Heading -> text of a page, lines joined to paragraphs and list items; empty where there is no such finding."""
+    """Heading -> text of a page, lines joined to paragraphs and list items; empty where there is no such
+    finding."""
     found = _of(_file(finding, lang), lang)
     if lang == "en":
         found = {**_of(_written_in_code().get(finding, ""), lang), **found}
@@ -55,7 +62,8 @@ def sections(finding: str, lang: str) -> dict[str, str]:
 
 
 def text(finding: str, lang: str) -> str:
-    """The page as plain text: "Heading: ..." paragraphs with an empty line between them; "" where there is none."""
+    """The page as plain text: "Heading: ..." paragraphs with an empty line between them; "" where there is
+    none."""
     colon = "：" if lang == "zh" else ": "
     return "\n\n".join(f"{heading}{colon}{body}" for heading, body in sections(finding, lang).items())
 
@@ -67,7 +75,8 @@ def meaning(finding: str, lang: str) -> str:
 
 
 def causes(finding: str, lang: str) -> list[str]:
-    """The causes that the page has advice for, as findings have them in `cause`; `xid_N` stands for any number."""
+    """The causes that the page has advice for, as findings have them in `cause`; `xid_N` stands for any
+    number."""
     return [cause for item in advice(finding, lang) for cause in item.causes]
 
 
@@ -75,7 +84,11 @@ def advice(finding: str, lang: str) -> list[Advice]:
     """The items of a page that are of causes."""
     lines = sections(finding, lang).get(HEADINGS[lang][2], "").splitlines()
     return [
-        Advice(tuple(re.findall(r"\w+", match[1])), tuple(re.findall(r"\w+", match[2] or "")), line.removeprefix("- "))
+        Advice(
+            tuple(re.findall(r"\w+", match[1])),
+            tuple(re.findall(r"\w+", match[2] or "")),
+            line.removeprefix("- "),
+        )
         for line in lines
         if (match := _CAUSES.match(line))
     ]
@@ -98,7 +111,9 @@ def _written_in_code() -> dict[str, str]:
     from diag.detectors.signatures import SignatureDetector  # it has no finding of its own: rules name them
     from diag.preflight.manual import PAGES
 
-    judged = {kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS if kind is not SignatureDetector}
+    judged = {
+        kind.name: inspect.cleandoc(kind.__doc__ or "") for kind in DETECTORS if kind is not SignatureDetector
+    }
     return {**judged, **{name: page for name, page in PAGES.items() if name not in judged}}
 
 

@@ -1,7 +1,7 @@
 """The vocabulary: every typed fact that a detector may know, one frozen dataclass each.
 
-Sources make these out of raw records (`parse`); detectors and the job state are told them. Sizes are bytes, times
-are seconds, CPU times are seconds since the process began.
+Sources make these out of raw records (`parse`); detectors and the job state are told them. Sizes are bytes,
+times are seconds, CPU times are seconds since the process began.
 """
 
 from __future__ import annotations

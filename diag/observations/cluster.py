@@ -1,4 +1,5 @@
-"""What hubs of one job tell each other: the state of a node and of its ranks, and the verdict on the whole job."""
+"""What hubs of one job tell each other: the state of a node and of its ranks, and the verdict on the whole
+job."""
 
 from __future__ import annotations
 
@@ -9,15 +10,26 @@ from diag.observations.base import Observation
 from diag.observations.run import RankExited
 from diag.observations.stacks import Frame
 
-__all__ = ["FramesSeen", "JobVerdict", "Look", "NodeDigest", "NodeProbed", "RankDigest", "ThreadSeen", "VerdictLost"]
+__all__ = [
+    "FramesSeen",
+    "JobVerdict",
+    "Look",
+    "NodeDigest",
+    "NodeProbed",
+    "RankDigest",
+    "ThreadSeen",
+    "VerdictLost",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDigest(Observation):
-    """One node's hub about itself. Times are told times of whoever took the digest: nodes tell how long ago a thing was, so
-    that their clocks do not matter. `deaths` and `hangs` are what this node alone would have said of such things.
+    """One node's hub about itself. Times are told times of whoever took the digest: nodes tell how long ago a
+    thing was, so that their clocks do not matter. `deaths` and `hangs` are what this node alone would have
+    said of such things.
 
-    `skew_seconds`: how far the node's clock is ahead of the taker's, None within half the time of the exchange.
+    `skew_seconds`: how far the node's clock is ahead of the taker's, None within half the time of the
+    exchange.
     """
 
     run_id: str  # one hub's life: two nodes of one number differ in it
@@ -91,8 +103,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class RankDigest(Observation):
-    """The state of one rank as its own hub has it. `standing`, `cause` and `child` are what that hub makes of its stack; empty
-    where it had no reason to look. `threads` is empty where the stack was not asked for."""
+    """The state of one rank as its own hub has it. `standing`, `cause` and `child` are what that hub makes of
+    its stack; empty where it had no reason to look. `threads` is empty where the stack was not asked for."""
 
     placement: Placement
     run_id: str
@@ -115,7 +127,9 @@ class RankDigest(Observation):
     child: int | None = None
     gpu: str = ""  # spins, idle, works, mixed
     threads: tuple[ThreadSeen, ...] = ()
-    children: tuple[tuple[int, str, str, tuple[ThreadSeen, ...]], ...] = ()  # pid, state, how it was read, threads
+    children: tuple[
+        tuple[int, str, str, tuple[ThreadSeen, ...]], ...
+    ] = ()  # pid, state, how it was read, threads
     looks: tuple[Look, ...] = ()
     exited: RankExited | None = None
     tail: tuple[str, ...] = ()  # of a rank that ended
@@ -133,7 +147,8 @@ class NodeProbed(Observation):
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict(Observation):
-    """What the job hub says of the whole job: its findings stand in for what one node would say of such things by itself."""
+    """What the job hub says of the whole job: its findings stand in for what one node would say of such
+    things by itself."""
 
     hub: str  # its host
     nodes_heard: int

@@ -22,9 +22,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CollectiveEntry:
-    """One call that torch's Flight Recorder kept. `seq` counts the group's collectives, or its point-to-point calls.
+    """One call that torch's Flight Recorder kept. `seq` counts the group's collectives, or its point-to-point
+    calls.
 
-    `state` and `retired` are torch's words; `pending` is what they come to: issued and not known to be finished.
+    `state` and `retired` are torch's words; `pending` is what they come to: issued and not known to be
+    finished.
     """
 
     backend: str  # nccl, nccl2, gloo: two of them may serve groups of one name, each with its own counting
@@ -46,7 +48,8 @@ class CollectiveEntry:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """A process group as one rank knows it. `members` are ranks of the job; empty when the recorder does not say."""
+    """A process group as one rank knows it. `members` are ranks of the job; empty when the recorder does not
+    say."""
 
     backend: str
     name: str
@@ -58,11 +61,14 @@ class CollectiveGroup:
 
 @dataclass(frozen=True, slots=True)
 class FlightRecorder(Observation):
-    """A rank's collectives: of each group the last ones and all that are pending, in the order of their issue."""
+    """A rank's collectives: of each group the last ones and all that are pending, in the order of their
+    issue."""
 
     emitted: float
     version: str
-    backends: tuple[str, ...]  # the recorders that answered; of others nothing is known. Empty: it does not say
+    backends: tuple[
+        str, ...
+    ]  # the recorders that answered; of others nothing is known. Empty: it does not say
     groups: tuple[CollectiveGroup, ...]
     entries: tuple[CollectiveEntry, ...]
     pid: int = 0
@@ -70,7 +76,8 @@ class FlightRecorder(Observation):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimedOut(Observation):
-    """PyTorch's watchdog gave up on a call in which this rank waited: a victim, or one of those that called differently."""
+    """PyTorch's watchdog gave up on a call in which this rank waited: a victim, or one of those that called
+    differently."""
 
     seq: int
     op: str
@@ -91,10 +98,12 @@ class WatchdogState(Observation):
 
 @dataclass(frozen=True, slots=True)
 class RasRank:
-    """One member of a communicator as NCCL RAS tells it. `rank` is the communicator's own number, not the job's.
+    """One member of a communicator as NCCL RAS tells it. `rank` is the communicator's own number, not the
+    job's.
 
-    `host` is an address of NCCL's bootstrap interface. `init_state` and `async_error` are ncclResult_t (0 is fine, 7 in
-    progress), None where the text report does not say; `counts` are calls launched, not completed, by operation.
+    `host` is an address of NCCL's bootstrap interface. `init_state` and `async_error` are ncclResult_t (0 is
+    fine, 7 in progress), None where the text report does not say; `counts` are calls launched, not completed,
+    by operation.
     """
 
     rank: int
@@ -112,7 +121,8 @@ class RasRank:
 
 @dataclass(frozen=True, slots=True)
 class RasMissing:
-    """A member that RAS has no data of: its process gave no answer, or it answered and is in no such communicator (any more)."""
+    """A member that RAS has no data of: its process gave no answer, or it answered and is in no such
+    communicator (any more)."""
 
     rank: int
     host: str
@@ -125,10 +135,11 @@ class RasMissing:
 
 @dataclass(frozen=True, slots=True)
 class RasCommunicator:
-    """`status` is INIT, RUNNING, FINALIZE, ABORT or NOCOMM; `errors` any of MISMATCH, ERROR, INCOMPLETE: NCCL's own words.
+    """`status` is INIT, RUNNING, FINALIZE, ABORT or NOCOMM; `errors` any of MISMATCH, ERROR, INCOMPLETE:
+    NCCL's own words.
 
-    `hash` is hexadecimal, empty where the text report only counts it. `unnamed` are (operation, count, ranks): of so many
-    members the text tells the count and not who they are.
+    `hash` is hexadecimal, empty where the text report only counts it. `unnamed` are (operation, count,
+    ranks): of so many members the text tells the count and not who they are.
     """
 
     hash: str
@@ -144,8 +155,9 @@ class RasCommunicator:
 class RasReading(Observation):
     """NCCL RAS's answer about all communicators of the whole job, from whichever of its processes answered.
 
-    `whole` is False where the answer was cut off; `detailed` where every member of every communicator is in it (JSON).
-    `addresses` are those of the host that was asked; `timeouts` how often RAS itself had no answer in time.
+    `whole` is False where the answer was cut off; `detailed` where every member of every communicator is in
+    it (JSON). `addresses` are those of the host that was asked; `timeouts` how often RAS itself had no answer
+    in time.
     """
 
     nccl_version: str
@@ -154,7 +166,9 @@ class RasReading(Observation):
     emitted: float
     whole: bool = True
     detailed: bool = True
-    dead: tuple[tuple[str, int], ...] = ()  # (host, pid) of processes that the text report calls dead, members or not
+    dead: tuple[
+        tuple[str, int], ...
+    ] = ()  # (host, pid) of processes that the text report calls dead, members or not
     host: str = ""
     addresses: tuple[str, ...] = ()
     excerpts: tuple[str, ...] = ()  # the report's own paragraphs on what is wrong; of JSON none

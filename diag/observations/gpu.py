@@ -24,8 +24,9 @@ __all__ = [
 class GpuSample(Observation):
     """One GPU now; None for what the driver did not say.
 
-    The last three are read while the job is suspected only, and by GPUs that can: which share of the SMs held a warp, and which
-    share of the warps that all SMs can hold was there, both on average since the sample before; how many SMs it has.
+    The last three are read while the job is suspected only, and by GPUs that can: which share of the SMs held
+    a warp, and which share of the warps that all SMs can hold was there, both on average since the sample
+    before; how many SMs it has.
     """
 
     index: int
@@ -41,7 +42,9 @@ class GpuSample(Observation):
     temperature_celsius: float | None
     throttle_reasons: int | None = None  # bits of nvml.h, nvmlClocksEventReason*
     pids: tuple[int, ...] = ()
-    process_memory: tuple[tuple[int, int], ...] = ()  # (pid, bytes) as NVML tells; other containers' pids may be 0
+    process_memory: tuple[
+        tuple[int, int], ...
+    ] = ()  # (pid, bytes) as NVML tells; other containers' pids may be 0
     sm_utilization_ratio: float | None = None
     sm_occupancy_ratio: float | None = None
     sm_count: int | None = None
@@ -62,8 +65,8 @@ class NvlinkSeen:
 class GpuHealth(Observation):
     """One GPU's slow facts, read seldom; None for what the driver or the GPU does not have.
 
-    `volatile` counters are since the driver was loaded, `aggregate` over the GPU's life. Violations are seconds of held back
-    clocks since the driver was loaded.
+    `volatile` counters are since the driver was loaded, `aggregate` over the GPU's life. Violations are
+    seconds of held back clocks since the driver was loaded.
     """
 
     index: int
@@ -95,7 +98,8 @@ class GpuHealth(Observation):
 
 @dataclass(frozen=True, slots=True)
 class XidReported(Observation):
-    """NVIDIA's driver reported an error of a GPU; `pid` where the message names one, `origin`: kmsg or nvml (an event).
+    """NVIDIA's driver reported an error of a GPU; `pid` where the message names one, `origin`: kmsg or nvml
+    (an event).
 
     `host_pids`: the pid is of the namespace that diag sees, so one that is none of the job's is another's.
     """
@@ -121,10 +125,11 @@ class SxidReported(Observation):
 
 @dataclass(frozen=True, slots=True)
 class CudaOutOfMemory(Observation):
-    """PyTorch could not allocate GPU memory; numbers as its message gives them, None where that version does not.
+    """PyTorch could not allocate GPU memory; numbers as its message gives them, None where that version does
+    not.
 
-    `device` is the program's own number. `reserved_bytes` is what PyTorch holds from the driver and does not use. In a container
-    the process itself may be one of `others`, by its number outside.
+    `device` is the program's own number. `reserved_bytes` is what PyTorch holds from the driver and does not
+    use. In a container the process itself may be one of `others`, by its number outside.
     """
 
     device: int | None
@@ -142,7 +147,8 @@ class CudaOutOfMemory(Observation):
 
 @dataclass(frozen=True, slots=True)
 class CudaErrorRaised(Observation):
-    """A CUDA call failed for another reason. `error` is CUDA's own words; `host_memory`: pinned host memory was asked for."""
+    """A CUDA call failed for another reason. `error` is CUDA's own words; `host_memory`: pinned host memory
+    was asked for."""
 
     error: str
     text: str
@@ -151,15 +157,16 @@ class CudaErrorRaised(Observation):
 
 @dataclass(frozen=True, slots=True)
 class GpuDumpStarted(Observation):
-    """The CUDA driver says in the rank's output that it writes a GPU core dump: after an exception, or because it was asked."""
+    """The CUDA driver says in the rank's output that it writes a GPU core dump: after an exception, or
+    because it was asked."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
-    """One grid that was on the GPU. `name` without its types, empty where it is not known; `blocks` of it were on the GPU then,
-    of those that `grid` counts."""
+    """One grid that was on the GPU. `name` without its types, empty where it is not known; `blocks` of it
+    were on the GPU then, of those that `grid` counts."""
 
     name: str
     grid: tuple[int, ...]
@@ -170,6 +177,7 @@ class GpuKernel:
 
 @dataclass(frozen=True, slots=True)
 class GpuKernels(Observation):
-    """What ran on a rank's GPU when a core dump of it was taken. Without kernels: it ran nothing of this rank."""
+    """What ran on a rank's GPU when a core dump of it was taken. Without kernels: it ran nothing of this
+    rank."""
 
     kernels: tuple[GpuKernel, ...]

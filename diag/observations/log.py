@@ -28,7 +28,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LogLine(Observation):
-    """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file tells it."""
+    """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file
+    tells it."""
 
     stream: str
     text: str
@@ -38,8 +39,9 @@ class LogLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
-    """`count` lines in a row without a word that any reader knows. A log on disk tells them in place of a `LogLine` each; `last`
-    are the last of them as they stand, `text` is all of them: a rule may know a word that no reader does."""
+    """`count` lines in a row without a word that any reader knows. A log on disk tells them in place of a
+    `LogLine` each; `last` are the last of them as they stand, `text` is all of them: a rule may know a word
+    that no reader does."""
 
     stream: str
     count: int
@@ -60,7 +62,8 @@ class KernelLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class PhaseMarked(Observation):
-    """A line that tells the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown ..."""
+    """A line that tells the phase: rendezvous, model_load, data_prep, comm_init, first_step, eval, teardown
+    ..."""
 
     phase: str
     text: str
@@ -101,7 +104,8 @@ class BarMoved(Observation):
 
 @dataclass(frozen=True, slots=True)
 class MetricsLogged(Observation):
-    """Numbers that a trainer printed without saying at which step: training (`loss`), evaluation (`eval_...`) or the end."""
+    """Numbers that a trainer printed without saying at which step: training (`loss`), evaluation (`eval_...`)
+    or the end."""
 
     metrics: tuple[tuple[str, float], ...]
     text: str
@@ -122,7 +126,8 @@ class SaveFinished(Observation):
 
 @dataclass(frozen=True, slots=True)
 class SavesBehind(Observation):
-    """The arguments that the program printed say that its saves are asynchronous: they go on behind the training."""
+    """The arguments that the program printed say that its saves are asynchronous: they go on behind the
+    training."""
 
     text: str
 
@@ -137,7 +142,8 @@ class LayoutTold(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LossScaleReduced(Observation):
-    """fp16: gradients overflowed, the step was skipped and the loss scale lowered; `at_minimum`: it cannot be any more.
+    """fp16: gradients overflowed, the step was skipped and the loss scale lowered; `at_minimum`: it cannot be
+    any more.
 
     `reduced` is None where the line does not tell to what.
     """
@@ -149,7 +155,8 @@ class LossScaleReduced(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NonFiniteReported(Observation):
-    """A check inside the program met nan or inf. `what` is loss or grad; `where`: the bucket or operator, "" when not said."""
+    """A check inside the program met nan or inf. `what` is loss or grad; `where`: the bucket or operator, ""
+    when not said."""
 
     what: str
     where: str
@@ -158,7 +165,8 @@ class NonFiniteReported(Observation):
 
 @dataclass(frozen=True, slots=True)
 class VersionSeen(Observation):
-    """The log tells the version of a package, called as pip calls it (ms-swift, megatron-core, deepspeed, torch, nccl)."""
+    """The log tells the version of a package, called as pip calls it (ms-swift, megatron-core, deepspeed,
+    torch, nccl)."""
 
     package: str
     version: str

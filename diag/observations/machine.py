@@ -15,7 +15,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One process now. `state` is the letter of /proc/PID/stat (R S D T t Z X); io fields are None when denied."""
+    """One process now. `state` is the letter of /proc/PID/stat (R S D T t Z X); io fields are None when
+    denied."""
 
     pid: int
     ppid: int

@@ -11,7 +11,8 @@ __all__ = ["StoreTried", "StoreWaited"]
 
 @dataclass(frozen=True, slots=True)
 class StoreTried(Observation):
-    """The log tells of one try that failed. `delay`: seconds to the next, where the line says it; `why`: in its own words."""
+    """The log tells of one try that failed. `delay`: seconds to the next, where the line says it; `why`: in
+    its own words."""
 
     host: str
     port: int
@@ -22,10 +23,11 @@ class StoreTried(Observation):
 
 @dataclass(frozen=True, slots=True)
 class StoreWaited(Observation):
-    """Looked at from outside: a launcher (no rank) or a rank is in the call that connects to the store, without a connection.
+    """Looked at from outside: a launcher (no rank) or a rank is in the call that connects to the store,
+    without a connection.
 
-    `pending`: the kernel waits for an answer to its SYN. `over`: it has left that call, or has the connection. `node`: its
-    number where the launcher's command tells it.
+    `pending`: the kernel waits for an answer to its SYN. `over`: it has left that call, or has the
+    connection. `node`: its number where the launcher's command tells it.
     """
 
     pid: int

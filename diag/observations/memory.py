@@ -27,18 +27,22 @@ class CgroupLevel:
     usage_bytes: int
     limit_bytes: int | None
     peak_bytes: int | None
-    high_bytes: int | None = None  # v2 memory.high: above it the kernel holds the processes up instead of killing
+    high_bytes: int | None = (
+        None  # v2 memory.high: above it the kernel holds the processes up instead of killing
+    )
     oom_kills: int | None = None
-    max_events: int | None = None  # how often its own limit was met; v1 (failcnt) does not count each on every kernel
+    max_events: int | None = (
+        None  # how often its own limit was met; v1 (failcnt) does not count each on every kernel
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory(Observation):
     """Memory of the cgroup that a rank (or CMD) lives in: the tightest limit of it and its parents.
 
-    `usage_bytes` to `peak_bytes` and the breakdown are of that level (`path`), the event counters and the pressure of the
-    leaf. `levels` holds the leaf and all parents that have a limit, leaf first. v1 tells a limit of parents that cannot be
-    seen, too: then `limit_bytes` is lower than any of `levels`.
+    `usage_bytes` to `peak_bytes` and the breakdown are of that level (`path`), the event counters and the
+    pressure of the leaf. `levels` holds the leaf and all parents that have a limit, leaf first. v1 tells a
+    limit of parents that cannot be seen, too: then `limit_bytes` is lower than any of `levels`.
     """
 
     version: int
@@ -53,9 +57,13 @@ class CgroupMemory(Observation):
     anon_bytes: int = 0
     dirty_bytes: int = 0  # of the page cache: dirty or being written back
     max_events: int = 0  # how often the limit was met
-    pressure_full_ratio: float | None = None  # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
+    pressure_full_ratio: float | None = (
+        None  # PSI: share of the last 10 s in which all its tasks waited for memory; v2 only
+    )
     levels: tuple[CgroupLevel, ...] = ()
-    group_kills: int = 0  # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
+    group_kills: int = (
+        0  # of the leaf: how often all of it was killed at once (memory.oom.group); v2, Linux 5.17 and later
+    )
 
     @property
     def needed_bytes(self) -> int:
@@ -101,11 +109,11 @@ class SharedMemory(Observation):
 
 @dataclass(frozen=True, slots=True)
 class KernelOomKill(Observation):
-    """The kernel log tells a kill for memory. `pid` is the host's number; `cgroup` that whose limit was met, "" for the host
-    and "?" where the log does not tell which.
+    """The kernel log tells a kill for memory. `pid` is the host's number; `cgroup` that whose limit was met,
+    "" for the host and "?" where the log does not tell which.
 
-    `breakdown` and `tasks` are of that cgroup at this moment (of the host: tasks only); tasks are the biggest, as (pid, name,
-    resident bytes).
+    `breakdown` and `tasks` are of that cgroup at this moment (of the host: tasks only); tasks are the
+    biggest, as (pid, name, resident bytes).
     """
 
     pid: int
@@ -124,7 +132,8 @@ class KernelOomKill(Observation):
 
 @dataclass(frozen=True, slots=True)
 class KernelRefusal(Observation):
-    """The kernel log tells that it refused memory or a fork. `what`: overcommit, pids. `cgroup`: the one that forked."""
+    """The kernel log tells that it refused memory or a fork. `what`: overcommit, pids. `cgroup`: the one that
+    forked."""
 
     what: str
     pid: int | None
@@ -148,8 +157,8 @@ class MemoryTerm:
 class MemoryEstimated(Observation):
     """What the command should need, by its own arguments (`diag estimate`), before it runs.
 
-    GPU terms are of the rank that needs most, host terms of one node. `save` terms come on top of `host` while a checkpoint is
-    written. Empty where the arguments do not tell.
+    GPU terms are of the rank that needs most, host terms of one node. `save` terms come on top of `host`
+    while a checkpoint is written. Empty where the arguments do not tell.
     """
 
     gpu: tuple[MemoryTerm, ...]

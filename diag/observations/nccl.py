@@ -1,4 +1,5 @@
-"""What NCCL's own lines say (NCCL_DEBUG): one `NcclLine` each, and what of it decides something as a fact of its own."""
+"""What NCCL's own lines say (NCCL_DEBUG): one `NcclLine` each, and what of it decides something as a fact of
+its own."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ __all__ = [
 class NcclLine(Observation):
     """One line of NCCL_DEBUG: `level` INFO, WARN, TRACE ...; `gpu` is NCCL's own [n], the CUDA device index.
 
-    `host`, `pid` and `tid` as the process sees itself. `where` is FILE:LINE of a warning, "" where the line has none.
+    `host`, `pid` and `tid` as the process sees itself. `where` is FILE:LINE of a warning, "" where the line
+    has none.
     """
 
     host: str
@@ -56,8 +58,9 @@ class NcclLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NcclPlainLines(Observation):
-    """Consecutive lines of NCCL that tell nothing but that it is at work (rings, trees, channels within a node): `count` of
-    them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they stand, `text` is all of them."""
+    """Consecutive lines of NCCL that tell nothing but that it is at work (rings, trees, channels within a
+    node): `count` of them in place of a `LogLine` and an `NcclLine` each; `last` are the last 200 as they
+    stand, `text` is all of them."""
 
     stream: str
     count: int
@@ -97,7 +100,8 @@ class NcclEnvironment(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclNetChosen(NcclFact):
-    """A communicator's network between nodes: "IB", "Socket", "IBext_v10", "AWS Libfabric" ... On one node it is not used."""
+    """A communicator's network between nodes: "IB", "Socket", "IBext_v10", "AWS Libfabric" ... On one node it
+    is not used."""
 
     net: str
 
@@ -111,7 +115,8 @@ class NcclNetFailed(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclPlugin(NcclFact):
-    """An external network plugin. `status` is missing (normal: the built-in one is used), loaded, or failed (not usable)."""
+    """An external network plugin. `status` is missing (normal: the built-in one is used), loaded, or failed
+    (not usable)."""
 
     name: str
     status: str
@@ -128,7 +133,8 @@ class NcclIbDevice:
 
 @dataclass(frozen=True, slots=True)
 class NcclIbDevices(NcclFact):
-    """The RDMA ports that NCCL will use, none when it found none; the interface of its out-of-band connections ("" not said)."""
+    """The RDMA ports that NCCL will use, none when it found none; the interface of its out-of-band
+    connections ("" not said)."""
 
     devices: tuple[NcclIbDevice, ...]
     interface: str = ""
@@ -153,7 +159,8 @@ class NcclBootstrap(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclInterfaceMissing(NcclFact):
-    """No IP interface for `use` ("bootstrap", "oob", "socket"); `wanted` as the line names it, "" when it does not."""
+    """No IP interface for `use` ("bootstrap", "oob", "socket"); `wanted` as the line names it, "" when it
+    does not."""
 
     use: str
     wanted: str = ""
@@ -161,15 +168,16 @@ class NcclInterfaceMissing(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclLibraryMissing(NcclFact):
-    """A library that NCCL tried to open: "libibverbs" (no RDMA without it) or "mlx5dv" (features only: harmless)."""
+    """A library that NCCL tried to open: "libibverbs" (no RDMA without it) or "mlx5dv" (features only:
+    harmless)."""
 
     library: str
 
 
 @dataclass(frozen=True, slots=True)
 class NcclChannel(NcclFact):
-    """One direction of a connection between nodes. Ranks are the communicator's. `net` "IB", "Socket" ...; `proxy` the rank whose
-    network card is used for it (PXN), None when its own."""
+    """One direction of a connection between nodes. Ranks are the communicator's. `net` "IB", "Socket" ...;
+    `proxy` the rank whose network card is used for it (PXN), None when its own."""
 
     channel: int
     sender: int
@@ -183,10 +191,11 @@ class NcclChannel(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclCommunicator(NcclFact):
-    """A step of a communicator's life as one member tells it. `stage` is start, topology, complete, destroyed or aborted.
+    """A step of a communicator's life as one member tells it. `stage` is start, topology, complete, destroyed
+    or aborted.
 
-    `comm` is the address in that process ("0x20035e20"), `comm_id` the same on all members ("" where the line has none).
-    `nodes` and `local_ranks` come with topology only (NCCL 2.20 and later), `bus_id` of the
+    `comm` is the address in that process ("0x20035e20"), `comm_id` the same on all members ("" where the line
+    has none). `nodes` and `local_ranks` come with topology only (NCCL 2.20 and later), `bus_id` of the
     member's GPU with the other stages; `nvlink`: the nodes reach each other over NVLink (MNNVL).
     """
 
@@ -205,7 +214,8 @@ class NcclCommunicator(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclInitTimings(NcclFact):
-    """How long a communicator took to be made. `parts` are seconds by NCCL's own names (kernels, bootstrap, topo ...)."""
+    """How long a communicator took to be made. `parts` are seconds by NCCL's own names (kernels, bootstrap,
+    topo ...)."""
 
     function: str
     comm_rank: int
@@ -216,9 +226,11 @@ class NcclInitTimings(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclGpuDirect(NcclFact):
-    """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does not.
+    """Whether a GPU's memory is reached by the network card itself; `why` as the line says, "" when it does
+    not.
 
-    "use ring PXN 0 GDR 0" is told of any communicator's rings: on one node, or over sockets, it means nothing (seen: 0 and 1).
+    "use ring PXN 0 GDR 0" is told of any communicator's rings: on one node, or over sockets, it means nothing
+    (seen: 0 and 1).
     """
 
     enabled: bool
@@ -227,7 +239,8 @@ class NcclGpuDirect(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclVerbsError(NcclFact):
-    """A call of libibverbs failed: `call` "ibv_reg_mr_iova2"; `errno` where it is told or follows from the text."""
+    """A call of libibverbs failed: `call` "ibv_reg_mr_iova2"; `errno` where it is told or follows from the
+    text."""
 
     call: str
     error: str
@@ -241,7 +254,8 @@ class NcclVerbsError(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclCompletionError(NcclFact):
-    """A transfer over RDMA failed: `status` of ibv_wc_status (12 retries exceeded, 5 flushed, 4 protection, 10 remote access)."""
+    """A transfer over RDMA failed: `status` of ibv_wc_status (12 retries exceeded, 5 flushed, 4 protection,
+    10 remote access)."""
 
     peer: str
     status: int
@@ -251,7 +265,8 @@ class NcclCompletionError(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclPortEvent(NcclFact):
-    """An asynchronous event of a device: "port error", "port active", "GID table changed" ... `device` "" where not told."""
+    """An asynchronous event of a device: "port error", "port active", "GID table changed" ... `device` ""
+    where not told."""
 
     device: str
     port: int | None
@@ -287,7 +302,8 @@ class NcclNetDiffers(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclRetry(NcclFact):
-    """A connection is tried again: `call` "connect" or "ibv_modify_qp", `attempt` 1, 2 ... of `most`; no failure yet."""
+    """A connection is tried again: `call` "connect" or "ibv_modify_qp", `attempt` 1, 2 ... of `most`; no
+    failure yet."""
 
     call: str
     error: str
@@ -299,7 +315,8 @@ class NcclRetry(NcclFact):
 
 @dataclass(frozen=True, slots=True)
 class NcclResult(NcclFact):
-    """A line of NCCL's own traceback ("init.cc:126 -> 5"): `code` is ncclResult_t (2 system, 3 internal, 5 usage, 6 remote)."""
+    """A line of NCCL's own traceback ("init.cc:126 -> 5"): `code` is ncclResult_t (2 system, 3 internal, 5
+    usage, 6 remote)."""
 
     code: int
 

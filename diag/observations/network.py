@@ -6,12 +6,21 @@ from dataclasses import dataclass
 
 from diag.observations.base import Observation
 
-__all__ = ["Interface", "InterfacesSeen", "NetworkExpected", "RdmaAccess", "RdmaGid", "RdmaPort", "RdmaPortsSeen"]
+__all__ = [
+    "Interface",
+    "InterfacesSeen",
+    "NetworkExpected",
+    "RdmaAccess",
+    "RdmaGid",
+    "RdmaPort",
+    "RdmaPortsSeen",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaGid:
-    """An entry of a port's GID table: `kind` "IB/RoCE v1" or "RoCE v2", `interface` the IP interface behind it ("": none)."""
+    """An entry of a port's GID table: `kind` "IB/RoCE v1" or "RoCE v2", `interface` the IP interface behind
+    it ("": none)."""
 
     index: int
     gid: str
@@ -21,9 +30,11 @@ class RdmaGid:
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """A port of /sys/class/infiniband. `state` 1 down, 2 init, 3 armed, 4 active, 5 active-defer; None for what is not readable.
+    """A port of /sys/class/infiniband. `state` 1 down, 2 init, 3 armed, 4 active, 5 active-defer; None for
+    what is not readable.
 
-    `counters` by the kernel's names; those of data (port_xmit_data, port_rcv_data) in bytes, not in its words of 4.
+    `counters` by the kernel's names; those of data (port_xmit_data, port_rcv_data) in bytes, not in its words
+    of 4.
     """
 
     device: str
@@ -50,10 +61,11 @@ class RdmaPortsSeen(Observation):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An IP interface: `kind` loopback, ethernet, infiniband (IPoIB) or other; speed None where the driver does not say.
+    """An IP interface: `kind` loopback, ethernet, infiniband (IPoIB) or other; speed None where the driver
+    does not say.
 
-    `carries`: its bytes enter or leave the namespace here; those of bonds, VLANs, bridges and containers' ends are counted
-    by what lies below them too.
+    `carries`: its bytes enter or leave the namespace here; those of bonds, VLANs, bridges and containers'
+    ends are counted by what lies below them too.
     """
 
     name: str
@@ -78,10 +90,11 @@ class InterfacesSeen(Observation):
 class RdmaAccess(Observation):
     """What a rank's process has of RDMA; None for what may not be looked at.
 
-    `device_nodes` are in its /dev/infiniband ("uverbs0"), `open_nodes` those that it holds open; `mapped` are libraries in its
-    memory ("libibverbs", "libmlx5", "libnccl-net" ...), `verbs_library` whether a libibverbs.so.1 can be found in its file
-    system, `providers` the drivers of libibverbs there ("mlx5"). `ipc_lock`: it may lock memory beyond its limit.
-    `container` is kubernetes, docker, podman, slurm or "" for none of them. `nccl_conf`: (file, name, value).
+    `device_nodes` are in its /dev/infiniband ("uverbs0"), `open_nodes` those that it holds open; `mapped` are
+    libraries in its memory ("libibverbs", "libmlx5", "libnccl-net" ...), `verbs_library` whether a
+    libibverbs.so.1 can be found in its file system, `providers` the drivers of libibverbs there ("mlx5").
+    `ipc_lock`: it may lock memory beyond its limit. `container` is kubernetes, docker, podman, slurm or ""
+    for none of them. `nccl_conf`: (file, name, value).
     """
 
     pid: int
@@ -97,6 +110,7 @@ class RdmaAccess(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NetworkExpected(Observation):
-    """The user says which networks NCCL is meant to use between nodes: names with * and ?, as NCCL writes them."""
+    """The user says which networks NCCL is meant to use between nodes: names with * and ?, as NCCL writes
+    them."""
 
     nets: tuple[str, ...]

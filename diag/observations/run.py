@@ -48,8 +48,8 @@ class RankFound(Observation):
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Observation):
-    """`exit_code` and `signal` are None when nobody could read them (`how` says who did). A log tells it late: `ended` is when it
-    was, and `last` are the rank's last lines, where none stood under its number."""
+    """`exit_code` and `signal` are None when nobody could read them (`how` says who did). A log tells it
+    late: `ended` is when it was, and `last` are the rank's last lines, where none stood under its number."""
 
     pid: int
     exit_code: int | None
@@ -82,7 +82,8 @@ class Interrupted(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LookedAway(Observation):
-    """diag itself did not run for so long (it was stopped, or the machine slept): what comes now comes late, in a bunch."""
+    """diag itself did not run for so long (it was stopped, or the machine slept): what comes now comes late,
+    in a bunch."""
 
     seconds: float
 
@@ -97,16 +98,20 @@ class EnvironmentSeen(Observation):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken(Observation):
-    """The readings since `began` are one moment that somebody captured by hand; nothing later is known of the job.
+    """The readings since `began` are one moment that somebody captured by hand; nothing later is known of the
+    job.
 
-    `silent_seconds`: how long the evidence itself shows that nothing moved before it; None when it does not tell.
+    `silent_seconds`: how long the evidence itself shows that nothing moved before it; None when it does not
+    tell.
     """
 
     name: str
     began: float
     silent_seconds: float | None
     why: str = ""  # what shows that silence, in words
-    final: bool = True  # False: captured evidence begins; the moment that the job is judged by is still to come
+    final: bool = (
+        True  # False: captured evidence begins; the moment that the job is judged by is still to come
+    )
 
 
 @dataclass(frozen=True, slots=True)

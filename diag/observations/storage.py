@@ -11,10 +11,11 @@ __all__ = ["CheckpointFolder", "CheckpointsSeen", "DiskSpace"]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """One checkpoint on disk. `kind`: torch_dist, torch_dcp, megatron_legacy, safetensors, deepspeed, hf, unknown.
+    """One checkpoint on disk. `kind`: torch_dist, torch_dcp, megatron_legacy, safetensors, deepspeed, hf,
+    unknown.
 
-    `missing` are the files without which it cannot be loaded; `changed_at` is the newest modification time in it, by the
-    file system's clock; `iteration` is None where the name does not tell.
+    `missing` are the files without which it cannot be loaded; `changed_at` is the newest modification time in
+    it, by the file system's clock; `iteration` is None where the name does not tell.
     """
 
     path: str
@@ -33,8 +34,8 @@ class CheckpointFolder:
 class CheckpointsSeen(Observation):
     """A folder of checkpoints, oldest first, and the tracker file that tells which one to load.
 
-    `tracker` is (file name, what it says), None when there is none. `role`: save, or load for what the job begins from.
-    `exists` is False where nothing is at that path.
+    `tracker` is (file name, what it says), None when there is none. `role`: save, or load for what the job
+    begins from. `exists` is False where nothing is at that path.
     """
 
     root: str
@@ -48,7 +49,8 @@ class CheckpointsSeen(Observation):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace(Observation):
-    """The file system of a path, as the job's user may use it; `quota_bytes` is the user's own rest where one is set."""
+    """The file system of a path, as the job's user may use it; `quota_bytes` is the user's own rest where one
+    is set."""
 
     path: str
     purpose: str  # save, tmp, shm, run_dir

@@ -1,1 +1,2 @@
-"""The faces: text, JSON lines, HTTP and Prometheus. They read the engine through `view.HubView` and judge nothing."""
+"""The faces: text, JSON lines, HTTP and Prometheus. They read the engine through `view.HubView` and judge
+nothing."""

@@ -1,4 +1,5 @@
-"""The API's page as self-contained HTML: no script, and no style or font from anywhere else. All text goes through `_text`."""
+"""The API's page as self-contained HTML: no script, and no style or font from anywhere else. All text goes
+through `_text`."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ pre { overflow-x: auto; background: #8881; padding: .5rem; margin: .3rem 0; } na
 @supports not (color: light-dark(red, red)) { :root { --crit: #c62828; --warn: #b26a00; } }
 """
 
+
 def _text(value: object) -> str:
     text = "".join(" " if char < " " and char not in "\n\t" else char for char in str(value))
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
@@ -37,7 +39,8 @@ def _document(title: str, body: str, nonce: str) -> str:
     )
 
 
-# --- the API -------------------------------------------------------------------------------------------------
+# --- the API
+# -------------------------------------------------------------------------------------------------
 
 
 def docs_page(openapi: Mapping[str, Any], *, nonce: str) -> str:

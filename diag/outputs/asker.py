@@ -1,7 +1,7 @@
 """Who sent a request: the run's own user, or another user of this machine, whom the kernel tells apart.
 
-A bearer of the token, the user that diag runs as and root own the run. TCP has no SO_PEERCRED, but a connection over loopback has
-both its ends on this machine, and /proc/net/tcp has the user of each.
+A bearer of the token, the user that diag runs as and root own the run. TCP has no SO_PEERCRED, but a
+connection over loopback has both its ends on this machine, and /proc/net/tcp has the user of each.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Asker:
 
 def uid_of(client: Address, server: Address, net: Path = Path("/proc/net")) -> int | None:
     """The user who holds the other end of a connection over loopback; None where the kernel does not say so."""
-    # A closed socket has no user any more, and is shown as root's (net/core/sock.c, sock_i_uid): one is believed only while it is
-    # established, twice, so that it cannot have been closed while its line was written.
+    # A closed socket has no user any more, and is shown as root's (net/core/sock.c, sock_i_uid): one is
+    # believed only while it is established, twice, so that it cannot have been closed while its line was
+    # written.
     first = _row(client, server, net)
     return first[0] if first is not None and first == _row(client, server, net) else None
 
@@ -59,13 +60,19 @@ def _row(client: Address, server: Address, net: Path) -> tuple[int, str] | None:
         for line in lines:
             # sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...
             words = line.split(None, 10)
-            if len(words) > 9 and f"{words[1]} {words[2]}" in ends and words[3] == _ESTABLISHED and words[9] != _NO_INODE:
+            if (
+                len(words) > 9
+                and f"{words[1]} {words[2]}" in ends
+                and words[3] == _ESTABLISHED
+                and words[9] != _NO_INODE
+            ):
                 return int(words[7]), words[9]
     return None
 
 
 def _words(address: Address) -> Iterable[str]:
-    """As /proc/net/tcp and tcp6 write it: words of 32 bits in this machine's byte order, then the port. Raises ValueError."""
+    """As /proc/net/tcp and tcp6 write it: words of 32 bits in this machine's byte order, then the port.
+    Raises ValueError."""
     ip = ipaddress.ip_address(address[0])
     plain = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped else ip
     mapped = ipaddress.IPv6Address(f"::ffff:{plain}") if plain.version == 4 else plain

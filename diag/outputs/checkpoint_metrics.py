@@ -11,12 +11,34 @@ __all__ = ["CHECKPOINT_METRICS", "checkpoint_samples"]
 
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 CHECKPOINT_METRICS = (
-    ("diag_checkpoint_save_duration_seconds", "histogram", "seconds", "",
-     "How long the ranks were in each finished save; what an asynchronous one writes behind the training is not in it."),
-    ("diag_checkpoint_size_bytes", "gauge", "bytes", "", "The newest checkpoint on disk, while it is written as far as it is."),
-    ("diag_disk_size_bytes", "gauge", "bytes", "purpose",
-     "Size of the disk for checkpoints (save), temporary files (tmp) and diag's run directory (run_dir)."),
-    ("diag_disk_available_bytes", "gauge", "bytes", "purpose", "Free on the same disk, or left of the user's quota."),
+    (
+        "diag_checkpoint_save_duration_seconds",
+        "histogram",
+        "seconds",
+        "",
+        "How long the ranks were in each finished save; what an asynchronous one writes behind the training is not in it.",
+    ),
+    (
+        "diag_checkpoint_size_bytes",
+        "gauge",
+        "bytes",
+        "",
+        "The newest checkpoint on disk, while it is written as far as it is.",
+    ),
+    (
+        "diag_disk_size_bytes",
+        "gauge",
+        "bytes",
+        "purpose",
+        "Size of the disk for checkpoints (save), temporary files (tmp) and diag's run directory (run_dir).",
+    ),
+    (
+        "diag_disk_available_bytes",
+        "gauge",
+        "bytes",
+        "purpose",
+        "Free on the same disk, or left of the user's quota.",
+    ),
 )
 
 CheckpointSample = tuple[str, tuple[str, ...], float, None]
@@ -32,12 +54,23 @@ def checkpoint_samples(job: JobState) -> Iterator[CheckpointSample]:
     yield (f"{name}_count", (), counts[-1], None)
     folders = [folder for seen in job.checkpoints.values() for folder in seen.folders]
     if folders:
-        yield ("diag_checkpoint_size_bytes", (), max(folders, key=lambda folder: folder.changed_at).size_bytes, None)
+        yield (
+            "diag_checkpoint_size_bytes",
+            (),
+            max(folders, key=lambda folder: folder.changed_at).size_bytes,
+            None,
+        )
     tightest: dict[str, tuple[int, int]] = {}
     for _, space in job.disks.values():
-        free = space.available_bytes if space.quota_bytes is None else min(space.available_bytes, space.quota_bytes)
+        free = (
+            space.available_bytes
+            if space.quota_bytes is None
+            else min(space.available_bytes, space.quota_bytes)
+        )
         if space.purpose in ("save", "tmp", "run_dir"):
-            tightest[space.purpose] = min(tightest.get(space.purpose, (free, space.total_bytes)), (free, space.total_bytes))
+            tightest[space.purpose] = min(
+                tightest.get(space.purpose, (free, space.total_bytes)), (free, space.total_bytes)
+            )
     for purpose, (free, size) in sorted(tightest.items()):
         yield ("diag_disk_size_bytes", (purpose,), size, None)
         yield ("diag_disk_available_bytes", (purpose,), free, None)

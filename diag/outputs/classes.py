@@ -1,4 +1,5 @@
-"""Merged stacks: the processes of a job as classes that stand at the same place. Reads the engine, judges nothing."""
+"""Merged stacks: the processes of a job as classes that stand at the same place. Reads the engine, judges
+nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ from diag.state.rank import RankState
 
 __all__ = ["StackClass", "exit_words", "frame_words", "living_children", "stack_classes", "why_no_stack"]
 
-_BY_MEMORY: tuple[str, ...] = ("remote_stack", "pyspy")  # the second is asked where the first fails, and says why
+_BY_MEMORY: tuple[str, ...] = (
+    "remote_stack",
+    "pyspy",
+)  # the second is asked where the first fails, and says why
 _STACK_SOURCES = (*_BY_MEMORY, "faulthandler", "stacks")
 
 
@@ -26,9 +30,9 @@ class StackClass:
 
     `kind` is rank, child (of a rank: DataLoader workers ...), idle (children that wait for work) or missing.
     `frames` are those of one of them, outermost first; `reason` says why there is none, or why it is old.
-    `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how long all of
-    them were seen to stand here (None where one was seen only once); `moving` are the ranks that came here in the last
-    samples, and `standing_steps` how many outer steps of the path even they kept.
+    `path` is what they have in common (`stacks.steps`), `role` what children are for. `stands_seconds` is how
+    long all of them were seen to stand here (None where one was seen only once); `moving` are the ranks that
+    came here in the last samples, and `standing_steps` how many outer steps of the path even they kept.
     """
 
     kind: str
@@ -99,7 +103,9 @@ def stack_classes(engine: Engine) -> list[StackClass]:
         if rank.stack is None or not rank.alive:
             missing.setdefault(reason, []).append(rank)
         else:
-            standing.setdefault((rank.stack_signature, reason), []).append((number, rank.stack_at, rank.stack))
+            standing.setdefault((rank.stack_signature, reason), []).append(
+                (number, rank.stack_at, rank.stack)
+            )
         for at, sample in living_children(rank):
             if is_idle_worker(sample):
                 idle.setdefault(child_role(sample), []).append((number, at, sample))
@@ -110,7 +116,9 @@ def stack_classes(engine: Engine) -> list[StackClass]:
     classes += [_class_of("child", members, role=role) for (role, _), members in children.items()]
     classes += [_class_of("idle", members, role=role) for role, members in idle.items()]
     classes += [
-        StackClass("missing", _ranks(r.rank for r in ranks), tuple(r.placement.pid for r in ranks), reason=reason)
+        StackClass(
+            "missing", _ranks(r.rank for r in ranks), tuple(r.placement.pid for r in ranks), reason=reason
+        )
         for reason, ranks in missing.items()
     ]
     return classes
@@ -131,7 +139,9 @@ def _of_ranks(engine: Engine, members: list[tuple[int, float, StackSample]], rea
     )
 
 
-def _class_of(kind: str, members: list[tuple[int, float, StackSample]], reason: str = "", role: str = "") -> StackClass:
+def _class_of(
+    kind: str, members: list[tuple[int, float, StackSample]], reason: str = "", role: str = ""
+) -> StackClass:
     main = members[0][2].main
     reading = read_stack(main) if main else None
     return StackClass(
@@ -152,15 +162,19 @@ def _ranks(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(numbers)))
 
 
-
-
 def why_no_stack(engine: Engine, rank: RankState) -> str:
     """Why a rank has no stack, or none newer than the one shown; empty when there is nothing to say."""
     if rank.exit is not None:
         return exit_words(rank.exit.exit_code, rank.exit.signal)
     failed = engine.job.failed_sources
     # Where one source is denied and another reads the stacks, nothing is missing.
-    sources = _STACK_SOURCES if rank.stack is None else _BY_MEMORY if rank.stack.how in _BY_MEMORY else (rank.stack.how,)
+    sources = (
+        _STACK_SOURCES
+        if rank.stack is None
+        else _BY_MEMORY
+        if rank.stack.how in _BY_MEMORY
+        else (rank.stack.how,)
+    )
     reasons = [
         f"{source}: {failed[(source, number)].reason}"
         for source in sources

@@ -1,4 +1,5 @@
-"""Hubs of several nodes as samples of Prometheus: who judges the job, who was heard, and what the digests cost."""
+"""Hubs of several nodes as samples of Prometheus: who judges the job, who was heard, and what the digests
+cost."""
 
 from __future__ import annotations
 
@@ -14,10 +15,28 @@ CLUSTER_METRICS = (
     ("diag_job_hub", "gauge", "", "", "1 where this hub judges the whole job, 0 where another does."),
     ("diag_nodes_expected", "gauge", "", "", "Nodes of the job, as its launchers say; on the job hub."),
     ("diag_nodes_heard", "gauge", "", "", "Nodes whose hubs report, this one too; on the job hub."),
-    ("diag_digests_total", "counter", "", "direction result", "Digests sent to the job hub, and taken from other nodes."),
-    ("diag_digest_bytes_total", "counter", "bytes", "direction", "Bytes of digests sent, and of their answers."),
+    (
+        "diag_digests_total",
+        "counter",
+        "",
+        "direction result",
+        "Digests sent to the job hub, and taken from other nodes.",
+    ),
+    (
+        "diag_digest_bytes_total",
+        "counter",
+        "bytes",
+        "direction",
+        "Bytes of digests sent, and of their answers.",
+    ),
     ("diag_link_round_trip_seconds", "gauge", "seconds", "", "Time of the last exchange with the job hub."),
-    ("diag_job_finding_active", "gauge", "", "kind severity", "Findings open on the whole job, by kind; on the job hub."),
+    (
+        "diag_job_finding_active",
+        "gauge",
+        "",
+        "kind severity",
+        "Findings open on the whole job, by kind; on the job hub.",
+    ),
 )
 
 ClusterSample = tuple[str, tuple[str, ...], float, None]

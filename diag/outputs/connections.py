@@ -1,7 +1,8 @@
-"""A connection of the server that nobody can keep for nothing: whoever sends no whole request in time is closed.
+"""A connection of the server that nobody can keep for nothing: whoever sends no whole request in time is
+closed.
 
-uvicorn waits for ever for the first request of a connection, and counts those that wait among the requests under way: a few
-dozen silent connections of anybody, and all others would be answered 503.
+uvicorn waits for ever for the first request of a connection, and counts those that wait among the requests
+under way: a few dozen silent connections of anybody, and all others would be answered 503.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ class Connection(H11Protocol):
         self._await_request()
         most = self.limit_concurrency
         if most is not None and len(self.connections) >= most:
-            # uvicorn would answer 503. The oldest silent one is closed instead: who has a request sends it at once.
-            silent = [each for each in self.connections if isinstance(each, Connection) and each is not self and not each.answers]
+            # uvicorn would answer 503. The oldest silent one is closed instead: who has a request sends it at
+            # once.
+            silent = [
+                each
+                for each in self.connections
+                if isinstance(each, Connection) and each is not self and not each.answers
+            ]
             if silent:
                 min(silent, key=lambda each: each.since).give_up()
 
@@ -52,9 +58,14 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """As uvicorn's, with what goes with every answer of diag."""
         said = msg.encode("ascii", "replace")
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(said)).encode()),
-                   (b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'"),
-                   (b"cache-control", b"no-store"), (b"connection", b"close")]
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(said)).encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"content-security-policy", b"default-src 'none'"),
+            (b"cache-control", b"no-store"),
+            (b"connection", b"close"),
+        ]
         start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         for event in (start, h11.Data(data=said), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
@@ -83,5 +94,6 @@ class Connection(H11Protocol):
 
 
 def forget_readers_that_stopped(listener: socket.socket) -> None:
-    """Connections inherit it. It counts also where the other side lives and takes nothing (tcp(7), TCP_USER_TIMEOUT)."""
+    """Connections inherit it. It counts also where the other side lives and takes nothing (tcp(7),
+    TCP_USER_TIMEOUT)."""
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_SECONDS * 1000)

@@ -1,4 +1,5 @@
-"""Flame graphs that were recorded, for another look: recording takes seconds, and a page shows, opens and keeps the same one."""
+"""Flame graphs that were recorded, for another look: recording takes seconds, and a page shows, opens and
+keeps the same one."""
 
 from __future__ import annotations
 

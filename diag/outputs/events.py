@@ -1,6 +1,7 @@
 """Server-sent events of what page and `diag top` show: a look a second at the engine, while somebody listens.
 
-A listener that reads slowly gets the latest of each part, not all that was in between: it holds a mailbox, not a queue.
+A listener that reads slowly gets the latest of each part, not all that was in between: it holds a mailbox,
+not a queue.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ async def _owns_the_run() -> bool:
 
 
 class _Mailbox:
-    """What one listener has not read yet. `ranks` holds rows by rank, so that more of them replace each other."""
+    """What one listener has not read yet. `ranks` holds rows by rank, so that more of them replace each
+    other."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
@@ -70,8 +72,8 @@ class _Mailbox:
 
 
 class Events:
-    """Shared by all listeners of one server. `look(slow)` gives the parts as they are now, without `slow` only those that may
-    change each second; it is awaited on the server's loop."""
+    """Shared by all listeners of one server. `look(slow)` gives the parts as they are now, without `slow`
+    only those that may change each second; it is awaited on the server's loop."""
 
     def __init__(self, look: Callable[[bool], Awaitable[dict[str, Any]]]) -> None:
         self._look = look
@@ -89,7 +91,9 @@ class Events:
         if self._task is not None:
             self._task.cancel()
 
-    async def listen(self, owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run) -> AsyncIterator[bytes]:
+    async def listen(
+        self, owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run
+    ) -> AsyncIterator[bytes]:
         """The stream of one listener. Raises TooMany before its first byte."""
         if len(self._mailboxes) >= _FOR_ALL and not await owns_the_run():
             raise TooMany
@@ -130,7 +134,9 @@ class Events:
             began = time.monotonic()
             try:
                 parts = await self._look(not self._parts or looks % _SLOW_EVERY == 0)
-            except Exception as error:  # the hub is busy, or a bug: the page says so, and the next look may do
+            except (
+                Exception
+            ) as error:  # the hub is busy, or a bug: the page says so, and the next look may do
                 for mailbox in self._mailboxes:
                     mailbox.put("trouble", {"detail": f"{type(error).__name__}: {error}"})
             else:

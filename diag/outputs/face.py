@@ -1,6 +1,7 @@
 """The routes of the page: its files, what it shows, and how it hears of changes. Added to the app of `http`.
 
-This module does without `from __future__ import annotations`: FastAPI must see the classes that are imported inside.
+This module does without `from __future__ import annotations`: FastAPI must see the classes that are imported
+inside.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,11 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["add_face"]
 
-_TYPES = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8",
-          "svg": "image/svg+xml", "txt": "text/plain; charset=utf-8"}
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
 # All that the page needs comes from here; a flame graph stands in a frame with a sandbox of its own.
-_POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-src 'self'; "
-           "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Events:
@@ -71,15 +79,18 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
 
     @app.get("/events", responses=schema.EVENTS, response_class=Response)
     async def stream(request: Request) -> Response:
-        """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the part. Of `ranks`
-        {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event: end`: diag ends."""
+        """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the
+        part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event:
+        end`: diag ends."""
         try:
             source = await events.listen(asker_of(request).owns_the_run)
         except TooMany:
             raise HTTPException(503, "too many pages look at this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    @app.get("/timeline", responses={200: {"model": schema.Timeline}, **schema.REFUSED}, response_class=Response)
+    @app.get(
+        "/timeline", responses={200: {"model": schema.Timeline}, **schema.REFUSED}, response_class=Response
+    )
     async def timeline(
         rank: Annotated[int | None, Query(ge=0, description="of this rank alone, and its GPU")] = None,
     ) -> Response:
@@ -101,6 +112,8 @@ def add_face(app: "FastAPI", view: HubView, reading: Callable[[Callable[[], Any]
         sections = manual.sections(finding, lang)
         if not sections:
             raise HTTPException(404, f"there is no finding {finding[:80]!r}; diag explain lists them")
-        return Response(json_bytes({"id": finding, "lang": lang, "sections": sections}), media_type="application/json")
+        return Response(
+            json_bytes({"id": finding, "lang": lang, "sections": sections}), media_type="application/json"
+        )
 
     return events

@@ -1,7 +1,7 @@
 """Flame graphs of stacks that diag itself holds: as SVG, as a speedscope file, as collapsed lines. Pure.
 
-Names come from strangers' code: all of them go through `clean`, and into XML through `_text`. The SVG has no script and
-names nothing from elsewhere. What py-spy records live, py-spy itself writes.
+Names come from strangers' code: all of them go through `clean`, and into XML through `_text`. The SVG has no
+script and names nothing from elsewhere. What py-spy records live, py-spy itself writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from diag.outputs.classes import frame_words
 from diag.outputs.text import clean
 from diag.stacks import child_role
 
-__all__ = ["FORMATS", "Profile", "Sampled", "SeriesBuilder", "collapsed", "merged_profile", "speedscope", "svg", "write"]
+__all__ = [
+    "FORMATS",
+    "Profile",
+    "Sampled",
+    "SeriesBuilder",
+    "collapsed",
+    "merged_profile",
+    "speedscope",
+    "svg",
+    "write",
+]
 
 FORMATS: Mapping[str, str] = {
     "svg": "image/svg+xml; charset=utf-8",
@@ -63,11 +73,13 @@ class Profile:
     samples: tuple[Sampled, ...]
 
 
-# --- from what diag holds --------------------------------------------------------------------------------------
+# --- from what diag holds
+# --------------------------------------------------------------------------------------
 
 
 def merged_profile(engine: Engine, *, children: bool = False) -> Profile:
-    """Where all living ranks are now, from their last samples; with `children` those of their child processes too."""
+    """Where all living ranks are now, from their last samples; with `children` those of their child processes
+    too."""
     found: dict[tuple[str, ...], tuple[list[int], tuple[Frame | None, ...]]] = {}
 
     def add(rank: int, sample: StackSample, lead: tuple[str, ...]) -> None:
@@ -127,7 +139,11 @@ class SeriesBuilder:
         main = sample.main
         for thread in sample.threads:
             if thread.frames and seconds > 0:
-                words = (*lead, _thread(thread, main), *(_name(frame_words(frame)) for frame in thread.frames))
+                words = (
+                    *lead,
+                    _thread(thread, main),
+                    *(_name(frame_words(frame)) for frame in thread.frames),
+                )
                 frames = ((None,) * (len(lead) + 1)) + thread.frames
                 self._found.append(Sampled(words, seconds, (), frames))
 
@@ -141,7 +157,8 @@ def _name(text: str) -> str:
     return clean(text[:_LONGEST_NAME]).replace(";", ":").strip() or "?"
 
 
-# --- the tree --------------------------------------------------------------------------------------------------
+# --- the tree
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -185,7 +202,8 @@ def write(profile: Profile, form: str) -> str:
 
 
 def collapsed(profile: Profile) -> str:
-    """`outer;inner weight` lines, as flamegraph.pl and speedscope read them; weights are milliseconds, or ranks."""
+    """`outer;inner weight` lines, as flamegraph.pl and speedscope read them; weights are milliseconds, or
+    ranks."""
     scale = 1000.0 if profile.unit == "seconds" else 1.0
     lines: list[str] = []
     work: list[tuple[_Box, str]] = [(_tree(profile), "")]
@@ -199,7 +217,8 @@ def collapsed(profile: Profile) -> str:
 
 
 def speedscope(profile: Profile) -> str:
-    """A file for https://www.speedscope.app (or its offline copy), by the published schema; stacks in order of time."""
+    """A file for https://www.speedscope.app (or its offline copy), by the published schema; stacks in order
+    of time."""
     frames: dict[tuple[str, str, int], int] = {}
     labels = _tree(profile) if profile.unit == "ranks" else None
     by_thread: dict[str, tuple[list[list[int]], list[float]]] = {}
@@ -208,7 +227,11 @@ def speedscope(profile: Profile) -> str:
         box = labels
         for step, frame in zip(sample.path, sample.frames or (None,) * len(sample.path), strict=True):
             box = box.children[step] if box is not None else None
-            key = (box.label if box is not None else step, clean(frame.file) if frame else "", frame.line if frame else 0)
+            key = (
+                box.label if box is not None else step,
+                clean(frame.file) if frame else "",
+                frame.line if frame else 0,
+            )
             stack.append(frames.setdefault(key, len(frames)))
         whose = "all ranks" if labels is not None else " / ".join(sample.path[: sample.frames.count(None)])
         samples, weights = by_thread.setdefault(whose, ([], []))
@@ -238,7 +261,8 @@ def _frame(name: str, file: str, line: int) -> dict[str, object]:
     return made
 
 
-# --- SVG -------------------------------------------------------------------------------------------------------
+# --- SVG
+# -------------------------------------------------------------------------------------------------------
 
 
 def svg(profile: Profile) -> str:
@@ -278,10 +302,15 @@ def svg(profile: Profile) -> str:
 
 
 def _shares(box: _Box, width: float, merged: bool) -> Iterable[tuple[_Box, float]]:
-    """How wide the boxes below are. Of a merged graph the least get what can be seen, at the cost of the many."""
-    children = sorted(box.children.values(), key=lambda child: (child.name != _MAIN, child.weight, child.name))
+    """How wide the boxes below are. Of a merged graph the least get what can be seen, at the cost of the
+    many."""
+    children = sorted(
+        box.children.values(), key=lambda child: (child.name != _MAIN, child.weight, child.name)
+    )
     least = min(_WIDENED, width / (2 * len(children))) if merged and len(children) > 1 else 0.0
-    room = width * (sum(child.weight for child in children) / box.weight if box.weight else 0.0) - least * len(children)
+    room = width * (
+        sum(child.weight for child in children) / box.weight if box.weight else 0.0
+    ) - least * len(children)
     total = sum(child.weight for child in children)
     return [(child, least + max(0.0, room) * child.weight / total) for child in children if total > 0]
 

@@ -1,4 +1,5 @@
-"""Health of the ranks' GPUs as samples of Prometheus: faults, memory errors, links, and what holds their clocks back."""
+"""Health of the ranks' GPUs as samples of Prometheus: faults, memory errors, links, and what holds their
+clocks back."""
 
 from __future__ import annotations
 
@@ -13,17 +14,42 @@ __all__ = ["GPU_METRICS", "gpu_samples"]
 
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 GPU_METRICS = (
-    ("diag_gpu_xid_total", "counter", "", "rank xid",
-     "Faults (Xid) that the driver reported for the rank's GPU since the run began; the same one again within 10 s counts once."),
-    ("diag_gpu_throttled", "gauge", "", "rank reason",
-     "1 while the driver holds the GPU's clocks back for this reason, 0 while not: sw_thermal, hw_thermal, power_brake, "
-     "hw_slowdown, power_cap (normal at full load)."),
-    ("diag_gpu_throttled_seconds_total", "counter", "seconds", "rank reason",
-     "Time for which the clocks were held back since the driver was loaded: thermal, power."),
-    ("diag_gpu_ecc_errors_total", "counter", "", "rank kind",
-     "Memory errors since the driver was loaded: corrected, uncorrected."),
-    ("diag_gpu_row_remap_pending", "gauge", "", "rank",
-     "1 while a bad memory row waits for a reset of the GPU to be mapped out."),
+    (
+        "diag_gpu_xid_total",
+        "counter",
+        "",
+        "rank xid",
+        "Faults (Xid) that the driver reported for the rank's GPU since the run began; the same one again within 10 s counts once.",
+    ),
+    (
+        "diag_gpu_throttled",
+        "gauge",
+        "",
+        "rank reason",
+        "1 while the driver holds the GPU's clocks back for this reason, 0 while not: sw_thermal, hw_thermal, power_brake, "
+        "hw_slowdown, power_cap (normal at full load).",
+    ),
+    (
+        "diag_gpu_throttled_seconds_total",
+        "counter",
+        "seconds",
+        "rank reason",
+        "Time for which the clocks were held back since the driver was loaded: thermal, power.",
+    ),
+    (
+        "diag_gpu_ecc_errors_total",
+        "counter",
+        "",
+        "rank kind",
+        "Memory errors since the driver was loaded: corrected, uncorrected.",
+    ),
+    (
+        "diag_gpu_row_remap_pending",
+        "gauge",
+        "",
+        "rank",
+        "1 while a bad memory row waits for a reset of the GPU to be mapped out.",
+    ),
     ("diag_gpu_nvlinks_up", "gauge", "", "rank", "NVLinks of the rank's GPU that are up."),
     ("diag_gpu_memory_temperature_celsius", "gauge", "celsius", "rank", "Temperature of the GPU's memory."),
 )
@@ -64,7 +90,11 @@ def _health(label: tuple[str], health: GpuHealth) -> Iterator[GpuMetricSample]:
         ("diag_gpu_ecc_errors_total", ("corrected",), health.ecc_corrected_volatile),
         ("diag_gpu_ecc_errors_total", ("uncorrected",), health.ecc_uncorrected_volatile),
         ("diag_gpu_row_remap_pending", (), health.remap_pending),
-        ("diag_gpu_nvlinks_up", (), sum(bool(link.active) for link in health.nvlinks) if health.nvlinks else None),
+        (
+            "diag_gpu_nvlinks_up",
+            (),
+            sum(bool(link.active) for link in health.nvlinks) if health.nvlinks else None,
+        ),
         ("diag_gpu_memory_temperature_celsius", (), health.memory_celsius),
     ):
         if value is not None:

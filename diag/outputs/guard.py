@@ -1,5 +1,6 @@
-"""Who may ask the server: the token beyond loopback, no foreign Host on loopback, no other site's page anywhere, and some places
-that other users of the machine cannot take; and what goes with every answer, errors too."""
+"""Who may ask the server: the token beyond loopback, no foreign Host on loopback, no other site's page
+anywhere, and some places that other users of the machine cannot take; and what goes with every answer, errors
+too."""
 
 from __future__ import annotations
 
@@ -38,10 +39,24 @@ class Access(Enum):
 ROUTES = {
     "/metrics": Access.OPEN,
     "/healthz": Access.OPEN,
-    **dict.fromkeys((
-        "/", "/assets/{name:path}", "/docs", "/events", "/explain/{finding}", "/findings", "/nodes", "/openapi.json", "/ranks",
-        "/ranks/{rank}/stacks", "/sd", "/state", "/timeline",
-    ), Access.READS),
+    **dict.fromkeys(
+        (
+            "/",
+            "/assets/{name:path}",
+            "/docs",
+            "/events",
+            "/explain/{finding}",
+            "/findings",
+            "/nodes",
+            "/openapi.json",
+            "/ranks",
+            "/ranks/{rank}/stacks",
+            "/sd",
+            "/state",
+            "/timeline",
+        ),
+        Access.READS,
+    ),
     **dict.fromkeys(("/digests", "/drawings/{name}", "/dump", "/flame", "/ranks/{rank}/flame"), Access.WORKS),
 }
 _PATTERNS = [
@@ -50,7 +65,10 @@ _PATTERNS = [
 ]
 _FOR_ALL = 32  # requests under way on loopback, of the 64 connections of the server: what is left is for who owns the run
 # Routes with a page of their own have a policy of their own; all else is data, and no document.
-_POLICY = (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+_POLICY = (
+    b"content-security-policy",
+    b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+)
 _ALWAYS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -58,7 +76,9 @@ _ALWAYS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 # A line each: Chromium reads one challenge a line, and asks nobody for a password where the first is Bearer.
-_HOW_TO = tuple((b"www-authenticate", way) for way in (b'Basic realm="diag", charset="UTF-8"', b'Bearer realm="diag"'))
+_HOW_TO = tuple(
+    (b"www-authenticate", way) for way in (b'Basic realm="diag", charset="UTF-8"', b'Bearer realm="diag"')
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -82,7 +102,12 @@ class Guard:
         self._view = view
         self._token = view.token
         self._beyond = view.bound_beyond_loopback or not is_loopback(host)
-        self._hosts: Collection[str] = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host.lower()}
+        self._hosts: Collection[str] = {
+            "localhost",
+            "127.0.0.1",
+            "[::1]",
+            f"[{host}]" if ":" in host else host.lower(),
+        }
         self._clock = clock
         self._under_way = 0
 
@@ -104,7 +129,11 @@ class Guard:
 
         async def say(status: int, detail: str, *more: tuple[bytes, bytes]) -> None:
             body = json_bytes({"detail": detail})
-            start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
+            start = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *more,
+            ]
             await send_with_headers({"type": "http.response.start", "status": status, "headers": start})
             await send({"type": "http.response.body", "body": body})
 
@@ -120,8 +149,11 @@ class Guard:
         self._under_way += 1
         try:
             if self._under_way > _FOR_ALL and not await asker.owns_the_run():
-                await say(503, "requests of other users of this machine take all places that they may take; try again, or give "
-                          "the run's token (DIAG_TOKEN)")
+                await say(
+                    503,
+                    "requests of other users of this machine take all places that they may take; try again, or give "
+                    "the run's token (DIAG_TOKEN)",
+                )
                 return
             await self._app(scope, receive, send_with_headers)
         except Exception as error:
@@ -138,27 +170,42 @@ class Guard:
 
     def _refusal(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+        name = (
+            host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+        )
         if not self._beyond and name.lower() not in self._hosts:
-            return 403, f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}"
+            return (
+                403,
+                f"the Host header says {host!r}; on loopback diag answers only to {sorted(self._hosts)}",
+            )
         if self._is_of_another_site(method, path, headers):
             return 403, "a page of another site asked for this; open diag's own page instead"
         access = _access(path)
         if access is Access.OPEN or not (self._beyond or (self._token and access is Access.WORKS)):
             return None
         if not self._token:
-            return 403, "diag is bound beyond loopback without a token; only /metrics and /healthz are answered"
+            return (
+                403,
+                "diag is bound beyond loopback without a token; only /metrics and /healthz are answered",
+            )
         if not _token_matches(headers.get("authorization", ""), self._token):
-            return 401, "this needs the run's token: Authorization: Bearer TOKEN (or as the password of Basic)"
+            return (
+                401,
+                "this needs the run's token: Authorization: Bearer TOKEN (or as the password of Basic)",
+            )
         return None
 
     def _is_of_another_site(self, method: str, path: str, headers: dict[str, str]) -> bool:
-        """Browsers say where a request comes from: since 2023 all by Fetch metadata, older ones by Origin where it is a POST or
-        its answer would be read. Other clients say nothing."""
+        """Browsers say where a request comes from: since 2023 all by Fetch metadata, older ones by Origin
+        where it is a POST or its answer would be read. Other clients say nothing."""
         site = headers.get("sec-fetch-site")
         if site is not None:  # no script can set it, and it holds behind a proxy that changes Host
             # Following a link to a page is fine; a link to /dump or a flame graph would make us work.
-            followed = headers.get("sec-fetch-mode") == "navigate" and method == "GET" and not path.endswith(("/dump", "/flame"))
+            followed = (
+                headers.get("sec-fetch-mode") == "navigate"
+                and method == "GET"
+                and not path.endswith(("/dump", "/flame"))
+            )
             return site not in ("none", "same-origin") and not followed
         origin = headers.get("origin")
         return origin is not None and origin.partition("//")[2] != headers.get("host")

@@ -1,7 +1,8 @@
 """The node's HTTP face: an app over a HubView, and a server for it in a thread of its own.
 
-FastAPI and uvicorn are imported when an app or a server is made, so that importing this costs nothing. This module
-does without `from __future__ import annotations`: FastAPI must see the classes that are imported inside.
+FastAPI and uvicorn are imported when an app or a server is made, so that importing this costs nothing. This
+module does without `from __future__ import annotations`: FastAPI must see the classes that are imported
+inside.
 """
 
 import asyncio
@@ -33,16 +34,23 @@ _LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 1
 _LONGEST_DIGEST = 64 << 20
 _BODY_SECONDS = 15.0  # a hub gives up its request after 4 s
 # A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
-_NOT_YOURS = {"detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
-              "hint": "ask as that user, or set DIAG_TOKEN for the run and give it"}
-_RECORDED = {"detail": "this is recorded evidence: there is no process to look at",
-             "hint": "its stacks are on the page, and in `diag replay`"}
+_NOT_YOURS = {
+    "detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
+    "hint": "ask as that user, or set DIAG_TOKEN for the run and give it",
+}
+_RECORDED = {
+    "detail": "this is recorded evidence: there is no process to look at",
+    "hint": "its stacks are on the page, and in `diag replay`",
+}
 _NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
 _T = TypeVar("_T")
 
 
-def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], float] = time.time) -> "FastAPI":
-    """The app of contracts.md. `host` is the address it will be bound to; it decides, with the view, who may ask."""
+def create_app(
+    view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], float] = time.time
+) -> "FastAPI":
+    """The app of contracts.md. `host` is the address it will be bound to; it decides, with the view, who may
+    ask."""
     from fastapi import FastAPI, HTTPException, Path, Query, Request
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException as AnyHTTPException
@@ -99,8 +107,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
 
     @app.get("/ranks", responses={200: {"model": schema.Ranks}}, response_class=Response)
     async def ranks() -> Response:
-        """Every rank of this node, and of all where this hub judges the whole job: its state, what its main thread does,
-        what moved last, what it uses."""
+        """Every rank of this node, and of all where this hub judges the whole job: its state, what its main
+        thread does, what moved last, what it uses."""
         rows, at = await reading(lambda: (ranks_json(view.engine), view.engine.now))
         others = await beside(view.other_ranks) if view.takes_digests else []
         return answer({"schema": "diag.ranks/1", "at": at, "ranks": rows_of_job(rows, others)})
@@ -120,12 +128,17 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
 
     def drawing(body: bytes | str, form: str) -> Response:
         # py-spy's SVG brings its own script (zoom, search): in a sandbox it reaches nothing of ours.
-        policy = ("sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                  "frame-ancestors 'self'")
+        policy = (
+            "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+            "frame-ancestors 'self'"
+        )
         return Response(body, media_type=flame.FORMATS[form], headers={"Content-Security-Policy": policy})
 
     no_flame: dict[int | str, dict[str, Any]] = {
-        404: {"model": schema.Error}, 409: {"model": schema.Error}, **schema.DRAWINGS, **schema.REFUSED,
+        404: {"model": schema.Error},
+        409: {"model": schema.Error},
+        **schema.DRAWINGS,
+        **schema.REFUSED,
     }
 
     @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
@@ -137,10 +150,12 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         rate: Annotated[int, Query(ge=1, le=200, description="samples a second")] = 50,
         form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
         children: Annotated[bool, Query(description="its child processes too")] = False,
-        native: Annotated[bool, Query(description="C and C++ frames too: stops the rank at each sample")] = False,
+        native: Annotated[
+            bool, Query(description="C and C++ frames too: stops the rank at each sample")
+        ] = False,
     ) -> Response:
-        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too. Content-Location: where this
-        one can be had again for a while."""
+        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too.
+        Content-Location: where this one can be had again for a while."""
         state = await reading(lambda: view.engine.job.ranks.get(rank))
         if state is None:
             seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
@@ -148,10 +163,20 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             if there is not None:
                 hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
                 return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
-            return answer({"detail": f"rank {rank} was not seen on this node", "hint": f"seen: ranks {seen}" if seen else
-                           "no rank was seen yet: ask again when the job's ranks run"}, 404)
+            return answer(
+                {
+                    "detail": f"rank {rank} was not seen on this node",
+                    "hint": f"seen: ranks {seen}"
+                    if seen
+                    else "no rank was seen yet: ask again when the job's ranks run",
+                },
+                404,
+            )
         if not state.alive and not view.recorded:
-            said = {"detail": f"rank {rank} has ended", "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR"}
+            said = {
+                "detail": f"rank {rank} has ended",
+                "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR",
+            }
             return answer(said, 409)
         owns = await asker_of(request).owns_the_run()
         if native and not owns:
@@ -187,7 +212,10 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         return drawing(flame.write(profile, form), form)
 
     dumped: dict[int | str, dict[str, Any]] = {
-        200: {"model": schema.Dump}, 409: {"model": schema.Error}, 504: {"model": schema.Error}, **schema.REFUSED,
+        200: {"model": schema.Dump},
+        409: {"model": schema.Error},
+        504: {"model": schema.Error},
+        **schema.REFUSED,
     }
 
     @app.get("/dump", responses=dumped, response_class=Response)
@@ -197,17 +225,27 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         deadline: Annotated[
             float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
         ] = DUMP_SECONDS,
-        native: Annotated[bool, Query(description="also C frames of one rank of each class, which are stopped for it")] = False,
-        columns: Annotated[int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")] = 0,
+        native: Annotated[
+            bool, Query(description="also C frames of one rank of each class, which are stopped for it")
+        ] = False,
+        columns: Annotated[
+            int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")
+        ] = 0,
         colour: Annotated[bool, Query(description="that text with colours")] = False,
-        lang: Annotated[Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")] = "en",
-        scope: Annotated[Literal["job", "node"], Query(description="node: of this node only, as other hubs ask")] = "job",
+        lang: Annotated[
+            Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")
+        ] = "en",
+        scope: Annotated[
+            Literal["job", "node"], Query(description="node: of this node only, as other hubs ask")
+        ] = "job",
     ) -> Response:
-        """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while one is
-        being made get that one."""
+        """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while
+        one is being made get that one."""
         if view.recorded:
             return answer(_RECORDED, 409)
-        if (native or scope != "job" or deadline > DUMP_SECONDS) and not await asker_of(request).owns_the_run():
+        if (native or scope != "job" or deadline > DUMP_SECONDS) and not await asker_of(
+            request
+        ).owns_the_run():
             return answer(_NOT_YOURS, 403)
         kind = f"{scope}-native" if native else scope
         task = dumps.get(kind)
@@ -216,7 +254,9 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         try:
             document = await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS)
         except asyncio.TimeoutError:
-            raise HTTPException(504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s") from None
+            raise HTTPException(
+                504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s"
+            ) from None
         if not columns or "report" not in document:
             return answer(document)
         return answer({**document, "screen": dump_text(document, colour=colour, width=columns, lang=lang)})
@@ -228,7 +268,8 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
         response_class=Response,
     )
     async def digests(request: Request) -> Response:
-        """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to report again."""
+        """A digest of another node's hub (for hubs only). The answer tells the job hub's verdict, and when to
+        report again."""
         try:
             if not view.takes_digests:  # before anything is read: on loopback any user of the machine may ask
                 raise HTTPException(409, _NOT_JOINED)
@@ -242,8 +283,18 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
             raise HTTPException(503, str(error)) from None
         except OtherJob as error:
             raise HTTPException(403, str(error)) from None
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error) as error:
-            raise HTTPException(422, f"this is no digest: {type(error).__name__}: {str(error)[:200]}") from None
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+            zlib.error,
+        ) as error:
+            raise HTTPException(
+                422, f"this is no digest: {type(error).__name__}: {str(error)[:200]}"
+            ) from None
         if told is None:
             raise HTTPException(409, _NOT_JOINED)
         return answer(told)
@@ -312,7 +363,8 @@ async def _gone(request: "Request") -> None:
 
 
 async def _body(request: "Request") -> bytes:
-    """The body as it was sent. Raises ValueError for more than a digest can have: this process is in the job's memory cgroup."""
+    """The body as it was sent. Raises ValueError for more than a digest can have: this process is in the
+    job's memory cgroup."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > _LONGEST_DIGEST:
         raise ValueError(f"more than {_LONGEST_DIGEST >> 20} MiB")

@@ -15,7 +15,8 @@ __all__ = ["JsonlOutput"]
 class JsonlOutput:
     """Appends each change as one line, at once, for `tail -f` and for scripts.
 
-    `problem` says why the last line could not be written, or is empty; `lost` counts the lines that are missing.
+    `problem` says why the last line could not be written, or is empty; `lost` counts the lines that are
+    missing.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The node's networks as samples of Prometheus: a port's state and rate, and the bytes by device and transport."""
+"""The node's networks as samples of Prometheus: a port's state and rate, and the bytes by device and
+transport."""
 
 from __future__ import annotations
 
@@ -12,11 +13,34 @@ __all__ = ["NETWORK_METRICS", "network_samples"]
 # As METRICS of prometheus.py: name, type, unit, labels, help.
 NETWORK_METRICS = (
     ("diag_ib_port_up", "gauge", "", "device port", "1 where an RDMA port is active, 0 where it is not."),
-    ("diag_ib_link_downed_total", "counter", "", "device port", "How often the link of an RDMA port went down."),
-    ("diag_ib_port_rate_bytes_per_second", "gauge", "bytes_per_second", "device port", "Speed of an RDMA port's link."),
-    ("diag_net_transmit_bytes_total", "counter", "bytes", "device transport",
-     "Bytes that the node sent: ib over RDMA ports, eth over Ethernet, ipoib over IP on InfiniBand (which ib counts too)."),
-    ("diag_net_receive_bytes_total", "counter", "bytes", "device transport", "Bytes that the node received, likewise."),
+    (
+        "diag_ib_link_downed_total",
+        "counter",
+        "",
+        "device port",
+        "How often the link of an RDMA port went down.",
+    ),
+    (
+        "diag_ib_port_rate_bytes_per_second",
+        "gauge",
+        "bytes_per_second",
+        "device port",
+        "Speed of an RDMA port's link.",
+    ),
+    (
+        "diag_net_transmit_bytes_total",
+        "counter",
+        "bytes",
+        "device transport",
+        "Bytes that the node sent: ib over RDMA ports, eth over Ethernet, ipoib over IP on InfiniBand (which ib counts too).",
+    ),
+    (
+        "diag_net_receive_bytes_total",
+        "counter",
+        "bytes",
+        "device transport",
+        "Bytes that the node received, likewise.",
+    ),
 )
 
 _TRANSPORTS = {"ethernet": "eth", "infiniband": "ipoib"}

@@ -1,4 +1,5 @@
-"""The node's networks and what each rank has of RDMA, as the JSON and the lines of a dump. The caller holds the engine's lock."""
+"""The node's networks and what each rank has of RDMA, as the JSON and the lines of a dump. The caller holds
+the engine's lock."""
 
 from __future__ import annotations
 
@@ -16,15 +17,23 @@ _MOST_NAMES = 4
 
 
 def network_json(engine: Engine) -> dict[str, Any]:
-    """{"ports", "interfaces", "traffic", "text"}; null for what was not read. `text` is for people, a line each."""
+    """{"ports", "interfaces", "traffic", "text"}; null for what was not read. `text` is for people, a line
+    each."""
     network = engine.job.network
     ports = network.ports.last[1] if network.ports.last else None
     interfaces = network.interfaces.last[1] if network.interfaces.last else None
     traffic = recent(network, engine.now - _RECENT_SECONDS)
-    rates = None if traffic is None else {
-        "seconds": round(traffic.seconds, 3), "rdma_sent": traffic.rdma_sent, "rdma_received": traffic.rdma_received,
-        "socket_sent": traffic.socket_sent, "socket_received": traffic.socket_received,
-    }
+    rates = (
+        None
+        if traffic is None
+        else {
+            "seconds": round(traffic.seconds, 3),
+            "rdma_sent": traffic.rdma_sent,
+            "rdma_received": traffic.rdma_received,
+            "socket_sent": traffic.socket_sent,
+            "socket_received": traffic.socket_received,
+        }
+    )
     return {
         "ports": None if ports is None else _ports_json(ports),
         "interfaces": None if interfaces is None else _interfaces_json(interfaces),
@@ -38,8 +47,12 @@ def rdma_json(access: RdmaAccess | None) -> dict[str, Any] | None:
     if access is None:
         return None
     return {
-        "device_nodes": _list(access.device_nodes), "open_nodes": _list(access.open_nodes), "libraries": _list(access.mapped),
-        "verbs_library": access.verbs_library, "providers": _list(access.providers), "ipc_lock": access.ipc_lock,
+        "device_nodes": _list(access.device_nodes),
+        "open_nodes": _list(access.open_nodes),
+        "libraries": _list(access.mapped),
+        "verbs_library": access.verbs_library,
+        "providers": _list(access.providers),
+        "ipc_lock": access.ipc_lock,
         "container": access.container,
     }
 
@@ -51,8 +64,12 @@ def _list(names: tuple[str, ...] | None) -> list[str] | None:
 def _ports_json(seen: RdmaPortsSeen) -> list[dict[str, Any]]:
     return [
         {
-            "device": port.device, "port": port.port, "active": port.active, "state": port.state,
-            "physical_state": port.physical_state, "link_layer": port.link_layer,
+            "device": port.device,
+            "port": port.port,
+            "active": port.active,
+            "state": port.state,
+            "physical_state": port.physical_state,
+            "link_layer": port.link_layer,
             "rate_bytes_per_second": port.rate_bytes_per_second,
         }
         for port in seen.ports
@@ -61,8 +78,13 @@ def _ports_json(seen: RdmaPortsSeen) -> list[dict[str, Any]]:
 
 def _interfaces_json(seen: InterfacesSeen) -> list[dict[str, Any]]:
     return [
-        {"name": one.name, "up": one.up, "kind": one.kind, "addresses": list(one.addresses),
-         "speed_bytes_per_second": one.speed_bytes_per_second}
+        {
+            "name": one.name,
+            "up": one.up,
+            "kind": one.kind,
+            "addresses": list(one.addresses),
+            "speed_bytes_per_second": one.speed_bytes_per_second,
+        }
         for one in seen.interfaces
     ]
 
@@ -82,10 +104,15 @@ def _node_lines(ports: RdmaPortsSeen | None, rates: dict[str, Any] | None) -> li
     moved = [
         f"{word} {_rate(rates[f'{key}_sent'])} sent, {_rate(rates[f'{key}_received'])} received"
         for word, key in (("RDMA", "rdma"), ("sockets", "socket"))
-        if rates is not None and rates[f"{key}_sent"] is not None and rates[f"{key}_received"] is not None
+        if rates is not None
+        and rates[f"{key}_sent"] is not None
+        and rates[f"{key}_received"] is not None
         and (ports.ports or key == "socket")
     ]
-    return [f"network: {said}" + (f"; last {rates['seconds']:.0f} s: {'; '.join(moved)}" if rates is not None and moved else "")]
+    return [
+        f"network: {said}"
+        + (f"; last {rates['seconds']:.0f} s: {'; '.join(moved)}" if rates is not None and moved else "")
+    ]
 
 
 def _rank_lines(engine: Engine) -> list[str]:
@@ -109,7 +136,9 @@ def _access_words(access: RdmaAccess) -> str:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
+    return ", ".join(names[:_MOST_NAMES]) + (
+        f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    )
 
 
 def _rate(bytes_per_second: float) -> str:

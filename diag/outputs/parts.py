@@ -1,4 +1,5 @@
-"""What the page and `diag top` show, in parts that change one by one: `diag.state/1`. Reads a view and judges nothing.
+"""What the page and `diag top` show, in parts that change one by one: `diag.state/1`. Reads a view and judges
+nothing.
 
 Nothing here grows with mere time (ages are told as moments), so that what has not changed is not sent again.
 """
@@ -22,7 +23,8 @@ PARTS = ("now", "head", "report", "ranks", "stacks", "timeline", "nodes")
 
 
 def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
-    """All but `nodes` and the ranks of other nodes; without `slow` none of SLOW_PARTS. The caller holds the lock."""
+    """All but `nodes` and the ranks of other nodes; without `slow` none of SLOW_PARTS. The caller holds the
+    lock."""
     engine = view.engine
     classes = stack_classes(engine)
     return {
@@ -36,8 +38,8 @@ def own_parts(view: HubView, *, slow: bool = True) -> dict[str, Any]:
 
 
 def with_others(own: dict[str, Any], view: HubView, *, slow: bool = True) -> dict[str, Any]:
-    """The same with what this hub knows of other nodes. Called without the lock, and not on the server's loop: where this hub
-    judges the whole job, it waits for the lock under which that takes digests."""
+    """The same with what this hub knows of other nodes. Called without the lock, and not on the server's
+    loop: where this hub judges the whole job, it waits for the lock under which that takes digests."""
     others = view.other_ranks()
     if others:
         own["ranks"] = rows_of_job(own["ranks"], list(map(_row, others)))
@@ -92,6 +94,8 @@ def _row(told: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def changed_rows(before: Mapping[int, Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def changed_rows(
+    before: Mapping[int, Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
     """Those that are not as they were."""
     return [row for row in rows if before.get(row["rank"]) != row]

@@ -1,4 +1,5 @@
-"""The engine as Prometheus metrics: METRICS is the list of names, `families` reads the state, `exposition` writes it.
+"""The engine as Prometheus metrics: METRICS is the list of names, `families` reads the state, `exposition`
+writes it.
 
 Told values only; where nothing was read there is no sample. Nothing is registered process-wide.
 """
@@ -31,7 +32,15 @@ from diag.outputs.cluster_metrics import CLUSTER_METRICS, cluster_samples
 from diag.outputs.gpu_metrics import GPU_METRICS, gpu_samples
 from diag.outputs.nccl_metrics import NCCL_METRICS, nccl_samples
 from diag.outputs.network_metrics import NETWORK_METRICS, network_samples
-from diag.outputs.view import RANK_STATES, ClusterFacts, HubView, culprits_and_waiting, heartbeat, is_saving, rank_state
+from diag.outputs.view import (
+    RANK_STATES,
+    ClusterFacts,
+    HubView,
+    culprits_and_waiting,
+    heartbeat,
+    is_saving,
+    rank_state,
+)
 from diag.state.gpustate import gpus_of_ranks
 from diag.state.rank import RankState
 
@@ -60,74 +69,210 @@ class MetricSpec:
         return GaugeMetricFamily(self.name, self.help, labels=self.labels, unit=self.unit)
 
 
-# rank_state is a gauge and no OpenMetrics stateset: that type would force the label's name to be the metric's.
+# rank_state is a gauge and no OpenMetrics stateset: that type would force the label's name to be the
+# metric's.
 METRICS: tuple[MetricSpec, ...] = tuple(
     MetricSpec(name, kind, unit, tuple(labels.split()), text)
     for name, kind, unit, labels, text in (
         ("diag_build_info", "info", "", "version", "Version of diag; always 1."),
-        ("diag_rank_info", "info", "", "rank local_rank gpu_uuid pci_bus_id",
-         "Where a rank runs; always 1. Joins a rank to the GPU labels of other exporters; empty where not known."),
-        ("diag_rank_state", "gauge", "", "rank state",
-         "1 for the state a rank is in, 0 for the others: " + ", ".join(RANK_STATES) + "."),
-        ("diag_heartbeat_timestamp_seconds", "gauge", "seconds", "rank", "When anything was last heard of a rank."),
-        ("diag_last_progress_timestamp_seconds", "gauge", "seconds", "rank",
-         "When a rank last moved on any channel (stack, CPU, I/O, its children)."),
-        ("diag_train_iteration", "gauge", "", "rank",
-         "Last training iteration that was reported; rank is empty where the log tells it for the whole job."),
-        ("diag_train_step_seconds", "gauge", "seconds", "rank",
-         "Seconds that a training step takes now: the median of the last minute, without saves, evaluations and stops; rank is "
-         "empty."),
-        ("diag_train_samples_per_second", "gauge", "", "rank",
-         "Samples that the job trains on in a second, where the log tells the global batch size; rank is empty."),
-        ("diag_stack_unchanged_seconds", "gauge", "seconds", "rank",
-         "For how long every stack sample of the main thread showed the same place."),
+        (
+            "diag_rank_info",
+            "info",
+            "",
+            "rank local_rank gpu_uuid pci_bus_id",
+            "Where a rank runs; always 1. Joins a rank to the GPU labels of other exporters; empty where not known.",
+        ),
+        (
+            "diag_rank_state",
+            "gauge",
+            "",
+            "rank state",
+            "1 for the state a rank is in, 0 for the others: " + ", ".join(RANK_STATES) + ".",
+        ),
+        (
+            "diag_heartbeat_timestamp_seconds",
+            "gauge",
+            "seconds",
+            "rank",
+            "When anything was last heard of a rank.",
+        ),
+        (
+            "diag_last_progress_timestamp_seconds",
+            "gauge",
+            "seconds",
+            "rank",
+            "When a rank last moved on any channel (stack, CPU, I/O, its children).",
+        ),
+        (
+            "diag_train_iteration",
+            "gauge",
+            "",
+            "rank",
+            "Last training iteration that was reported; rank is empty where the log tells it for the whole job.",
+        ),
+        (
+            "diag_train_step_seconds",
+            "gauge",
+            "seconds",
+            "rank",
+            "Seconds that a training step takes now: the median of the last minute, without saves, evaluations and stops; rank is "
+            "empty.",
+        ),
+        (
+            "diag_train_samples_per_second",
+            "gauge",
+            "",
+            "rank",
+            "Samples that the job trains on in a second, where the log tells the global batch size; rank is empty.",
+        ),
+        (
+            "diag_stack_unchanged_seconds",
+            "gauge",
+            "seconds",
+            "rank",
+            "For how long every stack sample of the main thread showed the same place.",
+        ),
         ("diag_checkpoint_in_progress", "gauge", "", "rank", "1 while a rank saves a checkpoint."),
-        ("diag_gpu_utilization_ratio", "gauge", "ratio", "rank",
-         "Utilisation of the rank's GPU as the driver tells it (a kernel that waits in NCCL counts as busy)."),
-        ("diag_gpu_memory_used_bytes", "gauge", "bytes", "rank", "Memory in use on the rank's GPU, by all processes."),
+        (
+            "diag_gpu_utilization_ratio",
+            "gauge",
+            "ratio",
+            "rank",
+            "Utilisation of the rank's GPU as the driver tells it (a kernel that waits in NCCL counts as busy).",
+        ),
+        (
+            "diag_gpu_memory_used_bytes",
+            "gauge",
+            "bytes",
+            "rank",
+            "Memory in use on the rank's GPU, by all processes.",
+        ),
         ("diag_gpu_memory_total_bytes", "gauge", "bytes", "rank", "Memory of the rank's GPU."),
         ("diag_gpu_power_watts", "gauge", "watts", "rank", "Power draw of the rank's GPU."),
         ("diag_gpu_temperature_celsius", "gauge", "celsius", "rank", "Temperature of the rank's GPU."),
         ("diag_gpu_sm_clock_hertz", "gauge", "hertz", "rank", "SM clock of the rank's GPU."),
         *GPU_METRICS,
-        ("diag_process_resident_memory_bytes", "gauge", "bytes", "rank", "Resident memory of the rank's process."),
-        ("diag_process_pinned_memory_bytes", "gauge", "bytes", "rank", "Pinned memory of the rank's process."),
-        ("diag_rlimit_memlock_bytes", "gauge", "bytes", "rank", "Soft limit of locked memory; +Inf is unlimited."),
-        ("diag_rank_rdma_open", "gauge", "", "rank",
-         "RDMA devices (uverbs) that the rank's process holds open; no sample where that may not be looked at."),
+        (
+            "diag_process_resident_memory_bytes",
+            "gauge",
+            "bytes",
+            "rank",
+            "Resident memory of the rank's process.",
+        ),
+        (
+            "diag_process_pinned_memory_bytes",
+            "gauge",
+            "bytes",
+            "rank",
+            "Pinned memory of the rank's process.",
+        ),
+        (
+            "diag_rlimit_memlock_bytes",
+            "gauge",
+            "bytes",
+            "rank",
+            "Soft limit of locked memory; +Inf is unlimited.",
+        ),
+        (
+            "diag_rank_rdma_open",
+            "gauge",
+            "",
+            "rank",
+            "RDMA devices (uverbs) that the rank's process holds open; no sample where that may not be looked at.",
+        ),
         *CHECKPOINT_METRICS,
         *NETWORK_METRICS,
         *NCCL_METRICS,
         *CLUSTER_METRICS,
         ("diag_shm_size_bytes", "gauge", "bytes", "", "Size of /dev/shm, the tightest that a rank sees."),
         ("diag_shm_available_bytes", "gauge", "bytes", "", "Free space in the same /dev/shm."),
-        ("diag_cgroup_memory_usage_bytes", "gauge", "bytes", "", "Memory of the fullest cgroup of the ranks."),
-        ("diag_cgroup_memory_limit_bytes", "gauge", "bytes", "", "Limit of the same cgroup; +Inf is unlimited."),
+        (
+            "diag_cgroup_memory_usage_bytes",
+            "gauge",
+            "bytes",
+            "",
+            "Memory of the fullest cgroup of the ranks.",
+        ),
+        (
+            "diag_cgroup_memory_limit_bytes",
+            "gauge",
+            "bytes",
+            "",
+            "Limit of the same cgroup; +Inf is unlimited.",
+        ),
         ("diag_cgroup_memory_peak_bytes", "gauge", "bytes", "", "Peak of the same cgroup."),
-        ("diag_cgroup_processes", "gauge", "", "", "Processes and threads of the cgroup that has least room for more."),
+        (
+            "diag_cgroup_processes",
+            "gauge",
+            "",
+            "",
+            "Processes and threads of the cgroup that has least room for more.",
+        ),
         ("diag_cgroup_processes_limit", "gauge", "", "", "pids.max of the same cgroup; +Inf is unlimited."),
-        ("diag_memory_pressure_stalled_ratio", "gauge", "ratio", "",
-         "Share of the last 10 s in which all tasks waited for memory: of the worst cgroup of the ranks, of the host with v1."),
+        (
+            "diag_memory_pressure_stalled_ratio",
+            "gauge",
+            "ratio",
+            "",
+            "Share of the last 10 s in which all tasks waited for memory: of the worst cgroup of the ranks, of the host with v1.",
+        ),
         ("diag_host_memory_available_bytes", "gauge", "bytes", "", "MemAvailable of the host."),
         ("diag_host_memory_total_bytes", "gauge", "bytes", "", "MemTotal of the host."),
-        ("diag_cgroup_oom_kills_total", "counter", "", "", "Processes killed in these cgroups for want of memory."),
-        ("diag_checkpoint_forecast_peak_bytes", "gauge", "bytes", "",
-         "Host memory that the next save, or the one that runs, is expected to need at most, page cache not counted."),
-        ("diag_checkpoint_forecast_headroom_bytes", "gauge", "bytes", "",
-         "What its limit will leave beside that; below 0 the save will not fit. No sample before anything is known of saves."),
-        ("diag_finding_active", "gauge", "", "kind severity rank",
-         "1 while a finding is open, per culprit rank; rank is empty for findings about the job or a node."),
+        (
+            "diag_cgroup_oom_kills_total",
+            "counter",
+            "",
+            "",
+            "Processes killed in these cgroups for want of memory.",
+        ),
+        (
+            "diag_checkpoint_forecast_peak_bytes",
+            "gauge",
+            "bytes",
+            "",
+            "Host memory that the next save, or the one that runs, is expected to need at most, page cache not counted.",
+        ),
+        (
+            "diag_checkpoint_forecast_headroom_bytes",
+            "gauge",
+            "bytes",
+            "",
+            "What its limit will leave beside that; below 0 the save will not fit. No sample before anything is known of saves.",
+        ),
+        (
+            "diag_finding_active",
+            "gauge",
+            "",
+            "kind severity rank",
+            "1 while a finding is open, per culprit rank; rank is empty for findings about the job or a node.",
+        ),
         ("diag_findings_total", "counter", "", "kind severity", "Findings opened since the run began."),
         ("diag_sampler_duration_seconds", "summary", "seconds", "sampler", "Time that diag's readings took."),
         ("diag_sampler_errors_total", "counter", "", "sampler reason", "Readings of diag that failed."),
         ("diag_log_lines_total", "counter", "", "", "Lines of the job's output that were read."),
-        ("diag_log_lines_dropped_total", "counter", "", "", "Lines of the job's output that were cut or left unread."),
+        (
+            "diag_log_lines_dropped_total",
+            "counter",
+            "",
+            "",
+            "Lines of the job's output that were cut or left unread.",
+        ),
         ("diag_records_total", "counter", "", "", "Readings taken in by the hub."),
         ("diag_journal_bytes_total", "counter", "bytes", "", "Bytes written to the run's journal."),
-        ("diag_agent_cpu_seconds_total", "counter", "seconds", "process rank",
-         "CPU time of diag itself; process is hub or sidecar."),
-        ("diag_agent_resident_memory_bytes", "gauge", "bytes", "process rank",
-         "Resident memory of diag itself; process is hub or sidecar."),
+        (
+            "diag_agent_cpu_seconds_total",
+            "counter",
+            "seconds",
+            "process rank",
+            "CPU time of diag itself; process is hub or sidecar.",
+        ),
+        (
+            "diag_agent_resident_memory_bytes",
+            "gauge",
+            "bytes",
+            "process rank",
+            "Resident memory of diag itself; process is hub or sidecar.",
+        ),
     )
 )
 
@@ -151,11 +296,15 @@ class HubCollector:
 def families(view: HubView, cluster: ClusterFacts | None = None) -> list[Metric]:
     """Every metric that has a sample now. The caller holds the view's lock; what it gets is its own.
 
-    `cluster`: the view's facts of the cluster; without them they are asked for, which may wait for another lock.
+    `cluster`: the view's facts of the cluster; without them they are asked for, which may wait for another
+    lock.
     """
     made: dict[str, Metric] = {}
     for name, labels, value, exemplar in _samples(view, cluster or view.cluster_facts()):
-        spec = _SPECS.get(name) or _SPECS[name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket")]
+        spec = (
+            _SPECS.get(name)
+            or _SPECS[name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket")]
+        )
         names = (*spec.labels, "le") if name.endswith("_bucket") else spec.labels
         family = made.get(spec.name)
         if family is None:
@@ -186,8 +335,10 @@ def _exposition(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
 
 
 def _with_encodable_labels(metric: Metric) -> Metric:
-    metric.samples = [sample._replace(labels={name: _encodable(value) for name, value in sample.labels.items()})
-                      for sample in metric.samples]
+    metric.samples = [
+        sample._replace(labels={name: _encodable(value) for name, value in sample.labels.items()})
+        for sample in metric.samples
+    ]
     return metric
 
 
@@ -244,8 +395,10 @@ def _ranks(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
             yield from _living_rank(engine, rank, label)
     if engine.job.iteration is not None:
         yield ("diag_train_iteration", ("",), engine.job.iteration, None)
-    for name, value in (("diag_train_step_seconds", engine.job.steps.now()),
-                        ("diag_train_samples_per_second", engine.job.steps.samples_per_second())):
+    for name, value in (
+        ("diag_train_step_seconds", engine.job.steps.now()),
+        ("diag_train_samples_per_second", engine.job.steps.samples_per_second()),
+    ):
         if value is not None:
             yield (name, ("",), value, None)
 
@@ -262,7 +415,12 @@ def _living_rank(engine: Engine, rank: RankState, label: tuple[str]) -> Iterator
     if "Max locked memory" in soft:
         yield ("diag_rlimit_memlock_bytes", label, _or_infinite(soft["Max locked memory"]), None)
     if rank.rdma is not None and rank.rdma.open_nodes is not None:
-        yield ("diag_rank_rdma_open", label, sum(node.startswith("uverbs") for node in rank.rdma.open_nodes), None)
+        yield (
+            "diag_rank_rdma_open",
+            label,
+            sum(node.startswith("uverbs") for node in rank.rdma.open_nodes),
+            None,
+        )
 
 
 def _gpus(engine: Engine, gpus: Mapping[int, GpuSample]) -> Iterator[_Sample]:
@@ -289,9 +447,13 @@ def _memory(engine: Engine) -> Iterator[_Sample]:
         yield ("diag_shm_size_bytes", (), tightest.size_bytes, None)
         yield ("diag_shm_available_bytes", (), tightest.available_bytes, None)
     yield from _pressure(engine)
-    groups = {(rank.placement.host, rank.cgroup.path): rank.cgroup for rank in ranks if rank.cgroup is not None}
+    groups = {
+        (rank.placement.host, rank.cgroup.path): rank.cgroup for rank in ranks if rank.cgroup is not None
+    }
     if groups:
-        fullest = max(groups.values(), key=lambda group: group.usage_bytes / _or_infinite(group.limit_bytes or None))
+        fullest = max(
+            groups.values(), key=lambda group: group.usage_bytes / _or_infinite(group.limit_bytes or None)
+        )
         yield ("diag_cgroup_memory_usage_bytes", (), fullest.usage_bytes, None)
         yield ("diag_cgroup_memory_limit_bytes", (), _or_infinite(fullest.limit_bytes), None)
         if fullest.peak_bytes is not None:
@@ -310,7 +472,11 @@ def _pressure(engine: Engine) -> Iterator[_Sample]:
         fullest = max(pids, key=lambda one: one.current / _or_infinite(one.limit or None))
         yield ("diag_cgroup_processes", (), fullest.current, None)
         yield ("diag_cgroup_processes_limit", (), _or_infinite(fullest.limit), None)
-    ratios = [rank.cgroup.pressure_full_ratio for rank in ranks if rank.cgroup and rank.cgroup.pressure_full_ratio is not None]
+    ratios = [
+        rank.cgroup.pressure_full_ratio
+        for rank in ranks
+        if rank.cgroup and rank.cgroup.pressure_full_ratio is not None
+    ]
     if not ratios and host is not None and host.pressure_full_ratio is not None:
         ratios = [host.pressure_full_ratio]
     if ratios:
@@ -328,7 +494,8 @@ def _or_infinite(value: int | None) -> float:
 
 
 def _findings(engine: Engine, *, elsewhere: bool) -> Iterator[_Sample]:
-    """Each finding is exported once in the job: by its own node, and what is said of the whole job by the job hub."""
+    """Each finding is exported once in the job: by its own node, and what is said of the whole job by the job
+    hub."""
     active = {
         (finding.id, finding.severity.value, rank)
         for finding in engine.active()

@@ -26,7 +26,12 @@ class RecordedView:
     takes_digests = False
 
     def __init__(
-        self, engine: Engine, paths: Sequence[Path], *, beyond_loopback: bool = False, token: str | None = None
+        self,
+        engine: Engine,
+        paths: Sequence[Path],
+        *,
+        beyond_loopback: bool = False,
+        token: str | None = None,
     ) -> None:
         self.engine = engine
         self.lock = threading.RLock()
@@ -50,13 +55,18 @@ class RecordedView:
             raise DiagError("recorded stacks have no native frames")
         for path in self._paths:
             if why := when_read_again(path):
-                raise DiagError(why, hint="a flame graph is drawn from evidence that is read again; give a file or a folder")
+                raise DiagError(
+                    why,
+                    hint="a flame graph is drawn from evidence that is read again; give a file or a folder",
+                )
         args = argparse.Namespace(children=wanted.children, format=wanted.form, native=False)
         return await beside(lambda: recorded(self._paths, args, place.rank))
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        raise DiagError("this is recorded evidence: there is no process to look at",
-                        hint="its stacks are on the page, and in `diag replay`")
+        raise DiagError(
+            "this is recorded evidence: there is no process to look at",
+            hint="its stacks are on the page, and in `diag replay`",
+        )
 
     def take_digest(self, document: dict[str, Any], address: str) -> dict[str, Any] | None:
         return None

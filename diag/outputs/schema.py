@@ -7,8 +7,23 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 __all__ = [
-    "DIGEST_BODY", "DRAWINGS", "EVENTS", "METRICS", "REFUSED", "Dump", "Error", "Explained", "Health", "Nodes", "Ranks", "Report",
-    "SdGroup", "Stacks", "State", "Timeline", "Told",
+    "DIGEST_BODY",
+    "DRAWINGS",
+    "EVENTS",
+    "METRICS",
+    "REFUSED",
+    "Dump",
+    "Error",
+    "Explained",
+    "Health",
+    "Nodes",
+    "Ranks",
+    "Report",
+    "SdGroup",
+    "Stacks",
+    "State",
+    "Timeline",
+    "Told",
 ]
 
 
@@ -38,7 +53,9 @@ class Finding(BaseModel):
     evidence: list[Evidence]
     opened_at: float | None = Field(None, description="when diag said so first")
     resolved_at: float | None = Field(None, description="when it was over; not there while it is open")
-    moved_again: list[int] = Field([], description="culprits of a hang that is over, of those that were seen to move")
+    moved_again: list[int] = Field(
+        [], description="culprits of a hang that is over, of those that were seen to move"
+    )
     open_at_end: bool = Field(False, description="a hang that the job ended in")
 
 
@@ -51,7 +68,9 @@ class NotChecked(BaseModel):
 
 
 class Job(BaseModel):
-    state: str = Field(description="starting, running, checkpointing, hung, dead, finished, failed or unknown")
+    state: str = Field(
+        description="starting, running, checkpointing, hung, dead, finished, failed or unknown"
+    )
     phase: str
     world_size: int
     ranks_seen: int
@@ -60,18 +79,27 @@ class Job(BaseModel):
     returncode: int | None
     ended_at: float | None = None
     at: float = Field(description="time of the last reading")
-    steps: dict[str, Any] | None = Field(None, description="how long steps take; null before the first was measured")
-    save: dict[str, Any] | None = Field(None, description="the checkpoint that is being written; null while none is")
+    steps: dict[str, Any] | None = Field(
+        None, description="how long steps take; null before the first was measured"
+    )
+    save: dict[str, Any] | None = Field(
+        None, description="the checkpoint that is being written; null while none is"
+    )
 
 
 class Report(BaseModel):
     """diag.report/1"""
 
     schema_: Literal["diag.report/1"] = Field(alias="schema")
-    sentence: str = Field("", description="the job in one sentence, as all faces say it; times of day are of this machine's zone")
+    sentence: str = Field(
+        "",
+        description="the job in one sentence, as all faces say it; times of day are of this machine's zone",
+    )
     sentence_times: dict[str, float] = Field({}, description="the moments that those times of day are")
     job: Job
-    findings: list[Finding] = Field(description="the open ones; of a job that has ended, and of evidence on disk, also `past`")
+    findings: list[Finding] = Field(
+        description="the open ones; of a job that has ended, and of evidence on disk, also `past`"
+    )
     past: list[Finding] = Field([], description="those that are over, the latest first; at most 100")
     past_left_out: int = Field(0, description="how many more are over")
     not_checked: list[NotChecked]
@@ -121,8 +149,12 @@ class Rank(BaseModel):
     open_files: int | None
     children: int | None
     limits: dict[str, Any] | None = Field(description='soft limits; a number or "unlimited"')
-    time_shares: dict[str, float] | None = Field(description="parts of a step in which it was found; `samples` is their number")
-    rdma: dict[str, Any] | None = Field(description="RDMA devices seen and held open, libraries, container; null: not seen")
+    time_shares: dict[str, float] | None = Field(
+        description="parts of a step in which it was found; `samples` is their number"
+    )
+    rdma: dict[str, Any] | None = Field(
+        description="RDMA devices seen and held open, libraries, container; null: not seen"
+    )
     exit: Exit | None
 
 
@@ -140,10 +172,14 @@ class Node(BaseModel):
     url: str = Field(description="where its hub answers")
     run_id: str
     ranks: list[int]
-    state: Literal["heard", "silent", "gone", "known"] = Field(description="gone: it said that it ends; known: from the job hub")
+    state: Literal["heard", "silent", "gone", "known"] = Field(
+        description="gone: it said that it ends; known: from the job hub"
+    )
     heard_seconds_ago: float | None
     round_trip_seconds: float | None
-    skew_seconds: float | None = Field(description="how far its clock is ahead of the job hub's, where that can be told")
+    skew_seconds: float | None = Field(
+        description="how far its clock is ahead of the job hub's, where that can be told"
+    )
     phase: str | None
     notes: list[str]
 
@@ -188,7 +224,9 @@ class Stacks(BaseModel):
 
 class SdGroup(BaseModel):
     targets: list[str] = Field(description="host:port of a hub")
-    labels: dict[str, str] = Field(description="job_id and node for each of its series; names with __ are for relabelling only")
+    labels: dict[str, str] = Field(
+        description="job_id and node for each of its series; names with __ are for relabelling only"
+    )
 
 
 class Health(BaseModel):
@@ -201,7 +239,8 @@ class Error(BaseModel):
 
 
 class Series(BaseModel):
-    """One value a moment; null where nothing was read. Of many members (GPUs, ranks) the lowest, the mean and the highest."""
+    """One value a moment; null where nothing was read. Of many members (GPUs, ranks) the lowest, the mean and
+    the highest."""
 
     name: str
     unit: str
@@ -234,10 +273,14 @@ class State(BaseModel):
     """diag.state/1: all that the page and `diag top` show."""
 
     now: dict[str, float] = Field(description="`at`: the told time of all that is said here")
-    head: dict[str, Any] = Field(description="run_id, version, recorded (where the evidence is on disk, or empty), command, host")
+    head: dict[str, Any] = Field(
+        description="run_id, version, recorded (where the evidence is on disk, or empty), command, host"
+    )
     report: dict[str, Any] = Field(description="diag.report/1 as of /findings, without `job.at`")
     ranks: list[dict[str, Any]] = Field(description="rows as of /ranks, with the rank's GPU and without ages")
-    stacks: list[dict[str, Any]] = Field(description="merged stacks: classes of ranks that stand at the same place")
+    stacks: list[dict[str, Any]] = Field(
+        description="merged stacks: classes of ranks that stand at the same place"
+    )
     timeline: Timeline
     nodes: list[dict[str, Any]] = Field(description="as of /nodes")
 
@@ -271,31 +314,64 @@ class Told(BaseModel):
     verdict: dict[str, Any]
 
 
-# --- what is no model ------------------------------------------------------------------------------------------
+# --- what is no model
+# ------------------------------------------------------------------------------------------
 
 # As `detail`, not FastAPI's list of errors.
 REFUSED: dict[int | str, dict[str, Any]] = {422: {"model": Error, "description": "Not understood"}}
-DRAWINGS: dict[int | str, dict[str, Any]] = {200: {"description": "A flame graph", "content": {
-    "image/svg+xml": {}, "application/json": {}, "text/plain": {},
-}}}
-EVENTS: dict[int | str, dict[str, Any]] = {200: {"description": "A stream without an end", "content": {"text/event-stream": {}}}}
-METRICS: dict[int | str, dict[str, Any]] = {200: {"description": "Metrics", "content": {
-    "text/plain": {}, "application/openmetrics-text": {},
-}}}
-_NODE_OF_DIGEST = {"type": "object", "required": ["run_id", "host", "nodes", "world_size", "every_seconds"], "properties": {
-    "run_id": {"type": "string"}, "host": {"type": "string"}, "nodes": {"type": "integer", "minimum": 1, "maximum": 1 << 20},
-    "world_size": {"type": "integer", "minimum": 0, "maximum": 1 << 20}, "node_rank": {"type": ["integer", "null"]},
-    "every_seconds": {"type": "number", "minimum": 0, "maximum": 600}, "returncode": {"type": ["integer", "null"]},
-}}
+DRAWINGS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A flame graph",
+        "content": {
+            "image/svg+xml": {},
+            "application/json": {},
+            "text/plain": {},
+        },
+    }
+}
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A stream without an end", "content": {"text/event-stream": {}}}
+}
+METRICS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Metrics",
+        "content": {
+            "text/plain": {},
+            "application/openmetrics-text": {},
+        },
+    }
+}
+_NODE_OF_DIGEST = {
+    "type": "object",
+    "required": ["run_id", "host", "nodes", "world_size", "every_seconds"],
+    "properties": {
+        "run_id": {"type": "string"},
+        "host": {"type": "string"},
+        "nodes": {"type": "integer", "minimum": 1, "maximum": 1 << 20},
+        "world_size": {"type": "integer", "minimum": 0, "maximum": 1 << 20},
+        "node_rank": {"type": ["integer", "null"]},
+        "every_seconds": {"type": "number", "minimum": 0, "maximum": 600},
+        "returncode": {"type": ["integer", "null"]},
+    },
+}
 _RANK_OF_DIGEST = {
-    "type": "object", "description": "state, stack and GPU of one rank, with its `placement`", "required": ["placement"],
+    "type": "object",
+    "description": "state, stack and GPU of one rank, with its `placement`",
+    "required": ["placement"],
 }
 _DIGEST = {
-    "type": "object", "title": "diag.digest/1", "required": ["schema", "node", "ranks", "frames", "wall", "port"],
+    "type": "object",
+    "title": "diag.digest/1",
+    "required": ["schema", "node", "ranks", "frames", "wall", "port"],
     "properties": {
-        "schema": {"const": "diag.digest/1"}, "node": _NODE_OF_DIGEST, "ranks": {"type": "array", "items": _RANK_OF_DIGEST},
-        "frames": {"type": "object", "description": "stacks by key, each once"}, "wall": {"type": "number"},
+        "schema": {"const": "diag.digest/1"},
+        "node": _NODE_OF_DIGEST,
+        "ranks": {"type": "array", "items": _RANK_OF_DIGEST},
+        "frames": {"type": "object", "description": "stacks by key, each once"},
+        "wall": {"type": "number"},
         "port": {"type": "integer", "minimum": 1, "maximum": 65535},
     },
 }
-DIGEST_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": _DIGEST}}}}
+DIGEST_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _DIGEST}}}
+}

@@ -1,6 +1,7 @@
 """The job in one sentence, the same for every face: how it is or how it ended, what is open, what is over.
 
-Times of day in it are of this machine's zone. `sentence_times` tells which moments they are, for a reader in another one.
+Times of day in it are of this machine's zone. `sentence_times` tells which moments they are, for a reader in
+another one.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def has_ended(document: Mapping[str, Any]) -> bool:
     return document.get("job", {}).get("returncode") is not None
 
 
-# --- times ---------------------------------------------------------------------------------------------------
+# --- times
+# ---------------------------------------------------------------------------------------------------
 
 
 def clock_form(at: float, now: float | None) -> str:
@@ -103,13 +105,16 @@ def _times(document: Mapping[str, Any]) -> dict[str, float]:
     return times
 
 
-# --- the sentence --------------------------------------------------------------------------------------------
+# --- the sentence
+# --------------------------------------------------------------------------------------------
 
 
 def retell(document: dict[str, Any]) -> dict[str, Any]:
     """The report with its sentence, made anew from the rest of it."""
     document["sentence"] = job_sentence(document)
-    document["sentence_times"] = {words: at for words, at in _times(document).items() if words in document["sentence"]}
+    document["sentence_times"] = {
+        words: at for words, at in _times(document).items() if words in document["sentence"]
+    }
     return document
 
 
@@ -165,7 +170,12 @@ def outcome(document: Mapping[str, Any]) -> str:
     if log is None:  # a log tells that the job failed, and not with which code
         said += f" (exit {job['returncode']})"
     ended = job.get("ended_at")
-    if job["returncode"] == 0 or ended is None or ended < _EARLIEST or (log is not None and log.get("ended") is None):
+    if (
+        job["returncode"] == 0
+        or ended is None
+        or ended < _EARLIEST
+        or (log is not None and log.get("ended") is None)
+    ):
         return said
     said += f" at {moment(ended, clock_form(ended, job.get('at')))}"
     hung = _hung_since(document)
@@ -188,7 +198,9 @@ def _over_words(document: Mapping[str, Any], over: Sequence[Mapping[str, Any]]) 
     for finding in over[:_MOST_NAMED]:
         said = name_of(finding) + (f", {rank_words(finding['ranks'])}" if finding["ranks"] else "")
         length = lasted(finding)
-        named.append(said + (f", {span_words(finding, now)} ({duration(length)})" if length is not None else ""))
+        named.append(
+            said + (f", {span_words(finding, now)} ({duration(length)})" if length is not None else "")
+        )
     count = len(over) + int(document.get("past_left_out", 0))
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return f"{count} over: {' and '.join(named)}{more}"
@@ -216,7 +228,9 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
         names = [name_of(finding) for finding in open_now if finding["severity"] == severity.value]
         if names:
             distinct = list(dict.fromkeys(names))
-            parts.append(f"{len(names)} {severity.value}: {', '.join(distinct[:4])}{', ...' if distinct[4:] else ''}")
+            parts.append(
+                f"{len(names)} {severity.value}: {', '.join(distinct[:4])}{', ...' if distinct[4:] else ''}"
+            )
     if parts:
         said += ("; open when it ended: " if over and has_ended(document) else "; found ") + "; ".join(parts)
     else:
@@ -230,8 +244,11 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
         said += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
     if not run_dir:
         return said
-    return said + (f"; look again: diag replay {shlex.quote(clean(run_dir))} --serve" if counts
-                   else f"; evidence in {clean(run_dir)}")
+    return said + (
+        f"; look again: diag replay {shlex.quote(clean(run_dir))} --serve"
+        if counts
+        else f"; evidence in {clean(run_dir)}"
+    )
 
 
 def _main(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -69,7 +69,11 @@ class Server:
     @property
     def url(self) -> str:
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"{self._scheme}://[{host}]:{self.port}" if ":" in host else f"{self._scheme}://{host}:{self.port}"
+        return (
+            f"{self._scheme}://[{host}]:{self.port}"
+            if ":" in host
+            else f"{self._scheme}://{host}:{self.port}"
+        )
 
     @property
     def alive(self) -> bool:
@@ -84,7 +88,8 @@ class Server:
         return self
 
     def stop(self, timeout: float = 2.0) -> bool:
-        """End requests under way (at most a second), close the port. False when the thread has not ended in time."""
+        """End requests under way (at most a second), close the port. False when the thread has not ended in
+        time."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop closed between the look and the call
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -94,7 +99,9 @@ class Server:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except OSError:  # its listener was closed by whoever gave it up: a busy machine took longer than is waited for
+        except (
+            OSError
+        ):  # its listener was closed by whoever gave it up: a busy machine took longer than is waited for
             if not self._given_up:
                 raise
         finally:
@@ -102,14 +109,18 @@ class Server:
             self._ready.set()
 
     async def _serve(self) -> None:
-        # uvicorn.Server.serve() looks ten times a second whether to end and renews the Date header each second. Its
-        # own parts around that loop, awaited here instead, need no tick: the guard sets Date. (No signals either.)
+        # uvicorn.Server.serve() looks ten times a second whether to end and renews the Date header each
+        # second. Its own parts around that loop, awaited here instead, need no tick: the guard sets Date. (No
+        # signals either.)
         server = self._server
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         if server.config.ssl is not None:  # a minute otherwise, in which such a connection counts nowhere
-            self._loop.create_server = partial(self._loop.create_server, ssl_handshake_timeout=_HANDSHAKE_SECONDS)  # type: ignore[method-assign]
+            patient = self._loop.create_server
+            self._loop.create_server = partial(  # type: ignore[method-assign]
+                patient, ssl_handshake_timeout=_HANDSHAKE_SECONDS
+            )
         await server.startup(sockets=[self._listener])
         self._listener.listen(_MOST_WAITING)
         await server.on_tick(0)  # sets what it sends with every answer
@@ -128,10 +139,16 @@ class Server:
 
 
 def serve(
-    view: HubView, host: str = "127.0.0.1", port: int = 0, *, certificate: Path | None = None, key: Path | None = None
+    view: HubView,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
 ) -> Server:
-    """Serve a view, over TLS where a certificate is given. Port 0 is any free one. Raises PortTaken, or CannotServe where it
-    cannot listen for another reason (no such address, no right to the port, no such certificate)."""
+    """Serve a view, over TLS where a certificate is given. Port 0 is any free one. Raises PortTaken, or
+    CannotServe where it cannot listen for another reason (no such address, no right to the port, no such
+    certificate)."""
     import uvicorn
 
     from diag.outputs.connections import Connection, forget_readers_that_stopped
@@ -161,7 +178,9 @@ def serve(
         ssl_keyfile=str(key) if key else None,
     )
     try:
-        return Server(uvicorn.Server(config), listener, host, app.state.events, "https" if certificate else "http").start()
+        return Server(
+            uvicorn.Server(config), listener, host, app.state.events, "https" if certificate else "http"
+        ).start()
     except CannotServe:
         listener.close()
         raise
@@ -170,7 +189,11 @@ def serve(
 def _most_requests() -> int:
     """Above it 503 is answered, and the node comes again: better than no more open files for anything."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_REQUESTS if most == resource.RLIM_INFINITY else max(64, min(_MOST_REQUESTS, most - _OTHER_FILES))
+    return (
+        _MOST_REQUESTS
+        if most == resource.RLIM_INFINITY
+        else max(64, min(_MOST_REQUESTS, most - _OTHER_FILES))
+    )
 
 
 def _check_certificate(certificate: Path, key: Path | None) -> None:
@@ -179,8 +202,10 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
-        raise CannotServe(f"the certificate {certificate} cannot be used: {error.strerror or error}",
-                          hint="tls_cert is a PEM file with the certificate, tls_key one with its key") from error
+        raise CannotServe(
+            f"the certificate {certificate} cannot be used: {error.strerror or error}",
+            hint="tls_cert is a PEM file with the certificate, tls_key one with its key",
+        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

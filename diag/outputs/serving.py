@@ -1,6 +1,8 @@
-"""The hub's HTTP face over its life: on loopback first, open to the other nodes once they join. It never stops the job.
+"""The hub's HTTP face over its life: on loopback first, open to the other nodes once they join. It never
+stops the job.
 
-And what a person is told of it, also of the page over recorded evidence: its address, how to log in, who has its port.
+And what a person is told of it, also of the page over recorded evidence: its address, how to log in, who has
+its port.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _LEAVING_SECONDS = 2.0  # for the run before, which may be on its way out: a scr
 class Serving:
     """`say` prints a line, `changed` is called when the address is another one."""
 
-    def __init__(self, hub: Hub, settings: Settings, say: Callable[[str], object], changed: Callable[[], object]) -> None:
+    def __init__(
+        self, hub: Hub, settings: Settings, say: Callable[[str], object], changed: Callable[[], object]
+    ) -> None:
         self._hub = hub
         self._settings = settings
         self._say = say
@@ -46,7 +50,12 @@ class Serving:
         if self.server is None:
             return ""
         run_dir = self._hub.run_dir
-        return page_words(self.server, self._settings, self._hub.token, kept_in=f"{run_dir.path}/run.json" if run_dir else "")
+        return page_words(
+            self.server,
+            self._settings,
+            self._hub.token,
+            kept_in=f"{run_dir.path}/run.json" if run_dir else "",
+        )
 
     def start(self) -> None:
         """Serve, or say in a line why not."""
@@ -60,19 +69,25 @@ class Serving:
         if self.server is None:
             return None
         if self._settings.host and is_loopback(self._settings.host):
-            self._say(f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: leave out --host, or give an "
-                      "address that they reach")
+            self._say(
+                f"diag: the other nodes' hubs cannot reach this one at {self._settings.host}: leave out --host, or give an "
+                "address that they reach"
+            )
             return None
         if not self._settings.host:
             port = self.server.port
             self.server.stop(1.0)
             self.server = self._serve(_any_address(), (port,))
             self._changed()
-            if self.server is not None:  # the page that was told of answers to nobody without the token from now on
+            if (
+                self.server is not None
+            ):  # the page that was told of answers to nobody without the token from now on
                 self._say(f"diag: open to the other nodes: page {self.page}")
         if self.server is not None and self._settings.port and self.server.port != self._settings.port:
-            self._say(f"diag: port {self._settings.port} is taken here, where the hubs of other nodes look for this one: give "
-                      "all nodes another port (DIAG_PORT)")
+            self._say(
+                f"diag: port {self._settings.port} is taken here, where the hubs of other nodes look for this one: give "
+                "all nodes another port (DIAG_PORT)"
+            )
         return self.server.port if self.server is not None else None
 
     def _serve(self, host: str, ports: tuple[int, ...]) -> Server | None:
@@ -84,8 +99,10 @@ class Serving:
         if hub.bound_beyond_loopback and hub.token is None:
             hub.token = secrets.token_urlsafe(24)
         elif hub.bound_beyond_loopback and hub.token is not None and len(hub.token) < SHORTEST:
-            self._say(f"diag: a token of {len(hub.token)} characters can be guessed by whoever reaches this hub: one of "
-                      "`openssl rand -hex 16` cannot")
+            self._say(
+                f"diag: a token of {len(hub.token)} characters can be guessed by whoever reaches this hub: one of "
+                "`openssl rand -hex 16` cannot"
+            )
         from diag.discovery import reachable_host
         from diag.errors import shortage
 
@@ -105,8 +122,12 @@ class Serving:
                     raise
                 problem = error
                 break
-            except ImportError as error:  # a broken installation of fastapi or uvicorn: findings go on without a page
-                self._say(f"diag: no HTTP: {error}; reinstall diag's packages (pip install --force-reinstall diag)")
+            except (
+                ImportError
+            ) as error:  # a broken installation of fastapi or uvicorn: findings go on without a page
+                self._say(
+                    f"diag: no HTTP: {error}; reinstall diag's packages (pip install --force-reinstall diag)"
+                )
                 return None
         self._say(f"diag: no HTTP: {problem}")
         return None
@@ -122,14 +143,21 @@ def _any_address() -> str:
 
 
 def page_words(server: Server, settings: Settings, token: str | None, *, kept_in: str = "") -> str:
-    """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the token."""
+    """Where the page is, and what has to be known to see it. `kept_in`: the file in which its owner finds the
+    token."""
     from diag.discovery import reachable_host
     from diag.outputs.http import is_loopback
 
     url, notes = server.url, []
     if not is_loopback(server.host):
         url = f"{url.partition('://')[0]}://{reachable_host(server.host)}:{server.port}"
-        password = "the token that was given" if settings.token else f"the token in {kept_in}" if kept_in else token or ""
+        password = (
+            "the token that was given"
+            if settings.token
+            else f"the token in {kept_in}"
+            if kept_in
+            else token or ""
+        )
         notes.append(f"any user name, password {password}")
     if settings.port and server.port != settings.port:
         notes.append(f"port {settings.port} is taken{_by(settings.port)}")
@@ -137,21 +165,28 @@ def page_words(server: Server, settings: Settings, token: str | None, *, kept_in
 
 
 def refuse_taken_port(settings: Settings, *, asked_for: bool) -> None:
-    """Raises DiagError where the port was asked for and another has it: what was told to others would lead them elsewhere."""
+    """Raises DiagError where the port was asked for and another has it: what was told to others would lead
+    them elsewhere."""
     if not (asked_for and settings.http and settings.port):
         return
     until = time.monotonic() + _LEAVING_SECONDS
     while _is_taken(settings.host or _LOOPBACK, settings.port):
         if time.monotonic() > until:
-            raise DiagError(f"port {settings.port} is taken{_by(settings.port)}", exit_code=2,
-                            hint="give another one, 0 for any free one, or none: 9095 then, and any free one where that is taken")
+            raise DiagError(
+                f"port {settings.port} is taken{_by(settings.port)}",
+                exit_code=2,
+                hint="give another one, 0 for any free one, or none: 9095 then, and any free one where that is taken",
+            )
         time.sleep(0.1)
 
 
 def _is_taken(host: str, port: int) -> bool:
-    """Without the imports of a server, which CMD would wait for. Whatever else is wrong is said when it is served."""
+    """Without the imports of a server, which CMD would wait for. Whatever else is wrong is said when it is
+    served."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

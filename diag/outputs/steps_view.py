@@ -1,5 +1,5 @@
-"""How long steps take, where their time goes and who comes last, as the JSON and the lines of a dump. The caller holds the
-engine's lock."""
+"""How long steps take, where their time goes and who comes last, as the JSON and the lines of a dump. The
+caller holds the engine's lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def steps_json(engine: Engine) -> dict[str, Any]:
     counts = list(engine.job.residence.counts().values())
     lines = [] if told is None else [f"steps: {steps_sentence(told)}"]
     if counts:
-        parts = [f"{kind} {share:.0%}" for kind, share in Residence.shares(counts).items() if share >= _LEAST_SHARE]
+        parts = [
+            f"{kind} {share:.0%}" for kind, share in Residence.shares(counts).items() if share >= _LEAST_SHARE
+        ]
         lines.append(f"time of a step, by {_samples(counts)} samples of main threads: {', '.join(parts)}")
     return {"steps": told, "time_shares": _shares(counts) if counts else None, "text": lines}
 
@@ -35,7 +37,10 @@ def shares_json(engine: Engine) -> dict[int, dict[str, float]]:
 
 
 def _shares(counts: list[Counter[str]]) -> dict[str, float]:
-    return {"samples": _samples(counts), **{kind: round(share, 4) for kind, share in Residence.shares(counts).items()}}
+    return {
+        "samples": _samples(counts),
+        **{kind: round(share, 4) for kind, share in Residence.shares(counts).items()},
+    }
 
 
 def _samples(counts: list[Counter[str]]) -> int:
@@ -54,8 +59,10 @@ def arrivals_json(engine: Engine) -> dict[str, Any] | None:
         return None
     first = found.last[0]
     late = f"{first.seconds * 1000:.3g} ms" if first.seconds < 1 else f"{first.seconds:.2g} s"
-    text = (f"arrival at {found.calls} collectives of {len(found.ranks)} ranks: rank {first.rank} came last to {first.times} of "
-            f"them, {late} after the first (median, by the Flight Recorder)")
+    text = (
+        f"arrival at {found.calls} collectives of {len(found.ranks)} ranks: rank {first.rank} came last to {first.times} of "
+        f"them, {late} after the first (median, by the Flight Recorder)"
+    )
     return {
         "calls": found.calls, "ranks": list(found.ranks), "text": text,
         "last": [{"rank": each.rank, "times": each.times, "median_seconds": round(each.seconds, 6)}

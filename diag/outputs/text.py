@@ -1,7 +1,7 @@
 """Findings, reports and merged stacks as plain text for terminals and logs.
 
-Every word that comes from outside goes through `clean`: a log line can neither move the cursor nor forge a line of
-ours. Colour only repeats what a word says.
+Every word that comes from outside goes through `clean`: a log line can neither move the cursor nor forge a
+line of ours. Colour only repeats what a word says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the eng
 
 __all__ = ["classes_text", "clean", "dump_text", "job_sentence", "panel", "report_text"]
 
-_PREFIX = "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
+_PREFIX = (
+    "diag| "  # tells our lines from the job's on one stream; plain ASCII, so that any locale can print it
+)
 _NARROWEST = 30
 _LONGEST_WHO = 30  # columns of a title; longer lists of ranks stand in a line of their own
 _PANEL_EVIDENCE_LINES = 3
@@ -29,6 +31,7 @@ _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
 _FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
 
 _COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
+
 
 def _clean_lines(text: str) -> list[str]:
     # A pager's worth is enough to cut from; splitting on \n alone keeps a redrawn bar on one line until here.
@@ -111,12 +114,13 @@ def _who(ranks: Sequence[int]) -> str:
     return named if len(named) <= _LONGEST_WHO else f"{len(ranks)} ranks"
 
 
-# --- one finding ---------------------------------------------------------------------------------------------
+# --- one finding
+# ---------------------------------------------------------------------------------------------
 
 
 def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en") -> str:
-    """A finding that opened, changed or resolved, as a few lines that end without a newline; `lang` zh: with its meaning in
-    Chinese when it opens."""
+    """A finding that opened, changed or resolved, as a few lines that end without a newline; `lang` zh: with
+    its meaning in Chinese when it opens."""
     room = max(width, _NARROWEST) - len(_PREFIX)
     finding = change.finding.to_json()
     body: list[str] = []
@@ -133,7 +137,8 @@ def panel(change: Change, colour: bool = False, width: int = 80, lang: str = "en
 
 
 def _how_resolved(change: Change) -> str:
-    """From beginning to end, and who moves again where that was seen; what it said while it was open is not true any more."""
+    """From beginning to end, and who moves again where that was seen; what it said while it was open is not
+    true any more."""
     finding = {**change.finding.to_json(), "resolved_at": change.resolved_at}
     if change.replaced:
         return f"{_title(finding)} another finding takes its place"
@@ -161,8 +166,11 @@ def over_head(finding: Mapping[str, Any], now: float | None) -> str:
     return f"{_title(finding)}{when} was {finding['severity']}, {finding['confidence']} confidence"
 
 
-def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str) -> Iterator[str]:
-    """What happened, what to do, and below it on what grounds. A finding that is over is told as it was said then."""
+def _body(
+    finding: Mapping[str, Any], room: int, indent: str, evidence_lines: int, lang: str
+) -> Iterator[str]:
+    """What happened, what to do, and below it on what grounds. A finding that is over is told as it was said
+    then."""
     then = "then: " if finding.get("resolved_at") is not None else ""
     yield from _wrap(then + clean(finding["summary"]), room, indent)
     if lang != "en":
@@ -182,7 +190,8 @@ def _body(finding: Mapping[str, Any], room: int, indent: str, evidence_lines: in
 
 
 def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
-    """What such a finding means in one sentence of that language, and where its page is; nothing where there is none."""
+    """What such a finding means in one sentence of that language, and where its page is; nothing where there
+    is none."""
     from diag.manual import meaning
     from diag.outputs.wide import wrap
 
@@ -207,17 +216,20 @@ def _evidence(items: Sequence[Mapping[str, Any]], room: int, indent: str, budget
         yield f"{indent}and {len(items) - len(shown)} more"
 
 
-# --- stacks --------------------------------------------------------------------------------------------------
+# --- stacks
+# --------------------------------------------------------------------------------------------------
 
 
 def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
-    """Merged stacks as a tree of where the ranks part: outliers first; under each class the frames of one, outermost first."""
+    """Merged stacks as a tree of where the ranks part: outliers first; under each class the frames of one,
+    outermost first."""
     from diag.outputs.tree_text import class_lines
 
     return "\n".join(class_lines(classes, max(width, _NARROWEST), frames))
 
 
-# --- a whole report ------------------------------------------------------------------------------------------
+# --- a whole report
+# ------------------------------------------------------------------------------------------
 
 
 def report_text(
@@ -229,11 +241,11 @@ def report_text(
     heading: str = "",
     lang: str = "en",
 ) -> str:
-    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be looked at. Ends
-    without a newline.
+    """A `diag.report/1` document for people: the job, what was found, the stacks, what could not be looked
+    at. Ends without a newline.
 
-    `heading` replaces the sentence about the job where there is no job (doctor). `lang` zh: with the meaning of each finding
-    in Chinese.
+    `heading` replaces the sentence about the job where there is no job (doctor). `lang` zh: with the meaning
+    of each finding in Chinese.
     """
     room = max(width, _NARROWEST)
     lines = _wrap(clean(heading or document.get("sentence") or job_sentence(document)), room)
@@ -271,7 +283,9 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
     'train.log: 1,234 lines; launched by torchrun.'
     """
     files = log["files"]
-    said = (files[0] if len(files) == 1 else f"{len(files)} logs") + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
+    said = (
+        files[0] if len(files) == 1 else f"{len(files)} logs"
+    ) + f": {log['lines']:,} line{'' if log['lines'] == 1 else 's'}"
     if log["began"] is not None and log["ended"] is not None:
         form = "%H:%M:%S" if log["ended"] - log["began"] < 43200 else "%Y-%m-%d %H:%M:%S"
         said += f" from {moment(log['began'], '%Y-%m-%d %H:%M:%S')} to {moment(log['ended'], form)}"
@@ -296,7 +310,9 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         parts += _wrap(clean(line), max(width, _NARROWEST), "", "    ")
     for native in document.get("native", ()):
         parts += _native_lines(native, max(width, _NARROWEST))
-    parts.append(f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, {_paused_words(document['probes'])}")
+    parts.append(
+        f"{len(document['ranks'])} ranks in {document['seconds']:.1f} s, {_paused_words(document['probes'])}"
+    )
     if document.get("bundle"):
         parts.append(f"bundle: {document['bundle']}   (look again: diag replay {document['bundle']})")
     elif document.get("bundle_error"):

@@ -1,4 +1,5 @@
-"""Merged stacks for a terminal: where the ranks part, as a prefix tree; those that stand apart first, the many after them.
+"""Merged stacks for a terminal: where the ranks part, as a prefix tree; those that stand apart first, the
+many after them.
 
 Words of the job go through `clean` in `text`, which also wraps and cuts.
 """

@@ -55,10 +55,13 @@ __all__ = [
 
 RANK_STATES = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
 
-_STARTING = frozenset({"launch", "rendezvous", "model_load", "data_prep", "comm_init"})  # as Engine.job_word has it
+_STARTING = frozenset(
+    {"launch", "rendezvous", "model_load", "data_prep", "comm_init"}
+)  # as Engine.job_word has it
 
 
-# --- what a hub gives ----------------------------------------------------------------------------------------
+# --- what a hub gives
+# ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -79,8 +82,8 @@ class AgentProcess:
 class Counters:
     """What diag counts about itself; written by the hub under its lock. All but `processes` only ever grow.
 
-    `processes` is keyed by (kind, rank): ("hub", None), ("sidecar", 3). `reason` of an error is of a closed set of
-    words (timeout, denied, gone, ...), never a message: it becomes a label.
+    `processes` is keyed by (kind, rank): ("hub", None), ("sidecar", 3). `reason` of an error is of a closed
+    set of words (timeout, denied, gone, ...), never a message: it becomes a label.
     """
 
     sampler_seconds: dict[str, SamplerTime] = field(default_factory=dict)
@@ -99,8 +102,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """This hub among those of the other nodes. `expected`, `heard` and `findings` (kind, severity) are known on the job hub only;
-    `digests` are keyed by (direction, result), `digest_bytes` by direction."""
+    """This hub among those of the other nodes. `expected`, `heard` and `findings` (kind, severity) are known
+    on the job hub only; `digests` are keyed by (direction, result), `digest_bytes` by direction."""
 
     is_job_hub: bool
     expected: int
@@ -113,8 +116,8 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class FlameWanted:
-    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at each sample.
-    `by_owner`: who owns the run wants it, and waits for no other user's."""
+    """What is to be recorded of a rank. `form` is svg, speedscope or collapsed; `native` stops the rank at
+    each sample. `by_owner`: who owns the run wants it, and waits for no other user's."""
 
     seconds: float = 10.0
     rate: int = 50
@@ -157,12 +160,13 @@ class HubView(Protocol):
     def bound_beyond_loopback(self) -> bool: ...
 
     def targets(self) -> Sequence[Target]:
-        """The hubs of the job that are known, this one first, for Prometheus. Called without the lock held; never waits."""
+        """The hubs of the job that are known, this one first, for Prometheus. Called without the lock held;
+        never waits."""
         ...
 
     async def flame(self, place: Placement, wanted: FlameWanted) -> bytes:
-        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the lock held, and
-        cancelled where nobody waits for it any more."""
+        """A flame graph of a living rank, recorded now; DiagError says why there is none. Awaited without the
+        lock held, and cancelled where nobody waits for it any more."""
         ...
 
     @property
@@ -187,28 +191,30 @@ class HubView(Protocol):
         ...
 
     def other_ranks(self) -> list[dict[str, Any]]:
-        """Rows as of `ranks_json` of all ranks of the job that other nodes may have, where this hub judges the whole job."""
+        """Rows as of `ranks_json` of all ranks of the job that other nodes may have, where this hub judges
+        the whole job."""
         ...
 
     async def dump(self, deadline: float, *, native: bool = False, scope: str = "job") -> dict[str, Any]:
-        """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own loop
-        without the lock held."""
+        """A bundle document, complete or explained within `deadline` seconds. Awaited on the server's own
+        loop without the lock held."""
         ...
 
 
-# --- JSON ----------------------------------------------------------------------------------------------------
+# --- JSON
+# ----------------------------------------------------------------------------------------------------
 
 
-# What moves a terminal's cursor or turns its text around, beyond the controls that JSON escapes anyway: DEL and C1, marks of
-# direction, what has no width, line ends of Unicode, tags.
+# What moves a terminal's cursor or turns its text around, beyond the controls that JSON escapes anyway: DEL
+# and C1, marks of direction, what has no width, line ends of Unicode, tags.
 _UNSEEN = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
 
 def json_bytes(document: object) -> bytes:
-    """JSON that any parser takes and any terminal shows: no NaN (null instead), and as escapes lone surrogates of odd log bytes
-    and what would act on a terminal.
+    """JSON that any parser takes and any terminal shows: no NaN (null instead), and as escapes lone
+    surrogates of odd log bytes and what would act on a terminal.
 
     >>> json_bytes({"loss": float("nan"), "text": "\\udc80 \\x9d \\u202e \u00fc"}).decode()
     '{"loss":null,"text":"\\\\udc80 \\\\u009d \\\\u202e \u00fc"}'
@@ -294,7 +300,8 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
                 "seen_at": heartbeat(rank),
                 "progress_at": rank.last_moved() or None,
                 "seconds_since_progress": {
-                    channel: max(0.0, now - moved[channel]) if channel in moved else None for channel in CHANNELS
+                    channel: max(0.0, now - moved[channel]) if channel in moved else None
+                    for channel in CHANNELS
                 },
                 "process_state": tree.main.state if tree and rank.alive else None,
                 "cpu_ratio": rank.cpu_ratio,
@@ -313,8 +320,9 @@ def ranks_json(engine: Engine) -> list[dict[str, Any]]:
 
 
 def rows_of_job(own: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """This node's rows of `ranks_json` with those of other nodes, one a rank. This node knows its own best; but a rank that ended
-    here and lives elsewhere was given to another node by a restart (torchrun numbers ranks anew)."""
+    """This node's rows of `ranks_json` with those of other nodes, one a rank. This node knows its own best;
+    but a rank that ended here and lives elsewhere was given to another node by a restart (torchrun numbers
+    ranks anew)."""
     rows = {row["rank"]: row for row in own}
     for row in others:
         known = rows.get(row["rank"])
@@ -343,8 +351,14 @@ def _limits_json(limits: LimitsSeen | None) -> dict[str, Any] | None:
     if limits is None:
         return None
     soft = dict(limits.soft)
-    names = {"Max locked memory": "memlock_bytes", "Max open files": "open_files", "Max processes": "processes"}
-    return {key: "unlimited" if soft[name] is None else soft[name] for name, key in names.items() if name in soft}
+    names = {
+        "Max locked memory": "memlock_bytes",
+        "Max open files": "open_files",
+        "Max processes": "processes",
+    }
+    return {
+        key: "unlimited" if soft[name] is None else soft[name] for name, key in names.items() if name in soft
+    }
 
 
 def _exit_json(rank: RankState) -> dict[str, Any] | None:

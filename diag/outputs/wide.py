@@ -1,4 +1,5 @@
-"""Lines of a width in columns, of text in which some characters take two and have no spaces between them (Chinese)."""
+"""Lines of a width in columns, of text in which some characters take two and have no spaces between them
+(Chinese)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _OPENS = frozenset("（《「『“‘")  # never last
 
 
 def wrap(text: str, width: int, indent: str = "", rest: str | None = None) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces and beside wide characters; a longer word is broken anywhere.
+    """Lines of at most `width` columns, broken at spaces and beside wide characters; a longer word is broken
+    anywhere.
 
     >>> wrap("内存不够：调大 --mem，再看 `diag explain`。", 16)
     ['内存不够：调大', '--mem，再看', '`diag explain`。']

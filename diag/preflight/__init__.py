@@ -37,17 +37,31 @@ def document(lines: Sequence[Line]) -> dict[str, Any]:
         "job": {"state": "not started", "phase": "preflight", "world_size": 0, "ranks_seen": 0},
         "findings": [
             {
-                "id": line.id, "subject": "node", "class": "", "severity": line.level, "confidence": "high", "ranks": [],
-                "waiting_ranks": [], "since": now, "summary": line.said, "cause": "preflight", "advice": line.remedy,
+                "id": line.id,
+                "subject": "node",
+                "class": "",
+                "severity": line.level,
+                "confidence": "high",
+                "ranks": [],
+                "waiting_ranks": [],
+                "since": now,
+                "summary": line.said,
+                "cause": "preflight",
+                "advice": line.remedy,
                 "evidence": [{"rank": None, "at": now, "kind": "preflight", "excerpt": line.said}],
             }
             for line in lines
             if line.status == "problem" or (line.status == "note" and line.id)
         ],
         "not_checked": [
-            {"what": line.what, "reason": line.said, "remedy": line.remedy} for line in lines if line.status == "not checked"
+            {"what": line.what, "reason": line.said, "remedy": line.remedy}
+            for line in lines
+            if line.status == "not checked"
         ],
-        "checks": [{"what": line.what, "status": line.status, "said": line.said, "remedy": line.remedy} for line in lines],
+        "checks": [
+            {"what": line.what, "status": line.status, "said": line.said, "remedy": line.remedy}
+            for line in lines
+        ],
     }
 
 
@@ -68,7 +82,9 @@ def text(lines: Sequence[Line], *, colour: bool) -> str:
     rows = []
     for line in lines:
         status = f"{line.status:<11}"
-        rows.append((marks[line.status] + status + "\033[0m" if colour else status) + f" {line.what}: {line.said}")
+        rows.append(
+            (marks[line.status] + status + "\033[0m" if colour else status) + f" {line.what}: {line.said}"
+        )
         if line.remedy:
             rows += [f"{'':<11}   {row}" for row in line.remedy.split("\n")]
     return "\n".join(rows)
@@ -81,10 +97,15 @@ def summary(lines: Sequence[Line]) -> str:
     '1 problem: launch; 1 not checked: GPUs'
     """
     parts = []
-    for status, one, many in (("problem", "problem", "problems"), ("not checked", "not checked", "not checked")):
+    for status, one, many in (
+        ("problem", "problem", "problems"),
+        ("not checked", "not checked", "not checked"),
+    ):
         found = [line.what for line in lines if line.status == status]
         if found:
-            parts.append(f"{len(found)} {one if len(found) == 1 else many}: {', '.join(dict.fromkeys(found))}")
+            parts.append(
+                f"{len(found)} {one if len(found) == 1 else many}: {', '.join(dict.fromkeys(found))}"
+            )
     if not any(line.status == "problem" for line in lines):
         parts.insert(0, "no problem")
     return "; ".join(parts)

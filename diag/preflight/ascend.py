@@ -1,4 +1,5 @@
-"""Ascend NPUs: whether npu-smi shows them. Where it is not installed nothing is said, unless device nodes are there."""
+"""Ascend NPUs: whether npu-smi shows them. Where it is not installed nothing is said, unless device nodes are
+there."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ def _asked() -> tuple[int | None, str]:
         return None, ""
     try:
         done = subprocess.run(
-            [program, "info", "-l"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            [program, "info", "-l"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return None, f"npu-smi did not answer within {_SECONDS:g} s"
@@ -49,7 +55,10 @@ def _asked() -> tuple[int | None, str]:
     count = parse_list(done.stdout)
     if count is None:
         words = (done.stderr or done.stdout).strip().splitlines()
-        return None, f"npu-smi said {words[0][:160]!r}" if words else f"npu-smi ended with status {done.returncode}"
+        return (
+            None,
+            f"npu-smi said {words[0][:160]!r}" if words else f"npu-smi ended with status {done.returncode}",
+        )
     return count, ""
 
 
@@ -70,7 +79,12 @@ def check_npus(command: Sequence[str], dev: Path = Path("/dev")) -> Iterator[Lin
             "launch-mismatch",
         )
     elif why:
-        yield Line("NPUs", "not checked", why, "run `npu-smi info` by hand; on a device that hangs, look at its driver's log")
+        yield Line(
+            "NPUs",
+            "not checked",
+            why,
+            "run `npu-smi info` by hand; on a device that hangs, look at its driver's log",
+        )
     elif any(dev.glob("davinci[0-9]*")):
         yield Line(
             "NPUs",

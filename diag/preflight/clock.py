@@ -11,8 +11,8 @@ from diag.preflight.reach import Met
 __all__ = ["clock_lines"]
 
 _SKEW_SECONDS = 1.0  # times of logs and of diag's own findings are told by the second
-# torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three keep_alive_interval
-# (5 s), by the reader's own clock, is taken for dead.
+# torch 2.13, elastic/rendezvous/dynamic_rendezvous.py: a node whose last sign of life is older than three
+# keep_alive_interval (5 s), by the reader's own clock, is taken for dead.
 _C10D_SECONDS = 15.0
 _REMEDY = (
     "chrony or systemd-timesyncd on every node, with the same servers: `chronyc makestep`, then `chronyc tracking`; the clock of "
@@ -25,7 +25,11 @@ def clock_lines(plan: Plan, met: Met) -> Iterator[Line]:
     if met.ahead_seconds is None:
         return
     least = abs(met.ahead_seconds) - met.unsure_seconds
-    who = f"node {met.node_rank} ({met.host or met.seen_as})" if met.node_rank is not None else met.host or met.seen_as
+    who = (
+        f"node {met.node_rank} ({met.host or met.seen_as})"
+        if met.node_rank is not None
+        else met.host or met.seen_as
+    )
     if least <= _SKEW_SECONDS:
         yield Line("clock", "ok", f"the clock of {who} agrees with this one's ({_within(met)})")
         return

@@ -1,4 +1,5 @@
-"""The environment lint before the run: variables of the environment, of `env A=B` in front of CMD and of NCCL's own files."""
+"""The environment lint before the run: variables of the environment, of `env A=B` in front of CMD and of
+NCCL's own files."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 def check_environment(plan: Plan) -> Iterator[Line]:
-    """Where the number of nodes is not known, what matters between nodes only is judged as if there were several."""
+    """Where the number of nodes is not known, what matters between nodes only is judged as if there were
+    several."""
     quiet = True
-    for advice in envlint.lint(plan.environment, nodes=plan.nodes, nccl_version=plan.nccl_version, rdma=plan.rdma):
+    for advice in envlint.lint(
+        plan.environment, nodes=plan.nodes, nccl_version=plan.nccl_version, rdma=plan.rdma
+    ):
         if advice.variable in _LOOPBACK and advice.id == "env-harmful":
             continue  # the interface checks say it, with what is there
         quiet = False
@@ -30,6 +34,10 @@ def check_environment(plan: Plan) -> Iterator[Line]:
         )
     said = "no variable of NCCL or torch.distributed that harms or does nothing"
     if plan.environment_unseen:
-        yield Line("environment", "not checked", f"what CMD itself sets: {plan.environment_unseen}" + (f"; else {said}" * quiet))
+        yield Line(
+            "environment",
+            "not checked",
+            f"what CMD itself sets: {plan.environment_unseen}" + (f"; else {said}" * quiet),
+        )
     elif quiet:
         yield Line("environment", "ok", said)

@@ -19,7 +19,9 @@ __all__ = ["bind", "check_first_node"]
 _WHAT = "rendezvous"
 
 
-def check_first_node(plan: Plan, where: str, addresses: tuple[str, ...], own: bool, loopback: list[str]) -> Iterator[Line]:
+def check_first_node(
+    plan: Plan, where: str, addresses: tuple[str, ...], own: bool, loopback: list[str]
+) -> Iterator[Line]:
     meeting = plan.meeting
     if not own:
         mine = ", ".join(place.ip for one in plan.interfaces if one.name != "lo" for place in one.addresses)
@@ -60,7 +62,8 @@ def _by_default(plan: Plan) -> str:
 
 
 def bind(plan: Plan) -> tuple[socket.socket | None, Line | None]:
-    """As torch's TCPStore binds: all addresses, IPv6 and IPv4, SO_REUSEADDR. A socket, or the line that says why not."""
+    """As torch's TCPStore binds: all addresses, IPv6 and IPv4, SO_REUSEADDR. A socket, or the line that says
+    why not."""
     port = plan.meeting.port
     place = None
     try:
@@ -97,7 +100,9 @@ def _not_bound(port: int, error: Exception) -> Line:
     if owner is None:
         who, remedy = (
             "a connection of another process holds it as its own end",
-            ("another port, below the range that the kernel gives to connections (/proc/sys/net/ipv4/ip_local_port_range)"),
+            (
+                "another port, below the range that the kernel gives to connections (/proc/sys/net/ipv4/ip_local_port_range)"
+            ),
         )
     elif owner.pid is None:
         who, remedy = (
@@ -106,7 +111,10 @@ def _not_bound(port: int, error: Exception) -> Line:
         )
     else:
         command = " ".join(redacted(owner.command.split()))
-        who, remedy = f"pid {owner.pid} listens there ({command})", f"kill {owner.pid} if it is left over, or use another port"
+        who, remedy = (
+            f"pid {owner.pid} listens there ({command})",
+            f"kill {owner.pid} if it is left over, or use another port",
+        )
     return Line(_WHAT, "problem", f"port {port} is in use here: {who}", remedy, "port-in-use", "critical")
 
 

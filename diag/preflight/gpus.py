@@ -1,4 +1,5 @@
-"""Whether the GPUs are fit for a job: memory that waits for a reset, lost links, and who else holds their memory."""
+"""Whether the GPUs are fit for a job: memory that waits for a reset, lost links, and who else holds their
+memory."""
 
 from __future__ import annotations
 
@@ -42,7 +43,12 @@ def count_lines(facts: Sequence[Observation]) -> Iterator[Line]:
     """How many there are, and of which nothing was heard."""
     samples = [fact for fact in facts if isinstance(fact, GpuSample)]
     if not samples:
-        yield Line("GPUs", "not checked", "NVML shows no GPU", "docker --gpus all; Kubernetes: resources.limits nvidia.com/gpu")
+        yield Line(
+            "GPUs",
+            "not checked",
+            "NVML shows no GPU",
+            "docker --gpus all; Kubernetes: resources.limits nvidia.com/gpu",
+        )
         return
     told = {fact.index for fact in facts if isinstance(fact, GpuHealth)}
     silent = [fact.index for fact in samples if fact.index not in told]
@@ -68,11 +74,17 @@ def _look() -> tuple[tuple[Observation, ...], NvmlUnavailable | None]:
     return tuple(parse(Record(SOURCE, {**sample, "health": health}))), None
 
 
-def uuids_here(proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")) -> tuple[str, ...] | None:
-    """Of the GPUs here, in NVML's order; by the driver's own files where NVML cannot be asked. None where neither is there."""
+def uuids_here(
+    proc: Path = Path("/proc/driver/nvidia/gpus"), dev: Path = Path("/dev")
+) -> tuple[str, ...] | None:
+    """Of the GPUs here, in NVML's order; by the driver's own files where NVML cannot be asked. None where
+    neither is there."""
     facts, failed = _look()
     if failed is None:
-        return tuple(uuid for _, uuid in sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample)))
+        return tuple(
+            uuid
+            for _, uuid in sorted((fact.index, fact.uuid) for fact in facts if isinstance(fact, GpuSample))
+        )
     found = []
     # /proc/driver/nvidia/gpus/0000:1b:00.0/information, driver 570:
     #   GPU UUID: \t GPU-5c2e1f4a-...
@@ -108,8 +120,11 @@ def _health(reader: NvmlReader, sample: Payload) -> Iterator[Payload]:
 def gpu_lines(
     facts: Iterable[Observation], visible: str | None, who: Callable[[int], str] = "process {}".format
 ) -> Iterator[Line]:
-    """Of the GPUs in `visible` (CUDA_VISIBLE_DEVICES, numbers or uuids; None: all). `who` says what a pid of NVML is."""
-    known = [fact for fact in facts if isinstance(fact, (GpuSample, GpuHealth)) and _is_visible(fact, visible)]
+    """Of the GPUs in `visible` (CUDA_VISIBLE_DEVICES, numbers or uuids; None: all). `who` says what a pid of
+    NVML is."""
+    known = [
+        fact for fact in facts if isinstance(fact, (GpuSample, GpuHealth)) and _is_visible(fact, visible)
+    ]
     samples = {fact.index: fact for fact in known if isinstance(fact, GpuSample)}
     healths = [fact for fact in known if isinstance(fact, GpuHealth)]
     for gpu in samples.values():
@@ -120,13 +135,20 @@ def gpu_lines(
         alike = [one for one in healths if one.index not in samples or samples[one.index].name == name]
         up, most = _up(health), max(map(_up, alike))
         if up < most:
-            yield Line(f"GPU {health.index}", "problem", f"{up} of its NVLinks are up, {most} on others of its kind",
-                       "see `nvidia-smi nvlink -s` and the fabric manager; reset the node's GPUs or take it out", "nvlink-fault")
+            yield Line(
+                f"GPU {health.index}",
+                "problem",
+                f"{up} of its NVLinks are up, {most} on others of its kind",
+                "see `nvidia-smi nvlink -s` and the fabric manager; reset the node's GPUs or take it out",
+                "nvlink-fault",
+            )
 
 
 def _is_visible(fact: GpuSample | GpuHealth, visible: str | None) -> bool:
     words = [word.strip() for word in (visible or "").split(",") if word.strip()]
-    return not words or any(word == str(fact.index) or (not word.isdigit() and fact.uuid.startswith(word)) for word in words)
+    return not words or any(
+        word == str(fact.index) or (not word.isdigit() and fact.uuid.startswith(word)) for word in words
+    )
 
 
 def _held(gpu: GpuSample, who: Callable[[int], str]) -> Iterator[Line]:
@@ -134,13 +156,23 @@ def _held(gpu: GpuSample, who: Callable[[int], str]) -> Iterator[Line]:
     if used is None or not total or used < _MUCH * total:
         return
     sizes = dict(gpu.process_memory)
-    names = [who(pid) + (f" with {sizes[pid] / 2**30:.1f} GiB" if sizes.get(pid) else "") for pid in gpu.pids[:_MOST_NAMED]]
+    names = [
+        who(pid) + (f" with {sizes[pid] / 2**30:.1f} GiB" if sizes.get(pid) else "")
+        for pid in gpu.pids[:_MOST_NAMED]
+    ]
     if len(gpu.pids) > _MOST_NAMED:
         names.append(f"{len(gpu.pids) - _MOST_NAMED} more")
     yield Line(
-        f"GPU {gpu.index}", "problem", f"{used / 2**30:.1f} GiB of its {total / 2**30:.1f} GiB are in use before the job starts"
-        + (f", by {', '.join(names)}" if names else "; no process is shown (another container, or one that is gone)"),
-        "end what an earlier run left behind, or choose other GPUs with CUDA_VISIBLE_DEVICES", "cuda-oom",
+        f"GPU {gpu.index}",
+        "problem",
+        f"{used / 2**30:.1f} GiB of its {total / 2**30:.1f} GiB are in use before the job starts"
+        + (
+            f", by {', '.join(names)}"
+            if names
+            else "; no process is shown (another container, or one that is gone)"
+        ),
+        "end what an earlier run left behind, or choose other GPUs with CUDA_VISIBLE_DEVICES",
+        "cuda-oom",
     )
 
 
@@ -166,15 +198,36 @@ def names_host_pids(proc: Path = Path("/proc")) -> bool:
 def _sick(health: GpuHealth) -> Iterator[Line]:
     what = f"GPU {health.index}"
     if health.remap_failed:
-        yield Line(what, "problem", "a bad memory row could not be mapped out", "the GPU has to be replaced", "ecc-error")
+        yield Line(
+            what,
+            "problem",
+            "a bad memory row could not be mapped out",
+            "the GPU has to be replaced",
+            "ecc-error",
+        )
     elif health.remap_pending or health.retired_pages_pending:
-        yield Line(what, "problem", "a bad memory row waits for a reset to be mapped out",
-                   f"end all processes on it, then `nvidia-smi --gpu-reset -i {health.index}`, or reboot", "ecc-error")
+        yield Line(
+            what,
+            "problem",
+            "a bad memory row waits for a reset to be mapped out",
+            f"end all processes on it, then `nvidia-smi --gpu-reset -i {health.index}`, or reboot",
+            "ecc-error",
+        )
     elif health.recovery_action not in ("", "none"):
-        yield Line(what, "problem", f"its driver asks for: {health.recovery_action.replace('_', ' ')}",
-                   "do so before the job starts; `dmesg` has the Xid that led to it", "gpu-fault")
+        yield Line(
+            what,
+            "problem",
+            f"its driver asks for: {health.recovery_action.replace('_', ' ')}",
+            "do so before the job starts; `dmesg` has the Xid that led to it",
+            "gpu-fault",
+        )
     if health.ecc_enabled is False:
-        yield Line(what, "note", "ECC is off: memory errors go unseen", "`nvidia-smi -e 1` and a reset of the GPU turn it on")
+        yield Line(
+            what,
+            "note",
+            "ECC is off: memory errors go unseen",
+            "`nvidia-smi -e 1` and a reset of the GPU turn it on",
+        )
 
 
 def _up(health: GpuHealth) -> int:

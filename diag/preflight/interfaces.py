@@ -15,21 +15,26 @@ from diag.preflight.reach import resolve
 __all__ = ["check_gloo_interface", "check_nccl_interface", "towards"]
 
 _RESOLVE_SECONDS = 3.0
-# Bridges and tunnels of containers and virtual machines: each host has its own, with nobody else's nodes behind it.
+# Bridges and tunnels of containers and virtual machines: each host has its own, with nobody else's nodes
+# behind it.
 _LOCAL_ONLY = ("docker", "br-", "virbr", "podman", "cni", "lxcbr", "lxdbr", "veth", "cali", "lxc")
-# The networks that a container gets where nobody says otherwise: docker's default-address-pools, podman's default.
+# The networks that a container gets where nobody says otherwise: docker's default-address-pools, podman's
+# default.
 _POOLS = {"docker": ipaddress.ip_network("172.16.0.0/12"), "podman": ipaddress.ip_network("10.88.0.0/16")}
 _OF_HOST = "docker run --network=host (podman too), with MASTER_ADDR the address of node 0's host"
 _OVERLAYS = ("flannel", "cilium", "weave", "vxlan", "kube-")  # between hosts, but slow, and not for this
 
 
 def towards(plan: Plan) -> str:
-    """The interface over which this machine talks to MASTER_ADDR, or that has it; "" where that cannot be told."""
+    """The interface over which this machine talks to MASTER_ADDR, or that has it; "" where that cannot be
+    told."""
     if plan.meeting.address is None or is_computed(plan.meeting.address):
         return ""
     for address in resolve(plan.meeting.address, plan.meeting.port, _RESOLVE_SECONDS)[0]:
         source = route_to(address)
-        name = next((one.name for one in plan.interfaces for place in one.addresses if place.ip == source), "")
+        name = next(
+            (one.name for one in plan.interfaces for place in one.addresses if place.ip == source), ""
+        )
         if name and not ipaddress.ip_address(source).is_loopback:
             return name
     return ""
@@ -48,7 +53,10 @@ def check_nccl_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
             said = f"{plan.said_of('NCCL_SOCKET_IFNAME')} matches no interface that is up and has an address (there are: {here})"
             remedy = "correct it, or unset it; it is a list of prefixes, `=eth0` is a whole name, `^docker` is all but those"
         else:
-            said, remedy = f"no interface that is up has an address (there are: {here})", "`ip link set dev lo up`, and a network"
+            said, remedy = (
+                f"no interface that is up has an address (there are: {here})",
+                "`ip link set dev lo up`, and a network",
+            )
         yield Line("NCCL interface", "problem", said, remedy, "nccl-no-interface", "critical")
         return
     name, address = choice.interfaces[0]
@@ -95,7 +103,9 @@ def _between_nodes(plan: Plan, choice: Choice, said: str, way: str) -> Iterator[
         return
     bridged = _bridged(plan, address)
     if bridged:
-        yield Line("NCCL interface", "problem", f"{said}: {bridged}", _OF_HOST, "nccl-no-interface", "critical")
+        yield Line(
+            "NCCL interface", "problem", f"{said}: {bridged}", _OF_HOST, "nccl-no-interface", "critical"
+        )
         return
     doubtful = [other for other in choice.names if other.startswith(_LOCAL_ONLY + _OVERLAYS)]
     if doubtful:
@@ -109,7 +119,9 @@ def _between_nodes(plan: Plan, choice: Choice, said: str, way: str) -> Iterator[
             "nccl-no-interface",
         )
         return
-    subnets = {ipaddress.ip_network(f"{place.ip}/{place.prefix}", strict=False) for _, place in choice.interfaces}
+    subnets = {
+        ipaddress.ip_network(f"{place.ip}/{place.prefix}", strict=False) for _, place in choice.interfaces
+    }
     if len(subnets) > 1 and choice.how == "others":
         yield Line(
             "NCCL interface",
@@ -130,9 +142,15 @@ def _between_nodes(plan: Plan, choice: Choice, said: str, way: str) -> Iterator[
 
 
 def _bridged(plan: Plan, address: Address) -> str:
-    """Why other hosts do not reach this address: the bridge network that docker and podman give a container by default."""
+    """Why other hosts do not reach this address: the bridge network that docker and podman give a container
+    by default."""
     pool = _POOLS.get(plan.container)
-    if pool is None or address.prefix != 16 or address.version != 4 or ipaddress.ip_address(address.ip) not in pool:
+    if (
+        pool is None
+        or address.prefix != 16
+        or address.version != 4
+        or ipaddress.ip_address(address.ip) not in pool
+    ):
         return ""
     return (
         f"it is {plan.container}'s own bridge network, in which the container's address is known on this host alone; -p passes "
@@ -146,7 +164,9 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 def _shared(plan: Plan, choice: Choice) -> str:
     others = [
-        one.name for one in plan.interfaces if one.running and one.addresses and one.name not in choice.names and one.name != "lo"
+        one.name
+        for one in plan.interfaces
+        if one.running and one.addresses and one.name not in choice.names and one.name != "lo"
     ]
     return f" ({', '.join(others)})" if others else ""
 
@@ -154,19 +174,26 @@ def _shared(plan: Plan, choice: Choice) -> str:
 def _described(plan: Plan) -> Iterator[str]:
     for one in plan.interfaces:
         places = " ".join(f"{place.ip}/{place.prefix}" for place in one.addresses) or "no address"
-        yield f"{one.name} {places}" + ("" if one.up and one.running else " (down)" if not one.up else " (no carrier)")
+        yield f"{one.name} {places}" + (
+            "" if one.up and one.running else " (down)" if not one.up else " (no carrier)"
+        )
 
 
 def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> Iterator[Line]:
-    """gloo carries torch's and Megatron's groups of CPU tensors: it takes GLOO_SOCKET_IFNAME, or what the host's name
-    resolves to.
+    """gloo carries torch's and Megatron's groups of CPU tensors: it takes GLOO_SOCKET_IFNAME, or what the
+    host's name resolves to.
 
-    torch 2.13, ProcessGroupGloo.cpp (createDefaultDevice): without a usable address of the name it falls back to loopback.
+    torch 2.13, ProcessGroupGloo.cpp (createDefaultDevice): without a usable address of the name it falls back
+    to loopback.
     """
     wanted = plan.environment.get("GLOO_SOCKET_IFNAME", "")
     if wanted:
         there = {one.name: one for one in plan.interfaces}
-        missing = [name for name in wanted.split(",") if name not in there or not there[name].addresses or not there[name].up]
+        missing = [
+            name
+            for name in wanted.split(",")
+            if name not in there or not there[name].addresses or not there[name].up
+        ]
         if missing:
             yield Line(
                 "gloo interface",
@@ -191,7 +218,9 @@ def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
             )
         elif plan.nodes > 1:
             first = wanted.split(",")[0]
-            yield _gloo_between(plan, plan.said_of("GLOO_SOCKET_IFNAME"), first, there[first].addresses[0], way(plan))
+            yield _gloo_between(
+                plan, plan.said_of("GLOO_SOCKET_IFNAME"), first, there[first].addresses[0], way(plan)
+            )
         else:
             yield Line("gloo interface", "ok", plan.said_of("GLOO_SOCKET_IFNAME"))
         return
@@ -207,7 +236,9 @@ def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
         yield _gloo_between(plan, said, *next(found, ("", Address(ip, 128 if ":" in ip else 32))), way(plan))
         return
     what = f"{name} resolves to {first} here" if first else f"{name} does not resolve here ({why})"
-    share = next((one.name for one in plan.interfaces if one.name != "lo" and one.running and one.addresses), "IFACE")
+    share = next(
+        (one.name for one in plan.interfaces if one.name != "lo" and one.running and one.addresses), "IFACE"
+    )
     yield Line(
         "gloo interface",
         "problem" if _uses_gloo(plan) else "note",
@@ -221,11 +252,15 @@ def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
 def _gloo_between(plan: Plan, said: str, name: str, address: Address, way: str) -> Line:
     bridged = _bridged(plan, address)
     if bridged:
-        return Line("gloo interface", "problem", f"{said}: {bridged}", _OF_HOST, "nccl-no-interface", "critical")
+        return Line(
+            "gloo interface", "problem", f"{said}: {bridged}", _OF_HOST, "nccl-no-interface", "critical"
+        )
     if name and name == way:
         return Line("gloo interface", "ok", said)
     over = f"; the way to {plan.meeting.address} is over {way}" if way else ": the way to node 0 is not"
-    return Line("gloo interface", "not checked", f"{said}; whether the other nodes are behind it is not known{over}")
+    return Line(
+        "gloo interface", "not checked", f"{said}; whether the other nodes are behind it is not known{over}"
+    )
 
 
 def _uses_gloo(plan: Plan) -> bool:

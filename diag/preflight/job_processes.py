@@ -1,4 +1,5 @@
-"""Processes of other jobs on this machine: which belong together, and whether what started them is still there.
+"""Processes of other jobs on this machine: which belong together, and whether what started them is still
+there.
 
 Looks at /proc only. Whoever started this very command is left out.
 """
@@ -32,16 +33,20 @@ _REAPERS = frozenset(
         "pause",
     }
 )
-# What a training starts that may outlive it: torch's DataLoader workers and compile workers, vLLM's processes (proctitles),
-# Python's spawned children.
+# What a training starts that may outlive it: torch's DataLoader workers and compile workers, vLLM's processes
+# (proctitles), Python's spawned children.
 _WORKER_COMMS = ("pt_data_worker", "pt_data_pin", "VLLM::")
-_WORKER_WORDS = ("torch._inductor.compile_worker", "torch/_inductor/compile_worker", "multiprocessing.spawn import spawn_main")
+_WORKER_WORDS = (
+    "torch._inductor.compile_worker",
+    "torch/_inductor/compile_worker",
+    "multiprocessing.spawn import spawn_main",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`rank` is None for what is no rank and no child of one; `job` is what the members of one job have in common. `by_agent`: a
-    launcher that stays (torchrun, accelerate, deepspeed) started it."""
+    """`rank` is None for what is no rank and no child of one; `job` is what the members of one job have in
+    common. `by_agent`: a launcher that stays (torchrun, accelerate, deepspeed) started it."""
 
     pid: int
     parent: int
@@ -58,18 +63,26 @@ class Process:
     @property
     def is_python(self) -> bool:
         first = self.argv[0].rpartition("/")[2] if self.argv else ""
-        return first.startswith(("python", "pt_")) or self.comm.startswith(("python", "pt_")) or launches(self.argv)
+        return (
+            first.startswith(("python", "pt_"))
+            or self.comm.startswith(("python", "pt_"))
+            or launches(self.argv)
+        )
 
     @property
     def is_worker(self) -> bool:
         words = " ".join(self.argv[:6])[:2000]
-        return self.comm.startswith(_WORKER_COMMS) or words.startswith("VLLM::") or any(word in words for word in _WORKER_WORDS)
+        return (
+            self.comm.startswith(_WORKER_COMMS)
+            or words.startswith("VLLM::")
+            or any(word in words for word in _WORKER_WORDS)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Processes of one job. `launcher` is what started its ranks, where that lives; `left_over`: it is gone. `sure` is False
-    where process 1 is a Python program that may have started them itself."""
+    """Processes of one job. `launcher` is what started its ranks, where that lives; `left_over`: it is gone.
+    `sure` is False where process 1 is a Python program that may have started them itself."""
 
     members: tuple[Process, ...]
     launcher: Process | None
@@ -142,7 +155,8 @@ def _uptime(proc: Path) -> float:
 
 
 def group(processes: Mapping[int, Process], own: int) -> list[JobGroup]:
-    """The jobs among these processes, left-over ones first. `own` is this process: its ancestors and descendants are no job."""
+    """The jobs among these processes, left-over ones first. `own` is this process: its ancestors and
+    descendants are no job."""
     ours = {pid for pid in processes if own in _line(pid, processes)} | set(_line(own, processes))
     groups: dict[tuple[object, ...], list[Process]] = {}
     launchers: dict[tuple[object, ...], Process | None] = {}
@@ -186,9 +200,11 @@ def _top(process: Process, processes: Mapping[int, Process]) -> Process:
     return process
 
 
-def _is_left_over(process: Process, parent: Process | None, processes: Mapping[int, Process]) -> tuple[bool, bool]:
-    """(left over, sure). Only what a launcher that stays had started, or a worker: process 1 is the parent of a rank too that
-    somebody started with nohup."""
+def _is_left_over(
+    process: Process, parent: Process | None, processes: Mapping[int, Process]
+) -> tuple[bool, bool]:
+    """(left over, sure). Only what a launcher that stays had started, or a worker: process 1 is the parent of
+    a rank too that somebody started with nohup."""
     if parent is None or not (process.by_agent or process.is_worker):
         return False, True
     if parent.pid != 1 and parent.comm not in _REAPERS:

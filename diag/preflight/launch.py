@@ -1,4 +1,5 @@
-"""Whether what CMD's flags and the environment say of ranks, nodes and devices fits together. Names each disagreement."""
+"""Whether what CMD's flags and the environment say of ranks, nodes and devices fits together. Names each
+disagreement."""
 
 from __future__ import annotations
 
@@ -24,7 +25,14 @@ def check_launch(command: Sequence[str]) -> Iterator[Line]:
 def launch_lines(facts: LaunchFacts) -> Iterable[Line]:
     """Pure. The last line says what was compared, where nothing is wrong."""
     if not facts.given:
-        return [Line(WHAT, "not checked", "no command was given", "diag doctor -- CMD: the command that will be run")]
+        return [
+            Line(
+                WHAT,
+                "not checked",
+                "no command was given",
+                "diag doctor -- CMD: the command that will be run",
+            )
+        ]
     lines = [*node_lines(facts), *environment_lines(facts), *device_lines(facts)]
     if facts.launch is None:
         lines.append(
@@ -39,7 +47,9 @@ def launch_lines(facts: LaunchFacts) -> Iterable[Line]:
     lines += [*layout_lines(facts), *core_lines(facts)]
     if facts.unsure and not any(line.status == "not checked" for line in lines):
         said = f"{_ranks(facts)} on this node; how many nodes there are is not known: {facts.unsure}"
-        lines.append(Line(WHAT, "not checked", said, "the training command itself after --, with its numbers"))
+        lines.append(
+            Line(WHAT, "not checked", said, "the training command itself after --, with its numbers")
+        )
     if not any(line.status in ("problem", "not checked") for line in lines):
         lines.insert(0, Line(WHAT, "ok", _summary(facts)))
     return lines
@@ -49,15 +59,23 @@ def _ranks(facts: LaunchFacts) -> str:
     ranks = ranks_here(facts)
     if ranks:
         return f"{ranks} rank{'' if ranks == 1 else 's'}"
-    return "an unknown number of ranks" if facts.launch is not None and facts.launch.opaque else "a rank for each device"
+    return (
+        "an unknown number of ranks"
+        if facts.launch is not None and facts.launch.opaque
+        else "a rank for each device"
+    )
 
 
 def _summary(facts: LaunchFacts) -> str:
     assert facts.launch is not None
     seen = seen_by_ranks(facts)
-    told = _ranks(facts) + (f" on each of {facts.nodes} nodes" if facts.nodes is not None and facts.nodes > 1 else "")
+    told = _ranks(facts) + (
+        f" on each of {facts.nodes} nodes" if facts.nodes is not None and facts.nodes > 1 else ""
+    )
     if facts.launch.processes_from:
         told += f" ({facts.launch.processes_from})"
     if seen.count:
-        told += f", {seen.count} GPU{'' if seen.count == 1 else 's'} for them" + (f" ({seen.said})" if seen.said else "")
+        told += f", {seen.count} GPU{'' if seen.count == 1 else 's'} for them" + (
+            f" ({seen.said})" if seen.said else ""
+        )
     return told

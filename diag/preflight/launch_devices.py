@@ -25,7 +25,11 @@ def ranks_here(facts: LaunchFacts) -> int | None:
         return None
     if launch.by_word or (launch.processes is None and launch.launcher in ("deepspeed", "accelerate")):
         return seen_by_ranks(facts).count or None
-    if launch.hosts is not None and not launch.options.get("--num_gpus") and launch.hosts.slots.get(facts.host):
+    if (
+        launch.hosts is not None
+        and not launch.options.get("--num_gpus")
+        and launch.hosts.slots.get(facts.host)
+    ):
         return launch.hosts.slots[facts.host]
     return launch.processes or 1
 
@@ -54,7 +58,11 @@ def trains_on_cpu(facts: LaunchFacts) -> bool:
     gloo = flags.text("ddp_backend", "distributed_backend", "backend", "dist_backend") == "gloo"
     said = flags.text("use_cpu", "no_cuda").lower() if flags.words("use_cpu", "no_cuda") else ""
     bare = any(name in flags and not flags.words(name) for name in ("use_cpu", "no_cuda"))
-    by_launcher = launch.by_word == "cpu" or "--cpu" in launch.options or launch.options.get("--use_cpu", "").lower() == "true"
+    by_launcher = (
+        launch.by_word == "cpu"
+        or "--cpu" in launch.options
+        or launch.options.get("--use_cpu", "").lower() == "true"
+    )
     return gloo or bare or said in ("true", "1", "yes") or by_launcher
 
 
@@ -109,7 +117,11 @@ def _too_many(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
     shown = seen.said or f"{_devices(seen.count, kind)} {'is' if seen.count == 1 else 'are'} here"
     shows = f"{shown} shows {_devices(seen.count, kind)}" if seen.said else shown
     where = "start on this node" if seen.count != 1 or ranks != 1 else "starts on this node"
-    more = f"{ranks} devices in {seen.variable}" if seen.variable else f"{ranks} in the container (nvidia.com/gpu: {ranks})"
+    more = (
+        f"{ranks} devices in {seen.variable}"
+        if seen.variable
+        else f"{ranks} in the container (nvidia.com/gpu: {ranks})"
+    )
     remedy = f"{_count_flag(facts, seen.count)}, or {more}"
     return Line(
         _WHAT,
@@ -143,7 +155,11 @@ def _idle(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
                 _ID,
                 "critical",
             )
-        does = "spreads one model's layers over them (device_map)" if launch.program == "swift" else "uses one of them"
+        does = (
+            "spreads one model's layers over them (device_map)"
+            if launch.program == "swift"
+            else "uses one of them"
+        )
         return Line(
             _WHAT,
             "note",
@@ -160,9 +176,15 @@ def _idle(facts: LaunchFacts, seen: Visible, ranks: int, kind: str) -> Line:
             _ID,
         )
     if launch.program == "swift" and facts.is_elastic and launch.launcher == "swift":
-        does = f"each takes {seen.count // ranks} (device_map)" if seen.count % ranks == 0 else "some stay idle"
+        does = (
+            f"each takes {seen.count // ranks} (device_map)" if seen.count % ranks == 0 else "some stay idle"
+        )
         return Line(
-            _WHAT, "note", f"{_ranks(ranks)} on this node{_from(facts)}, and {what}: {does}", _count_flag(facts, seen.count), _ID
+            _WHAT,
+            "note",
+            f"{_ranks(ranks)} on this node{_from(facts)}, and {what}: {does}",
+            _count_flag(facts, seen.count),
+            _ID,
         )
     return Line(
         _WHAT,
@@ -186,7 +208,13 @@ def _none(facts: LaunchFacts, seen: Visible, kind: str) -> Iterator[Line]:
             "critical",
         )
     elif seen.variable:
-        yield Line(_WHAT, "note", f"{seen.said} shows the ranks no {kind}", f"unset {seen.variable} where it should", _ID)
+        yield Line(
+            _WHAT,
+            "note",
+            f"{seen.said} shows the ranks no {kind}",
+            f"unset {seen.variable} where it should",
+            _ID,
+        )
 
 
 def _deepspeed_ignores(facts: LaunchFacts) -> bool:
@@ -195,7 +223,9 @@ def _deepspeed_ignores(facts: LaunchFacts) -> bool:
     assert launch is not None
     options = launch.options
     several = options.get("--num_nodes", "").isdecimal() and int(options["--num_nodes"]) > 1
-    by_flag = bool(options.get("--include") or options.get("--exclude") or options.get("--num_gpus") or several)
+    by_flag = bool(
+        options.get("--include") or options.get("--exclude") or options.get("--num_gpus") or several
+    )
     return launch.hosts is None and by_flag
 
 
@@ -204,9 +234,13 @@ def _deepspeed(facts: LaunchFacts) -> Iterator[Line]:
     assert launch is not None
     options, value = launch.options, facts.environment.get("CUDA_VISIBLE_DEVICES", "")
     if value and _deepspeed_ignores(facts):
-        flag = next(name for name in ("--include", "--exclude", "--num_gpus", "--num_nodes") if options.get(name))
+        flag = next(
+            name for name in ("--include", "--exclude", "--num_gpus", "--num_nodes") if options.get(name)
+        )
         taken = (
-            f"GPUs 0-{(launch.processes or 1) - 1}" if flag == "--num_gpus" and (launch.processes or 1) > 1 else "what that says"
+            f"GPUs 0-{(launch.processes or 1) - 1}"
+            if flag == "--num_gpus" and (launch.processes or 1) > 1
+            else "what that says"
         )
         yield Line(
             _WHAT,
@@ -215,7 +249,9 @@ def _deepspeed(facts: LaunchFacts) -> Iterator[Line]:
             f"--include localhost:{value}, without --num_gpus, or CUDA_VISIBLE_DEVICES alone",
             _ID,
         )
-    if (options.get("--include") or options.get("--exclude")) and (options.get("--num_gpus") or options.get("--num_nodes")):
+    if (options.get("--include") or options.get("--exclude")) and (
+        options.get("--num_gpus") or options.get("--num_nodes")
+    ):
         yield Line(
             _WHAT,
             "problem",
@@ -260,10 +296,19 @@ def _deepspeed(facts: LaunchFacts) -> Iterator[Line]:
         )
     for spec in filter(None, options.get("--include", "").split("@")):
         host, _, slots = spec.partition(":")
-        wrong = [slot for slot in slots.split(",") if slot.isdecimal() and int(slot) >= hosts.slots.get(host, 1 << 20)]
+        wrong = [
+            slot
+            for slot in slots.split(",")
+            if slot.isdecimal() and int(slot) >= hosts.slots.get(host, 1 << 20)
+        ]
         if host not in hosts.slots:
             yield Line(
-                _WHAT, "problem", f"--include names {host}, and {hosts.path} does not", "the same name in both", _ID, "critical"
+                _WHAT,
+                "problem",
+                f"--include names {host}, and {hosts.path} does not",
+                "the same name in both",
+                _ID,
+                "critical",
             )
         elif wrong:
             yield Line(
@@ -277,7 +322,8 @@ def _deepspeed(facts: LaunchFacts) -> Iterator[Line]:
 
 
 def _slurm(facts: LaunchFacts) -> Iterator[Line]:
-    """What Slurm gave this job on this node, where that is fewer than the ranks. `h100:4` and `4` are both used."""
+    """What Slurm gave this job on this node, where that is fewer than the ranks. `h100:4` and `4` are both
+    used."""
     ranks = ranks_here(facts)
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         word = facts.environment.get(name, "").rpartition(":")[2]
@@ -309,7 +355,9 @@ def _count_flag(facts: LaunchFacts, number: int) -> str:
 
 def _written_well(seen: Visible, facts: LaunchFacts) -> str:
     name = seen.variable or "CUDA_VISIBLE_DEVICES"
-    example = ",".join(dict.fromkeys(seen.devices)) or ",".join(str(number) for number in range(len(facts.gpus or "01")))
+    example = ",".join(dict.fromkeys(seen.devices)) or ",".join(
+        str(number) for number in range(len(facts.gpus or "01"))
+    )
     return f"{name}={example}: numbers or uuids with commas between them, each once"
 
 

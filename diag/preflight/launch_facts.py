@@ -1,4 +1,5 @@
-"""What the checks of the launch go by: CMD taken apart, the environment before and in it, and the devices and cores here."""
+"""What the checks of the launch go by: CMD taken apart, the environment before and in it, and the devices and
+cores here."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ _BY_THEMSELVES = ("torchrun", "torch.distributed.run", "torch.distributed.launch
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """`launch` is None where CMD is no training command that diag can read; `unread` says why. `inherited` is the environment
-    that doctor was started in, `environment` the one that CMD will have. `gpus` are the uuids of the GPUs here and `npus` the
-    number of NPUs, None where nobody could look. `host` is this machine's name. `command` is CMD's line with the launcher, where
-    CMD is a script that has it. `meeting.nodes` is the number of nodes that all checks go by, and a guess where `unsure`."""
+    """`launch` is None where CMD is no training command that diag can read; `unread` says why. `inherited` is
+    the environment that doctor was started in, `environment` the one that CMD will have. `gpus` are the uuids
+    of the GPUs here and `npus` the number of NPUs, None where nobody could look. `host` is this machine's
+    name. `command` is CMD's line with the launcher, where CMD is a script that has it. `meeting.nodes` is the
+    number of nodes that all checks go by, and a guess where `unsure`."""
 
     launch: Launch | None
     unread: str
@@ -46,22 +48,33 @@ class LaunchFacts:
     @property
     def _is_direct(self) -> bool:
         """Whether CMD itself is a launcher's line, which is started here, though not all of it could be read."""
-        return bool(self.meeting.launcher) and not any(word.rpartition("/")[2] in ELSEWHERE for word in self.command)
+        return bool(self.meeting.launcher) and not any(
+            word.rpartition("/")[2] in ELSEWHERE for word in self.command
+        )
 
     @property
     def unsure(self) -> str:
         """Why the number of nodes is not known; "" where it is."""
         meeting, launch = self.meeting, self.launch
-        wrong = next((bad for bad in meeting.bad if meeting.nodes_from and bad.startswith(f"{meeting.nodes_from} ")), "")
+        wrong = next(
+            (bad for bad in meeting.bad if meeting.nodes_from and bad.startswith(f"{meeting.nodes_from} ")),
+            "",
+        )
         if wrong:
-            return f"`{wrong}` is computed when the job starts" if is_computed(wrong) else f"`{wrong}` is no number"
+            return (
+                f"`{wrong}` is computed when the job starts"
+                if is_computed(wrong)
+                else f"`{wrong}` is no number"
+            )
         if not self.given:
             return "" if meeting.nodes > 1 else "no command was given"
         if launch is None:
             return "" if self._is_direct else _UNREAD
         if launch.opaque:
             return launch.opaque
-        return f"`{launch.unseen}` in the script may set it" if launch.unseen and not meeting.nodes_from else ""
+        return (
+            f"`{launch.unseen}` in the script may set it" if launch.unseen and not meeting.nodes_from else ""
+        )
 
     @property
     def nodes(self) -> int | None:
@@ -83,7 +96,11 @@ class LaunchFacts:
             return False
         if launch.launcher in ELASTIC or launch.launcher == "deepspeed":
             return True
-        return launch.program in ("swift", "megatron") and launch.launcher in ("swift", "megatron") and self.by_torchrun
+        return (
+            launch.program in ("swift", "megatron")
+            and launch.launcher in ("swift", "megatron")
+            and self.by_torchrun
+        )
 
     @property
     def by_torchrun(self) -> bool:
@@ -91,7 +108,9 @@ class LaunchFacts:
         return "NPROC_PER_NODE" in self.environment or "NNODES" in self.environment
 
 
-def launched(command: Sequence[str], environment: Mapping[str, str], folder: Path = Path()) -> tuple[Launch | None, str]:
+def launched(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path = Path()
+) -> tuple[Launch | None, str]:
     """CMD taken apart, or why it could not be."""
     if not command:
         return None, "no command was given"
@@ -102,9 +121,15 @@ def launched(command: Sequence[str], environment: Mapping[str, str], folder: Pat
 
 
 def _meeting(words: Sequence[str], env: Mapping[str, str], launch: Launch | None) -> Rendezvous:
-    """Where the nodes meet, with the number of them: as the launcher is told, or what starts it (srun, a file of hosts)."""
+    """Where the nodes meet, with the number of them: as the launcher is told, or what starts it (srun, a file
+    of hosts)."""
     found = rendezvous(words, env)
-    if launch is None or launch.nodes is None or found.launcher in _BY_THEMSELVES or launch.nodes <= found.nodes:
+    if (
+        launch is None
+        or launch.nodes is None
+        or found.launcher in _BY_THEMSELVES
+        or launch.nodes <= found.nodes
+    ):
         return found
     return replace(found, nodes=launch.nodes, nodes_from=launch.nodes_from)
 
@@ -118,7 +143,8 @@ def launch_facts(
 ) -> LaunchFacts:
     """Of `command` in `environment`; the devices are told, cores and host name are those of this machine.
 
-    The one place that the lines of a report have these from: none can speak of another number of nodes than the next.
+    The one place that the lines of a report have these from: none can speak of another number of nodes than
+    the next.
     """
     words, env = split_environment(command, environment)
     launch, unread = launched(command, environment, folder)
@@ -156,7 +182,8 @@ def cores_here(pid: int | str = "self", proc: Path = PROC, own: Path = Path("/")
 
 
 def _quota(folder: str) -> float | None:
-    # cgroup v2, cpu.max: "200000 100000" or "max 100000"; v1: cpu.cfs_quota_us -1 or microseconds of cpu.cfs_period_us
+    # cgroup v2, cpu.max: "200000 100000" or "max 100000"; v1: cpu.cfs_quota_us -1 or microseconds of
+    # cpu.cfs_period_us
     both = (read_raw(f"{folder}/cpu.max") or b"").split()
     if not both:
         both = [

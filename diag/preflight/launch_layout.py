@@ -58,19 +58,27 @@ def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
                 )
     except EstimateError as error:
         if is_computed(str(error)):
-            yield Line(_WHAT, "not checked", f"{error}: only the shell that starts it knows", "the flag with its value")
+            yield Line(
+                _WHAT,
+                "not checked",
+                f"{error}: only the shell that starts it knows",
+                "the flag with its value",
+            )
             return
         yield Line(_WHAT, "problem", str(error), error.hint or "correct it", _ID, "critical")
 
 
 def _megatron(facts: LaunchFacts, sizes: ParallelSizes, world: int) -> Iterator[Line]:
     needed = sizes.tp * sizes.pp * sizes.cp
-    names = " x ".join(f"{name} {size}" for name, size in (("TP", sizes.tp), ("PP", sizes.pp), ("CP", sizes.cp)) if size > 1)
+    names = " x ".join(
+        f"{name} {size}" for name, size in (("TP", sizes.tp), ("PP", sizes.pp), ("CP", sizes.cp)) if size > 1
+    )
     if world % needed:
         yield Line(
             _WHAT,
             "problem",
-            f"{_world(facts, world)} cannot be divided into groups of {names}" + (f" = {needed}" if " x " in names else ""),
+            f"{_world(facts, world)} cannot be divided into groups of {names}"
+            + (f" = {needed}" if " x " in names else ""),
             f"ranks x nodes must be a multiple of {needed}: {_more(facts, needed, world)}, or smaller "
             "--tensor_model_parallel_size, --pipeline_model_parallel_size, --context_parallel_size",
             _ID,
@@ -117,7 +125,8 @@ def _batch(total: int | None, micro: int, data_parallel: int) -> Iterator[Line]:
 
 
 def core_lines(facts: LaunchFacts) -> Iterator[Line]:
-    """Threads of all ranks against the cores. torchrun and accelerate set OMP_NUM_THREADS=1 for several, where it is unset."""
+    """Threads of all ranks against the cores. torchrun and accelerate set OMP_NUM_THREADS=1 for several,
+    where it is unset."""
     ranks, cores, launch = ranks_here(facts), facts.cores, facts.launch
     if launch is None or ranks is None or cores is None:
         return
@@ -140,7 +149,13 @@ def core_lines(facts: LaunchFacts) -> Iterator[Line]:
             f"OMP_NUM_THREADS={max(1, int(cores // ranks))}",
             _ID,
         )
-    elif threads is None and ranks > 1 and launch.launcher not in ELASTIC and not facts.is_elastic and cores > 1:
+    elif (
+        threads is None
+        and ranks > 1
+        and launch.launcher not in ELASTIC
+        and not facts.is_elastic
+        and cores > 1
+    ):
         yield Line(
             _WHAT,
             "note",
@@ -157,7 +172,9 @@ def _world(facts: LaunchFacts, world: int) -> str:
     nodes = facts.meeting.nodes
     detail = f" ({ranks} on each of {nodes} nodes)" if nodes > 1 and ranks and ranks * nodes == world else ""
     if not launch.processes_from and launch.program in ("megatron", "swift"):
-        detail = " (NPROC_PER_NODE is not set)" if nodes == 1 else f" (NPROC_PER_NODE is not set; {nodes} nodes)"
+        detail = (
+            " (NPROC_PER_NODE is not set)" if nodes == 1 else f" (NPROC_PER_NODE is not set; {nodes} nodes)"
+        )
     return f"{world} rank{'' if world == 1 else 's'}{detail}"
 
 

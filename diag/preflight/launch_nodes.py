@@ -20,7 +20,9 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
     nodes = meeting.nodes
     rank, rank_from = meeting.node_rank, meeting.rank_from
     if not facts.unsure and rank is not None and rank >= nodes and rank_from and rank_from != "the default":
-        told = f"{meeting.nodes_from}: {nodes}" if meeting.nodes_from else f"{nodes}, as nothing says otherwise"
+        told = (
+            f"{meeting.nodes_from}: {nodes}" if meeting.nodes_from else f"{nodes}, as nothing says otherwise"
+        )
         yield Line(
             _WHAT,
             "problem",
@@ -51,7 +53,11 @@ def node_lines(facts: LaunchFacts) -> Iterator[Line]:
 
 
 def _least_and_most(facts: LaunchFacts) -> Iterator[Line]:
-    text = facts.launch.options.get("--nnodes", "") if facts.launch is not None and facts.launch.launcher == "torchrun" else ""
+    text = (
+        facts.launch.options.get("--nnodes", "")
+        if facts.launch is not None and facts.launch.launcher == "torchrun"
+        else ""
+    )
     least, colon, most = text.partition(":")
     if colon and least.isdecimal() and most.isdecimal() and int(least[:9]) > int(most[:9]):
         yield Line(
@@ -79,7 +85,13 @@ def _slurm_nodes(facts: LaunchFacts, nodes: int) -> Iterator[Line]:
             _ID,
             "critical",
         )
-    if launch.by_srun and starts_ranks and nodes == 1 and (launch.nodes or 1) > 1 and not facts.meeting.nodes_from:
+    if (
+        launch.by_srun
+        and starts_ranks
+        and nodes == 1
+        and (launch.nodes or 1) > 1
+        and not facts.meeting.nodes_from
+    ):
         yield Line(
             _WHAT,
             "problem",
@@ -131,7 +143,11 @@ def _not_read(facts: LaunchFacts) -> Iterator[Line]:
     for name, flag in zip(("NPROC_PER_NODE", "NNODES"), flags, strict=True):
         value = env.get(name, "")
         if value.isdecimal() and int(value[:9]) > 1 and not told[name]:
-            number = "one rank" if name == "NPROC_PER_NODE" and launch.launcher == "torchrun" else "its own default"
+            number = (
+                "one rank"
+                if name == "NPROC_PER_NODE" and launch.launcher == "torchrun"
+                else "its own default"
+            )
             yield Line(
                 _WHAT,
                 "problem",
@@ -150,12 +166,17 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
         return
     world = int(size[:9]) if size.isdecimal() else 1
     said = ", ".join(
-        f"{name}={env[name]}" for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if env.get(name)
+        f"{name}={env[name]}"
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if env.get(name)
     )
     by_platform = "KUBERNETES_SERVICE_HOST" in env and "LOCAL_RANK" not in env
     if facts.is_elastic:
-        # A script that exports WORLD_SIZE for itself counts ranks with it; a platform counts nodes, and sets RANK too.
-        counts_nodes = world > 1 and rank.isdecimal() and "LOCAL_RANK" not in env and world != launch.processes
+        # A script that exports WORLD_SIZE for itself counts ranks with it; a platform counts nodes, and sets
+        # RANK too.
+        counts_nodes = (
+            world > 1 and rank.isdecimal() and "LOCAL_RANK" not in env and world != launch.processes
+        )
         one_node = facts.nodes == 1 and "PET_NNODES" not in env
         if one_node and counts_nodes and env.get("MASTER_ADDR", "") not in (*_HERE, facts.host):
             yield Line(
@@ -167,7 +188,11 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
                 _ID,
             )
         return  # torch's agent gives its ranks their own
-    if any(name not in facts.inherited or facts.inherited[name] != env[name] for name in ("RANK", "WORLD_SIZE") if name in env):
+    if any(
+        name not in facts.inherited or facts.inherited[name] != env[name]
+        for name in ("RANK", "WORLD_SIZE")
+        if name in env
+    ):
         return  # CMD itself sets them
     if launch.launcher == "srun" or (world <= 1 and rank in ("", "0")):
         return
@@ -184,7 +209,11 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
         )
     else:
         yield Line(
-            _WHAT, "note", f"CMD is one process and {said} are there: {waits}", "unset them if this is a job of its own", _ID
+            _WHAT,
+            "note",
+            f"CMD is one process and {said} are there: {waits}",
+            "unset them if this is a job of its own",
+            _ID,
         )
 
 
@@ -210,4 +239,7 @@ def _platform_flags(facts: LaunchFacts) -> str:
         "torchrun": "--nnodes $WORLD_SIZE --node_rank $RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT",
         "deepspeed": "torchrun --nnodes $WORLD_SIZE --node_rank $RANK in place of deepspeed, or a hostfile that names all nodes",
         "accelerate": "--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR",
-    }.get(facts.launch.launcher if facts.launch is not None else "", "NNODES=$WORLD_SIZE NODE_RANK=$RANK in front of CMD")
+    }.get(
+        facts.launch.launcher if facts.launch is not None else "",
+        "NNODES=$WORLD_SIZE NODE_RANK=$RANK in front of CMD",
+    )

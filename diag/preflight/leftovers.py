@@ -1,4 +1,5 @@
-"""What earlier jobs left: processes whose launcher is gone, files in /dev/shm that nobody has open. Ends and removes nothing."""
+"""What earlier jobs left: processes whose launcher is gone, files in /dev/shm that nobody has open. Ends and
+removes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ def check_leftovers(command: Sequence[str], proc: Path = PROC) -> Iterator[Line]
     except OSError:
         found = {}
     if os.getpid() not in found:
-        yield Line("left-over processes", "not checked", f"{proc} shows no processes", "mount /proc, of this process namespace")
+        yield Line(
+            "left-over processes",
+            "not checked",
+            f"{proc} shows no processes",
+            "mount /proc, of this process namespace",
+        )
         return
     yield from process_lines(group(found, os.getpid()), held)
 
@@ -45,7 +51,11 @@ def process_lines(groups: Iterable[JobGroup], gpu_memory: Mapping[int, int]) -> 
         if one.left_over:
             yield _left_over(one, on_gpu)
         else:
-            by = f" below process {one.launcher.pid} ({_command(one.launcher)})" if one.launcher is not None else ""
+            by = (
+                f" below process {one.launcher.pid} ({_command(one.launcher)})"
+                if one.launcher is not None
+                else ""
+            )
             yield Line(
                 "other jobs",
                 "note",
@@ -58,7 +68,9 @@ def process_lines(groups: Iterable[JobGroup], gpu_memory: Mapping[int, int]) -> 
 
 def _left_over(one: JobGroup, on_gpu: str) -> Line:
     members = one.members
-    pids = " ".join(str(member.pid) for member in members[:_MOST_PIDS]) + (" ..." if len(members) > _MOST_PIDS else "")
+    pids = " ".join(str(member.pid) for member in members[:_MOST_PIDS]) + (
+        " ..." if len(members) > _MOST_PIDS else ""
+    )
     stuck = [member.pid for member in members if member.state == "D"]
     oldest = max(members, key=lambda member: member.age_seconds)
     many = len(members) > 1
@@ -70,11 +82,11 @@ def _left_over(one: JobGroup, on_gpu: str) -> Line:
     )
     remedy = f"kill {pids}; kill -9 for those that are still there after 10 s"
     if stuck:
-        remedy += (
-            f"; {', '.join(map(str, stuck))} hang{'s' if len(stuck) == 1 else ''} in the kernel (state D), where no signal comes"
-        )
+        remedy += f"; {', '.join(map(str, stuck))} hang{'s' if len(stuck) == 1 else ''} in the kernel (state D), where no signal comes"
     if not one.sure:
-        return Line("left-over processes", "note", f"{said}, unless process 1 itself started them", remedy, _ID)
+        return Line(
+            "left-over processes", "note", f"{said}, unless process 1 itself started them", remedy, _ID
+        )
     return Line("left-over processes", "problem", said, remedy, _ID)
 
 
@@ -100,7 +112,9 @@ def _trains(member: Process) -> bool:
 
 def _seen() -> str:
     """Whose processes were looked at, where it is not all of the host's."""
-    return (" of this user" if os.geteuid() else "") + ("" if gpus.names_host_pids() else " in this container")
+    return (" of this user" if os.geteuid() else "") + (
+        "" if gpus.names_host_pids() else " in this container"
+    )
 
 
 def check_shm_files(
@@ -128,7 +142,9 @@ def shm_line(heap: Heap, *, complete: bool, whole_host: bool) -> Line | None:
     if not _is_notable(heap, heap.size_bytes):
         return None
     counts = heap.by_pattern()
-    what = ", ".join(f"{pattern} {count}" for pattern, count in counts[:6]) + (", ..." if len(counts) > 6 else "")
+    what = ", ".join(f"{pattern} {count}" for pattern, count in counts[:6]) + (
+        ", ..." if len(counts) > 6 else ""
+    )
     said = f"{len(heap.files)} files in {heap.folder} take {_amount(heap.size_bytes)} of its {_amount(heap.total_bytes)} ({what})"
     remove = "rm " + " ".join(f"{heap.folder}/{pattern}" for pattern, _ in counts[:6])
     if not complete:
@@ -146,7 +162,13 @@ def shm_line(heap: Heap, *, complete: bool, whole_host: bool) -> Line | None:
             f"{remove}, if no other container shares this {heap.folder}",
             _ID,
         )
-    return Line("left-over files", "problem", f"{said}, and no process has them open: earlier jobs left them", remove, _ID)
+    return Line(
+        "left-over files",
+        "problem",
+        f"{said}, and no process has them open: earlier jobs left them",
+        remove,
+        _ID,
+    )
 
 
 def _command(process: Process) -> str:

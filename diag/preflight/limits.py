@@ -22,10 +22,10 @@ __all__ = ["check_processes", "check_ulimits", "needed_processes"]
 
 _GIB = 1 << 30
 _INFINITY = resource.RLIM_INFINITY
-_THREADS = (
-    150  # of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
+_THREADS = 150  # of a rank at work: 67 to 90 on H200 without compiling, more with several process groups of gloo (two and one each)
+_OF_WORKER = (
+    3  # a DataLoader worker: itself, its queue's thread, and the rank's thread that pins what it brings
 )
-_OF_WORKER = 3  # a DataLoader worker: itself, its queue's thread, and the rank's thread that pins what it brings
 _WORKERS = 4  # ms-swift's default a rank
 # A rank on an H200 has 300 GiB and more of address space, nearly all of it reserved by CUDA and not used.
 _ADDRESS_SPACE = 512 * _GIB
@@ -75,7 +75,10 @@ def _rooms(proc: Path = PROC) -> Iterator[tuple[int, str]]:
     reader.close()
     for fact in facts:
         if isinstance(fact, CgroupPids) and fact.limit is not None:
-            yield fact.limit - fact.current, f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use"
+            yield (
+                fact.limit - fact.current,
+                f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use",
+            )
     # /proc/loadavg, fourth field: runnable/all tasks of the kernel, as in "0.52 0.58 0.59 1/389 12345"
     words = (read_raw(f"{proc}/loadavg") or b"").split()
     tasks = words[3].partition(b"/")[2] if len(words) > 3 else b""
@@ -125,11 +128,20 @@ def check_ulimits(command: Sequence[str]) -> Iterator[Line]:
                 id_,
             )
         elif soft < least and (has_gpus or soft < least / 16):
-            why = "CUDA alone reserves hundreds of GiB of it" if letter == "v" and has_gpus else "allocations beyond it fail"
-            yield Line("limits", "problem", f"{said}: {why}", f"`ulimit -{letter} unlimited` before the run", id_)
+            why = (
+                "CUDA alone reserves hundreds of GiB of it"
+                if letter == "v" and has_gpus
+                else "allocations beyond it fail"
+            )
+            yield Line(
+                "limits", "problem", f"{said}: {why}", f"`ulimit -{letter} unlimited` before the run", id_
+            )
         else:
             yield Line(
-                "limits", "note", said, f"`ulimit -{letter} unlimited` before the run, where allocations fail without reason"
+                "limits",
+                "note",
+                said,
+                f"`ulimit -{letter} unlimited` before the run, where allocations fail without reason",
             )
     core = resource.getrlimit(resource.RLIMIT_CORE)[0]
     pattern = (read_raw("/proc/sys/kernel/core_pattern") or b"").decode(errors="replace").strip()

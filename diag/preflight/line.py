@@ -9,7 +9,8 @@ __all__ = ["Line"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`status` is ok, note, problem or not checked; `id` is the finding id that the trouble would have in a run.
+    """`status` is ok, note, problem or not checked; `id` is the finding id that the trouble would have in a
+    run.
 
     A note is worth reading and no trouble: a finding of level info where it has an id.
     """

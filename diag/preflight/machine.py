@@ -28,8 +28,13 @@ def check_shared_memory(command: Sequence[str], path: Path = Path("/dev/shm")) -
         return
     said = f"/dev/shm is {size.total / _GIB:.1f} GiB, {size.free / _GIB:.1f} GiB free"
     if size.total <= 64 * _MIB or size.free < 256 * _MIB:
-        yield Line("shared memory", "problem", said, "docker --shm-size=16g or --ipc=host; Kubernetes: emptyDir medium Memory "
-                   "on /dev/shm", "shm-too-small")
+        yield Line(
+            "shared memory",
+            "problem",
+            said,
+            "docker --shm-size=16g or --ipc=host; Kubernetes: emptyDir medium Memory on /dev/shm",
+            "shm-too-small",
+        )
     else:
         yield Line("shared memory", "ok", said)
 
@@ -44,7 +49,8 @@ def check_open_files(command: Sequence[str]) -> Iterator[Line]:
 
 
 def _rdma(devices: Path, kernel: Path) -> tuple[bool | None, bool | None]:
-    """Whether there are devices to open, and whether the kernel has any; None where that may not be looked at."""
+    """Whether there are devices to open, and whether the kernel has any; None where that may not be looked
+    at."""
     found: list[bool | None] = []
     for folder in (devices, kernel):
         try:
@@ -66,19 +72,35 @@ def check_locked_memory(
     if soft == resource.RLIM_INFINITY:
         yield Line("locked memory", "ok", said)
     elif here is None:
-        yield Line("locked memory", "not checked", f"limit {said}; {rdma} cannot be read, so whether it matters is not known")
+        yield Line(
+            "locked memory",
+            "not checked",
+            f"limit {said}; {rdma} cannot be read, so whether it matters is not known",
+        )
     elif not here and hidden is False:
         yield Line("locked memory", "ok", f"limit {said}; no RDMA device here, so it does not matter")
     elif not here:
-        yield Line("locked memory", "not checked", f"limit {said}; it matters once the RDMA devices of this machine are in {rdma}"
-                   if hidden else f"limit {said}; whether this machine has RDMA devices cannot be seen")
+        yield Line(
+            "locked memory",
+            "not checked",
+            f"limit {said}; it matters once the RDMA devices of this machine are in {rdma}"
+            if hidden
+            else f"limit {said}; whether this machine has RDMA devices cannot be seen",
+        )
     elif rights.get("cap_eff") is None:
-        yield Line("locked memory", "not checked", f"limit {said}; whether CAP_IPC_LOCK lifts it cannot be read")
+        yield Line(
+            "locked memory", "not checked", f"limit {said}; whether CAP_IPC_LOCK lifts it cannot be read"
+        )
     elif ipc_lock(rights["cap_eff"], rights["uid_map"]):
         yield Line("locked memory", "ok", f"limit {said}, but CAP_IPC_LOCK lifts it")
     else:
-        yield Line("locked memory", "problem", f"limit {said} with RDMA devices present",
-                   "`ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK", "memlock-limit")
+        yield Line(
+            "locked memory",
+            "problem",
+            f"limit {said} with RDMA devices present",
+            "`ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK",
+            "memlock-limit",
+        )
 
 
 def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
@@ -95,6 +117,8 @@ def check_host_memory(command: Sequence[str]) -> Iterator[Line]:
         free = group.limit_bytes - group.usage_bytes + group.cache_bytes
         said += f"; cgroup {group.path} allows {group.limit_bytes / _GIB:.1f} GiB, about {free / _GIB:.1f} GiB free"
     if group is None:
-        yield Line("host memory", "not checked", f"{said}; what its cgroup allows this container could not be read")
+        yield Line(
+            "host memory", "not checked", f"{said}; what its cgroup allows this container could not be read"
+        )
         return
     yield Line("host memory", "ok", said)

@@ -1,4 +1,5 @@
-"""The rendezvous before the run: does MASTER_ADDR resolve, is it this machine, is the port free, do the others get through."""
+"""The rendezvous before the run: does MASTER_ADDR resolve, is it this machine, is the port free, do the
+others get through."""
 
 from __future__ import annotations
 
@@ -18,14 +19,21 @@ __all__ = ["check_rendezvous"]
 
 _RESOLVE_SECONDS = 5.0
 _WHAT = "rendezvous"
-_NAMED = "diag doctor -- the training command itself, with its numbers and names; or set the variable here first"
+_NAMED = (
+    "diag doctor -- the training command itself, with its numbers and names; or set the variable here first"
+)
 
 
 def check_rendezvous(plan: Plan) -> Iterator[Line]:
     meeting = plan.meeting
     for value in meeting.bad:
         if is_computed(value):
-            yield Line(_WHAT, "not checked", f"`{value}`: only the shell that starts it knows, or it has no value here", _NAMED)
+            yield Line(
+                _WHAT,
+                "not checked",
+                f"`{value}`: only the shell that starts it knows, or it has no value here",
+                _NAMED,
+            )
         else:
             yield Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
     if meeting.port > 65535:
@@ -66,9 +74,13 @@ def check_rendezvous(plan: Plan) -> Iterator[Line]:
             "critical",
         )
         return
-    loopback = [address for address in addresses if ipaddress.ip_address(address.partition("%")[0]).is_loopback]
+    loopback = [
+        address for address in addresses if ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    ]
     own = [address for address in addresses if is_own(address)]
-    first = meeting.node_rank == 0 if meeting.node_rank is not None and meeting.backend == "static" else bool(own)
+    first = (
+        meeting.node_rank == 0 if meeting.node_rank is not None and meeting.backend == "static" else bool(own)
+    )
     if meeting.backend.startswith("etcd"):
         yield from check_other_node(plan, where, addresses, diag_listens=False)
         return
@@ -87,7 +99,9 @@ def _one_node(plan: Plan) -> Iterator[Line]:
         place, line = bind(plan)
         if place is not None:
             place.close()
-        yield line or Line(_WHAT, "ok", f"one node; port {plan.meeting.port} ({plan.meeting.port_from}) is free")
+        yield line or Line(
+            _WHAT, "ok", f"one node; port {plan.meeting.port} ({plan.meeting.port_from}) is free"
+        )
     else:
         yield Line(_WHAT, "ok", "one node")
 
@@ -117,9 +131,7 @@ def _no_address(plan: Plan) -> Line:
         said += ": each node would wait for the others on its own 127.0.0.1"
     ignored = [name for name in meeting.ignored if name == "MASTER_ADDR"]
     if ignored:
-        said += (
-            f"; torchrun does not read MASTER_ADDR={plan.environment['MASTER_ADDR']} from the environment (only PET_MASTER_ADDR)"
-        )
+        said += f"; torchrun does not read MASTER_ADDR={plan.environment['MASTER_ADDR']} from the environment (only PET_MASTER_ADDR)"
         flags = f"--master_addr {plan.environment['MASTER_ADDR']}"
     if not meeting.launcher and not plan.given:
         return Line(_WHAT, "not checked", said, f"{flags}, or `diag doctor -- CMD`")

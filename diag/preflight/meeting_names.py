@@ -20,11 +20,17 @@ def mine(plan: Plan) -> dict[str, int | str | None]:
     name = ""
     if plan.meeting.backend == "c10d":
         name = plan.meeting.local_address or own_name(_RESOLVE_SECONDS)
-    return {"node_rank": plan.meeting.node_rank, "nodes": plan.meeting.nodes, "host": socket.gethostname(), "name": name}
+    return {
+        "node_rank": plan.meeting.node_rank,
+        "nodes": plan.meeting.nodes,
+        "host": socket.gethostname(),
+        "name": name,
+    }
 
 
 def name_of(plan: Plan, met: Met) -> Line | None:
-    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the endpoint was.
+    """Of torchrun's c10d rendezvous, whose rank 0 gives the ranks its own name as MASTER_ADDR, whatever the
+    endpoint was.
 
     torch 2.13, elastic/rendezvous/dynamic_rendezvous.py and api.py: `local_addr or socket.getfqdn()`.
     """
@@ -33,7 +39,11 @@ def name_of(plan: Plan, met: Met) -> Line | None:
     addresses, why = resolve(met.name, plan.meeting.port, _RESOLVE_SECONDS)
     if addresses and not any(is_own(address) for address in addresses):
         return None
-    wrong = f"resolves to {', '.join(addresses)} here, which is this machine" if addresses else f"does not resolve here: {why}"
+    wrong = (
+        f"resolves to {', '.join(addresses)} here, which is this machine"
+        if addresses
+        else f"does not resolve here: {why}"
+    )
     return Line(
         "other nodes",
         "problem",
@@ -46,7 +56,8 @@ def name_of(plan: Plan, met: Met) -> Line | None:
 
 
 def is_translated(met: Met, seen_as: str) -> bool:
-    """Whether something between the two nodes gives it another address. A node that did not say its own is not judged."""
+    """Whether something between the two nodes gives it another address. A node that did not say its own is
+    not judged."""
     return bool(met.own) and met.own.partition("%")[0] != seen_as.partition("%")[0]
 
 
@@ -65,13 +76,16 @@ def translated(said: str, what: str) -> Line:
 
 
 def absent(plan: Plan, came: Sequence[Met]) -> str:
-    """": node 2 (gpu3)": which nodes did not come, with their names where the engine tells them; "" where a rank is not known."""
+    """ ": node 2 (gpu3)": which nodes did not come, with their names where the engine tells them; "" where a rank is not known."""
     ranks = {met.node_rank for met in came}
     nodes = plan.meeting.nodes
     missing = [rank for rank in range(1, nodes) if rank not in ranks]
     if plan.meeting.node_rank is None or len(missing) != nodes - 1 - len(came):
         return ""
     hosts = nodes_of(plan.command, plan.environment).hosts
-    named = [f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}" for rank in missing[:_MOST_NAMED]]
+    named = [
+        f"node {rank} ({hosts[rank]})" if len(hosts) == nodes else f"node {rank}"
+        for rank in missing[:_MOST_NAMED]
+    ]
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     return f": {', '.join(named)}{more}"

@@ -1,8 +1,9 @@
-"""The files in which NCCL takes variables from beside the environment: ~/.nccl.conf or NCCL_CONF_FILE, then /etc/nccl.conf.
+"""The files in which NCCL takes variables from beside the environment: ~/.nccl.conf or NCCL_CONF_FILE, then
+/etc/nccl.conf.
 
-As src/misc/param.cc reads them: a line is NAME=VALUE, taken as it is (no quotes, no blanks cut off), `#` at its very start is a
-comment, other lines are passed over (seen so with NCCL 2.27.5 and 2.32.3); what is set already is not overwritten, so the
-environment wins, then the user's file.
+As src/misc/param.cc reads them: a line is NAME=VALUE, taken as it is (no quotes, no blanks cut off), `#` at
+its very start is a comment, other lines are passed over (seen so with NCCL 2.27.5 and 2.32.3); what is set
+already is not overwritten, so the environment wins, then the user's file.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ __all__ = ["effective", "read"]
 _MOST_BYTES = 1 << 20
 
 
-def read(environment: Mapping[str, str], root: Path = Path("/"), home: Path | None = None) -> list[tuple[Path, dict[str, str]]]:
-    """The files that are there, the stronger first, with what they hold. NCCL before 2.23 does not know NCCL_CONF_FILE."""
+def read(
+    environment: Mapping[str, str], root: Path = Path("/"), home: Path | None = None
+) -> list[tuple[Path, dict[str, str]]]:
+    """The files that are there, the stronger first, with what they hold. NCCL before 2.23 does not know
+    NCCL_CONF_FILE."""
     files = []
     if environment.get("NCCL_CONF_FILE"):
         files.append(Path(environment["NCCL_CONF_FILE"]))
@@ -41,8 +45,11 @@ def read(environment: Mapping[str, str], root: Path = Path("/"), home: Path | No
     return found
 
 
-def effective(environment: Mapping[str, str], files: list[tuple[Path, dict[str, str]]]) -> tuple[dict[str, str], dict[str, Path]]:
-    """The environment as NCCL sees it, and the file that each variable which is not in the real one came from."""
+def effective(
+    environment: Mapping[str, str], files: list[tuple[Path, dict[str, str]]]
+) -> tuple[dict[str, str], dict[str, Path]]:
+    """The environment as NCCL sees it, and the file that each variable which is not in the real one came
+    from."""
     merged, origins = dict(environment), {}
     for path, values in files:
         for name, value in values.items():

@@ -1,8 +1,9 @@
 """Which IP interfaces NCCL and gloo will take, from what there is and what the environment says. Pure.
 
-NCCL's rule is that of src/misc/socket.cc (ncclFindInterfaces) and src/os/linux.cc (ncclOsFindInterfaces); its list is ordered as
-getifaddrs gives it: all IPv4 addresses by interface index, then all IPv6 ones. The first is the one of bootstrap and of the
-out-of-band connections of RDMA; NET/Socket spreads data over all of them (16 at most).
+NCCL's rule is that of src/misc/socket.cc (ncclFindInterfaces) and src/os/linux.cc (ncclOsFindInterfaces); its
+list is ordered as getifaddrs gives it: all IPv4 addresses by interface index, then all IPv6 ones. The first
+is the one of bootstrap and of the out-of-band connections of RDMA; NET/Socket spreads data over all of them
+(16 at most).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ __all__ = ["Address", "Choice", "NetworkInterface", "choose"]
 
 _MOST = 16  # MAX_IFS
 _FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
-# Since NCCL 2.28.3 (its release notes): interfaces without IFF_RUNNING are skipped, and libvirt's bridges come last. Before,
-# even one that is down was taken.
+# Since NCCL 2.28.3 (its release notes): interfaces without IFF_RUNNING are skipped, and libvirt's bridges
+# come last. Before, even one that is down was taken.
 _RUNNING_SINCE = (2, 28)
 
 
@@ -42,7 +43,8 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class NetworkInterface:
-    """`up` and `running` are its flags IFF_UP and IFF_RUNNING (a cable without carrier is up and does not run)."""
+    """`up` and `running` are its flags IFF_UP and IFF_RUNNING (a cable without carrier is up and does not
+    run)."""
 
     name: str
     up: bool
@@ -52,9 +54,11 @@ class NetworkInterface:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Interfaces in the order in which NCCL lists them, each with the address taken, and the step that found them.
+    """Interfaces in the order in which NCCL lists them, each with the address taken, and the step that found
+    them.
 
-    `how` is NCCL_SOCKET_IFNAME, "ib", NCCL_COMM_ID, "others", "docker", "lo", "virbr", or "" where nothing was found.
+    `how` is NCCL_SOCKET_IFNAME, "ib", NCCL_COMM_ID, "others", "docker", "lo", "virbr", or "" where nothing
+    was found.
     """
 
     interfaces: tuple[tuple[str, Address], ...]
@@ -71,7 +75,8 @@ def choose(
     version: tuple[int, ...] | None = None,
     comm_id_ip: str = "",
 ) -> Choice:
-    """NCCL's choice; `version` of NCCL, None for a recent one; `comm_id_ip` is what the host in NCCL_COMM_ID resolves to."""
+    """NCCL's choice; `version` of NCCL, None for a recent one; `comm_id_ip` is what the host in NCCL_COMM_ID
+    resolves to."""
     family = _FAMILIES.get(environment.get("NCCL_SOCKET_FAMILY", ""))
     recent = version is None or version[:2] >= _RUNNING_SINCE
     usable = [

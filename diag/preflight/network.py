@@ -1,4 +1,5 @@
-"""The network part of `diag doctor`: variables, interfaces, RDMA, rendezvous. A new check is a file and a line here."""
+"""The network part of `diag doctor`: variables, interfaces, RDMA, rendezvous. A new check is a file and a
+line here."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def check_network(
     env: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[Line]:
-    """`wait_seconds`: how long node 0 listens for the others on CMD's port, and the others try to reach it; 0: one try."""
+    """`wait_seconds`: how long node 0 listens for the others on CMD's port, and the others try to reach it;
+    0: one try."""
     plan = make_plan(command, os.environ if env is None else env, wait_seconds, clock)
     for check in CHECKS:
         yield from check(plan)

@@ -16,7 +16,9 @@ _MOST_ADDRESSES = 4
 _WHAT = "rendezvous"
 
 
-def check_other_node(plan: Plan, where: str, addresses: tuple[str, ...], *, diag_listens: bool) -> Iterator[Line]:
+def check_other_node(
+    plan: Plan, where: str, addresses: tuple[str, ...], *, diag_listens: bool
+) -> Iterator[Line]:
     tried = addresses[:_MOST_ADDRESSES]
     outcomes: list[Outcome] = []
     for address in tried:
@@ -66,7 +68,9 @@ def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
                 "critical",
             )
         if outcome.met is not None and is_translated(outcome.met, outcome.address):
-            return translated(f"{rank}{at}{host} is reached, and has the address {outcome.met.own} itself", _WHAT)
+            return translated(
+                f"{rank}{at}{host} is reached, and has the address {outcome.met.own} itself", _WHAT
+            )
         return Line(
             _WHAT,
             "ok",
@@ -75,7 +79,12 @@ def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
     if outcome.how == "refused":
         said = f"{rank}{at} refused the connection ({took}): the machine answers, but nothing listens on that port"
         if not plan.wait_seconds:
-            return Line(_WHAT, "not checked", f"{said} yet", "on all nodes at the same time: diag doctor --wait 60 -- CMD")
+            return Line(
+                _WHAT,
+                "not checked",
+                f"{said} yet",
+                "on all nodes at the same time: diag doctor --wait 60 -- CMD",
+            )
         return Line(
             _WHAT,
             "problem",
@@ -114,4 +123,11 @@ def _line_of(plan: Plan, where: str, outcome: Outcome) -> Line:
             "look on node 0 with `ss -ltnp`; use another port if it is not yours",
             "port-in-use",
         )
-    return Line(_WHAT, "problem", f"{rank}{at}: {outcome.said} ({took})", "check the address", "rendezvous-failure", "critical")
+    return Line(
+        _WHAT,
+        "problem",
+        f"{rank}{at}: {outcome.said} ({took})",
+        "check the address",
+        "rendezvous-failure",
+        "critical",
+    )

@@ -1,4 +1,5 @@
-"""What the network checks go by: CMD, its environment as NCCL will see it, where its nodes meet, the IP interfaces here."""
+"""What the network checks go by: CMD, its environment as NCCL will see it, where its nodes meet, the IP
+interfaces here."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ __all__ = ["Plan", "container_here", "interfaces_here", "is_own", "make_plan", "
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a CMD; `unsure` and
-    `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes or ""."""
+    """`origins` has the file of each variable that comes from an nccl.conf; `given` whether doctor was told a
+    CMD; `unsure` and `environment_unseen` are those of LaunchFacts. `container` is docker, podman, kubernetes
+    or ""."""
 
     command: tuple[str, ...]
     given: bool
@@ -50,13 +52,18 @@ class Plan:
 
 
 def make_plan(
-    command: Sequence[str], environment: Mapping[str, str], wait_seconds: float, clock: Callable[[], float] = time.time
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    wait_seconds: float,
+    clock: Callable[[], float] = time.time,
 ) -> Plan:
     facts = launch_facts(command, environment)
     words, env = facts.command, facts.environment
     version = _nccl_version(words, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
-    files = nccl_conf.read({name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"})
+    files = nccl_conf.read(
+        {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
+    )
     merged, origins = nccl_conf.effective(env, files)
     return Plan(
         command=words,
@@ -79,7 +86,13 @@ def container_here(environment: Mapping[str, str], root: Path = Path("/")) -> st
     """What made the container that this process is in, by the marks that each leaves; "" where none is seen."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
-    return "docker" if (root / ".dockerenv").exists() else "podman" if (root / "run/.containerenv").exists() else ""
+    return (
+        "docker"
+        if (root / ".dockerenv").exists()
+        else "podman"
+        if (root / "run/.containerenv").exists()
+        else ""
+    )
 
 
 def _rdma(root: Path = Path("/sys/class/infiniband")) -> bool | None:
@@ -102,7 +115,9 @@ def interfaces_here() -> tuple[NetworkInterface, ...]:
         addresses = []
         for place in places:
             if place.family in (socket.AF_INET, socket.AF_INET6):
-                addresses.append(Address(place.address.partition("%")[0], _prefix(place.netmask, place.family)))
+                addresses.append(
+                    Address(place.address.partition("%")[0], _prefix(place.netmask, place.family))
+                )
         found.append(NetworkInterface(name, "up" in flags, "running" in flags, tuple(addresses)))
     return tuple(found)
 
@@ -129,7 +144,8 @@ def is_own(address: str) -> bool:
 
 
 def route_to(address: str) -> str:
-    """The address that this machine would talk to it from; "" where it knows no way. Sends nothing: a UDP socket."""
+    """The address that this machine would talk to it from; "" where it knows no way. Sends nothing: a UDP
+    socket."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -140,7 +156,8 @@ def route_to(address: str) -> str:
 
 
 def _nccl_version(words: Sequence[str], env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Of the wheel in the Python environment that CMD's program lies in; None where there is none, or several."""
+    """Of the wheel in the Python environment that CMD's program lies in; None where there is none, or
+    several."""
     program = shutil.which(words[0], path=env.get("PATH")) if words else None
     if program is None:
         return None

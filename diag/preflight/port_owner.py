@@ -1,4 +1,5 @@
-"""Who listens on a TCP port of this network namespace: /proc/net/tcp gives the socket, /proc/PID/fd whose it is."""
+"""Who listens on a TCP port of this network namespace: /proc/net/tcp gives the socket, /proc/PID/fd whose it
+is."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _LISTEN = "0A"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """`pid` None where the process belongs to another user, or lives in another process namespace. `uid` of the socket."""
+    """`pid` None where the process belongs to another user, or lives in another process namespace. `uid` of
+    the socket."""
 
     pid: int | None
     uid: int
@@ -33,7 +35,9 @@ def owner_of(port: int, proc: Path = Path("/proc")) -> Owner | None:
             continue
         try:
             if any(os.readlink(entry.path) == wanted for entry in os.scandir(folder / "fd")):
-                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                words = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                )
                 return Owner(int(folder.name), uid, words[:200])
         except OSError:
             continue  # another user's, or gone

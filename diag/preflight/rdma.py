@@ -1,4 +1,5 @@
-"""RDMA before the run: devices, ports, what NCCL's variables leave of them, and whether this image and user may use them."""
+"""RDMA before the run: devices, ports, what NCCL's variables leave of them, and whether this image and user
+may use them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ __all__ = ["check_rdma"]
 _WHAT = "RDMA"
 _STATES = {1: "DOWN", 2: "INIT (no subnet manager has seen it)", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
 _LINK_LAYERS = ("InfiniBand", "Ethernet")  # NCCL's net_ib takes no other
-# Kernel devices by the beginning of their names -> the driver that libibverbs needs for them (rdma-core's providers).
+# Kernel devices by the beginning of their names -> the driver that libibverbs needs for them (rdma-core's
+# providers).
 _PROVIDERS = {
     "mlx5_": "mlx5",
     "mlx4_": "mlx4",
@@ -64,14 +66,24 @@ def check_rdma(
         yield Line(_WHAT, "ok", f"{listed}; not used by a job of one node")
         return
     off = next(
-        (name for name, value in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")) if plan.environment.get(name) == value), ""
+        (
+            name
+            for name, value in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
+            if plan.environment.get(name) == value
+        ),
+        "",
     )
     if off:
         yield Line(_WHAT, "note", f"{listed}; {plan.said_of(off)} keeps NCCL from using them")
         return
     if access is None:
         access = _own_access()
-    lines = [*_devices(ports, devices, access), *_libraries(ports, access), *_ports(plan, ports), *_gids(plan, ports)]
+    lines = [
+        *_devices(ports, devices, access),
+        *_libraries(ports, access),
+        *_ports(plan, ports),
+        *_gids(plan, ports),
+    ]
     yield from lines
     if not any(line.status in ("problem", "not checked") for line in lines):
         yield Line(_WHAT, "ok", listed)
@@ -80,7 +92,14 @@ def check_rdma(
 
 def _own_access() -> RdmaAccess | None:
     payload = rdma_access.RdmaAccessReader(os.getpid()).sample()
-    return next((fact for fact in rdma_access.parse(Record(rdma_access.SOURCE, payload)) if isinstance(fact, RdmaAccess)), None)
+    return next(
+        (
+            fact
+            for fact in rdma_access.parse(Record(rdma_access.SOURCE, payload))
+            if isinstance(fact, RdmaAccess)
+        ),
+        None,
+    )
 
 
 def _words(port: RdmaPort) -> str:
@@ -144,7 +163,9 @@ def _libraries(ports: list[RdmaPort], access: RdmaAccess | None) -> Iterator[Lin
             "critical",
         )
         return
-    wanted = {provider for port in ports for begin, provider in _PROVIDERS.items() if port.device.startswith(begin)}
+    wanted = {
+        provider for port in ports for begin, provider in _PROVIDERS.items() if port.device.startswith(begin)
+    }
     missing = sorted(wanted - set(access.providers or ())) if access.providers is not None else []
     if missing:
         yield Line(
@@ -176,7 +197,11 @@ def _ports(plan: Plan, ports: list[RdmaPort]) -> Iterator[Line]:
     down = [port for port in chosen if port.state is not None and not port.active]
     if not usable:
         if not down:
-            yield Line(_WHAT, "not checked", "the state of the ports cannot be read: " + ", ".join(map(_words, chosen)))
+            yield Line(
+                _WHAT,
+                "not checked",
+                "the state of the ports cannot be read: " + ", ".join(map(_words, chosen)),
+            )
         else:
             yield Line(
                 _WHAT,
@@ -208,11 +233,16 @@ def _ports(plan: Plan, ports: list[RdmaPort]) -> Iterator[Line]:
 
 
 def _gids(plan: Plan, ports: list[RdmaPort]) -> Iterator[Line]:
-    """RoCE needs a GID of RoCE v2 that is routed; NCCL since 2.21 finds it by itself unless NCCL_IB_GID_INDEX names a slot."""
+    """RoCE needs a GID of RoCE v2 that is routed; NCCL since 2.21 finds it by itself unless NCCL_IB_GID_INDEX
+    names a slot."""
     spec = plan.environment.get("NCCL_IB_HCA", "")
     index = plan.environment.get("NCCL_IB_GID_INDEX", "")
     for port in ports:
-        if port.link_layer != "Ethernet" or not port.active or (spec and not matches(port.device, spec, port.port)):
+        if (
+            port.link_layer != "Ethernet"
+            or not port.active
+            or (spec and not matches(port.device, spec, port.port))
+        ):
             continue
         name = f"{port.device}:{port.port}"
         if index.isdecimal():

@@ -1,7 +1,8 @@
-"""Whether nodes reach each other on the rendezvous port: node 0 listens there for a while, the others connect.
+"""Whether nodes reach each other on the rendezvous port: node 0 listens there for a while, the others
+connect.
 
-Who listens speaks first, and who connects says nothing before it has read `diag-doctor/1`: a training that already runs
-there sees a connection that is closed again, never a byte it does not know.
+Who listens speaks first, and who connects says nothing before it has read `diag-doctor/1`: a training that
+already runs there sees a connection that is closed again, never a byte it does not know.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A node that was heard: its node rank and number of nodes as CMD tells it there (None where it does not), and its name."""
+    """A node that was heard: its node rank and number of nodes as CMD tells it there (None where it does
+    not), and its name."""
 
     node_rank: int | None
     nodes: int | None
@@ -40,7 +42,8 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a connection ended. `how` is reached, refused, silence, no-route, stranger (something else listens), or error."""
+    """How a connection ended. `how` is reached, refused, silence, no-route, stranger (something else
+    listens), or error."""
 
     how: str
     address: str
@@ -51,7 +54,8 @@ class Outcome:
 
 
 def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]:
-    """The addresses of a name, in the resolver's order; when there are none, why. The resolver has no deadline of its own."""
+    """The addresses of a name, in the resolver's order; when there are none, why. The resolver has no
+    deadline of its own."""
     found: list[tuple[str, ...]] = []
     failed: list[str] = []
 
@@ -76,7 +80,8 @@ def resolve(name: str, port: int, seconds: float) -> tuple[tuple[str, ...], str]
 
 
 def own_name(seconds: float) -> str:
-    """What torchrun's c10d rendezvous calls this node: socket.getfqdn. "" when the name server takes too long."""
+    """What torchrun's c10d rendezvous calls this node: socket.getfqdn. "" when the name server takes too
+    long."""
     found: list[str] = []
     asker = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True, name="diag-resolve")
     asker.start()
@@ -85,15 +90,23 @@ def own_name(seconds: float) -> str:
 
 
 def connect(
-    address: str, port: int, wait_seconds: float, mine: dict[str, int | str | None], clock: Callable[[], float] = time.time
+    address: str,
+    port: int,
+    wait_seconds: float,
+    mine: dict[str, int | str | None],
+    clock: Callable[[], float] = time.time,
 ) -> Outcome:
-    """Tries again until `wait_seconds` are over where nobody listens (yet); `mine` is what node 0 is told of this node.
+    """Tries again until `wait_seconds` are over where nobody listens (yet); `mine` is what node 0 is told of
+    this node.
 
     With `wait_seconds` 0 it is one try, of 2 s where nothing answers.
     """
     began = time.monotonic()
     tries = 0
-    word = ("silence", "")  # what was said last; silence only where nothing ever was: ICMP answers come once a second at most
+    word = (
+        "silence",
+        "",
+    )  # what was said last; silence only where nothing ever was: ICMP answers come once a second at most
     while True:
         left = wait_seconds - (time.monotonic() - began)
         tries += 1
@@ -118,7 +131,11 @@ def _attempt(
             except TimeoutError:
                 return "stranger", None, "it said nothing"
             if greeting != _GREETING:
-                return "stranger", None, f"it said {greeting[:40]!r}" if greeting else "it closed the connection at once"
+                return (
+                    "stranger",
+                    None,
+                    f"it said {greeting[:40]!r}" if greeting else "it closed the connection at once",
+                )
             before = clock()
             peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": before}).encode() + b"\n")
             return "reached", _read(peer, address, before, clock), ""
@@ -127,7 +144,11 @@ def _attempt(
     except ConnectionRefusedError as error:
         return "refused", None, error.strerror or ""
     except OSError as error:
-        how = "no-route" if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL) else "error"
+        how = (
+            "no-route"
+            if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL)
+            else "error"
+        )
         return how, None, error.strerror or str(error)
 
 
@@ -143,7 +164,9 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
             data += part
         after = clock()
         told = json.loads(data)
-        numbers = [told.get(name) if isinstance(told.get(name), int) else None for name in ("node_rank", "nodes")]
+        numbers = [
+            told.get(name) if isinstance(told.get(name), int) else None for name in ("node_rank", "nodes")
+        ]
         return Met(
             numbers[0],
             numbers[1],
@@ -160,7 +183,11 @@ def _read(peer: socket.socket, seen_as: str, before: float, clock: Callable[[], 
 
 def _clock_of(told: dict[str, object]) -> float | None:
     value = told.get("clock")
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12 else None
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
+        else None
+    )
 
 
 def listen(
@@ -170,7 +197,8 @@ def listen(
     mine: dict[str, int | str | None],
     clock: Callable[[], float] = time.time,
 ) -> Iterator[Met | None]:
-    """Each node that comes, None for what connects and is no diag; ends when `expected` nodes came, or the time is over."""
+    """Each node that comes, None for what connects and is no diag; ends when `expected` nodes came, or the
+    time is over."""
     deadline = time.monotonic() + wait_seconds
     known: set[tuple[int | None, str]] = set()
     while len(known) < expected:
@@ -191,7 +219,9 @@ def listen(
             peer.sendall(_GREETING)
             met = _read(peer, address[0].removeprefix("::ffff:"), before, clock)
             if met is not None:
-                peer.sendall(json.dumps({**mine, "own": peer.getsockname()[0], "clock": clock()}).encode() + b"\n")
+                peer.sendall(
+                    json.dumps({**mine, "own": peer.getsockname()[0], "clock": clock()}).encode() + b"\n"
+                )
         if met is None:
             yield None
         elif (met.node_rank, met.host) not in known:

@@ -1,4 +1,5 @@
-"""Files that training leaves in /dev/shm when it is killed, and whether a process still has them mapped or open."""
+"""Files that training leaves in /dev/shm when it is killed, and whether a process still has them mapped or
+open."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ from diag.sources.tree import PROC, read_raw
 
 __all__ = ["Heap", "heap_of", "in_use", "pattern_of"]
 
-# torch 2.13, multiprocessing's file_system strategy: torch_PID_RANDOM_COUNTER; NCCL 2.13 to 2.32, shm: nccl-XXXXXX; CPython:
-# shared_memory psm_XXXXXXXX, semaphores of multiprocessing sem.mp-XXXXXXXX (XXXXXXXX random); joblib's loky; Open MPI's vader.
-_NAMES = re.compile(r"(torch_\d{1,10}_|nccl-|psm_|sem\.mp-|sem\.loky-\d{1,10}-|loky-\d{1,10}-|vader_segment\.)")
+# torch 2.13, multiprocessing's file_system strategy: torch_PID_RANDOM_COUNTER; NCCL 2.13 to 2.32, shm:
+# nccl-XXXXXX; CPython: shared_memory psm_XXXXXXXX, semaphores of multiprocessing sem.mp-XXXXXXXX (XXXXXXXX
+# random); joblib's loky; Open MPI's vader.
+_NAMES = re.compile(
+    r"(torch_\d{1,10}_|nccl-|psm_|sem\.mp-|sem\.loky-\d{1,10}-|loky-\d{1,10}-|vader_segment\.)"
+)
 _OWNED = re.compile(r"torch_(\d{1,10})_")
 _YOUNG_SECONDS = 60.0  # a job that is just starting
 _LOOK_SECONDS = 1.0
@@ -80,8 +84,9 @@ def heap_of(folder: str, now: float | None = None) -> Heap | None:
 
 
 def in_use(heap: Heap, proc: Path = PROC) -> tuple[set[str], bool]:
-    """Names of files that a process of their owner has mapped or open, or that a living process has given its own pid to; and
-    whether all Python processes were asked. Only for files that take notable room, for it reads the maps of processes."""
+    """Names of files that a process of their owner has mapped or open, or that a living process has given its
+    own pid to; and whether all Python processes were asked. Only for files that take notable room, for it
+    reads the maps of processes."""
     owners = {uid for _, _, uid in heap.files}
     names = {name for name, _, _ in heap.files}
     held: set[str] = set()
@@ -104,7 +109,9 @@ def in_use(heap: Heap, proc: Path = PROC) -> tuple[set[str], bool]:
         maps = read_raw(f"{base}/maps")
         if maps is None:
             command = read_raw(f"{base}/cmdline") or b""
-            complete = complete and b"python" not in command.partition(b"\0")[0]  # what else may not be asked does not train
+            complete = (
+                complete and b"python" not in command.partition(b"\0")[0]
+            )  # what else may not be asked does not train
             continue
         for found in inside.finditer(maps[:_MOST_MAP_BYTES]):
             held.add(os.fsdecode(found[1]).removesuffix(" (deleted)"))

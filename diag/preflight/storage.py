@@ -1,4 +1,5 @@
-"""Room, inodes and the right to write where CMD saves and where caches and temporary files go. Nothing is written for it."""
+"""Room, inodes and the right to write where CMD saves and where caches and temporary files go. Nothing is
+written for it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder that will be written to; `there` is the nearest one above that exists. `wrong` says why it cannot be written."""
+    """A folder that will be written to; `there` is the nearest one above that exists. `wrong` says why it
+    cannot be written."""
 
     path: str
     there: Path
@@ -76,7 +78,12 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
     launch = facts.launch
     flag, path = _save_path(facts)
     if is_computed(path):
-        yield Line("disk", "not checked", f"{flag} {path}: only the shell that starts it knows", f"{flag} with its value")
+        yield Line(
+            "disk",
+            "not checked",
+            f"{flag} {path}: only the shell that starts it knows",
+            f"{flag} with its value",
+        )
         return
     try:
         place = look(path)
@@ -118,14 +125,22 @@ def check_disk(command: Sequence[str], environment: Mapping[str, str] | None = N
         )
     elif place.free < _GIB:
         yield Line(
-            "disk", "problem", said, "checkpoints will not fit: free space or choose another output directory", "disk-full"
+            "disk",
+            "problem",
+            said,
+            "checkpoints will not fit: free space or choose another output directory",
+            "disk-full",
         )
     elif not flag and not _has_default(launch):
-        what = "CMD names no directory that it saves in" if facts.given else "where CMD will save is not known"
+        what = (
+            "CMD names no directory that it saves in" if facts.given else "where CMD will save is not known"
+        )
         yield Line("disk", "not checked", f"{what}; {said}", "" if facts.given else "diag doctor -- CMD")
         return
     else:
-        yield Line("disk", "ok", said + (f"; one checkpoint of CMD takes about {_amount(needed)}" if needed else ""))
+        yield Line(
+            "disk", "ok", said + (f"; one checkpoint of CMD takes about {_amount(needed)}" if needed else "")
+        )
         if needed and place.free < needed * (kept + 1 if kept else 3):
             yield Line(
                 "disk",
@@ -175,7 +190,10 @@ def _kind(path: str, place: Place, nodes: int | None) -> Iterator[Line]:
         )
 
 
-_DEFAULTS = {"megatron": "megatron_output", "swift": "output"}  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
+_DEFAULTS = {
+    "megatron": "megatron_output",
+    "swift": "output",
+}  # ms-swift 3.7-4.6: megatron_output/MODEL and output/MODEL
 
 
 def _has_default(launch: Launch | None) -> bool:
@@ -192,7 +210,9 @@ def _save_path(facts: LaunchFacts) -> tuple[str, str]:
     return "", _DEFAULTS.get(launch.program if launch is not None else "", ".")
 
 
-def _checkpoint(command: Sequence[str], env: Mapping[str, str], place: Place, facts: LaunchFacts) -> tuple[int, int]:
+def _checkpoint(
+    command: Sequence[str], env: Mapping[str, str], place: Place, facts: LaunchFacts
+) -> tuple[int, int]:
     """Bytes that one checkpoint takes there (0: not known) and how many are kept (0: all)."""
     launch = facts.launch
     if launch is None or facts.nodes is None:
@@ -205,7 +225,14 @@ def _checkpoint(command: Sequence[str], env: Mapping[str, str], place: Place, fa
     if not place.on_network:
         size //= facts.nodes
     words = launch.words
-    kept = next((words[at + 1] for at, word in enumerate(words[:-1]) if word.replace("-", "_") == "__save_total_limit"), "")
+    kept = next(
+        (
+            words[at + 1]
+            for at, word in enumerate(words[:-1])
+            if word.replace("-", "_") == "__save_total_limit"
+        ),
+        "",
+    )
     return size, int(kept) if kept.isdecimal() and len(kept) < 6 else 0
 
 
@@ -258,7 +285,11 @@ def check_caches(command: Sequence[str], environment: Mapping[str, str] | None =
     if fine and free is not None:
         said = f"{_amount(free)} or more free for {', '.join(fine)}"
         unseen = facts.environment_unseen
-        yield Line("caches", "not checked" if unseen else "ok", f"{said}, unless CMD sets others: {unseen}" if unseen else said)
+        yield Line(
+            "caches",
+            "not checked" if unseen else "ok",
+            f"{said}, unless CMD sets others: {unseen}" if unseen else said,
+        )
 
 
 def _caches(env: Mapping[str, str]) -> list[tuple[str, str, int]]:
@@ -277,7 +308,11 @@ def _caches(env: Mapping[str, str]) -> list[tuple[str, str, int]]:
 
 def _amount(size: int) -> str:
     return (
-        f"{size / _GIB:.0f} GiB" if size >= 10 * _GIB else f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / _MIB:.0f} MiB"
+        f"{size / _GIB:.0f} GiB"
+        if size >= 10 * _GIB
+        else f"{size / _GIB:.1f} GiB"
+        if size >= _GIB
+        else f"{size / _MIB:.0f} MiB"
     )
 
 

@@ -1,4 +1,5 @@
-"""What CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES show a process, as CUDA and PyTorch read them. Pure functions."""
+"""What CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES show a process, as CUDA and PyTorch read them. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ _LEADING_NUMBER = re.compile(r"[+-]?\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """`count` None: nothing limits it and nobody saw the devices. `wrong` says why it is fewer than were written; `mig`: these
-    are instances of MIG. `devices` are the entries that count."""
+    """`count` None: nothing limits it and nobody saw the devices. `wrong` says why it is fewer than were
+    written; `mig`: these are instances of MIG. `devices` are the entries that count."""
 
     variable: str = ""  # "" where none is set
     value: str = ""
@@ -31,8 +32,9 @@ class Visible:
 def visible_gpus(environment: Mapping[str, str], gpus: Sequence[str] | None) -> Visible:
     """`gpus` are the uuids of the GPUs here, in order; None where nobody could look.
 
-    As the driver 580.159 does it on an H100 (cuInit, cuDeviceGetCount), and torch/cuda/__init__.py (_parse_visible_devices,
-    2.13): the first entry that is no device ends the list, one that stands there twice leaves none, `1gpu` is 1.
+    As the driver 580.159 does it on an H100 (cuInit, cuDeviceGetCount), and torch/cuda/__init__.py
+    (_parse_visible_devices, 2.13): the first entry that is no device ends the list, one that stands there
+    twice leaves none, `1gpu` is 1.
 
     >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "0,9,1"}, ("GPU-a", "GPU-b")).count
     1
@@ -42,7 +44,9 @@ def visible_gpus(environment: Mapping[str, str], gpus: Sequence[str] | None) -> 
     name = "CUDA_VISIBLE_DEVICES"
     value = environment.get(name)
     if value is None:
-        return Visible(count=None if gpus is None else len(gpus), devices=tuple(map(str, range(len(gpus or ())))))
+        return Visible(
+            count=None if gpus is None else len(gpus), devices=tuple(map(str, range(len(gpus or ()))))
+        )
     words = [word.strip() for word in value.split(",")]
     if words == [""]:
         return Visible(name, value, 0)
@@ -70,11 +74,17 @@ def _by_number(name: str, value: str, words: list[str], there: int | None, who: 
         found = _LEADING_NUMBER.match(word)
         number = int(found[0]) if found else -1
         if str(number) in kept:
-            return Visible(name, value, 0, (), f"{number} stands there twice, and {who} then shows no {kind} at all")
+            return Visible(
+                name, value, 0, (), f"{number} stands there twice, and {who} then shows no {kind} at all"
+            )
         if number < 0 or (there is not None and number >= there):
             # -1 is how people hide all, or what follows, on purpose
             if word != "-1":
-                have = f": there {'is' if there == 1 else 'are'} {there} here" if there is not None and number >= 0 else ""
+                have = (
+                    f": there {'is' if there == 1 else 'are'} {there} here"
+                    if there is not None and number >= 0
+                    else ""
+                )
                 wrong = f"{who} stops at {word!r}, which is no {kind}{have}"
             break
         if found and found[0] != word:
@@ -89,7 +99,14 @@ def _by_uuid(name: str, value: str, words: list[str], gpus: Sequence[str] | None
     wrong = ""
     for word in words:
         if word in kept:
-            return Visible(name, value, 0, (), f"{word} stands there twice, and CUDA then shows no GPU at all", prefix == "MIG-")
+            return Visible(
+                name,
+                value,
+                0,
+                (),
+                f"{word} stands there twice, and CUDA then shows no GPU at all",
+                prefix == "MIG-",
+            )
         matching = [gpu for gpu in gpus or () if gpu.startswith(word) and word != prefix]
         if not word.startswith(prefix):
             wrong = f"CUDA stops at {word!r}, which does not begin with {prefix}"

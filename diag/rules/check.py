@@ -1,4 +1,5 @@
-"""`diag rules test`: each rule against its own lines and against all others', and whether its patterns are quick."""
+"""`diag rules test`: each rule against its own lines and against all others', and whether its patterns are
+quick."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from diag.sources.prefix import message_of, strip_outer
 __all__ = ["check", "lines_of"]
 
 _PLACE = re.compile(r"\{(\w{1,40})\}")
-# A literal that stands in ordinary lines is no prefilter. Of ms-swift 4.6, Megatron-LM, transformers, torchrun, NCCL, tqdm.
+# A literal that stands in ordinary lines is no prefilter. Of ms-swift 4.6, Megatron-LM, transformers,
+# torchrun, NCCL, tqdm.
 _ORDINARY = (
     "{'loss': 0.69314718, 'grad_norm': 1.10422194, 'learning_rate': 9.847e-05, 'iteration': '4/100', 'elapsed_time': '2s'}",
     "[INFO:swift] The training of Epoch 0 starts...",
@@ -30,7 +32,7 @@ _ORDINARY = (
     "gpu-17:812:955 [3] NCCL INFO Channel 00/16 : 0 1 2 3 4 5 6 7",
     "[2026-11-20 22:48:19,123] [INFO] [logging.py:107:log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05], mom=[(0.9, 0.999)]",
     "  warnings.warn(",
-    "  File \"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 1751, in _wrapped_call_impl",
+    '  File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1751, in _wrapped_call_impl',
     "    return self._call_impl(*args, **kwargs)",
     "Traceback (most recent call last):",
     "RuntimeError: ",
@@ -43,7 +45,8 @@ _MOST_PROGRAM = 4000  # instructions of RE2: (.{1,1000}){3} has as many
 
 
 def check(items: Sequence[Loaded], others: Sequence[Rule] = ()) -> Iterator[Problem]:
-    """Everything that is wrong with these rules, one after another. `others`: rules that are loaded beside them."""
+    """Everything that is wrong with these rules, one after another. `others`: rules that are loaded beside
+    them."""
     paths: dict[str, Path] = {}
     good: list[Loaded] = []
     for item in items:
@@ -66,8 +69,12 @@ def check(items: Sequence[Loaded], others: Sequence[Rule] = ()) -> Iterator[Prob
 def _form(item: Loaded) -> Iterator[Problem]:
     rule = item.rule
     if item.path.stem != rule.id:
-        yield Problem(item.path, item.line("id"), f"id: the file of rule {rule.id} is to be called {rule.id}.yaml")
-    names = {"who"} | (set.intersection(*(_groups(pattern) for pattern in rule.match)) if rule.match else set())
+        yield Problem(
+            item.path, item.line("id"), f"id: the file of rule {rule.id} is to be called {rule.id}.yaml"
+        )
+    names = {"who"} | (
+        set.intersection(*(_groups(pattern) for pattern in rule.match)) if rule.match else set()
+    )
     for part in ("summary", "advice"):
         for text, keys in ((getattr(rule, part), (part,)), (getattr(rule.zh, part), ("zh", part))):
             for name in _PLACE.findall(text):
@@ -86,8 +93,12 @@ def _patterns(item: Loaded) -> Iterator[Problem]:
         for number, pattern in enumerate(patterns):
             for line in _ORDINARY:
                 if pattern.literal in line and part == "match":
-                    yield Problem(item.path, item.line(part, number, "literal"), f"{part}[{number}].literal: slow: "
-                                  f"{pattern.literal!r} stands in ordinary lines ({line[:60]!r}); take a longer or rarer text")
+                    yield Problem(
+                        item.path,
+                        item.line(part, number, "literal"),
+                        f"{part}[{number}].literal: slow: "
+                        f"{pattern.literal!r} stands in ordinary lines ({line[:60]!r}); take a longer or rarer text",
+                    )
                     break
             if pattern.regex is None:
                 continue
@@ -106,15 +117,23 @@ def _regex(item: Loaded, part: str, number: int, text: str) -> Iterator[Problem]
         yield Problem(item.path, where, f"{part}[{number}].regex: is no RE2: {what}")
         return
     if regex._regexp.ProgramSize() > _MOST_PROGRAM:
-        yield Problem(item.path, where, f"{part}[{number}].regex: slow: {regex._regexp.ProgramSize()} instructions, at most "
-                                        f"{_MOST_PROGRAM}; take smaller repetitions")
+        yield Problem(
+            item.path,
+            where,
+            f"{part}[{number}].regex: slow: {regex._regexp.ProgramSize()} instructions, at most "
+            f"{_MOST_PROGRAM}; take smaller repetitions",
+        )
         return
     for line in _TRIES:
         began = time.perf_counter()
         regex.search(line)
         seconds = time.perf_counter() - began
         if seconds > _SLOW_SECONDS_PER_MB and regex.search(line) is None:  # not for one hiccup of the machine
-            yield Problem(item.path, where, f"{part}[{number}].regex: slow: {seconds:.2f} s for a line of {len(line)} characters")
+            yield Problem(
+                item.path,
+                where,
+                f"{part}[{number}].regex: slow: {seconds:.2f} s for a line of {len(line)} characters",
+            )
 
 
 def _references(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
@@ -132,7 +151,11 @@ def _examples(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
         reader = _read(rules, example.text)
         standing = {hit.rule.id for hit in reader.standing()}
         if rule.role == "benign":
-            ok = any(match.rule.id == rule.id for matches in _matches(rules, example.text) for match in winners(matches))
+            ok = any(
+                match.rule.id == rule.id
+                for matches in _matches(rules, example.text)
+                for match in winners(matches)
+            )
         else:
             ok = rule.id in standing
         if not ok:
@@ -144,17 +167,27 @@ def _examples(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
             rivals = [match.rule for match in best if match.rule.id != rule.id]
             if len(rivals) < len(best) and not _same(rule, *rivals):
                 names = ", ".join(rival.id for rival in rivals)
-                yield Problem(item.path, where, f"examples[{number}]: ambiguous: {names} names the same line; say with over: "
-                                                "which of them says more")
+                yield Problem(
+                    item.path,
+                    where,
+                    f"examples[{number}]: ambiguous: {names} names the same line; say with over: "
+                    "which of them says more",
+                )
     for number in set(range(len(rule.match))) - used:
-        yield Problem(item.path, item.line("match", number), f"match[{number}]: untested: no example is named by this pattern")
+        yield Problem(
+            item.path,
+            item.line("match", number),
+            f"match[{number}]: untested: no example is named by this pattern",
+        )
 
 
 def _silent(item: Loaded, rules: RuleSet) -> Iterator[Problem]:
     for number, silent in enumerate(item.rule.silent):
         reader = _read(rules, silent.text)
         if any(hit.rule.id == item.rule.id for hit in reader.standing()):
-            yield Problem(item.path, item.line("silent", number), f"silent[{number}]: the rule names it, and must not")
+            yield Problem(
+                item.path, item.line("silent", number), f"silent[{number}]: the rule names it, and must not"
+            )
 
 
 def _same(*rules: Rule) -> bool:
@@ -169,7 +202,8 @@ def _read(rules: RuleSet, text: str) -> LogReader:
 
 
 def lines_of(text: str) -> Iterator[tuple[int | None, str]]:
-    """Lines of an example as the log's reader gets them: without outer prefixes, with the rank that they tell."""
+    """Lines of an example as the log's reader gets them: without outer prefixes, with the rank that they
+    tell."""
     for line in text.splitlines():
         bare = strip_outer(line).text
         yield message_of(bare).rank, bare
@@ -185,7 +219,11 @@ def _why_not(rule: Rule, rules: RuleSet, text: str, reader: LogReader) -> str:
     literals = [pattern.literal for pattern in rule.match]
     if not any(literal in line for literal in literals for line in lines):
         return f"no line has {' or '.join(map(repr, literals))}"
-    own = [matches for matches in _matches(rules, text) if any(m.rule.id == rule.id and m.role == "match" for m in matches)]
+    own = [
+        matches
+        for matches in _matches(rules, text)
+        if any(m.rule.id == rule.id and m.role == "match" for m in matches)
+    ]
     if not own:
         return "the literal is there, and no regex is found in the message"
     if not any(m.rule.id == rule.id for matches in own for m in winners(matches)):

@@ -18,7 +18,9 @@ from diag.rules.schema import Rule
 
 __all__ = ["Loaded", "Problem", "for_a_run", "load", "packaged", "packaged_folder", "read_rules"]
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where PyYAML was built with it: ten times as quick
+_Loader = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # libyaml's where PyYAML was built with it: ten times as quick
 _LARGEST_FILE = 1 << 20
 _DEEPEST = 64
 
@@ -76,8 +78,10 @@ def files_of(path: Path) -> list[Path]:
     if path.is_dir():
         # A ConfigMap's folder shows each file twice: by its name, and below ..data and a folder with a date.
         found = sorted(
-            item for item in path.rglob("*")
-            if item.suffix in (".yaml", ".yml") and item.is_file()
+            item
+            for item in path.rglob("*")
+            if item.suffix in (".yaml", ".yml")
+            and item.is_file()
             and not any(part.startswith(".") for part in item.relative_to(path).parts)
         )
         if not found:
@@ -112,7 +116,11 @@ def _read(path: Path, own: bool) -> Iterator[Loaded | Problem]:
         return
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        yield Problem(path, mark.line + 1 if mark is not None else 1, f"is no YAML: {getattr(error, 'problem', None) or error}")
+        yield Problem(
+            path,
+            mark.line + 1 if mark is not None else 1,
+            f"is no YAML: {getattr(error, 'problem', None) or error}",
+        )
         return
     except (ValueError, OverflowError) as error:  # a day that no month has, a number of thousands of digits
         yield Problem(path, 1, f"is no YAML: {error}")
@@ -125,13 +133,18 @@ def _read(path: Path, own: bool) -> Iterator[Loaded | Problem]:
     except ValidationError as error:
         for item in error.errors():
             where = ".".join(str(part) for part in item["loc"]) or "the rule"
-            yield Problem(path, line_of(root, [part for part in item["loc"] if part != "Rule"]), f"{where}: {item['msg']}")
+            yield Problem(
+                path,
+                line_of(root, [part for part in item["loc"] if part != "Rule"]),
+                f"{where}: {item['msg']}",
+            )
         return
     yield Loaded(rule, path, root)
 
 
 def _refuse_depth(text: str) -> None:
-    """A rule is six deep. PyYAML goes down by recursion, and with libyaml a file of brackets ends the process by SIGSEGV."""
+    """A rule is six deep. PyYAML goes down by recursion, and with libyaml a file of brackets ends the process
+    by SIGSEGV."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
@@ -146,19 +159,26 @@ def _refuse_depth(text: str) -> None:
 def load(folders: Sequence[Path]) -> RuleSet:
     """The packaged rules and those of the folders, which replace packaged ones of the same id.
 
-    Raises DiagError that names file and line of the first rule that cannot be used: a rule that is silently missing costs more.
+    Raises DiagError that names file and line of the first rule that cannot be used: a rule that is silently
+    missing costs more.
     """
     if not folders:
         return packaged()
     rules = {rule.id: rule for rule in packaged().rules}
     for item in read_rules(folders):
         if isinstance(item, Problem):
-            raise DiagError(f"a rule cannot be used: {item}", hint="`diag rules test DIR` tells all that is wrong", exit_code=2)
+            raise DiagError(
+                f"a rule cannot be used: {item}",
+                hint="`diag rules test DIR` tells all that is wrong",
+                exit_code=2,
+            )
         rules[item.rule.id] = item.rule
     try:
         return RuleSet(tuple(rules.values()))
     except ValueError as error:
-        raise DiagError(f"a rule cannot be used: {error}", hint="`diag rules test DIR` tells where", exit_code=2) from None
+        raise DiagError(
+            f"a rule cannot be used: {error}", hint="`diag rules test DIR` tells where", exit_code=2
+        ) from None
 
 
 def for_a_run(folder: Path | None, talk: Callable[[str], None]) -> RuleSet:
@@ -172,8 +192,11 @@ def for_a_run(folder: Path | None, talk: Callable[[str], None]) -> RuleSet:
 
 @lru_cache(maxsize=1)
 def packaged() -> RuleSet:
-    """Those that come with diag; a damaged one is left out (`diag rules test` tells), and never keeps diag from starting."""
+    """Those that come with diag; a damaged one is left out (`diag rules test` tells), and never keeps diag
+    from starting."""
     folder = packaged_folder()
     if not folder.is_dir():
         return RuleSet(())
-    return RuleSet(tuple(item.rule for item in read_rules([folder], own=True) if isinstance(item, Loaded)), checked=True)
+    return RuleSet(
+        tuple(item.rule for item in read_rules([folder], own=True) if isinstance(item, Loaded)), checked=True
+    )

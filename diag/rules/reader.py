@@ -13,7 +13,9 @@ from diag.sources.prefix import message_of
 
 __all__ = ["Hit", "LogReader"]
 
-_ABOVE = 12  # lines that are kept above the newest: a frame, its source and carets, a message of several lines
+_ABOVE = (
+    12  # lines that are kept above the newest: a frame, its source and carets, a message of several lines
+)
 _KEPT = 4  # hits of one rule: the first ones
 _MOST_RANKS = 4096
 
@@ -22,10 +24,16 @@ _MOST_RANKS = 4096
 #     File "/app/train.py", line 3, in main
 _FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?::|$)")
-_NAMED = re.compile(r"(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Invalid|Timeout|Failure)(?::|$)")
+_NAMED = re.compile(
+    r"(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Invalid|Timeout|Failure)(?::|$)"
+)
 # The two sentences between the tracebacks of one failure (CPython 3.8-3.14).
-_CHAINS = ("The above exception was the direct cause of the following exception", "During handling of the above exception")
-# What Python says of exceptions that end nothing (3.8-3.14); multiprocessing and concurrent.futures pass theirs on.
+_CHAINS = (
+    "The above exception was the direct cause of the following exception",
+    "During handling of the above exception",
+)
+# What Python says of exceptions that end nothing (3.8-3.14); multiprocessing and concurrent.futures pass
+# theirs on.
 _NOT_ITS_END = re.compile(r"Exception (?:ignored in|in thread|ignored while|ignored on)")
 # ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
 #   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
@@ -35,7 +43,8 @@ _SAMPLE = re.compile(rf"\[(?:[A-Z]{{1,20}}_)?(?:{'|'.join(_SAMPLED)})(?:_IDS)?\]
 
 @dataclass(slots=True)
 class Hit:
-    """A rule's line. `number` counts lines from 1 over all that were read; `above` are the lines before it, oldest first."""
+    """A rule's line. `number` counts lines from 1 over all that were read; `above` are the lines before it,
+    oldest first."""
 
     rule: Rule
     at: float
@@ -49,11 +58,14 @@ class Hit:
     ranks: set[int] = field(default_factory=set)
     times: int = 1
     last_at: float = 0.0
-    beside: set[tuple[str, int]] = field(default_factory=set)  # patterns of `also` and `unless` seen `within` seconds of it
+    beside: set[tuple[str, int]] = field(
+        default_factory=set
+    )  # patterns of `also` and `unless` seen `within` seconds of it
 
 
 class LogReader:
-    """Told each line, with its rank where known. Keeps of each rule the first hits, of each other pattern the last time seen."""
+    """Told each line, with its rank where known. Keeps of each rule the first hits, of each other pattern the
+    last time seen."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
@@ -76,7 +88,9 @@ class LogReader:
             self._judge(at, rank, text, candidates, above)
         above.append(text)
 
-    def _judge(self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]) -> None:
+    def _judge(
+        self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]
+    ) -> None:
         message = message_of(text)
         if _SAMPLE.match(message.text):
             self._sample.add(rank)
@@ -104,7 +118,11 @@ class LogReader:
                 if not ends:
                     continue
             length = len(rule.match[match.number].literal)
-            self._note(Hit(rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), length, last_at=at))
+            self._note(
+                Hit(
+                    rule, at, self.lines, rank, text, match.groups, uncaught, tuple(above), length, last_at=at
+                )
+            )
 
     def _note(self, hit: Hit) -> None:
         if hit.rank is not None:
@@ -134,7 +152,8 @@ class LogReader:
             known.append(hit)
 
     def survived(self, number: int) -> None:
-        """The job went on after this line: errors up to it ended nothing, and must not stand in the way of the one that does."""
+        """The job went on after this line: errors up to it ended nothing, and must not stand in the way of
+        the one that does."""
         for rule_id, known in list(self.hits.items()):
             if known[0].rule.when == "failed" and known[0].number <= number:
                 self.hits[rule_id] = [hit for hit in known if hit.number > number]
@@ -155,7 +174,9 @@ class LogReader:
         found = []
         for hits in lines.values():
             beaten = {less for hit in hits for less in hit.rule.over}
-            best = max((hit for hit in hits if hit.rule.id not in beaten), key=lambda hit: hit.literal, default=None)
+            best = max(
+                (hit for hit in hits if hit.rule.id not in beaten), key=lambda hit: hit.literal, default=None
+            )
             if best is not None and best.rule.role != "benign":
                 found.append(best)
         return found

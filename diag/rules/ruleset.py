@@ -1,4 +1,5 @@
-"""Rules made ready: one automaton over all literals finds the few rules that a line can be for, their RE2 decides."""
+"""Rules made ready: one automaton over all literals finds the few rules that a line can be for, their RE2
+decides."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def _options(memory: int = 8 << 20) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A line that a pattern is for. `role` of the pattern in its rule: match, also or unless, and its number there."""
+    """A line that a pattern is for. `role` of the pattern in its rule: match, also or unless, and its number
+    there."""
 
     rule: Rule
     role: str
@@ -59,24 +61,30 @@ class _Compiled:
 class RuleSet:
     """Raises ValueError, with the rule's id and the pattern, for a regex that RE2 does not take.
 
-    `checked`: tests have seen to that. Each of hundreds is then compiled when a line first asks for it, and most never are.
+    `checked`: tests have seen to that. Each of hundreds is then compiled when a line first asks for it, and
+    most never are.
     """
 
     def __init__(self, rules: Sequence[Rule], *, checked: bool = False) -> None:
         self.rules = tuple(rules)
         self.by_id = {rule.id: rule for rule in rules}
         self._ranges = {
-            rule.id: tuple((package, SpecifierSet(versions)) for package, versions in rule.applies.items()) for rule in rules
+            rule.id: tuple((package, SpecifierSet(versions)) for package, versions in rule.applies.items())
+            for rule in rules
         }
         by_literal: dict[str, list[_Compiled]] = defaultdict(list)
         for rule in rules:
             for role, patterns in (("match", rule.match), ("also", rule.also), ("unless", rule.unless)):
                 for number, pattern in enumerate(patterns):
                     made = _Compiled(rule, role, number, pattern.literal, None, pattern.regex)
-                    by_literal[pattern.literal].append(made if checked else _compile(rule, role, number, pattern))
+                    by_literal[pattern.literal].append(
+                        made if checked else _compile(rule, role, number, pattern)
+                    )
         self._of_literal = [by_literal[literal] for literal in by_literal]
         self.literals = tuple(by_literal)
-        self.kernel_words = tuple(pattern.literal for rule in rules if rule.source == "kernel" for pattern in rule.match)
+        self.kernel_words = tuple(
+            pattern.literal for rule in rules if rule.source == "kernel" for pattern in rule.match
+        )
         self._set = self._any = None
         if self.literals:
             self._set = re2.Set.SearchSet(_options(_MEMORY))
@@ -107,7 +115,9 @@ class RuleSet:
         """Patterns that a line is for, by its candidates and its message: the line without its prefixes."""
         if not candidates:
             return []
-        message = message[:_LONGEST].encode("utf-8", "replace").decode()  # half of a surrogate pair is no text to RE2
+        message = (
+            message[:_LONGEST].encode("utf-8", "replace").decode()
+        )  # half of a surrogate pair is no text to RE2
         found = []
         for number in candidates:
             for one in self._of_literal[number]:
@@ -143,12 +153,15 @@ def _compile(rule: Rule, role: str, number: int, pattern: Pattern) -> _Compiled:
     except re2.error as error:
         what = error.args[0] if error.args else error
         what = what.decode("utf-8", "replace") if isinstance(what, bytes) else what
-        raise ValueError(f"{rule.id}: {role}[{number}].regex is no RE2: {what} in {pattern.regex!r}") from None
+        raise ValueError(
+            f"{rule.id}: {role}[{number}].regex is no RE2: {what} in {pattern.regex!r}"
+        ) from None
     return _Compiled(rule, role, number, pattern.literal, regex)
 
 
 def winners(matches: Sequence[Match]) -> list[Match]:
-    """Of the rules that one line is for, those that no other of them says more than. More than one is ambiguous."""
+    """Of the rules that one line is for, those that no other of them says more than. More than one is
+    ambiguous."""
     own = [match for match in matches if match.role == "match"]
     first: dict[str, Match] = {}
     for match in own:

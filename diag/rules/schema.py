@@ -31,8 +31,9 @@ class Pattern(_Strict):
         description="text that stands in every line that the rule is for; lines without it are never looked at again"
     )
     regex: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
-        None, description="RE2; named groups can be used in summary and advice as {name}; one "
-        "called culprits holds the numbers of the ranks to blame, in place of those that printed the line"
+        None,
+        description="RE2; named groups can be used in summary and advice as {name}; one "
+        "called culprits holds the numbers of the ranks to blame, in place of those that printed the line",
     )
 
 
@@ -40,7 +41,9 @@ class Example(_Strict):
     """Real lines that the rule must name."""
 
     text: _Text = Field(description="the lines as they were printed, prefixes and all")
-    origin: _Sentence = Field(description="where they come from: package and version that ran, or the source that prints it")
+    origin: _Sentence = Field(
+        description="where they come from: package and version that ran, or the source that prints it"
+    )
 
 
 class Silent(_Strict):
@@ -66,41 +69,61 @@ class Rule(_Strict):
     id: _Kebab = Field(description="stable name of the rule; the file is called so too")
     title: _Sentence
     status: Literal["experimental", "stable", "deprecated"] = "stable"
-    finding: _Kebab | None = Field(None, description="id of the finding that it opens; none for a benign line or a mere cascade")
+    finding: _Kebab | None = Field(
+        None, description="id of the finding that it opens; none for a benign line or a mere cascade"
+    )
     cause: _Snake | Literal[""] = Field("", description="cause of that finding, a closed word")
     severity: Literal["info", "warning", "critical"] = "critical"
     role: Literal["root", "consequence", "benign"] = Field(
-        "root", description="root: what went wrong; consequence: what follows from something else, named only when nothing else "
-        "is; benign: looks like an error and is none"
+        "root",
+        description="root: what went wrong; consequence: what follows from something else, named only when nothing else "
+        "is; benign: looks like an error and is none",
     )
     source: Literal["log", "kernel"] = Field(
         "log", description="kernel: a line of the kernel's log too (/dev/kmsg, dmesg), not only of the job's"
     )
     kind: Literal["line", "exception"] = Field(
-        "line", description="exception: only the line that ends a Python traceback (not what is printed of others' errors)"
+        "line",
+        description="exception: only the line that ends a Python traceback (not what is printed of others' errors)",
     )
     blame: Literal["speaker", "others"] = Field(
-        "speaker", description="others: the ranks that print it are victims; the group culprits, or the only rank that does not "
-        "print it, is to blame, else nobody"
+        "speaker",
+        description="others: the ranks that print it are victims; the group culprits, or the only rank that does not "
+        "print it, is to blame, else nobody",
     )
     when: Literal["failed", "always"] = Field(
-        "failed", description="failed: only where the job or a rank ended of it; always: a warning that counts by itself"
+        "failed",
+        description="failed: only where the job or a rank ended of it; always: a warning that counts by itself",
     )
-    applies: dict[str, str] = Field(default_factory=dict, description="package -> versions (PEP 440), where the log tells them")
+    applies: dict[str, str] = Field(
+        default_factory=dict, description="package -> versions (PEP 440), where the log tells them"
+    )
     match: list[Pattern] = Field(min_length=1, max_length=20, description="one of these is enough")
-    also: list[Pattern] = Field(default_factory=list, max_length=5, description="each must be seen too, `within` seconds")
-    unless: list[Pattern] = Field(default_factory=list, max_length=10, description="none may be seen, `within` seconds")
-    within: float = Field(60.0, gt=0, le=3600, description="seconds around the line, for also, unless and count")
+    also: list[Pattern] = Field(
+        default_factory=list, max_length=5, description="each must be seen too, `within` seconds"
+    )
+    unless: list[Pattern] = Field(
+        default_factory=list, max_length=10, description="none may be seen, `within` seconds"
+    )
+    within: float = Field(
+        60.0, gt=0, le=3600, description="seconds around the line, for also, unless and count"
+    )
     count: int = Field(1, ge=1, le=1000, description="so many lines `within` seconds make one finding")
-    over: list[_Kebab] = Field(default_factory=list, max_length=20, description="rules that match the same line and say less")
+    over: list[_Kebab] = Field(
+        default_factory=list, max_length=20, description="rules that match the same line and say less"
+    )
     follows: list[_Kebab] = Field(
-        default_factory=list, max_length=20, description="findings of other checks that explain it: beside them it is not said"
+        default_factory=list,
+        max_length=20,
+        description="findings of other checks that explain it: beside them it is not said",
     )
     summary: _Sentence = Field(description="what happened; {who} is the ranks, {name} a group of the regex")
     advice: _Paragraph = Field(description="what to change: flags, commands, manifest lines")
     zh: Translation
     false_positives: list[_Paragraph] = Field(min_length=1)
-    references: list[_Sentence] = Field(min_length=1, description="where the wording is from: URL, or package, version and file")
+    references: list[_Sentence] = Field(
+        min_length=1, description="where the wording is from: URL, or package, version and file"
+    )
     examples: list[Example] = Field(min_length=1, max_length=20)
     silent: list[Silent] = Field(min_length=1, max_length=20)
 
@@ -111,7 +134,9 @@ class Rule(_Strict):
             try:
                 SpecifierSet(versions)
             except InvalidSpecifier:
-                raise ValueError(f"{package}: {versions!r} is no version range, such as '>=2.4,<2.8'") from None
+                raise ValueError(
+                    f"{package}: {versions!r} is no version range, such as '>=2.4,<2.8'"
+                ) from None
         return value
 
     @model_validator(mode="after")

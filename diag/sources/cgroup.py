@@ -1,7 +1,8 @@
-"""Memory and number of processes of the cgroup that a process lives in (v1, v2, hybrid), and memory of its host.
+"""Memory and number of processes of the cgroup that a process lives in (v1, v2, hybrid), and memory of its
+host.
 
-`CgroupReader` finds the cgroup and reads it also after the process died, for that is when its OOM counter matters.
-`parse` picks the level that binds. Judging usage against limits is the detectors'.
+`CgroupReader` finds the cgroup and reads it also after the process died, for that is when its OOM counter
+matters. `parse` picks the level that binds. Judging usage against limits is the detectors'.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any, NamedTuple
 
 from diag.jobfiles import JobFiles
 from diag.model import Payload, Record
-from diag.observations import CgroupLevel, CgroupMemory, CgroupPids, HostMemory, Observation, SourceFailed, Unparsed
+from diag.observations import (
+    CgroupLevel,
+    CgroupMemory,
+    CgroupPids,
+    HostMemory,
+    Observation,
+    SourceFailed,
+    Unparsed,
+)
 from diag.sources.cgroup_places import find
 from diag.sources.tree import PROC, read_raw, split_stat
 
@@ -44,7 +53,12 @@ FILES = {
 }
 LIMITS = {1: "memory.limit_in_bytes", 2: "memory.max"}
 PIDS_LIMITS = {1: "pids.max", 2: "pids.max"}
-PIDS_FILES = {"limit": "pids.max", "current": "pids.current", "events": "pids.events", "local": "pids.events.local"}
+PIDS_FILES = {
+    "limit": "pids.max",
+    "current": "pids.current",
+    "events": "pids.events",
+    "local": "pids.events.local",
+}
 STAT_LINES = (
     b"anon ",
     b"shmem ",
@@ -65,7 +79,14 @@ _CROWDED = 0.8
 _PF_EXITING = 0x4  # include/linux/sched.h
 NO_LIMIT = 1 << 62  # v1 says "none" as the largest page count in bytes: 9223372036854771712 with 4 KiB pages
 MEMINFO_LINES = (
-    b"MemTotal:", b"MemFree:", b"MemAvailable:", b"Shmem:", b"Dirty:", b"CommitLimit:", b"Committed_AS:", b"SwapTotal:",
+    b"MemTotal:",
+    b"MemFree:",
+    b"MemAvailable:",
+    b"Shmem:",
+    b"Dirty:",
+    b"CommitLimit:",
+    b"Committed_AS:",
+    b"SwapTotal:",
     b"SwapFree:",
 )
 
@@ -89,7 +110,9 @@ class CgroupReader:
         self._pids: list[_Level] = []
         self._missing = ""
         self._limit: int | None = None  # the tightest when it was read last
-        self.crowded = False  # at the last reading some level was filled to four fifths or more, page cache included
+        self.crowded = (
+            False  # at the last reading some level was filled to four fifths or more, page cache included
+        )
 
     def close(self) -> None:
         for levels in (self._levels, self._pids):
@@ -106,10 +129,13 @@ class CgroupReader:
             self._missing = f"process {self.pid} is gone"
         levels = _read_levels(self._levels, FILES.get(self._version, {}), ("limit", "high"))
         self.crowded = any(
-            (_number(level.get("usage")) or 0) >= _CROWDED * min(_limit(level.get(key)) or NO_LIMIT for key in ("limit", "high"))
+            (_number(level.get("usage")) or 0)
+            >= _CROWDED * min(_limit(level.get(key)) or NO_LIMIT for key in ("limit", "high"))
             for level in levels
         )
-        self._limit = min((limit for level in levels if (limit := _limit(level.get("limit"))) is not None), default=None)
+        self._limit = min(
+            (limit for level in levels if (limit := _limit(level.get("limit"))) is not None), default=None
+        )
         return {
             "pid": self.pid,
             "version": self._version,
@@ -121,12 +147,15 @@ class CgroupReader:
         }
 
     def needed(self) -> tuple[int, int | None] | None:
-        """Memory without page cache of the leaf (of the host where no cgroup counts) and the limit last read: a look that
-        costs a part of a sample. Usage alone tells nothing where page cache fills the cgroup: it stands at the limit then."""
+        """Memory without page cache of the leaf (of the host where no cgroup counts) and the limit last read:
+        a look that costs a part of a sample. Usage alone tells nothing where page cache fills the cgroup: it
+        stands at the limit then."""
         files = FILES.get(self._version, {})
         if self._levels and "usage" in files:
             fd = self._levels[0].fd
-            read = _level({"usage": _text(_read_at(fd, files["usage"])), "stat": _text(_read_at(fd, files["stat"]))})
+            read = _level(
+                {"usage": _text(_read_at(fd, files["usage"])), "stat": _text(_read_at(fd, files["stat"]))}
+            )
             return None if read is None else (max(0, read.usage - read.cache), self._limit)
         host = _numbers(_text(_lines(read_raw(f"{self._root}/meminfo"), (b"MemTotal:", b"MemAvailable:"))))
         if len(host) != 2:
@@ -136,7 +165,9 @@ class CgroupReader:
     def _is_ending(self) -> bool:
         """Of v1 a process that ends shows "/" (kernel/cgroup/cgroup.c proc_cgroup_show): nobody moved it."""
         try:
-            fields = split_stat((read_raw(f"{self._root}/{self.pid}/stat") or b"").decode(errors="replace"))[2]
+            fields = split_stat((read_raw(f"{self._root}/{self.pid}/stat") or b"").decode(errors="replace"))[
+                2
+            ]
             return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
         except (ValueError, IndexError):
             return True  # gone
@@ -176,7 +207,8 @@ def host_sample(root: Path = PROC) -> dict[str, Payload]:
 
 
 def _read_levels(levels: list[_Level], files: Mapping[str, str], limits: tuple[str, ...]) -> list[Payload]:
-    """The leaf, and of its parents only those that may bind. One that was removed tells nothing and is left out."""
+    """The leaf, and of its parents only those that may bind. One that was removed tells nothing and is left
+    out."""
     read: list[Payload] = []
     for number, level in enumerate(levels):
         if number and not any(_is_limit(_read_at(level.fd, files[key])) for key in limits if key in files):
@@ -215,11 +247,13 @@ def _text(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode(errors="replace")
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """CgroupMemory of the level with the least room left (nothing when no level has a counter), CgroupPids, and HostMemory."""
+    """CgroupMemory of the level with the least room left (nothing when no level has a counter), CgroupPids,
+    and HostMemory."""
     payload = record.payload
     if not isinstance(payload, Mapping):
         yield Unparsed(record.rank, SOURCE, "no cgroup payload", str(payload)[:200])
@@ -248,7 +282,9 @@ def _host_memory(record: Record, payload: Mapping[str, Any]) -> Observation:
     return HostMemory(
         rank=record.rank,
         total_bytes=kilobytes["MemTotal"],
-        available_bytes=kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0)),  # MemAvailable: Linux 3.14 and later
+        available_bytes=kilobytes.get(
+            "MemAvailable", kilobytes.get("MemFree", 0)
+        ),  # MemAvailable: Linux 3.14 and later
         oom_kills=_numbers(payload.get("vmstat")).get("oom_kill"),
         overcommit=_number(payload.get("overcommit")),
         commit_limit_bytes=kilobytes.get("CommitLimit"),
@@ -268,7 +304,8 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
     read = _with_hidden_limit(read)
     # The leaf is first, and wins when two have the same room.
     tightest = min(read, key=lambda level: NO_LIMIT if level.limit is None else level.limit - level.usage)
-    # Kills are counted where the victim lived (v2: and in all its parents, which may have other children too).
+    # Kills are counted where the victim lived (v2: and in all its parents, which may have other children
+    # too).
     leaf = levels[0] if isinstance(levels[0], Mapping) else {}
     events = _numbers(leaf.get("events"))
     met = _number(leaf.get("met"))
@@ -295,7 +332,9 @@ def _cgroup_memory(record: Record, payload: Mapping[str, Any], levels: list[Any]
 class _Read(NamedTuple):
     told: CgroupLevel
     limit: int | None
-    hidden: int | None  # the tightest limit of this level and all above it, those that we cannot see too: v1 tells
+    hidden: (
+        int | None
+    )  # the tightest limit of this level and all above it, those that we cannot see too: v1 tells
     cache: int
     shmem: int
     anon: int
@@ -318,7 +357,9 @@ def _level(level: object) -> _Read | None:
     if not isinstance(level, Mapping) or (usage := _number(level.get("usage"))) is None:
         return None
     stat = _numbers(level.get("stat"))
-    total = "total_" if "total_inactive_file" in stat else ""  # v1 has both: of the cgroup alone, and with those below it
+    total = (
+        "total_" if "total_inactive_file" in stat else ""
+    )  # v1 has both: of the cgroup alone, and with those below it
     limit = _limit(level.get("limit"))
     hidden = stat.get("hierarchical_memory_limit")
     events = _numbers(level.get("events"))
@@ -339,13 +380,15 @@ def _level(level: object) -> _Read | None:
         stat.get(f"{total}inactive_file", 0) + stat.get(f"{total}active_file", 0),
         stat.get(f"{total}shmem", 0),
         stat.get("total_rss" if total else "anon", 0),
-        stat.get("total_dirty", 0) + stat.get("total_writeback", 0) if total else
-        stat.get("file_dirty", 0) + stat.get("file_writeback", 0),
+        stat.get("total_dirty", 0) + stat.get("total_writeback", 0)
+        if total
+        else stat.get("file_dirty", 0) + stat.get("file_writeback", 0),
     )
 
 
 def _with_hidden_limit(read: list[_Read]) -> list[_Read]:
-    """A parent's limit that we cannot see, where it is lower than those that we see: put on the topmost that we see."""
+    """A parent's limit that we cannot see, where it is lower than those that we see: put on the topmost that
+    we see."""
     seen = min((level.limit for level in read if level.limit is not None), default=NO_LIMIT)
     hidden = min((level.hidden for level in read if level.hidden is not None), default=NO_LIMIT)
     return [*read[:-1], read[-1]._replace(limit=hidden)] if hidden < seen else read
@@ -357,12 +400,19 @@ def _cgroup_pids(record: Record, levels: object) -> CgroupPids | None:
     known = [(level, now) for level in read if (now := _number(level.get("current"))) is not None]
     if not known:
         return None
-    rooms = [NO_LIMIT if (limit := _limit(level.get("limit"))) is None else limit - now for level, now in known]
+    rooms = [
+        NO_LIMIT if (limit := _limit(level.get("limit"))) is None else limit - now for level, now in known
+    ]
     tightest, current = known[rooms.index(min(rooms))]
-    # Until Linux 6.10 (and on v1 still) `max` counts forks that failed in this cgroup, later those that its own limit
-    # forbade; there pids.events counts for the parents too, pids.events.local does not (kernel/cgroup/pids.c).
-    refused = sum((_numbers(level.get("local")) or _numbers(level.get("events"))).get("max", 0) for level, _ in known)
-    return CgroupPids(record.rank, str(tightest.get("path", ""))[:1000], current, _limit(tightest.get("limit")), refused)
+    # Until Linux 6.10 (and on v1 still) `max` counts forks that failed in this cgroup, later those that its
+    # own limit forbade; there pids.events counts for the parents too, pids.events.local does not
+    # (kernel/cgroup/pids.c).
+    refused = sum(
+        (_numbers(level.get("local")) or _numbers(level.get("events"))).get("max", 0) for level, _ in known
+    )
+    return CgroupPids(
+        record.rank, str(tightest.get("path", ""))[:1000], current, _limit(tightest.get("limit")), refused
+    )
 
 
 # memory.pressure and /proc/pressure/memory, Linux 6.1, a cgroup above its memory.high:

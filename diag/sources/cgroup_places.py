@@ -1,4 +1,5 @@
-"""Where the cgroups of a process are: directories of one controller, leaf first, as the process or as we see them."""
+"""Where the cgroups of a process are: directories of one controller, leaf first, as the process or as we see
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ __all__ = ["Places", "find"]
 
 
 class Places(NamedTuple):
-    """`levels` are (path as it is mounted, directory to open). `version` 0: this kernel has no such controller."""
+    """`levels` are (path as it is mounted, directory to open). `version` 0: this kernel has no such
+    controller."""
 
     version: int
     view: str
@@ -23,10 +25,15 @@ class Places(NamedTuple):
 
 
 def find(  # noqa: PLR0917 - one caller
-    pid: int, membership: str, controller: str, limit_files: dict[int, str], root: Path = PROC, own: Path = Path("/"),
+    pid: int,
+    membership: str,
+    controller: str,
+    limit_files: dict[int, str],
+    root: Path = PROC,
+    own: Path = Path("/"),
 ) -> Places:
-    """Looked up in the process's own view (/proc/PID/root, which works from a sidecar with another cgroup namespace) and in
-    ours (on the host it shows more parents); the view with more levels is taken."""
+    """Looked up in the process's own view (/proc/PID/root, which works from a sidecar with another cgroup
+    namespace) and in ours (on the host it shows more parents); the view with more levels is taken."""
     version, path = _membership(membership, controller)
     if not version:
         return Places(0, "", [], f"the kernel has no {controller} cgroups")

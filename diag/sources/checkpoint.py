@@ -1,7 +1,7 @@
 """A folder of checkpoints as it lies on disk: names, sizes, the few bytes that tell whether a file is whole.
 
-`CheckpointReader` reads (bounded in entries, bytes and opened files; a look never follows a symbolic link within the folder),
-`parse` understands; what makes each kind whole is in `checkpoint_kinds`.
+`CheckpointReader` reads (bounded in entries, bytes and opened files; a look never follows a symbolic link
+within the folder), `parse` understands; what makes each kind whole is in `checkpoint_kinds`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from diag.model import Payload, Record
 from diag.observations import CheckpointsSeen, Observation, Unparsed
 from diag.sources.checkpoint_kinds import read_folder
 
-__all__ = ["MOST_HEADS", "SOURCE", "CheckpointReader", "CheckpointUnavailable", "is_checkpoint_name", "parse", "version_folders"]
+__all__ = [
+    "MOST_HEADS",
+    "SOURCE",
+    "CheckpointReader",
+    "CheckpointUnavailable",
+    "is_checkpoint_name",
+    "parse",
+    "version_folders",
+]
 
 SOURCE = "checkpoint"
 OURS = Files()
 
-# Megatron iter_0000500 and release; HF Trainer and ms-swift checkpoint-500 (and -merged); DeepSpeed global_step500; verl
-# global_step_500
-_CHECKPOINT = re.compile(r"(?:iter_\d{1,9}|checkpoint-\d{1,9}(?:-merged)?|global_step_?\d{1,9}|release)\Z", re.ASCII)
+# Megatron iter_0000500 and release; HF Trainer and ms-swift checkpoint-500 (and -merged); DeepSpeed
+# global_step500; verl global_step_500
+_CHECKPOINT = re.compile(
+    r"(?:iter_\d{1,9}|checkpoint-\d{1,9}(?:-merged)?|global_step_?\d{1,9}|release)\Z", re.ASCII
+)
 # ms-swift puts each run into a folder of its own, v0-20261121-194515, unless --add_version false
 _VERSION = re.compile(r"v\d{1,6}-\d{8}-\d{6}\Z", re.ASCII)
 # Megatron-LM; DeepSpeed; ms-swift 4.6 (a symbolic link)
@@ -63,7 +73,8 @@ def is_checkpoint_name(name: str) -> bool:
 
 
 def version_folders(path: str, since: float, files: Files = OURS) -> list[str]:
-    """Folders of runs of ms-swift below its --output_dir that were changed after `since`, newest first. Raises OSError."""
+    """Folders of runs of ms-swift below its --output_dir that were changed after `since`, newest first.
+    Raises OSError."""
     found: list[tuple[float, str]] = []
     with files.scandir(path) as entries:
         for number, entry in enumerate(entries):
@@ -98,11 +109,14 @@ class CheckpointReader:
         self._heads: dict[tuple[str, int, int], Payload] = {}
 
     def sample(self, most_heads: int = MOST_HEADS, files: Files = OURS) -> Payload:
-        """`most_heads`: files opened in this look; the others are looked at in the next ones. Raises CheckpointUnavailable."""
+        """`most_heads`: files opened in this look; the others are looked at in the next ones. Raises
+        CheckpointUnavailable."""
         payload = {"root": self.root, "role": self._role, "flag": self._flag}
         try:
             if not stat.S_ISDIR(files.stat(self.root).st_mode):
-                raise CheckpointUnavailable(f"{_shown(self.root)} is no directory", "give a directory to save to")
+                raise CheckpointUnavailable(
+                    f"{_shown(self.root)} is no directory", "give a directory to save to"
+                )
             folders, tracker = self._list(files)
         except FileNotFoundError:
             return {**payload, "exists": False, "tracker": None, "folders": []}
@@ -116,16 +130,20 @@ class CheckpointReader:
         heads_before, self._heads = self._heads, {}
         listed = 0
         shown: list[Payload] = []
-        for folder in sorted(folders, key=lambda folder: (folder.changed, folder.name), reverse=True)[:_MOST_FOLDERS]:
+        for folder in sorted(folders, key=lambda folder: (folder.changed, folder.name), reverse=True)[
+            :_MOST_FOLDERS
+        ]:
             listed += len(folder.files)
             named = folder.whole and listed <= _MOST_LISTED
             shown.append(self._payload(files, folder, named, heads_before, read))
         return {**payload, "exists": True, "tracker": tracker, "folders": shown[::-1]}
 
-    # -- listing ----------------------------------------------------------------------------------------------
+    # -- listing
+    # ----------------------------------------------------------------------------------------------
 
     def _list(self, files: Files) -> tuple[list[_Folder], Payload]:
-        """All folders that look like checkpoints, or the root itself where it is one; and what the tracker says."""
+        """All folders that look like checkpoints, or the root itself where it is one; and what the tracker
+        says."""
         budget = [MOST_ENTRIES]
         folders: list[_Folder] = []
         names: set[str] = set()
@@ -137,29 +155,45 @@ class CheckpointReader:
                 names.add(entry.name)
                 if _CHECKPOINT.match(entry.name) and entry.is_dir(follow_symlinks=False):
                     folders.append(_Folder(f"{self.root}/{entry.name}", entry.name))
-        # ms-swift's checkpoint-4 has an iter_0000004 in it; HF's output_dir may hold a model beside its checkpoints
+        # ms-swift's checkpoint-4 has an iter_0000004 in it; HF's output_dir may hold a model beside its
+        # checkpoints
         if _CHECKPOINT.match(PurePath(self.root).name) or (not folders and _is_one_itself(names)):
             own = _Folder(self.root, "")
             _walk(files, own, budget)
             return [own], None
         for folder in sorted(folders, key=lambda folder: _number(folder.name), reverse=True):
             _walk(files, folder, budget)
-        return folders, next((said for name in TRACKERS if name in names and (said := _tracker(files, self.root, name))), None)
+        return folders, next(
+            (said for name in TRACKERS if name in names and (said := _tracker(files, self.root, name))), None
+        )
 
-    # -- the few bytes that tell ------------------------------------------------------------------------------
+    # -- the few bytes that tell
+    # ------------------------------------------------------------------------------
 
     def _payload(
-        self, files: Files, folder: _Folder, named: bool, before: Mapping[tuple[str, int, int], Payload], read: list[int]
+        self,
+        files: Files,
+        folder: _Folder,
+        named: bool,
+        before: Mapping[tuple[str, int, int], Payload],
+        read: list[int],
     ) -> Payload:
         payload: dict[str, Any] = {
-            "name": folder.name, "changed": folder.changed, "count": folder.count, "bytes": folder.size, "empty": folder.empty,
+            "name": folder.name,
+            "changed": folder.changed,
+            "count": folder.count,
+            "bytes": folder.size,
+            "empty": folder.empty,
         }
         if not named:
             return payload
         heads: dict[str, Payload] = {}
         # What names other files comes first, then the others in the order of the folder.
-        kinds = sorted((kind in ("zip", "safetensors"), place) for place, file in enumerate(folder.files)
-                       if (kind := _head_kind(file[0])) is not None)
+        kinds = sorted(
+            (kind in ("zip", "safetensors"), place)
+            for place, file in enumerate(folder.files)
+            if (kind := _head_kind(file[0])) is not None
+        )
         for _, place in kinds:
             name, size, changed = folder.files[place]
             kind = _head_kind(name) or ""
@@ -195,7 +229,12 @@ def _walk(files: Files, folder: _Folder, budget: list[int]) -> None:
 
 
 def _take(  # noqa: PLR0917 - one caller
-    files: Files, folder: _Folder, entry: os.DirEntry[str], prefix: str, depth: int, below: list[tuple[str, int]]
+    files: Files,
+    folder: _Folder,
+    entry: os.DirEntry[str],
+    prefix: str,
+    depth: int,
+    below: list[tuple[str, int]],
 ) -> None:
     try:
         if entry.is_dir(follow_symlinks=False):
@@ -204,7 +243,8 @@ def _take(  # noqa: PLR0917 - one caller
             else:
                 folder.whole = False
             return
-        # Shards may be links into a cache of blobs; a link that loops or leads nowhere is a file that is not there.
+        # Shards may be links into a cache of blobs; a link that loops or leads nowhere is a file that is not
+        # there.
         path = f"{folder.path}/{prefix}{entry.name}"
         found = files.stat(path) if entry.is_symlink() else entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -228,7 +268,13 @@ def _is_one_itself(names: set[str]) -> bool:
     """A path to one checkpoint (--model, --resume_from_checkpoint), not to a folder of them."""
     if any(name.endswith((".safetensors", ".distcp", ".safetensors.index.json")) for name in names):
         return True
-    if names & {".metadata", "common.pt", "pytorch_model.bin", "trainer_state.json", "pytorch_model.bin.index.json"}:
+    if names & {
+        ".metadata",
+        "common.pt",
+        "pytorch_model.bin",
+        "trainer_state.json",
+        "pytorch_model.bin.index.json",
+    }:
         return True
     return any(name.startswith("mp_rank_") for name in names)
 
@@ -264,7 +310,8 @@ def _head_kind(name: str) -> str | None:
 
 
 def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
-    """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof of damage."""
+    """What is wrong with a file, or what it tells of others; None where it cannot be read: that is no proof
+    of damage."""
     try:
         if kind == "safetensors":
             return _safetensors(files, path, size)
@@ -273,7 +320,11 @@ def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
         if kind == "metadata":
             if size > _LARGEST_INDEX:
                 return None
-            return {"names": sorted({name.decode() for name in _NAMES.findall(files.read(path, size))})[:_MOST_LISTED]}
+            return {
+                "names": sorted({name.decode() for name in _NAMES.findall(files.read(path, size))})[
+                    :_MOST_LISTED
+                ]
+            }
         if kind == "index":
             return _index(files, path, size)
         return {"text": _text(files.read(path, 1000).decode("utf-8", "backslashreplace").strip())}
@@ -282,21 +333,31 @@ def _head(files: Files, path: str, kind: str, size: int) -> Payload | None:
 
 
 def _zip(files: Files, path: str, size: int) -> Payload:
-    """Only what torch.save wrote as zip: the old format (first bytes 8002) has no end to look for, and may end in zeros."""
+    """Only what torch.save wrote as zip: the old format (first bytes 8002) has no end to look for, and may
+    end in zeros."""
     first, last = files.read(path, 4), files.read(path, _ZIP_TAIL, max(0, size - _ZIP_TAIL))
     if size and not first.strip(b"\0") and not last.strip(b"\0"):
         return {"bad": "begins and ends with zeros"}
-    return {"bad": "cut off: no end of a zip file"} if first == b"PK\3\4" and not last.startswith(b"PK\5\6") else {}
+    return (
+        {"bad": "cut off: no end of a zip file"}
+        if first == b"PK\3\4" and not last.startswith(b"PK\5\6")
+        else {}
+    )
 
 
 def _safetensors(files: Files, path: str, size: int) -> Payload | None:
-    """https://github.com/huggingface/safetensors: 8 bytes of little-endian length, so much JSON, then the tensors to the end."""
+    """https://github.com/huggingface/safetensors: 8 bytes of little-endian length, so much JSON, then the
+    tensors to the end."""
     first = files.read(path, 8)
     if len(first) < 8:
         return {"bad": "shorter than its header"}
     length = int.from_bytes(first, "little")
     if length > size - 8:
-        return {"bad": "shorter than its header"} if length < 100_000_000 else {"bad": "no header of safetensors"}
+        return (
+            {"bad": "shorter than its header"}
+            if length < 100_000_000
+            else {"bad": "no header of safetensors"}
+        )
     if length == 0:
         return {"bad": "no header of safetensors"}
     if length > _LARGEST_HEADER:
@@ -329,13 +390,18 @@ def _shown(path: str) -> str:
     return repr(path)[1:-1] if not path.isprintable() else path
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
     """One CheckpointsSeen."""
     payload = record.payload
-    known = isinstance(payload, Mapping) and isinstance(payload.get("folders"), list) and isinstance(payload.get("root"), str)
+    known = (
+        isinstance(payload, Mapping)
+        and isinstance(payload.get("folders"), list)
+        and isinstance(payload.get("root"), str)
+    )
     if not known:
         yield Unparsed(record.rank, SOURCE, "no folder of checkpoints", str(payload)[:200])
         return
@@ -348,10 +414,18 @@ def parse(record: Record) -> Iterator[Observation]:
         else:
             folders.append(folder)
     tracker = payload.get("tracker")
-    told = isinstance(tracker, (list, tuple)) and len(tracker) == 2 and all(isinstance(part, str) for part in tracker)
+    told = (
+        isinstance(tracker, (list, tuple))
+        and len(tracker) == 2
+        and all(isinstance(part, str) for part in tracker)
+    )
     yield CheckpointsSeen(
-        record.rank, root, tuple(folders), (tracker[0], tracker[1]) if told and tracker else None,
+        record.rank,
+        root,
+        tuple(folders),
+        (tracker[0], tracker[1]) if told and tracker else None,
         record.at if record.emitted is None else record.emitted,
-        role="load" if payload.get("role") == "load" else "save", exists=payload.get("exists") is not False,
+        role="load" if payload.get("role") == "load" else "save",
+        exists=payload.get("exists") is not False,
         flag=str(payload.get("flag") or ""),
     )

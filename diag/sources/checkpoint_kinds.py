@@ -1,13 +1,14 @@
 """What makes a checkpoint of each kind whole, from the names, sizes and heads of its files. Pure.
 
-Where the facts come from (read in the sources, none of it is documented as a format):
-torch_dist: megatron/core/dist_checkpointing/serialization.py (0.16.1): common.pt first, then __R_I.distcp of each writer, then
-`.metadata` by the coordinator, then metadata.json; torch/distributed/checkpoint/filesystem.py (torch 2.13): `.metadata` last.
-ms-swift 4.6.0, megatron_lm_utils.py: with --no_save_optim and safetensors there is common.pt alone, and that is all.
-safetensors: huggingface_hub and transformers write the shards first and model.safetensors.index.json last.
-DeepSpeed, runtime/engine.py: mp_rank_XX_model_states.pt, [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt, then `latest`.
-Megatron legacy ("torch"): mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt.
-transformers 4.57, trainer.py: trainer_state.json is the last file of a checkpoint-N, after optimizer.pt.
+Where the facts come from (read in the sources, none of it is documented as a format): torch_dist:
+megatron/core/dist_checkpointing/serialization.py (0.16.1): common.pt first, then __R_I.distcp of each writer,
+then `.metadata` by the coordinator, then metadata.json; torch/distributed/checkpoint/filesystem.py (torch
+2.13): `.metadata` last. ms-swift 4.6.0, megatron_lm_utils.py: with --no_save_optim and safetensors there is
+common.pt alone, and that is all. safetensors: huggingface_hub and transformers write the shards first and
+model.safetensors.index.json last. DeepSpeed, runtime/engine.py: mp_rank_XX_model_states.pt,
+[bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt, then `latest`. Megatron legacy ("torch"):
+mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt. transformers 4.57, trainer.py: trainer_state.json is the last file
+of a checkpoint-N, after optimizer.pt.
 """
 
 from __future__ import annotations
@@ -52,7 +53,16 @@ def read_folder(root: str, entry: Any) -> CheckpointFolder | None:
         missing, damaged = _missing(files, known), _damaged(files, known)
     count, size, empty = (int(number) for number in numbers if isinstance(number, int))
     return CheckpointFolder(
-        path, kind, iteration_of(path), count, size, float(changed), _few(missing), empty, _few(damaged), listed=files is not None
+        path,
+        kind,
+        iteration_of(path),
+        count,
+        size,
+        float(changed),
+        _few(missing),
+        empty,
+        _few(damaged),
+        listed=files is not None,
     )
 
 
@@ -60,8 +70,12 @@ def _sizes(files: Any) -> dict[str, int] | None:
     if not isinstance(files, list):
         return None
     return {
-        pair[0]: pair[1] for pair in files
-        if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int)
+        pair[0]: pair[1]
+        for pair in files
+        if isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], int)
     }
 
 
@@ -92,7 +106,11 @@ def _missing(files: Mapping[str, int], heads: Mapping[str, Any]) -> list[str]:
         missing += [prefix + base for base in _missing_shards(bases, heads, prefix)]
         missing += [prefix + base for base in _missing_zero(bases)]
         last = folder.rpartition("/")[2]
-        if _MP_RANK.match(last) and "model_optim_rng.pt" not in bases and not any(_DEEPSPEED_STATES.match(b) for b in bases):
+        if (
+            _MP_RANK.match(last)
+            and "model_optim_rng.pt" not in bases
+            and not any(_DEEPSPEED_STATES.match(b) for b in bases)
+        ):
             missing.append(prefix + "model_optim_rng.pt")
     top = parts.get("", set())
     if top & {"optimizer.pt", "scheduler.pt"} and "trainer_state.json" not in top:
@@ -117,7 +135,9 @@ def _missing_shards(bases: set[str], heads: Mapping[str, Any], prefix: str) -> l
     indexes = sorted(base for base in bases if base.endswith((".safetensors.index.json", ".bin.index.json")))
     if indexes:  # a model in two formats, of which one was fetched, is whole by that one
         named = [_names(heads, prefix + base) or () for base in indexes]
-        return min(([name for name in names if name not in bases and "/" not in name] for names in named), key=len)
+        return min(
+            ([name for name in names if name not in bases and "/" not in name] for names in named), key=len
+        )
     missing: list[str] = []
     wanted: dict[tuple[str, str, str], int] = {}
     for base in bases:
@@ -141,13 +161,16 @@ def _missing_zero(bases: set[str]) -> list[str]:
             seen.setdefault((match[1], match[3]), set()).add(int(match[2]))
     most = max((max(ranks) for ranks in seen.values()), default=-1)
     return [
-        f"{first}{rank}{last}" for (first, last), ranks in sorted(seen.items())
-        for rank in range(min(most, 9999) + 1) if rank not in ranks
+        f"{first}{rank}{last}"
+        for (first, last), ranks in sorted(seen.items())
+        for rank in range(min(most, 9999) + 1)
+        if rank not in ranks
     ]
 
 
 def _missing_by_tracker(files: Mapping[str, int], heads: Mapping[str, Any]) -> list[str]:
-    """ms-swift 4.6.0: checkpoint-4/latest_checkpointed_iteration.txt names checkpoint-4/iter_0000004; DeepSpeed's is `latest`."""
+    """ms-swift 4.6.0: checkpoint-4/latest_checkpointed_iteration.txt names checkpoint-4/iter_0000004;
+    DeepSpeed's is `latest`."""
     missing: list[str] = []
     folders = {name.split("/", 1)[0] for name in files if "/" in name}
     for tracker, form in (("latest_checkpointed_iteration.txt", "iter_{:0>7}"), ("latest", "{}")):
@@ -161,11 +184,17 @@ def _missing_by_tracker(files: Mapping[str, int], heads: Mapping[str, Any]) -> l
 
 
 def _damaged(files: Mapping[str, int], heads: Mapping[str, Any]) -> list[str]:
-    return [f"{name} ({why})" for name, size in sorted(files.items()) if (why := _why_damaged(name, size, heads.get(name)))]
+    return [
+        f"{name} ({why})"
+        for name, size in sorted(files.items())
+        if (why := _why_damaged(name, size, heads.get(name)))
+    ]
 
 
 def _why_damaged(name: str, size: int, head: Any) -> str:
-    if size == 0 and name.endswith((".distcp", ".pt", ".pth", ".bin", ".safetensors", ".metadata", ".index.json")):
+    if size == 0 and name.endswith(
+        (".distcp", ".pt", ".pth", ".bin", ".safetensors", ".metadata", ".index.json")
+    ):
         return "empty"
     if not isinstance(head, Mapping):
         return ""

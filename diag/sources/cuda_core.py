@@ -1,9 +1,11 @@
 """Which kernels a GPU core dump shows: the tables of the file alone, without cuda-gdb.
 
-The format is NVIDIA's public one (cudacoredump.h of cuda-gdb; driver r346 and later): a 64-bit ELF file whose sections are
-tables of devices, modules, grids and blocks. Memory, registers and threads are passed over: a rank in NCCL takes 30 ms.
+The format is NVIDIA's public one (cudacoredump.h of cuda-gdb; driver r346 and later): a 64-bit ELF file whose
+sections are tables of devices, modules, grids and blocks. Memory, registers and threads are passed over: a
+rank in NCCL takes 30 ms.
 
-It is read, never mapped: the driver may still write it, or somebody cut it off, and a page that is gone is SIGBUS.
+It is read, never mapped: the driver may still write it, or somebody cut it off, and a page that is gone is
+SIGBUS.
 """
 
 from __future__ import annotations
@@ -83,13 +85,19 @@ class _Data:
 
 def is_core_dump(head: bytes) -> bool:
     """Whether a file that begins so (64 bytes do) is a core dump of a GPU."""
-    return len(head) >= 64 and head.startswith(b"\x7fELF\x02") and (head[7], *struct.unpack_from("<HH", head, 16)) == _ELF_CUDA
+    return (
+        len(head) >= 64
+        and head.startswith(b"\x7fELF\x02")
+        and (head[7], *struct.unpack_from("<HH", head, 16)) == _ELF_CUDA
+    )
 
 
 def kernels(path: Path) -> list[dict[str, Any]]:
-    """One row for each grid on a GPU: {"name", "device", "grid", "block", "blocks": of it on the GPU now, "status"}.
+    """One row for each grid on a GPU: {"name", "device", "grid", "block", "blocks": of it on the GPU now,
+    "status"}.
 
-    The name is as the compiler wrote it (mangled); empty where no module has the function. Raises NoCoreDump, OSError.
+    The name is as the compiler wrote it (mangled); empty where no module has the function. Raises NoCoreDump,
+    OSError.
     """
     with path.open("rb") as file:
         data = _Data(file.fileno())
@@ -110,13 +118,17 @@ def _rows(data: _Data) -> list[dict[str, Any]]:
             by_kind.setdefault(section.kind, []).append(section)
     if any(sum(section.size for section in sections) > len(data) for sections in by_kind.values()):
         raise NoCoreDump("it is damaged: its sections are larger than itself")
-    handles = {(table.number, row): data.unpack(_WORD, at)[0]
-               for table in by_kind.get(_MODULES, ()) for row, at in _entries(table, 8)}
+    handles = {
+        (table.number, row): data.unpack(_WORD, at)[0]
+        for table in by_kind.get(_MODULES, ())
+        for row, at in _entries(table, 8)
+    }
     images: dict[int, list[_Section]] = {}
     for image in by_kind.get(_RELOCATED_IMAGE, ()):
         images.setdefault(handles.get((image.link, image.info), 0), []).append(image)
-    resident = Counter(data.unpack(_WORD, at)[0]
-                       for table in by_kind.get(_BLOCKS, ()) for _, at in _entries(table, 24))
+    resident = Counter(
+        data.unpack(_WORD, at)[0] for table in by_kind.get(_BLOCKS, ()) for _, at in _entries(table, 24)
+    )
     rows: list[dict[str, Any]] = []
     names: dict[tuple[int, int], str] = {}
     for table in by_kind.get(_GRIDS, ()):
@@ -126,8 +138,16 @@ def _rows(data: _Data) -> list[dict[str, Any]]:
                 continue
             if (module, entry) not in names:
                 names[module, entry] = _function_at(data, entry, images.get(module, []))
-            rows.append({"name": names[module, entry], "device": table.info,
-                         "grid": sizes[:3], "block": sizes[3:], "blocks": resident[grid], "status": status})
+            rows.append(
+                {
+                    "name": names[module, entry],
+                    "device": table.info,
+                    "grid": sizes[:3],
+                    "block": sizes[3:],
+                    "blocks": resident[grid],
+                    "status": status,
+                }
+            )
     return rows
 
 
@@ -144,15 +164,19 @@ def _sections(data: _Data, base: int, size: int) -> Iterator[_Section]:
     """Of the ELF file that begins at `base`, with offsets from the file's own beginning."""
     if data.read(base, 5) != b"\x7fELF\x02":
         raise NoCoreDump("it is no 64-bit ELF file")
-    start, = data.unpack(_WORD, base + 0x28)
+    (start,) = data.unpack(_WORD, base + 0x28)
     entry, number, _ = data.unpack(_TABLE, base + 0x3A)
     if entry < _HEADER.size or start + entry > size:
         raise NoCoreDump("it is cut off: it has no table of sections")
-    number = number or data.unpack(_HEADER, base + start)[5]  # more than 65,279 of them: the first says how many
+    number = (
+        number or data.unpack(_HEADER, base + start)[5]
+    )  # more than 65,279 of them: the first says how many
     if number > _MOST_SECTIONS or start + entry * number > size:
         raise NoCoreDump(f"it is cut off or damaged: {number} sections")
     for index in range(number):
-        _, kind, _, address, offset, length, link, info, _, entry_size = data.unpack(_HEADER, base + start + index * entry)
+        _, kind, _, address, offset, length, link, info, _, entry_size = data.unpack(
+            _HEADER, base + start + index * entry
+        )
         yield _Section(index, kind, address, base + offset, length, link, info, entry_size)
 
 
@@ -171,7 +195,11 @@ def _function_at(data: _Data, entry: int, images: list[_Section]) -> str:
                 continue
             for _, at in _entries(table, _SYMBOL.size):
                 name, what, _, where, value, _ = data.unpack(_SYMBOL, at)
-                if what & 15 == _FUNCTION and where < len(inner) and entry in (value, inner[where].address + value):
+                if (
+                    what & 15 == _FUNCTION
+                    and where < len(inner)
+                    and entry in (value, inner[where].address + value)
+                ):
                     begin = inner[table.link].offset + name
                     written, end, _ = data.read(begin, _LONGEST_NAME).partition(b"\0")
                     return written.decode("utf-8", "replace") if end else ""

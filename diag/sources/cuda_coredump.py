@@ -1,5 +1,5 @@
-"""Which kernels ran on a GPU, from a core dump of it that the CUDA driver wrote (CUDA_ENABLE_USER_TRIGGERED_COREDUMP, or on an
-exception), beside other evidence.
+"""Which kernels ran on a GPU, from a core dump of it that the CUDA driver wrote
+(CUDA_ENABLE_USER_TRIGGERED_COREDUMP, or on an exception), beside other evidence.
 
 diag never has one written: the dump ends the rank, whatever the flags (docs/reference/evidence.md).
 """
@@ -35,14 +35,20 @@ def load_file(path: Path) -> Payload:
 def parse(record: Record) -> Iterator[Observation]:
     payload = record.payload
     try:
-        yield GpuKernels(record.rank, tuple(_kernel(mapping(row)) for row in sequence(payload["kernels"])[:1000]))
+        yield GpuKernels(
+            record.rank, tuple(_kernel(mapping(row)) for row in sequence(payload["kernels"])[:1000])
+        )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200])
+        yield Unparsed(
+            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200]
+        )
 
 
 def _kernel(row: dict[Any, Any]) -> GpuKernel:
     sizes = [tuple(integer(number) for number in sequence(row[name])[:3]) for name in ("grid", "block")]
-    return GpuKernel(kernel_name(word(row["name"])), sizes[0], sizes[1], integer(row["blocks"]), integer(row["device"]))
+    return GpuKernel(
+        kernel_name(word(row["name"])), sizes[0], sizes[1], integer(row["blocks"]), integer(row["device"])
+    )
 
 
 _LENGTH = re.compile(r"(\d{1,4})")

@@ -13,7 +13,8 @@ _LONGEST = 4000  # the message of 16 processes on one GPU has 1700 characters
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"(\d{1,7}(?:\.\d{1,4})? (?:bytes|[KMG]iB))"
 
-# torch 2.1 and later (c10/cuda/CUDACachingAllocator.cpp); 2.1 writes "capacty", 2.9 and later PYTORCH_ALLOC_CONF:
+# torch 2.1 and later (c10/cuda/CUDACachingAllocator.cpp); 2.1 writes "capacty", 2.9 and later
+# PYTORCH_ALLOC_CONF:
 #   [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 GiB. GPU 1 has a total capacity of 139.80 GiB of
 #   which 10.14 GiB is free. Including non-PyTorch memory, this process has 129.65 GiB memory in use. Of the allocated memory
 #   128.09 GiB is allocated by PyTorch, and 17.97 MiB is reserved by PyTorch but unallocated. If reserved ...   (2.11, 2 x H200)
@@ -39,20 +40,31 @@ _OLD = re.compile(
     rf"{_SIZE} (?:reserved in total by PyTorch|cached)\)"
 )
 
-# CUDA's words for its errors (cudaGetErrorString) that speak of the GPU, its memory or the kernels that ran. Others (no kernel
-# image, invalid device ordinal ...) are the program's business and stand in its last words.
+# CUDA's words for its errors (cudaGetErrorString) that speak of the GPU, its memory or the kernels that ran.
+# Others (no kernel image, invalid device ordinal ...) are the program's business and stand in its last words.
 _WORDS = (
-    "out of memory", "device-side assert triggered", "an illegal memory access was encountered", "misaligned address",
-    "an illegal instruction was encountered", "unspecified launch failure", "the launch timed out and was terminated",
-    "operation not supported on global/shared address space", "invalid program counter", "hardware stack error",
-    "uncorrectable ECC error encountered", "uncorrectable NVLink error detected during the execution",
-    "Invalid access of peer GPU memory over nvlink or a hardware error", "system not yet initialized",
-    "CUDA-capable device(s) is/are busy or unavailable", "unknown error",
+    "out of memory",
+    "device-side assert triggered",
+    "an illegal memory access was encountered",
+    "misaligned address",
+    "an illegal instruction was encountered",
+    "unspecified launch failure",
+    "the launch timed out and was terminated",
+    "operation not supported on global/shared address space",
+    "invalid program counter",
+    "hardware stack error",
+    "uncorrectable ECC error encountered",
+    "uncorrectable NVLink error detected during the execution",
+    "Invalid access of peer GPU memory over nvlink or a hardware error",
+    "system not yet initialized",
+    "CUDA-capable device(s) is/are busy or unavailable",
+    "unknown error",
 )
 _EITHER = "|".join(map(re.escape, _WORDS))
 # torch 2.11, H200, 2026-11-20: [rank1]: torch.AcceleratorError: CUDA error: device-side assert triggered
 # torch before 2.9: RuntimeError: CUDA error: ...; with expandable segments: CUDA driver error: out of memory
-# Triton 3: RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered; Transformer Engine: CUDA Error: ...
+# Triton 3: RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered; Transformer Engine:
+# CUDA Error: ...
 # NCCL 2.28.9, same capture: ... include/alloc.h:250 NCCL WARN Cuda failure 710 'device-side assert triggered'
 # NCCL before 2.24: ... include/alloc.h:316 NCCL WARN Cuda failure 'out of memory'
 # torch.cuda.check_error, torch 2.11, same machine: torch.cuda.CudaError: out of memory (cudaError.???)
@@ -61,7 +73,9 @@ _ERROR = re.compile(
 )
 # torch: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`
 #        RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED
-_LIBRARY = re.compile(r"\b(CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED)\b")
+_LIBRARY = re.compile(
+    r"\b(CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED)\b"
+)
 # torch, backend cudaMallocAsync, the numbers in further lines (CUDAMallocAsyncAllocator.cpp):
 #   torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)
 _ASYNC = re.compile(r"Allocation on device (\d{1,4}) would exceed allowed memory\. \(out of memory\)")
@@ -70,7 +84,9 @@ _ASYNC = re.compile(r"Allocation on device (\d{1,4}) would exceed allowed memory
 #   index
 #   && index < sizes[i] && "index out of bounds"` failed.
 _ASSERTION = re.compile(r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `.{1,300}` failed\.")
-_HOST = re.compile(r"cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegister|pin[ _]memory|pinned", re.IGNORECASE)
+_HOST = re.compile(
+    r"cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegister|pin[ _]memory|pinned", re.IGNORECASE
+)
 
 # Driver 580.159.04, H200, 2026-11-22; the second with CUDA_COREDUMP_SHOW_PROGRESS=1:
 #   Starting GPU coredump generation, set the CUDA_COREDUMP_SHOW_PROGRESS environment variable to 1 to enable more detailed output
@@ -83,8 +99,13 @@ WORDS = ("GPU coredump", "CUDA", "out of memory", "ALLOC_FAILED", "Cuda failure"
 def may_tell(text: str) -> bool:
     """Whether a line has a word of ours: cheap, for each line of a log."""
     return (
-        "CUDA" in text or "out of memory" in text or "ALLOC_FAILED" in text or "Cuda failure" in text or "CudaError" in text
-        or "Assertion `" in text or "GPU coredump" in text
+        "CUDA" in text
+        or "out of memory" in text
+        or "ALLOC_FAILED" in text
+        or "Cuda failure" in text
+        or "CudaError" in text
+        or "Assertion `" in text
+        or "GPU coredump" in text
     )
 
 
@@ -116,19 +137,41 @@ def _out_of_memory(text: str, rank: int | None, tried: re.Match[str]) -> CudaOut
     size = _bytes(tried[1])
     new = _NEW.match(text, tried.end())
     if new:
-        ours, allowed, allocated = _OURS.search(text), _ALLOWED.search(text, new.end()), _OF_ALLOCATED.search(text, new.end())
+        ours, allowed, allocated = (
+            _OURS.search(text),
+            _ALLOWED.search(text, new.end()),
+            _OF_ALLOCATED.search(text, new.end()),
+        )
         others = tuple((int(match[1]), _bytes(match[2])) for match in _PROCESS.finditer(text, new.end()))
         return CudaOutOfMemory(
-            rank, int(new[1]), size, _bytes(new[2]), _bytes(new[3]), _bytes(ours[1]) if ours else None,
-            _bytes(allocated[1]) if allocated else None, _bytes(allocated[3]) if allocated else None, others, text,
-            _bytes(allowed[1]) if allowed else None, _bytes(allocated[2]) if allocated and allocated[2] else None,
+            rank,
+            int(new[1]),
+            size,
+            _bytes(new[2]),
+            _bytes(new[3]),
+            _bytes(ours[1]) if ours else None,
+            _bytes(allocated[1]) if allocated else None,
+            _bytes(allocated[3]) if allocated else None,
+            others,
+            text,
+            _bytes(allowed[1]) if allowed else None,
+            _bytes(allocated[2]) if allocated and allocated[2] else None,
         )
     old = _OLD.match(text, tried.end())
     if old:
         allocated_bytes, held = _bytes(old[3]), _bytes(old[6])
         return CudaOutOfMemory(
-            rank, int(old[1]), size, _bytes(old[2]), _bytes(old[4]), None, allocated_bytes, max(0, held - allocated_bytes), (),
-            text, _bytes(old[5]) if old[5] else None,
+            rank,
+            int(old[1]),
+            size,
+            _bytes(old[2]),
+            _bytes(old[4]),
+            None,
+            allocated_bytes,
+            max(0, held - allocated_bytes),
+            (),
+            text,
+            _bytes(old[5]) if old[5] else None,
         )
     return CudaOutOfMemory(rank, None, size, None, None, None, None, None, (), text)
 

@@ -1,7 +1,7 @@
 """Digests: what one node's hub tells the job hub every few seconds, and the verdict that comes back.
 
-A digest is the observations themselves as JSON. Times in it are seconds before or after the sender's `now`, so that no two
-clocks are ever compared; `parse` lays them on the told time of whoever took the digest.
+A digest is the observations themselves as JSON. Times in it are seconds before or after the sender's `now`,
+so that no two clocks are ever compared; `parse` lays them on the told time of whoever took the digest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 __all__ = [
-    "FORWARDED", "SCHEMA", "SOURCE", "VERDICT_SOURCE", "lost", "parse", "parse_verdict", "probed", "verdict", "wire", "wire_all",
+    "FORWARDED",
+    "SCHEMA",
+    "SOURCE",
+    "VERDICT_SOURCE",
+    "lost",
+    "parse",
+    "parse_verdict",
+    "probed",
+    "verdict",
+    "wire",
+    "wire_all",
 ]
 
 SOURCE = "digest"
@@ -56,8 +66,21 @@ SCHEMA = "diag.digest/1"
 
 # Facts of single ranks that only make sense beside those of all others: they go up as they are.
 FORWARDED: tuple[type[Observation], ...] = (
-    FlightRecorder, RasReading, WatchdogState, CollectiveTimedOut, NcclCommunicator, NcclNetChosen, NcclNetDiffers, NcclNetFailed,
-    NcclBootstrap, NcclSockets, NcclIbDevices, NcclVersion, NcclEnvironment, NcclLibraryMissing, NcclInterfaceMissing,
+    FlightRecorder,
+    RasReading,
+    WatchdogState,
+    CollectiveTimedOut,
+    NcclCommunicator,
+    NcclNetChosen,
+    NcclNetDiffers,
+    NcclNetFailed,
+    NcclBootstrap,
+    NcclSockets,
+    NcclIbDevices,
+    NcclVersion,
+    NcclEnvironment,
+    NcclLibraryMissing,
+    NcclInterfaceMissing,
 )
 _FACTS = {kind.__name__: kind for kind in FORWARDED}
 _MOST_FRAMES = 400
@@ -78,14 +101,17 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return _ADAPTERS[kind]
 
 
-# --- making -----------------------------------------------------------------------------------------------------
+# --- making
+# -----------------------------------------------------------------------------------------------------
 
 
 def wire(fact: Any, now: float) -> Any:
     """A fact as JSON, with its times relative to `now`. What is as by default is left out."""
     if isinstance(fact, JobVerdict):
         fact = _moved(fact, -now)
-        told = _adapter(JobVerdict).dump_python(replace(fact, findings=()), mode="json", exclude_defaults=True)
+        told = _adapter(JobVerdict).dump_python(
+            replace(fact, findings=()), mode="json", exclude_defaults=True
+        )
         return {**told, "findings": [_short_ranks(finding) for finding in fact.findings]}
     return _adapter(type(fact)).dump_python(_moved(fact, -now), mode="json", exclude_defaults=True)
 
@@ -94,11 +120,16 @@ def _short_ranks(finding: Finding) -> dict[str, Any]:
     """Ranks as ranges: of 8,192 that wait for one it is a tenth of a percent."""
     bare = replace(finding, ranks=(), waiting_ranks=())
     told: dict[str, Any] = _adapter(Finding).dump_python(bare, mode="json", exclude_defaults=True)
-    return {**told, "ranks": format_ranks(finding.ranks), "waiting_ranks": format_ranks(finding.waiting_ranks)}
+    return {
+        **told,
+        "ranks": format_ranks(finding.ranks),
+        "waiting_ranks": format_ranks(finding.waiting_ranks),
+    }
 
 
 def wire_all(facts: Iterable[Observation], now: float) -> dict[str, Any]:
-    """Forwarded facts as a digest has them. Of recorders each call is there once, by its place: ranks of a node made the same."""
+    """Forwarded facts as a digest has them. Of recorders each call is there once, by its place: ranks of a
+    node made the same."""
     calls: dict[CollectiveEntry, int] = {}
     rows = []
     for fact in facts:
@@ -107,7 +138,9 @@ def wire_all(facts: Iterable[Observation], now: float) -> dict[str, Any]:
             rows.append([type(fact).__name__, {**_packed(fact), "entries": places}])
         else:
             rows.append([type(fact).__name__, wire(fact, now)])
-    told = [_adapter(CollectiveEntry).dump_python(entry, mode="json", exclude_defaults=True) for entry in calls]
+    told = [
+        _adapter(CollectiveEntry).dump_python(entry, mode="json", exclude_defaults=True) for entry in calls
+    ]
     return {"facts": rows, "calls": told} if told else {"facts": rows}
 
 
@@ -133,7 +166,8 @@ def probed(run_id: str, host: str, answer: str, seconds: float) -> dict[str, Any
     return {"event": "probed", "run_id": run_id, "host": host, "answer": answer, "seconds": seconds}
 
 
-# --- reading ----------------------------------------------------------------------------------------------------
+# --- reading
+# ----------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -149,7 +183,9 @@ def parse(record: Record) -> Iterator[Observation]:
             FramesSeen(None, str(key), tuple(_frame(frame) for frame in rows[:_MOST_FRAMES]))
             for key, rows in payload.get("frames", {}).items()
         ]
-        ranks = [_moved(_adapter(RankDigest).validate_python(row), record.at) for row in payload.get("ranks", ())]
+        ranks = [
+            _moved(_adapter(RankDigest).validate_python(row), record.at) for row in payload.get("ranks", ())
+        ]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         yield Unparsed(None, SOURCE, f"{type(error).__name__}: {str(error)[:200]}", _shown(payload))
         return
@@ -174,8 +210,10 @@ def parse_verdict(record: Record) -> Iterator[Observation]:
             yield VerdictLost(None, str(payload["reason"]))
         else:
             told = payload["fact"]
-            rows = [{**row, **{name: _ranks_of(row[name]) for name in ("ranks", "waiting_ranks") if name in row}}
-                    for row in told.get("findings", ())]
+            rows = [
+                {**row, **{name: _ranks_of(row[name]) for name in ("ranks", "waiting_ranks") if name in row}}
+                for row in told.get("findings", ())
+            ]
             yield _moved(_adapter(JobVerdict).validate_python({**told, "findings": rows}), record.at)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         yield Unparsed(None, VERDICT_SOURCE, f"{type(error).__name__}: {str(error)[:200]}", _shown(payload))
@@ -212,7 +250,9 @@ def _recorder(told: Mapping[str, Any], calls: list[CollectiveEntry]) -> FlightRe
     fact: FlightRecorder = _adapter(FlightRecorder).validate_python(bare)
     return replace(
         fact,
-        groups=tuple(_same(replace(group, members=found)) for group, found in zip(fact.groups, members, strict=True)),
+        groups=tuple(
+            _same(replace(group, members=found)) for group, found in zip(fact.groups, members, strict=True)
+        ),
         entries=tuple(calls[_place(place)] for place in told["entries"]),
     )
 
@@ -248,14 +288,19 @@ def _frame(row: Any) -> Any:
     return Frame(str(function), str(file), int(line))
 
 
-# --- times ------------------------------------------------------------------------------------------------------
+# --- times
+# ------------------------------------------------------------------------------------------------------
 
 
 def _moved(fact: Any, by: float) -> Any:
-    """The fact with its told times laid elsewhere on the line of time. Of a forwarded fact: the source's own clock is its own."""
+    """The fact with its told times laid elsewhere on the line of time. Of a forwarded fact: the source's own
+    clock is its own."""
     if isinstance(fact, NodeDigest):
         return replace(
-            fact, findings=_findings(fact.findings, by), deaths=_findings(fact.deaths, by), hangs=_findings(fact.hangs, by),
+            fact,
+            findings=_findings(fact.findings, by),
+            deaths=_findings(fact.deaths, by),
+            hangs=_findings(fact.hangs, by),
             **_times(fact, _NODE_TIMES, by),
         )
     if isinstance(fact, RankDigest):
@@ -263,8 +308,11 @@ def _moved(fact: Any, by: float) -> Any:
         if exited is not None and exited.ended is not None:
             exited = replace(exited, ended=_time(exited.ended, by))
         return replace(
-            fact, moved=tuple((channel, _time(at, by)) for channel, at in fact.moved), exited=exited,
-            looks=tuple(replace(look, at=_time(look.at, by)) for look in fact.looks), **_times(fact, _RANK_TIMES, by),
+            fact,
+            moved=tuple((channel, _time(at, by)) for channel, at in fact.moved),
+            exited=exited,
+            looks=tuple(replace(look, at=_time(look.at, by)) for look in fact.looks),
+            **_times(fact, _RANK_TIMES, by),
         )
     if isinstance(fact, JobVerdict):
         return replace(fact, findings=_findings(fact.findings, by))
@@ -273,7 +321,11 @@ def _moved(fact: Any, by: float) -> Any:
 
 def _findings(findings: tuple[Finding, ...], by: float) -> tuple[Finding, ...]:
     return tuple(
-        replace(one, since=_time(one.since, by), evidence=tuple(replace(item, at=_time(item.at, by)) for item in one.evidence))
+        replace(
+            one,
+            since=_time(one.since, by),
+            evidence=tuple(replace(item, at=_time(item.at, by)) for item in one.evidence),
+        )
         for one in findings
     )
 

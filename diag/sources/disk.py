@@ -1,4 +1,5 @@
-"""How full a file system is, as the job's user may use it: blocks, inodes, the user's quota where the kernel tells it."""
+"""How full a file system is, as the job's user may use it: blocks, inodes, the user's quota where the kernel
+tells it."""
 
 from __future__ import annotations
 
@@ -34,9 +35,19 @@ class DiskUnavailable(Exception):
 
 
 class _Quota(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in (
-        "block_hard", "block_soft", "bytes_used", "inode_hard", "inode_soft", "inodes_used", "block_time", "inode_time",
-    )] + [("valid", ctypes.c_uint32)]
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "block_hard",
+            "block_soft",
+            "bytes_used",
+            "inode_hard",
+            "inode_soft",
+            "inodes_used",
+            "block_time",
+            "inode_time",
+        )
+    ] + [("valid", ctypes.c_uint32)]
 
 
 def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -> Payload:
@@ -54,13 +65,23 @@ def read(path: str, purpose: str, uid: int | None = None, files: Files = OURS) -
         device, kind = _mount_of(number)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise DiskUnavailable(f"{path} cannot be asked for its free space: {why}",
-                              "run diag as the user that owns the job") from error
+        raise DiskUnavailable(
+            f"{path} cannot be asked for its free space: {why}", "run diag as the user that owns the job"
+        ) from error
     return {
-        "path": path, "purpose": purpose, "frsize": answer.f_frsize, "blocks": answer.f_blocks,
+        "path": path,
+        "purpose": purpose,
+        "frsize": answer.f_frsize,
+        "blocks": answer.f_blocks,
         "bfree": answer.f_bfree,
-        "bavail": answer.f_bavail, "files": answer.f_files, "ffree": answer.f_ffree, "favail": answer.f_favail, "type": kind,
-        "read_only": bool(answer.f_flag & os.ST_RDONLY), "uid": uid, "quota": _quota(device, kind, uid),
+        "bavail": answer.f_bavail,
+        "files": answer.f_files,
+        "ffree": answer.f_ffree,
+        "favail": answer.f_favail,
+        "type": kind,
+        "read_only": bool(answer.f_flag & os.ST_RDONLY),
+        "uid": uid,
+        "quota": _quota(device, kind, uid),
     }
 
 
@@ -101,7 +122,10 @@ def _quota(device: str, kind: str, uid: int | None) -> Payload | None:
         return None
     if answer.valid & (_QIF_LIMITS | _QIF_USAGE) != _QIF_LIMITS | _QIF_USAGE:
         return None
-    return {name: getattr(answer, name) for name in ("block_hard", "block_soft", "bytes_used", "inode_hard", "inodes_used")}
+    return {
+        name: getattr(answer, name)
+        for name in ("block_hard", "block_soft", "bytes_used", "inode_hard", "inodes_used")
+    }
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -119,13 +143,23 @@ def parse(record: Record) -> Iterator[Observation]:
     few = max(0, quota[2] - quota[3]) if quota and quota[2] else None
     # btrfs and many network file systems have no fixed number of inodes and say 0.
     yield DiskSpace(
-        record.rank, payload["path"], str(payload.get("purpose") or ""), frsize * blocks, frsize * usable,
-        total_inodes=files or None, available_inodes=(inodes if few is None else min(inodes, few)) if files else few,
-        quota_bytes=rest, file_system=str(payload.get("type") or ""),
+        record.rank,
+        payload["path"],
+        str(payload.get("purpose") or ""),
+        frsize * blocks,
+        frsize * usable,
+        total_inodes=files or None,
+        available_inodes=(inodes if few is None else min(inodes, few)) if files else few,
+        quota_bytes=rest,
+        file_system=str(payload.get("type") or ""),
     )
 
 
 def _numbers(payload: Any, *names: str) -> list[int] | None:
     values = [payload.get(name) for name in names] if isinstance(payload, Mapping) else []
-    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64]
+    numbers = [
+        value
+        for value in values
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+    ]
     return numbers if len(numbers) == len(names) else None

@@ -40,6 +40,8 @@ def _terms(items: Sequence[Mapping[str, Any]]) -> tuple[MemoryTerm, ...]:
     if not isinstance(items, list) or len(items) > _MOST_TERMS:
         raise ValueError("no list of terms")
     return tuple(
-        MemoryTerm(str(item["name"]), int(item["bytes"]), str(item.get("formula", "")), str(item.get("source", "")))
+        MemoryTerm(
+            str(item["name"]), int(item["bytes"]), str(item.get("formula", "")), str(item.get("source", ""))
+        )
         for item in items
     )

@@ -23,17 +23,20 @@ __all__ = ["SOURCE", "ExitWatch", "parse"]
 
 SOURCE = "exits"
 
-# include/uapi/linux/pidfd.h of Linux 6.15: struct pidfd_info is mask, cgroupid (u64), 11 ids (u32), exit_code (s32).
+# include/uapi/linux/pidfd.h of Linux 6.15: struct pidfd_info is mask, cgroupid (u64), 11 ids (u32), exit_code
+# (s32).
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
-_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)
+_PIDFD_GET_INFO = (
+    (3 << 30) | (_PIDFD_INFO.size << 16) | (0xFF << 8) | 11
+)  # _IOWR(0xFF, 11, struct pidfd_info)
 
 POLL_SECONDS = 0.1  # only where the kernel has no pidfd_open (before 5.3); ours
 
 
 class ExitWatch:
-    """Waits for the end of one process. Make it while the process lives: nobody can tell the exit code of one that
-    was reaped before.
+    """Waits for the end of one process. Make it while the process lives: nobody can tell the exit code of one
+    that was reaped before.
 
     >>> watch = ExitWatch(os.getpid())
     >>> watch.wait(timeout=0) is None  # still alive
@@ -42,8 +45,8 @@ class ExitWatch:
     """
 
     def __init__(self, pid: int, start_ticks: int = 0, root: Path = PROC) -> None:
-        """`start_ticks`, when known, tells a reused pid from the process that was meant. Raises nothing for a pid
-        that is gone: then wait() says so at once."""
+        """`start_ticks`, when known, tells a reused pid from the process that was meant. Raises nothing for a
+        pid that is gone: then wait() says so at once."""
         self.pid = pid
         self._base = f"{os.fspath(root)}/{pid}"
         self._pidfd: int | None = None
@@ -73,7 +76,8 @@ class ExitWatch:
         self._pidfd = self._stat = None
 
     def wait(self, timeout: float | None = None) -> Payload | None:
-        """Blocks until the process ended, at most `timeout` seconds; None when it has not. May be asked again."""
+        """Blocks until the process ended, at most `timeout` seconds; None when it has not. May be asked
+        again."""
         if self._answer is None:
             if self._pidfd is None:
                 self._answer = self._wait_by_stat(timeout)
@@ -85,8 +89,8 @@ class ExitWatch:
         return self._answer
 
     def _read_end(self) -> Payload:
-        # Ready means zombie or reaped, and the one can become the other between any two of these lines; once it is
-        # reaped /proc is silent for good, and the pidfd (6.15 and later) begins to answer.
+        # Ready means zombie or reaped, and the one can become the other between any two of these lines; once
+        # it is reaped /proc is silent for good, and the pidfd (6.15 and later) begins to answer.
         fields = self._read_stat()
         if fields and fields[0] in ("Z", "X"):
             return self._from_zombie(fields)

@@ -1,8 +1,9 @@
-"""Python stacks of a process by signal, for where ptrace is denied: no rights but those of kill(2), the GIL not needed.
+"""Python stacks of a process by signal, for where ptrace is denied: no rights but those of kill(2), the GIL
+not needed.
 
-The hook in the rank (`diag/inject`) has registered the interpreter's faulthandler on a real-time signal; `dump` sends it
-and reads what comes. `parse` makes stacks of the text. It interrupts sleeping system calls of the target (EINTR), so
-py-spy is asked first.
+The hook in the rank (`diag/inject`) has registered the interpreter's faulthandler on a real-time signal;
+`dump` sends it and reads what comes. `parse` makes stacks of the text. It interrupts sleeping system calls of
+the target (EINTR), so py-spy is asked first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.observations import Frame, Observation, SourceFailed, SourceWorks, StackSample, ThreadStack, Unparsed
+from diag.observations import (
+    Frame,
+    Observation,
+    SourceFailed,
+    SourceWorks,
+    StackSample,
+    ThreadStack,
+    Unparsed,
+)
 
 __all__ = ["DEFAULT_SIGNAL", "FAILURES", "SOURCE", "dump", "parse"]
 
@@ -30,7 +39,10 @@ DEFAULT_SIGNAL = 50  # same as diag/inject/_diag_hook.py, where the choice is ex
 # What can go wrong, by the word in the payload: (reason, remedy). All of them leave the job as it was.
 FAILURES = {
     "gone": ("the process has ended", ""),
-    "denied": ("diag may not signal the process or open its stack file", "run diag as the user of the job, or as root"),
+    "denied": (
+        "diag may not signal the process or open its stack file",
+        "run diag as the user of the job, or as root",
+    ),
     "not_registered": (
         "the process does not handle the stack signal",
         "start the job with `diag run` and without --no-inject; a process that has just started does so in a moment",
@@ -77,8 +89,9 @@ def dump(
 ) -> Payload:
     """Ask `pid` for its stacks and wait at most `deadline` seconds.
 
-    {"pid", "parent_pid"?, "text"} or {"pid", "parent_pid"?, "failed": a key of FAILURES, "detail"}. The signal is sent
-    at most once, only to a process that catches it and has none pending: uncaught it would kill, unanswered pile up.
+    {"pid", "parent_pid"?, "text"} or {"pid", "parent_pid"?, "failed": a key of FAILURES, "detail"}. The
+    signal is sent at most once, only to a process that catches it and has none pending: uncaught it would
+    kill, unanswered pile up.
     """
     payload: dict[str, Any] = {"pid": pid}
     if parent_pid is not None:
@@ -106,7 +119,9 @@ def _ask(target: _Target, run_dir: Path, end: float) -> str:
         target.send()
         text = _answer(target, file, end, watch_mask=not status.blocked)
         os.ftruncate(file, 0)
-    if len(set(found := _THREAD_ID.findall(text))) != len(found):  # forked children have their parent's thread ids
+    if len(set(found := _THREAD_ID.findall(text))) != len(
+        found
+    ):  # forked children have their parent's thread ids
         raise _Failed("mixed", f"{len(found)} threads, some twice")
     return text
 
@@ -218,7 +233,8 @@ def _lock(file: int, end: float) -> None:
 
 
 def _still_open(target: _Target, owner: int, file: int, run_dir: Path) -> None:
-    """A job that closed all its files may have another under that number now; faulthandler would write into it."""
+    """A job that closed all its files may have another under that number now; faulthandler would write into
+    it."""
     try:
         number = int(json.loads((run_dir / f"hook.{owner}.json").read_text())["stacks_fd"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -240,8 +256,9 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
     """Wait until the handler has returned: while it runs, the kernel blocks its signal in that thread."""
     size, changed = 0, time.monotonic()
     while True:
-        # The size before the mask: between taking the signal and blocking it the kernel shows neither, and only text
-        # that was there BEFORE such a look proves that the handler had begun, and so has returned since.
+        # The size before the mask: between taking the signal and blocking it the kernel shows neither, and
+        # only text that was there BEFORE such a look proves that the handler had begun, and so has returned
+        # since.
         begun = os.fstat(file).st_size > 0
         try:
             status = target.status()
@@ -264,7 +281,8 @@ def _answer(target: _Target, file: int, end: float, *, watch_mask: bool) -> str:
         time.sleep(_POLL_SECONDS)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 # CPython 3.11 (faulthandler.register, all threads), captured here 2026-11-21; 3.14 adds the name in brackets:
 #   Thread 0x00007f4c1b7fe6c0 (most recent call first):
@@ -280,7 +298,8 @@ _CUT = "..."  # more than 100 threads: the oldest, the main one among them, are 
 def parse(record: Record) -> Iterator[Observation]:
     """Stacks of one process, threads in faulthandler's order: youngest first, the main one last.
 
-    Thread ids are those of pthread_self(), as printed; the system's own (as py-spy tells them) are not in the text.
+    Thread ids are those of pthread_self(), as printed; the system's own (as py-spy tells them) are not in the
+    text.
     """
     payload = record.payload
     try:

@@ -1,8 +1,9 @@
-"""Collectives of a rank, from torch's Flight Recorder: over the worker server that the in-rank hook opens, else through torch's
-dump pipe, or from a dump file.
+"""Collectives of a rank, from torch's Flight Recorder: over the worker server that the in-rank hook opens,
+else through torch's dump pipe, or from a dump file.
 
-`read` asks and cuts to what verdicts need, `parse` makes one `FlightRecorder` of it, `waitgraph` joins those of all ranks.
-Stacks are never asked for: those need the rank's GIL, which a hung rank may not give, and py-spy has them anyway.
+`read` asks and cuts to what verdicts need, `parse` makes one `FlightRecorder` of it, `waitgraph` joins those
+of all ranks. Stacks are never asked for: those need the rank's GIL, which a hung rank may not give, and
+py-spy has them anyway.
 """
 
 from __future__ import annotations
@@ -27,10 +28,31 @@ from diag.observations import (
 )
 from diag.sources import plain_pickle
 from diag.sources.fr_pipe import ask_pipe, pipe_of
-from diag.sources.fr_trace import MAX_TENSORS, count, integer, mapping, members_of, sequence, settle, shapes, status_of, word
+from diag.sources.fr_trace import (
+    MAX_TENSORS,
+    count,
+    integer,
+    mapping,
+    members_of,
+    sequence,
+    settle,
+    shapes,
+    status_of,
+    word,
+)
 from diag.sources.worker_server import MAX_BYTES, NoAnswer, ask
 
-__all__ = ["FAILURES", "SOURCE", "explain", "load_file", "parse", "rank_of", "reachable", "read", "socket_path"]
+__all__ = [
+    "FAILURES",
+    "SOURCE",
+    "explain",
+    "load_file",
+    "parse",
+    "rank_of",
+    "reachable",
+    "read",
+    "socket_path",
+]
 
 SOURCE = "flight_recorder"
 
@@ -53,8 +75,9 @@ _LAST_ENTRIES = 50  # of each group; ours: enough to tell in what a mismatch beg
 _MAX_PENDING = 200  # of each group, the oldest: the front is among them
 _MAX_GROUPS = 1000  # Megatron creates 50
 
-# (handler, query), best first, of those the rank's torch has. None of these needs the GIL. Not only active entries: the
-# parts of a coalesced call stay "scheduled" for ever, and only the call's own completed entry tells that they are done.
+# (handler, query), best first, of those the rank's torch has. None of these needs the GIL. Not only active
+# entries: the parts of a coalesced call stay "scheduled" for ever, and only the call's own completed entry
+# tells that they are done.
 _HANDLERS = (
     ("dump_nccl_trace_json", "includecollectives=true&onlyactive=false", "nccl"),
     ("dump_nccl_trace_pickle", "includecollectives=true&includestacktraces=false&onlyactive=false", "nccl"),
@@ -64,13 +87,17 @@ _HANDLERS = (
 )
 
 
-# --- asking a rank ---------------------------------------------------------------------------------------------
+# --- asking a rank
+# ---------------------------------------------------------------------------------------------
 
 
-def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0, *, pipe_deadline: float | None = None) -> Payload:
-    """{"pid", "answered": names of the recorders, "traces": torch's dumps less what we do not use}, or, instead of the two,
-    "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its server answers. `pipe_deadline` is for a
-    rank without a server: the dump of its pipe takes seconds (5 s on an H200 machine, stacks are symbolised)."""
+def read(
+    rank: int, pid: int, run_dir: Path, deadline: float = 3.0, *, pipe_deadline: float | None = None
+) -> Payload:
+    """{"pid", "answered": names of the recorders, "traces": torch's dumps less what we do not use}, or,
+    instead of the two, "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its
+    server answers. `pipe_deadline` is for a rank without a server: the dump of its pipe takes seconds (5 s on
+    an H200 machine, stacks are symbolised)."""
     end = time.monotonic() + deadline
     try:
         try:
@@ -79,7 +106,12 @@ def read(rank: int, pid: int, run_dir: Path, deadline: float = 3.0, *, pipe_dead
             if failure.word not in ("no_socket", "no_handler"):
                 raise
             until = end if pipe_deadline is None else time.monotonic() + pipe_deadline
-            return {"pid": pid, "answered": ["nccl"], "traces": [_trim(_decode(ask_pipe(rank, pid, until)))], "how": "pipe"}
+            return {
+                "pid": pid,
+                "answered": ["nccl"],
+                "traces": [_trim(_decode(ask_pipe(rank, pid, until)))],
+                "how": "pipe",
+            }
     except NoAnswer as failure:
         return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
 
@@ -90,7 +122,8 @@ def socket_path(rank: int, pid: int, run_dir: Path) -> Path:
 
 
 def reachable(rank: int, pid: int, run_dir: Path) -> bool:
-    """Whether there is a server or a pipe to ask: else there is no torch, or no process group yet, and nothing is missing."""
+    """Whether there is a server or a pipe to ask: else there is no torch, or no process group yet, and
+    nothing is missing."""
     return socket_path(rank, pid, run_dir).exists() or pipe_of(rank, pid) is not None
 
 
@@ -122,11 +155,13 @@ def _ask_all(path: Path, end: float) -> dict[str, Any]:
     return {"answered": answered, "traces": traces}
 
 
-# --- dump files ------------------------------------------------------------------------------------------------
+# --- dump files
+# ------------------------------------------------------------------------------------------------
 
 
 def load_file(source: Path | bytes) -> Payload:
-    """The payload of a dump file, as torch wrote it (pickle) or as JSON: fr_trace_0, comm_lib_trace_rank_0, nccl_trace_rank_0."""
+    """The payload of a dump file, as torch wrote it (pickle) or as JSON: fr_trace_0, comm_lib_trace_rank_0,
+    nccl_trace_rank_0."""
     try:
         if isinstance(source, bytes):
             data = source
@@ -153,14 +188,17 @@ def _decode(data: bytes) -> dict[str, Any]:
         trace = json.loads(data) if data.lstrip()[:1] == b"{" else plain_pickle.loads(data)
     except (ValueError, RecursionError) as error:
         if data.startswith(b"\xef\xbf\xbd"):
-            raise NoAnswer("failed", "a pickle that was saved as text: bytes that are no UTF-8 are lost") from None
+            raise NoAnswer(
+                "failed", "a pickle that was saved as text: bytes that are no UTF-8 are lost"
+            ) from None
         raise NoAnswer("failed", f"no dump of the Flight Recorder: {error!r}") from None
     if not isinstance(trace, dict):
         raise NoAnswer("failed", "no dump of the Flight Recorder")
     return trace
 
 
-# --- cutting to size -------------------------------------------------------------------------------------------
+# --- cutting to size
+# -------------------------------------------------------------------------------------------
 
 _WORDS = ("profiling_name", "state")
 _NUMBERS = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "record_id", "time_created_ns")
@@ -185,7 +223,11 @@ def _trim(trace: dict[str, Any]) -> dict[str, Any]:
             pending[key] = pending.get(key, 0) + 1
             keep.add(index)
     config = {
-        word(key): {"name": word(value.get("name")), "desc": word(value.get("desc")), "ranks": _short(value.get("ranks"))}
+        word(key): {
+            "name": word(value.get("name")),
+            "desc": word(value.get("desc")),
+            "ranks": _short(value.get("ranks")),
+        }
         for key, value in list(mapping(trace.get("pg_config")).items())[:_MAX_GROUPS]
         if isinstance(value, dict)
     }
@@ -193,7 +235,10 @@ def _trim(trace: dict[str, Any]) -> dict[str, Any]:
         "version": word(trace.get("version")),
         "pg_config": config,
         "pg_status": {
-            str(key): {name: integer(value.get(name)) for name in ("last_enqueued_collective", "last_completed_collective")}
+            str(key): {
+                name: integer(value.get(name))
+                for name in ("last_enqueued_collective", "last_completed_collective")
+            }
             for key, value in list(status.items())[:_MAX_GROUPS]
             if isinstance(key, (str, int)) and isinstance(value, dict)
         },
@@ -217,7 +262,8 @@ def _short(ranks: Any) -> str:
     return format_ranks(members_of(ranks)) if isinstance(ranks, str) else ""
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -234,7 +280,9 @@ def parse(record: Record) -> Iterator[Observation]:
         traces = [mapping(trace) for trace in payload["traces"]]
         answered = {word(item) for item in payload.get("answered", ())}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200])
+        yield Unparsed(
+            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], reprlib.repr(payload)[:200]
+        )
         return
     members: dict[str, tuple[int, ...]] = {}  # a gloo group's name serves NCCL too, which tells who is in it
     for trace in traces:
@@ -251,7 +299,9 @@ def parse(record: Record) -> Iterator[Observation]:
         rank=record.rank,
         emitted=record.at if record.emitted is None else record.emitted,
         version=next((word(trace.get("version")) for trace in traces), ""),
-        backends=tuple(sorted({*answered, *(entry.backend for entry in entries), *(backend for backend, _ in groups)})),
+        backends=tuple(
+            sorted({*answered, *(entry.backend for entry in entries), *(backend for backend, _ in groups)})
+        ),
         groups=tuple(groups.values()),
         entries=tuple(entries),
         pid=pid,
@@ -277,11 +327,16 @@ def _read_trace(
     entries.extend(found)
     batched = {(entry.backend, entry.group) for entry in found if entry.is_p2p}
     for item, entry in zip(raw, found, strict=True):
-        # With P2P in the group these count, now and then, P2P calls (same capture: enqueued 3, of 1 collective).
+        # With P2P in the group these count, now and then, P2P calls (same capture: enqueued 3, of 1
+        # collective).
         numbers = status_of(status, item) if (entry.backend, entry.group) not in batched else {}
         groups[entry.backend, entry.group] = CollectiveGroup(
-            entry.backend, entry.group, entry.desc, members.get(entry.group, ()),
-            count(numbers.get("last_enqueued_collective")), count(numbers.get("last_completed_collective")),
+            entry.backend,
+            entry.group,
+            entry.desc,
+            members.get(entry.group, ()),
+            count(numbers.get("last_enqueued_collective")),
+            count(numbers.get("last_completed_collective")),
         )
     backend = found[0].backend if found else "nccl"  # only NCCL's recorder says who is in its groups
     for config in mapping(trace.get("pg_config")).values():

@@ -1,7 +1,9 @@
-"""The Flight Recorder through PyTorch's dump pipe: for ranks without our hook, and torch before its worker server.
+"""The Flight Recorder through PyTorch's dump pipe: for ranks without our hook, and torch before its worker
+server.
 
-The old `nccl` backend's heartbeat monitor looks into a FIFO each second; any byte makes it write its dump file. `diag run
---no-inject` names the pipe, or the user has. The file is torch's own; we read it and leave it.
+The old `nccl` backend's heartbeat monitor looks into a FIFO each second; any byte makes it write its dump
+file. `diag run --no-inject` names the pipe, or the user has. The file is torch's own; we read it and leave
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from diag.sources.worker_server import MAX_BYTES, NoAnswer
 
 __all__ = ["PIPE", "ask_pipe", "pipe_of", "variables"]
 
-# torch 2.4-2.14, ProcessGroupNCCL; FIFO <prefix><rank>.pipe, file <prefix><rank>. The second name is that before 2.11.
+# torch 2.4-2.14, ProcessGroupNCCL; FIFO <prefix><rank>.pipe, file <prefix><rank>. The second name is that
+# before 2.11.
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _POLL_SECONDS = 0.05
@@ -45,8 +48,8 @@ def pipe_of(rank: int, pid: int, root: Path = Path("/proc")) -> Path | None:
 def ask_pipe(rank: int, pid: int, end: float, root: Path = Path("/proc")) -> bytes:
     """The bytes of the dump that the rank writes because we asked; `end` is on the monotonic clock.
 
-    Raises NoAnswer: no_socket when there is no pipe either, timed_out when the file does not come (a monitor that waits for
-    the GIL), failed when the pipe has no reader.
+    Raises NoAnswer: no_socket when there is no pipe either, timed_out when the file does not come (a monitor
+    that waits for the GIL), failed when the pipe has no reader.
     """
     found = _environment(root / str(pid) / "environ")
     prefix = found.get(PIPE)

@@ -1,4 +1,5 @@
-"""The entries of a Flight Recorder dump as torch writes them, and which of them are pending. Believes nothing of their types."""
+"""The entries of a Flight Recorder dump as torch writes them, and which of them are pending. Believes nothing
+of their types."""
 
 from __future__ import annotations
 
@@ -9,7 +10,18 @@ from typing import Any
 
 from diag.observations import CollectiveEntry
 
-__all__ = ["MAX_TENSORS", "count", "integer", "mapping", "members_of", "sequence", "settle", "shapes", "status_of", "word"]
+__all__ = [
+    "MAX_TENSORS",
+    "count",
+    "integer",
+    "mapping",
+    "members_of",
+    "sequence",
+    "settle",
+    "shapes",
+    "status_of",
+    "word",
+]
 
 MAX_TENSORS = 64
 _MAX_RANKS = 1 << 20
@@ -20,7 +32,10 @@ def _entry(raw: dict[str, Any]) -> CollectiveEntry:
     backend, _, op = word(raw.get("profiling_name")).rpartition(":")
     group = [*sequence(raw.get("process_group")), "", ""]
     is_p2p = raw.get("is_p2p") is True
-    dtypes = (*sequence(raw.get("input_dtypes"))[:MAX_TENSORS], *sequence(raw.get("output_dtypes"))[:MAX_TENSORS])
+    dtypes = (
+        *sequence(raw.get("input_dtypes"))[:MAX_TENSORS],
+        *sequence(raw.get("output_dtypes"))[:MAX_TENSORS],
+    )
     return CollectiveEntry(
         backend=backend,
         group=word(group[0]),
@@ -43,8 +58,9 @@ def _entry(raw: dict[str, Any]) -> CollectiveEntry:
 def settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[CollectiveEntry]:
     """Tell which are pending; `state` alone does not.
 
-    gloo's never leaves "scheduled", `retired` tells. NCCL retires also what timed out. And the parts of a coalesced call
-    (batch_isend_irecv, coalesced collectives) may stay "scheduled" for ever: the call's own entry, which follows, tells.
+    gloo's never leaves "scheduled", `retired` tells. NCCL retires also what timed out. And the parts of a
+    coalesced call (batch_isend_irecv, coalesced collectives) may stay "scheduled" for ever: the call's own
+    entry, which follows, tells.
     """
     found = _numbered(raw)
     whole: dict[tuple[str, str, bool, int], bool] = {}
@@ -63,11 +79,14 @@ def settle(raw: list[dict[str, Any]], status: dict[Any, Any]) -> list[Collective
         finished = _finished(entry) or whole.get((*kind, entry.seq), False)
         if not finished and entry.backend != "gloo":  # gloo's calls may end out of their order
             if entry.is_p2p:
-                # A dump of active entries only has lost the whole's: a part is over when another call came after it.
+                # A dump of active entries only has lost the whole's: a part is over when another call came
+                # after it.
                 alone = (*kind, entry.seq) not in whole and kind not in finished_one
                 finished = alone and entry.state == "scheduled" and entry.record_id < newest[kind]
             elif (entry.backend, entry.group, True) not in newest:
-                finished = 0 < entry.seq <= (count(status_of(status, item).get("last_completed_collective")) or 0)
+                finished = (
+                    0 < entry.seq <= (count(status_of(status, item).get("last_completed_collective")) or 0)
+                )
         settled.append(entry if not finished else dataclasses.replace(entry, pending=False))
     return settled
 
@@ -77,8 +96,9 @@ def _finished(entry: CollectiveEntry) -> bool:
 
 
 def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
-    """The entry of a whole batch_isend_irecv says that it is no P2P call, and has the number of the last collective;
-    by its op_id it belongs to the part before it (torch 2.11, H200: tests/captures/fr/batch_p2p_0.json)."""
+    """The entry of a whole batch_isend_irecv says that it is no P2P call, and has the number of the last
+    collective; by its op_id it belongs to the part before it (torch 2.11, H200:
+    tests/captures/fr/batch_p2p_0.json)."""
     found: list[CollectiveEntry] = []
     before: dict[tuple[str, str], CollectiveEntry] = {}
     for item in raw:
@@ -91,7 +111,8 @@ def _numbered(raw: list[dict[str, Any]]) -> list[CollectiveEntry]:
     return found
 
 
-# --- words and numbers of strangers ----------------------------------------------------------------------------
+# --- words and numbers of strangers
+# ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)  # the world's is the same in the dump of every rank, and is kept once
@@ -141,4 +162,6 @@ def count(value: Any) -> int | None:
 
 
 def shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(integer(size) for size in sequence(item)[:16]) for item in sequence(value)[:MAX_TENSORS])
+    return tuple(
+        tuple(integer(size) for size in sequence(item)[:16]) for item in sequence(value)[:MAX_TENSORS]
+    )

@@ -1,7 +1,8 @@
-"""RDMA ports of the node as /sys/class/infiniband shows them: state, rate, counters, GIDs. No root, no library, no verbs.
+"""RDMA ports of the node as /sys/class/infiniband shows them: state, rate, counters, GIDs. No root, no
+library, no verbs.
 
-Reading a counter of mlx5 is a command to its firmware, and one that fails is a line in the kernel log each time: what failed
-is remembered and left alone. What the numbers mean is the detectors'.
+Reading a counter of mlx5 is a command to its firmware, and one that fails is a line in the kernel log each
+time: what failed is remembered and left alone. What the numbers mean is the detectors'.
 """
 
 from __future__ import annotations
@@ -23,21 +24,65 @@ SOURCE = "infiniband"
 
 ROOT = Path("/sys/class/infiniband")
 
-# ib_core's own (PMA) that say where bytes go and how well; each is a firmware command on mlx5, so not all of the 24.
+# ib_core's own (PMA) that say where bytes go and how well; each is a firmware command on mlx5, so not all of
+# the 24.
 _COUNTERS = (
-    "port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait", "port_xmit_discards",
-    "port_rcv_errors", "port_rcv_remote_physical_errors", "port_xmit_constraint_errors", "symbol_error", "link_downed",
-    "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "port_xmit_wait",
+    "port_xmit_discards",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_xmit_constraint_errors",
+    "symbol_error",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
 )
-# A driver's own, read by the group (mlx5 keeps them 10 ms, rxe 12 ms). hfi1 has 300: bytes, packets and these first.
+# A driver's own, read by the group (mlx5 keeps them 10 ms, rxe 12 ms). hfi1 has 300: bytes, packets and these
+# first.
 _FIRST_HW_COUNTERS = (
-    "tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts", "sent_pkts", "rcvd_pkts", "rx_drops", "rdma_read_bytes", "rdma_write_bytes",
-    "link_downed", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "np_cnp_sent",
-    "np_ecn_marked_roce_packets", "rp_cnp_handled", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart",
-    "rx_icrc_encapsulated", "req_cqe_error", "resp_cqe_error", "req_cqe_flush_error", "resp_cqe_flush_error",
-    "req_remote_access_errors", "resp_remote_access_errors", "duplicate_request", "out_of_buffer", "implied_nak_seq_err",
-    "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err", "retrans_bytes", "retrans_pkts", "retrans_timeout_events",
-    "unresponsive_remote_events", "impaired_remote_conn_events",
+    "tx_bytes",
+    "rx_bytes",
+    "tx_pkts",
+    "rx_pkts",
+    "sent_pkts",
+    "rcvd_pkts",
+    "rx_drops",
+    "rdma_read_bytes",
+    "rdma_write_bytes",
+    "link_downed",
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "np_cnp_sent",
+    "np_ecn_marked_roce_packets",
+    "rp_cnp_handled",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "roce_slow_restart",
+    "rx_icrc_encapsulated",
+    "req_cqe_error",
+    "resp_cqe_error",
+    "req_cqe_flush_error",
+    "resp_cqe_flush_error",
+    "req_remote_access_errors",
+    "resp_remote_access_errors",
+    "duplicate_request",
+    "out_of_buffer",
+    "implied_nak_seq_err",
+    "retry_exceeded_err",
+    "retry_rnr_exceeded_err",
+    "send_err",
+    "retrans_bytes",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
 )
 _MOST_HW_COUNTERS = 64
 _NOT_COUNTERS = frozenset({"lifespan"})  # milliseconds that the driver keeps the others
@@ -53,7 +98,8 @@ _NO_ANSWER = "N/A"  # "N/A (no PMA)": mlx4 virtual functions and i40iw, kernels 
 
 
 class InfinibandUnavailable(Exception):
-    """It cannot be looked at; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no reason."""
+    """It cannot be looked at; `reason` and `remedy` as SourceFailed wants them. A node without RDMA is no
+    reason."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -96,15 +142,21 @@ class InfinibandReader:
 
     def _device(self, device: str, now: float) -> Payload:
         ports = _listed(f"{self._root}/{device}/ports")
-        numbers = sorted((name for name in ports if name.isdecimal() and len(name) < 4), key=int)[:_MOST_PORTS]
+        numbers = sorted((name for name in ports if name.isdecimal() and len(name) < 4), key=int)[
+            :_MOST_PORTS
+        ]
         # EFA before Linux 5.14 counts by the device, of which it has one port
         hardware = f"{self._root}/{device}/hw_counters" if len(numbers) == 1 else ""
-        return {number: self._port(f"{self._root}/{device}/ports/{number}", hardware, now) for number in numbers}
+        return {
+            number: self._port(f"{self._root}/{device}/ports/{number}", hardware, now) for number in numbers
+        }
 
     def _port(self, base: str, device_counters: str, now: float) -> Payload:
         port: dict[str, Any] = {"link_layer": self._read(f"{base}/link_layer", now)}
         port["state"] = self._read(f"{base}/state", now)
-        if port["state"] is not None:  # one query of the driver answers all three: where it fails, each is a line in dmesg
+        if (
+            port["state"] is not None
+        ):  # one query of the driver answers all three: where it fails, each is a line in dmesg
             port["phys_state"] = self._read(f"{base}/phys_state", now)
             port["rate"] = self._read(f"{base}/rate", now)
         port["counters"] = self._read_all(f"{base}/counters", _COUNTERS, now)
@@ -137,9 +189,12 @@ class InfinibandReader:
         return values
 
     def _read_gids(self, base: str, now: float) -> list[list[Any]]:
-        """[index, gid, type, interface] of the slots in use; type and interface of an empty one would be EINVAL."""
+        """[index, gid, type, interface] of the slots in use; type and interface of an empty one would be
+        EINVAL."""
         found: list[list[Any]] = []
-        slots = sorted((name for name in _listed(f"{base}/gids") if name.isdecimal() and len(name) < 6), key=int)
+        slots = sorted(
+            (name for name in _listed(f"{base}/gids") if name.isdecimal() and len(name) < 6), key=int
+        )
         for slot in slots[:_MOST_GID_SLOTS]:
             gid = self._read(f"{base}/gids/{slot}", now)
             if gid is None or not gid.strip("0:"):
@@ -182,7 +237,8 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 # /sys/class/infiniband/rxe0/ports/1/state, phys_state, rate; soft-RoCE of Linux 6.1 (Debian 12), 2026-11-20:
 #   4: ACTIVE
@@ -206,7 +262,12 @@ def parse(record: Record) -> Iterator[Observation]:
     ports = []
     for device, listed in devices.items():
         for number, files in listed.items() if isinstance(listed, Mapping) else ():
-            if isinstance(files, Mapping) and isinstance(number, str) and number.isdecimal() and len(number) < 4:
+            if (
+                isinstance(files, Mapping)
+                and isinstance(number, str)
+                and number.isdecimal()
+                and len(number) < 4
+            ):
                 ports.append(_port(str(device)[:64], int(number), files))
             else:
                 yield Unparsed(record.rank, SOURCE, f"no port of {str(device)[:64]}", str(files)[:200])

@@ -1,7 +1,8 @@
-"""IP interfaces of the network namespace that the ranks live in: bytes, addresses, speed, and which of them carry the bytes.
+"""IP interfaces of the network namespace that the ranks live in: bytes, addresses, speed, and which of them
+carry the bytes.
 
-/proc/PID/net/dev of a rank is world-readable; what /sys says of an interface and its addresses come from the rank's own view
-where that is another one than ours.
+/proc/PID/net/dev of a rank is world-readable; what /sys says of an interface and its addresses come from the
+rank's own view where that is another one than ours.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def own_addresses() -> dict[str, list[str]]:
 
     order = (socket.AF_INET, socket.AF_INET6)
     return {
-        name: [entry.address.partition("%")[0] for family in order for entry in entries if entry.family == family]
+        name: [
+            entry.address.partition("%")[0] for family in order for entry in entries if entry.family == family
+        ]
         for name, entries in psutil.net_if_addrs().items()
     }
 
@@ -73,18 +76,25 @@ class InterfacesReader:
         who = "self" if pid is None else str(pid)
         raw = read_raw(f"{self._proc}/{who}/net/dev")
         if raw is None and pid is not None:
-            raise InterfacesUnavailable(f"the interfaces of process {pid} cannot be read", "mount /proc without hidepid")
+            raise InterfacesUnavailable(
+                f"the interfaces of process {pid} cannot be read", "mount /proc without hidepid"
+            )
         if raw is None:
             raise InterfacesUnavailable(f"{self._proc} shows no network", "mount /proc")
         dev = raw.decode("ascii", "replace")
         names = [found[1] for found in _LINE.finditer(dev)][:_MOST_INTERFACES]
         ours = pid is None or self._same_namespace(pid)
         addresses = self._own_addresses() if ours else self._addresses_of(who, names)
-        return {"dev": dev[:_MOST_BYTES], "addresses": addresses, "default": self._default_routes(who),
-                "net": self._describe(Files(), names) if ours or pid is None else self._describe_of(pid, names)}
+        return {
+            "dev": dev[:_MOST_BYTES],
+            "addresses": addresses,
+            "default": self._default_routes(who),
+            "net": self._describe(Files(), names) if ours or pid is None else self._describe_of(pid, names),
+        }
 
     def _default_routes(self, who: str) -> list[str]:
-        """Interfaces that a default route leads to. A host that routes for others has long tables; this one stands first."""
+        """Interfaces that a default route leads to. A host that routes for others has long tables; this one
+        stands first."""
         found: list[str] = _DEFAULT.findall(_beginning(f"{self._proc}/{who}/net/route"))
         found += _DEFAULT6.findall(_beginning(f"{self._proc}/{who}/net/ipv6_route"))
         return list(dict.fromkeys(found))[:_MOST_DEFAULTS]
@@ -123,7 +133,8 @@ class InterfacesReader:
         return described
 
     def _addresses_of(self, who: str, names: list[str]) -> dict[str, list[str]]:
-        """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed to."""
+        """Of another namespace, from its tables: IPv4 addresses by the interface that their network is routed
+        to."""
         fib_trie, route, if_inet6 = (
             _beginning(f"{self._proc}/{who}/net/{table}") for table in ("fib_trie", "route", "if_inet6")
         )
@@ -173,7 +184,9 @@ def _line(files: Files, path: str) -> str | None:
 _LOCAL = re.compile(r"\|-- (\d{1,3}(?:\.\d{1,3}){3})\n +/32 host LOCAL", re.ASCII)
 # /proc/net/route of the same machine (destination and mask as the bytes lie in memory):
 #   eth0	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0
-_ROUTE = re.compile(r"^(\S{1,15})\t([0-9A-F]{8})\t0{8}\t\S+\t\d+\t\d+\t\d+\t([0-9A-F]{8})\t", re.ASCII | re.MULTILINE)
+_ROUTE = re.compile(
+    r"^(\S{1,15})\t([0-9A-F]{8})\t0{8}\t\S+\t\d+\t\d+\t\d+\t([0-9A-F]{8})\t", re.ASCII | re.MULTILINE
+)
 _DEFAULT = re.compile(r"^(\S{1,15})\t0{8}\t[0-9A-F]{8}\t\S+\t\d+\t\d+\t\d+\t0{8}\t", re.ASCII | re.MULTILINE)
 # /proc/net/ipv6_route, zeros shortened; the second is of lo and only rejects:
 #   0{32} 00 0{32} 00 fd000000000000000000000000000001 00000400 00000001 00000000 00000003     eth0
@@ -186,14 +199,20 @@ _INET6 = re.compile(r"^([0-9a-f]{32}) (?:[0-9a-f]{2,} ){4} *(\S{1,15})$", re.ASC
 
 def _addresses(fib_trie: str, route: str, if_inet6: str, names: list[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {name: [] for name in names}
-    routes = [(name, _little(mask), _little(destination)) for name, destination, mask in _ROUTE.findall(route)]
+    routes = [
+        (name, _little(mask), _little(destination)) for name, destination, mask in _ROUTE.findall(route)
+    ]
     routes.sort(key=lambda entry: -entry[1].bit_count())
     for address in dict.fromkeys(_LOCAL.findall(fib_trie)):
         try:
             number = int(ipaddress.IPv4Address(address))
         except ValueError:
             continue
-        name = "lo" if number >> 24 == 127 else next((name for name, mask, net in routes if mask and number & mask == net), "")
+        name = (
+            "lo"
+            if number >> 24 == 127
+            else next((name for name, mask, net in routes if mask and number & mask == net), "")
+        )
         if name in found:
             found[name].append(address)
     for digits, name in _INET6.findall(if_inet6):
@@ -206,7 +225,8 @@ def _little(digits: str) -> int:
     return int.from_bytes(bytes.fromhex(digits), "little")
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 # /proc/net/dev, Linux 6.18, 2026-11-21; kernels before 2.6.37 write no space behind the colon:
 #     eth0: 7502053086  157395    0    0    0     0          0         0  8184880  107108    0    0    0     0       0          0
@@ -232,8 +252,13 @@ def parse(record: Record) -> Iterator[Observation]:
         facts = net.get(line[1]) if isinstance(net, Mapping) else None
         known[line[1]] = facts if isinstance(facts, Mapping) else {}
     default = payload.get("default")
-    ways_out = [known[name] for name in default if isinstance(name, str) and name in known] if isinstance(default, list) else []
-    # A pod's way out is its end of a pair, also where it has an SR-IOV port beside it. A node's is hardware, or lies on it.
+    ways_out = (
+        [known[name] for name in default if isinstance(name, str) and name in known]
+        if isinstance(default, list)
+        else []
+    )
+    # A pod's way out is its end of a pair, also where it has an SR-IOV port beside it. A node's is hardware,
+    # or lies on it.
     hardware = any(facts.get("device") is True for facts in known.values()) and not any(
         facts and not _lies_over(facts) and facts.get("device") is not True for facts in ways_out
     )
@@ -242,13 +267,24 @@ def parse(record: Record) -> Iterator[Observation]:
         name, facts = line[1], known[line[1]]
         kind = _KINDS.get(str(facts.get("type")), "loopback" if name == "lo" else "other")
         listed = addresses.get(name) if isinstance(addresses, Mapping) else None
-        texts = tuple(text[:64] for text in listed if isinstance(text, str)) if isinstance(listed, list) else ()
-        interfaces.append(Interface(
-            name=name, up=_is_up(facts, texts), kind=kind, addresses=texts, received_bytes=int(line[2]),
-            sent_bytes=int(line[4]), speed_bytes_per_second=_speed(facts.get("speed")),
-            carries=kind != "loopback" and _carries(name, facts, hardware),
-        ))
-    yield InterfacesSeen(record.rank, tuple(interfaces), record.at if record.emitted is None else record.emitted)
+        texts = (
+            tuple(text[:64] for text in listed if isinstance(text, str)) if isinstance(listed, list) else ()
+        )
+        interfaces.append(
+            Interface(
+                name=name,
+                up=_is_up(facts, texts),
+                kind=kind,
+                addresses=texts,
+                received_bytes=int(line[2]),
+                sent_bytes=int(line[4]),
+                speed_bytes_per_second=_speed(facts.get("speed")),
+                carries=kind != "loopback" and _carries(name, facts, hardware),
+            )
+        )
+    yield InterfacesSeen(
+        record.rank, tuple(interfaces), record.at if record.emitted is None else record.emitted
+    )
 
 
 def _is_up(facts: Mapping[str, Any], addresses: tuple[str, ...]) -> bool:
@@ -259,14 +295,18 @@ def _is_up(facts: Mapping[str, Any], addresses: tuple[str, ...]) -> bool:
 
 
 def _speed(text: object) -> float | None:
-    return float(text) * _BYTES_PER_MEGABIT if isinstance(text, str) and text.isdecimal() and 0 < len(text) < 9 else None
+    return (
+        float(text) * _BYTES_PER_MEGABIT
+        if isinstance(text, str) and text.isdecimal() and 0 < len(text) < 9
+        else None
+    )
 
 
 def _carries(name: str, facts: Mapping[str, Any], hardware: bool) -> bool:
     """Whether its bytes leave or enter here and are counted by no other interface of the list.
 
-    `hardware`, on a node: its hardware, not the bonds, VLANs, bridges and containers' ends on top of it. In a pod: its own
-    ends (eth0 is a veth), and ports given to it.
+    `hardware`, on a node: its hardware, not the bonds, VLANs, bridges and containers' ends on top of it. In a
+    pod: its own ends (eth0 is a veth), and ports given to it.
     """
     if _lies_over(facts):
         return False

@@ -1,4 +1,5 @@
-"""Kernel messages (`dmesg`, /dev/kmsg) that matter to training: kills and refusals for memory, faults of GPUs."""
+"""Kernel messages (`dmesg`, /dev/kmsg) that matter to training: kills and refusals for memory, faults of
+GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _LONGEST = 1000
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"lines": [str, ...], "host_pids": bool?}; the kernel's log has the host's pids, diag may be in a container."""
+    """Payload: {"lines": [str, ...], "host_pids": bool?}; the kernel's log has the host's pids, diag may be
+    in a container."""
     payload = record.payload
     lines = payload.get("lines") if isinstance(payload, dict) else None
     if not isinstance(lines, list):

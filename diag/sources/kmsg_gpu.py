@@ -1,4 +1,5 @@
-"""Kernel messages of NVIDIA's driver: Xid (a GPU), SXid (an NVSwitch), and a GPU that fell off the bus without either."""
+"""Kernel messages of NVIDIA's driver: Xid (a GPU), SXid (an NVSwitch), and a GPU that fell off the bus
+without either."""
 
 from __future__ import annotations
 
@@ -15,17 +16,21 @@ LITERALS = ("NVRM: Xid", "SXid (", "fallen off the bus")  # a line of ours has o
 #   [  482.229132] NVRM: Xid (PCI:0000:00:07): 43, pid=1562, name=python3, channel 0x0000000a
 # leptonai/gpud PR 46, 2024:
 #   NVRM: Xid (PCI:0000:cb:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): ...
-# drivers before 2012, and gpud's tests: NVRM: Xid (0000:03:00): 14, Channel 00000001
-# doitsujin/dxvk issue 1027 (driver 418): NVRM: Xid (PCI:0000:01:00): 31, Ch 0000005a, intr 10000000. MMU Fault: ENGINE ...
-# NVIDIA/open-gpu-kernel-modules issue 1150 (590.48): NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 ...
+# drivers before 2012, and gpud's tests: NVRM: Xid (0000:03:00): 14, Channel 00000001 doitsujin/dxvk issue
+# 1027 (driver 418): NVRM: Xid (PCI:0000:01:00): 31, Ch 0000005a, intr 10000000. MMU Fault: ENGINE ...
+# NVIDIA/open-gpu-kernel-modules issue 1150 (590.48): NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990,
+# name=python3, Ch 00000001 ...
 # gpud PR 1160 (Blackwell): NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000 ...)
 # With MIG the address has more behind it: NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 119, ...
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,32})[^)]{0,40}\): (\d{1,4})(?=\D|$)(?:, pid='?(\d{1,10}))?")
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,32})[^)]{0,40}\): (\d{1,4})(?=\D|$)(?:, pid='?(\d{1,10}))?"
+)
 
 # gpud's tests and NVIDIA's fabric manager guide (DU-09883-001):
 #   [111111111.111] nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
 #   [131453.740743] nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
-# Each is followed by lines of the same number with `Severity 0 Engine instance 46 ...` and `Data {0x...}`: not taken.
+# Each is followed by lines of the same number with `Severity 0 Engine instance 46 ...` and `Data {0x...}`:
+# not taken.
 _SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]{4,32})\): (\d{1,6}), (Fatal|Non-fatal)(?:, Link (\d{1,4}))?")
 
 # NVIDIA/NVSentinel issue 155 (570.158.01), three lines; the first has the address:

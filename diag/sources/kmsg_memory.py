@@ -27,28 +27,45 @@ _MOST_SEEN = 4096
 #   Task in /a/b killed as a result of limit of /a
 # The kernel's own text follows a time, and a thread's number where it is built with CONFIG_PRINTK_CALLER:
 #   [  332.079333][ T1844] ...
-_PREFIX = re.compile(r"^.{0,80}?\[(?: *\d{1,10}\.\d{1,9}|[A-Z][a-z]{2} [^\[\]]{10,30})\](?:\[ *[TC]\d{1,10}\])? ?")
+_PREFIX = re.compile(
+    r"^.{0,80}?\[(?: *\d{1,10}\.\d{1,9}|[A-Z][a-z]{2} [^\[\]]{10,30})\](?:\[ *[TC]\d{1,10}\])? ?"
+)
 _USAGE = re.compile(r"^memory: usage (\d{1,18})kB, limit (\d{1,18})kB")
 _STAT = re.compile(r"^(anon|file|shmem|file_dirty|total_rss|total_cache|total_shmem|total_dirty) (\d{1,19})$")
-_TASK = re.compile(r"^\[ *(\d{1,10})\] +\d{1,10} +\d{1,10} +(\d{1,15}) +(\d{1,15}) .{0,200}? -?\d{1,5} (\S.{0,63})$")
-_CHOSEN = re.compile(r"^oom-kill:constraint=(\w{1,40}),.{0,400}?(?:oom_memcg=([^,]{0,400})|global_oom),task_memcg=([^,]{0,400}),"
-                     r"task=.{0,64},pid=(\d{1,10}),uid=")
+_TASK = re.compile(
+    r"^\[ *(\d{1,10})\] +\d{1,10} +\d{1,10} +(\d{1,15}) +(\d{1,15}) .{0,200}? -?\d{1,5} (\S.{0,63})$"
+)
+_CHOSEN = re.compile(
+    r"^oom-kill:constraint=(\w{1,40}),.{0,400}?(?:oom_memcg=([^,]{0,400})|global_oom),task_memcg=([^,]{0,400}),"
+    r"task=.{0,64},pid=(\d{1,10}),uid="
+)
 _OLD_CHOSEN = re.compile(r"^Task in (\S{1,400}) killed as a result of limit of (\S{1,400})")
-_KILLED = re.compile(r"Killed process (\d{1,10}) \((.{1,64}?)\),?(?: UID \d{1,10},)? total-vm:(\d{1,18})kB, "
-                     r"anon-rss:(\d{1,18})kB, file-rss:(\d{1,18})kB(?:, shmem-rss:(\d{1,18})kB)?")
+_KILLED = re.compile(
+    r"Killed process (\d{1,10}) \((.{1,64}?)\),?(?: UID \d{1,10},)? total-vm:(\d{1,18})kB, "
+    r"anon-rss:(\d{1,18})kB, file-rss:(\d{1,18})kB(?:, shmem-rss:(\d{1,18})kB)?"
+)
 # Linux 6.1 under vm.overcommit_memory=2; from 6.10 on with "bytes: 1073741824 not enough memory ...":
 #   [   42.626833] __vm_enough_memory: pid: 212, comm: python3, no enough memory for the allocation
-_OVERCOMMIT = re.compile(r"__vm_enough_memory: pid: (\d{1,10}), comm: (.{1,64}?), (?:bytes: (\d{1,20}) )?not? enough memory")
+_OVERCOMMIT = re.compile(
+    r"__vm_enough_memory: pid: (\d{1,10}), comm: (.{1,64}?), (?:bytes: (\d{1,20}) )?not? enough memory"
+)
 # Linux 6.1 and 6.18, once for each cgroup; until 6.10 and on v1 the cgroup is that which forked, later too:
 #   cgroup: fork rejected by pids controller in /docker/4d27
 _PIDS = re.compile(r"cgroup: fork rejected by pids controller in (\S{1,400})")
 
-_STAT_NAMES = {"total_rss": "anon", "total_cache": "cache", "file": "cache", "total_shmem": "shmem", "file_dirty": "dirty",
-               "total_dirty": "dirty"}
+_STAT_NAMES = {
+    "total_rss": "anon",
+    "total_cache": "cache",
+    "file": "cache",
+    "total_shmem": "shmem",
+    "file_dirty": "dirty",
+    "total_dirty": "dirty",
+}
 
 
 class Reader:
-    """Reads one run of lines: a kill is told by several, of which the first name the cgroup and the last the process."""
+    """Reads one run of lines: a kill is told by several, of which the first name the cgroup and the last the
+    process."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -79,7 +96,9 @@ class Reader:
         elif "enough memory" in text:
             if match := _OVERCOMMIT.search(text):
                 size = int(match[3]) if match[3] else None
-                yield KernelRefusal(None, "overcommit", int(match[1]), match[2], line.strip()[:300], size_bytes=size)
+                yield KernelRefusal(
+                    None, "overcommit", int(match[1]), match[2], line.strip()[:300], size_bytes=size
+                )
         elif "pids controller" in text:
             if match := _PIDS.search(text):
                 yield KernelRefusal(None, "pids", None, "", line.strip()[:300], cgroup=match[1])
@@ -130,6 +149,8 @@ class Reader:
     def _biggest(self, victim: int, virtual_bytes: int) -> tuple[tuple[int, str, int], ...]:
         """The table counts pages; how long they are follows from the victim, whose size is told in both."""
         pages = next((virtual for pid, _, _, virtual in self._tasks if pid == victim), 0)
-        page = 1 << round(virtual_bytes / pages).bit_length() - 1 if pages and virtual_bytes >= pages else 4096
+        page = (
+            1 << round(virtual_bytes / pages).bit_length() - 1 if pages and virtual_bytes >= pages else 4096
+        )
         biggest = sorted(self._tasks, key=lambda task: -task[2])[:_MOST_TASKS]
         return tuple((pid, name, resident * page) for pid, name, resident, _ in biggest)

@@ -9,10 +9,13 @@ from diag.observations import Observation, WorkerFailureReported
 
 __all__ = ["WORDS", "read_line"]
 
-# DeepSpeed 0.9-0.18, launcher/launch.py, the command of the process that failed, with its LOCAL rank (one node: the rank):
+# DeepSpeed 0.9-0.18, launcher/launch.py, the command of the process that failed, with its LOCAL rank (one
+# node: the rank):
 #   [2023-05-12 07:24:57,912] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3', ...]
 #   exits with return code = 1
-_DEEPSPEED = re.compile(r":sigkill_handler\] \[.{0,8000}--local_rank=(\d{1,6}).{0,8000}\] exits with return code = (-?\d{1,5})")
+_DEEPSPEED = re.compile(
+    r":sigkill_handler\] \[.{0,8000}--local_rank=(\d{1,6}).{0,8000}\] exits with return code = (-?\d{1,5})"
+)
 # Slurm 20-25, srun's own (huggingface and ParlAI reports):
 #   srun: error: gpu-17: task 14: Exited with exit code 1
 #   srun: error: gpu-17: task 3: Killed                     srun: error: gpu-17: task 0: Segmentation fault (core dumped)
@@ -39,7 +42,9 @@ def read_line(text: str) -> Iterator[Observation]:
         match = _SRUN.search(text)
         if match and (match[2] is None or int(match[2])):
             code = int(match[2]) if match[2] else -_SIGNALS[match[3]]
-            yield WorkerFailureReported(int(match[1]), code - 256 if code > 256 else code, 0, text.strip()[:300])
+            yield WorkerFailureReported(
+                int(match[1]), code - 256 if code > 256 else code, 0, text.strip()[:300]
+            )
     elif " noticed that process rank " in text:
         match = _MPI.search(text)
         if match:

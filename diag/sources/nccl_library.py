@@ -26,7 +26,8 @@ _LARGEST = 1 << 30  # NCCL 2.28 has 400 MB
 
 
 def library_of(pid: int, proc: Path = PROC) -> str | None:
-    """The path of libnccl as the process sees it; empty when it has loaded none, None when that may not be seen."""
+    """The path of libnccl as the process sees it; empty when it has loaded none, None when that may not be
+    seen."""
     maps = read_raw(f"{proc}/{pid}/maps")
     if maps is None:
         return None
@@ -35,7 +36,7 @@ def library_of(pid: int, proc: Path = PROC) -> str | None:
 
 
 def version_of(pid: int, library: str, proc: Path = PROC) -> str:
-    """"2.28.9", from the file's name, the wheel beside it, or the words in it; empty when none of these tells."""
+    """ "2.28.9", from the file's name, the wheel beside it, or the words in it; empty when none of these tells."""
     named = _NAME.search(library)
     if named is not None:
         return named[1]
@@ -61,7 +62,9 @@ def _version_in(fd: int) -> str:
             if not data:
                 break
             found = _WORDS.search(rest + data)
-            if found is not None and found.end() < len(rest) + len(data):  # else its digits may go on in the next read
+            if found is not None and found.end() < len(rest) + len(
+                data
+            ):  # else its digits may go on in the next read
                 return found[1].decode()
             rest = (rest + data)[-_OVERLAP:]
         found = _WORDS.search(rest)

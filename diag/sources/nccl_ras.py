@@ -1,7 +1,9 @@
-"""NCCL RAS: what NCCL itself knows of all communicators of a job, over the line protocol that each process serves.
+"""NCCL RAS: what NCCL itself knows of all communicators of a job, over the line protocol that each process
+serves.
 
-`read` asks one process for the whole job, `parse` makes one `RasReading` of the answer, or of a file that somebody saved.
-Whether it may be asked is decided in `diag.watches.ras`: on some versions of NCCL a question can cost the job.
+`read` asks one process for the whole job, `parse` makes one `RasReading` of the answer, or of a file that
+somebody saved. Whether it may be asked is decided in `diag.watches.ras`: on some versions of NCCL a question
+can cost the job.
 """
 
 from __future__ import annotations
@@ -36,14 +38,18 @@ FAILURES = {
 _REMEDIES = {
     "no_address": "unset it, or set it to localhost:PORT",
     "refused": "no rank has made a communicator yet, or RAS could not take its port: "
-               "set NCCL_RAS_ADDR to a free one (`diag run` does)",
+    "set NCCL_RAS_ADDR to a free one (`diag run` does)",
     "timed_out": "the machine may be overloaded, or the process that holds the port is stopped",
     "not_ras": "set NCCL_RAS_ADDR to a free port (`diag run` does)",
 }
 
-MAX_BYTES = 8 << 20  # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
+MAX_BYTES = (
+    8 << 20
+)  # ours: a member of a communicator takes 540 bytes of JSON, and a GPU is in 25 of Megatron's
 _MAX_LINE = 4096
-_DEADLINE_SECONDS = 15.0  # longer than RAS's own: the connection is not closed on a question that is under way
+_DEADLINE_SECONDS = (
+    15.0  # longer than RAS's own: the connection is not closed on a question that is under way
+)
 _RAS_SECONDS = 5  # RAS gives up on a silent process after this long; its own default
 _PROTOCOL = 2
 
@@ -56,18 +62,22 @@ class _NoAnswer(Exception):
         self.failed, self.detail = failed, detail
 
 
-# --- asking ----------------------------------------------------------------------------------------------------
+# --- asking
+# ----------------------------------------------------------------------------------------------------
 
 
 def read(
-    address: str = DEFAULT_ADDRESS, *, want_json: bool = True, deadline: float = _DEADLINE_SECONDS,
+    address: str = DEFAULT_ADDRESS,
+    *,
+    want_json: bool = True,
+    deadline: float = _DEADLINE_SECONDS,
     own_addresses: Sequence[str] = (),
 ) -> Payload:
-    """{"address", "json" or "text": the report, "addresses": own_addresses}, or {"address", "failed": a key of FAILURES,
-    "detail"}.
+    """{"address", "json" or "text": the report, "addresses": own_addresses}, or {"address", "failed": a key
+    of FAILURES, "detail"}.
 
-    Protocol 2 of NCCL 2.24 and later; JSON from 2.28.7 on, else text. The ranks' Python threads are not needed: a thread
-    of NCCL's answers for the whole job.
+    Protocol 2 of NCCL 2.24 and later; JSON from 2.28.7 on, else text. The ranks' Python threads are not
+    needed: a thread of NCCL's answers for the whole job.
     """
     try:
         connection = _Connection(split_address(address), time.monotonic() + deadline)
@@ -85,7 +95,9 @@ def split_address(address: str) -> tuple[str, int]:
     >>> split_address("localhost:28028"), split_address("[::]:1"), split_address("127.0.0.1<28028>")
     (('localhost', 28028), ('::1', 1), ('127.0.0.1', 28028))
     """
-    found = re.fullmatch(r"\s*(?:\[([\da-fA-F:.]+(?:%\w+)?)\]|([^\s\[\]<>]*?))(?::(\d{1,5})|<(\d{1,5})>)\s*", address[:300])
+    found = re.fullmatch(
+        r"\s*(?:\[([\da-fA-F:.]+(?:%\w+)?)\]|([^\s\[\]<>]*?))(?::(\d{1,5})|<(\d{1,5})>)\s*", address[:300]
+    )
     port = int(found[3] or found[4]) if found else 0
     if found is None or not 0 < port < 65536:
         raise _NoAnswer("no_address", repr(address[:80]))
@@ -173,7 +185,10 @@ class _Connection:
         while b"\n" not in self._buffer:
             data = self._more()
             if not data:
-                raise _NoAnswer("closed" if not self._buffer else "not_ras", repr(self._buffer[:80]) if self._buffer else "")
+                raise _NoAnswer(
+                    "closed" if not self._buffer else "not_ras",
+                    repr(self._buffer[:80]) if self._buffer else "",
+                )
             self._buffer += data
             if len(self._buffer) > _MAX_LINE and b"\n" not in self._buffer:
                 raise _NoAnswer("not_ras", repr(self._buffer[:80]))
@@ -181,7 +196,8 @@ class _Connection:
         return line.rstrip(b"\r")
 
     def rest(self) -> bytes:
-        """Up to the end that the server sets. What came before a reset or the deadline is given too: `parse` sees it."""
+        """Up to the end that the server sets. What came before a reset or the deadline is given too: `parse`
+        sees it."""
         data = bytearray(self._buffer)
         try:
             while chunk := self._more():
@@ -198,7 +214,8 @@ class _Connection:
             self._socket.close()
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 # The server's answers to the commands before the report, as `nc` saves them in front of it:
 #   SERVER PROTOCOL 2
@@ -208,7 +225,7 @@ _BEFORE = re.compile(r"\ufeff?(?:[ \t]*(?:SERVER PROTOCOL \d{1,4}|OK|ERROR: [^\n
 
 def is_answer(text: str) -> bool:
     """Whether a file's beginning (1,000 characters do) looks like a saved answer of RAS, text or JSON."""
-    body = text[_match_end(text):].lstrip(" \t")
+    body = text[_match_end(text) :].lstrip(" \t")
     return body.startswith("NCCL version ") or (body.startswith("{") and '"nccl_version"' in body[:200])
 
 
@@ -218,7 +235,8 @@ def _match_end(text: str) -> int:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it is is seen."""
+    """Of a live answer, or of {"text": ...} or {"json": ...} with a saved file as it is: which of the two it
+    is is seen."""
     payload = record.payload
     try:
         if "failed" in payload:
@@ -227,12 +245,14 @@ def parse(record: Record) -> Iterator[Observation]:
         raw = payload["json"] if "json" in payload else payload["text"]
         if not isinstance(raw, str):
             raise TypeError("the answer is no text")
-        body = raw[_match_end(raw):]
+        body = raw[_match_end(raw) :]
         emitted = record.at if record.emitted is None else record.emitted
         addresses = tuple(word(item) for item in sequence(payload.get("addresses"))[:1000])
         found = _from_json(body, emitted) if body.lstrip().startswith("{") else _from_text(body, emitted)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(record.rank, SOURCE, f"not an answer of NCCL RAS: {error}"[:200], reprlib.repr(payload)[:200])
+        yield Unparsed(
+            record.rank, SOURCE, f"not an answer of NCCL RAS: {error}"[:200], reprlib.repr(payload)[:200]
+        )
         return
     yield SourceWorks(record.rank, SOURCE)
     yield RasReading(rank=None, host=record.host, addresses=addresses, **found)
@@ -244,16 +264,26 @@ def _from_json(body: str, emitted: float) -> Payload:
         raise ValueError("JSON, but no report")
     ras = mapping(report.get("ras"))
     return {
-        "nccl_version": word(report.get("nccl_version")), "communicators": read_communicators(report),
-        "timeouts": integer(ras.get("timeouts_count")), "emitted": emitted, "whole": whole, "detailed": True,
+        "nccl_version": word(report.get("nccl_version")),
+        "communicators": read_communicators(report),
+        "timeouts": integer(ras.get("timeouts_count")),
+        "emitted": emitted,
+        "whole": whole,
+        "detailed": True,
     }
 
 
 def _from_text(body: str, emitted: float) -> Payload:
     report = read_text(body)
     return {
-        "nccl_version": report.version, "communicators": report.communicators, "timeouts": report.timeouts, "emitted": emitted,
-        "whole": report.whole, "detailed": False, "dead": report.dead, "excerpts": report.excerpts,
+        "nccl_version": report.version,
+        "communicators": report.communicators,
+        "timeouts": report.timeouts,
+        "emitted": emitted,
+        "whole": report.whole,
+        "detailed": False,
+        "dead": report.dead,
+        "excerpts": report.excerpts,
     }
 
 

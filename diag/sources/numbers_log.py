@@ -14,15 +14,17 @@ __all__ = ["WORDS", "read_line"]
 #   loss scale: 4294967296, reducing to 2147483648
 #   ... [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4294967296, but hysteresis is 2. Reducing
 #   hysteresis to 1
-# DeepSpeed before 0.6: [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 262144, reducing to 262144
-# Bare (bf16 or fp32 with the overflow check): [deepspeed] OVERFLOW! Rank 0 Skipping step.
+# DeepSpeed before 0.6: [deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 262144, reducing to
+# 262144 Bare (bf16 or fp32 with the overflow check): [deepspeed] OVERFLOW! Rank 0 Skipping step.
 _OVERFLOW = re.compile(
     r"OVERFLOW! Rank \d{1,7} Skipping step\.(?:.{0,80}?[Rr]educing (?:loss scale )?to (\d{1,20}(?:\.\d{1,6})?))?"
 )
-# The same file, an exception of every rank: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.
+# The same file, an exception of every rank: Current loss scale already at minimum - cannot decrease scale
+# anymore. Exiting run.
 _MINIMUM = "Current loss scale already at minimum"
 
-# Megatron-LM core_r0.10-0.16, rerun_state_machine.py (source, wheel 0.16.1), an exception of the rank that found it:
+# Megatron-LM core_r0.10-0.16, rerun_state_machine.py (source, wheel 0.16.1), an exception of the rank that
+# found it:
 #   RuntimeError: Rank 3, node gpu-17, device 3, iteration 412: Unexpected result nan (message='found NaN in local grad norm for
 #   bucket #0 in backward pass before data-parallel communication collective')
 #   ... message='found NaN in local forward loss calculation'     ... message='found Inf in local forward loss calculation'
@@ -30,7 +32,9 @@ _MINIMUM = "Current loss scale already at minimum"
 # core_r0.4-0.9, an assertion:
 #   AssertionError: Rank 13: found NaN in local grad norm in backward pass before data-parallel communication
 #   collective. Device: 5, node: node-15-11
-_FOUND = re.compile(r"found (?:NaN|Inf) in local (grad norm|forward loss)(?: for (bucket #\d{1,6}))?", re.IGNORECASE)
+_FOUND = re.compile(
+    r"found (?:NaN|Inf) in local (grad norm|forward loss)(?: for (bucket #\d{1,6}))?", re.IGNORECASE
+)
 _RANK = re.compile(r"\b[Rr]ank (\d{1,7})[:, ]")
 # torch 1.8-2.13, autograd/engine.cpp and anomaly mode (source):
 #   RuntimeError: Function 'ScaledDotProductEfficientAttentionBackward0' returned nan values in its 0th output.

@@ -1,7 +1,8 @@
 """GPUs through NVML (the official `pynvml` module), asked by a helper process that can be killed.
 
-A sick GPU makes NVML calls block for ever in the kernel, or crash; the helper is then abandoned and the agent goes on.
-Run as a module it is that helper: each byte on stdin asks for a sample, one JSON line a GPU is the answer.
+A sick GPU makes NVML calls block for ever in the kernel, or crash; the helper is then abandoned and the agent
+goes on. Run as a module it is that helper: each byte on stdin asks for a sample, one JSON line a GPU is the
+answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ SOURCE = "nvml"
 BACKOFF_SECONDS = 10.0  # doubled at each failure in a row, up to the next; ours
 LONGEST_BACKOFF_SECONDS = 300.0
 _SAMPLE, _CLOSER = b"\n", b"+"  # what is asked of the helper
-# SMs of compute capability 9.0 to 12.x have 128 FP32 lanes each (CUDA C++ Programming Guide); GPM is of Hopper and newer.
+# SMs of compute capability 9.0 to 12.x have 128 FP32 lanes each (CUDA C++ Programming Guide); GPM is of
+# Hopper and newer.
 _CORES_PER_SM = 128
 START_SECONDS = 60.0  # nvmlInit wakes all GPUs: some seconds each without the persistence daemon
 
@@ -60,9 +62,11 @@ class NvmlReader:
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`interval`: a sample younger than this is given again. `clock` tells when to retry, not how long to wait.
+        """`interval`: a sample younger than this is given again. `clock` tells when to retry, not how long to
+        wait.
 
-        `health_seconds`: with each sample the health that was read since and the events come too, if it is not 0.
+        `health_seconds`: with each sample the health that was read since and the events come too, if it is
+        not 0.
         """
         self._interval = interval
         self._start_seconds = start_seconds
@@ -129,7 +133,8 @@ class NvmlReader:
         self._abandoned = [helper for helper in self._abandoned if helper.poll() is None]
         if self._abandoned:
             raise NvmlUnavailable(
-                f"NVML is stuck in the kernel (helper process {self._abandoned[0].pid} cannot be killed)", _SICK
+                f"NVML is stuck in the kernel (helper process {self._abandoned[0].pid} cannot be killed)",
+                _SICK,
             )
         if now < self._retry_at:
             raise NvmlUnavailable(*self._failure)
@@ -145,8 +150,10 @@ class NvmlReader:
                 start_new_session=True,  # the terminal's Ctrl-C is not for it
             )
         except OSError as error:  # no process or no descriptor left
-            raise self._give_up(f"the helper that asks NVML cannot be started: {error.strerror}",
-                                "raise the limits of processes and files (ulimit -u, ulimit -n)") from None
+            raise self._give_up(
+                f"the helper that asks NVML cannot be started: {error.strerror}",
+                "raise the limits of processes and files (ulimit -u, ulimit -n)",
+            ) from None
         self._buffer = b""
         self._ready = None
         self._started = time.monotonic()
@@ -161,7 +168,8 @@ class NvmlReader:
             raise NvmlUnavailable("NVML is still starting")
 
     def _message(self, until: float) -> dict[str, Any] | None:
-        """The helper's next line; None when there is none in time. Raises NvmlUnavailable when it died or gave up."""
+        """The helper's next line; None when there is none in time. Raises NvmlUnavailable when it died or
+        gave up."""
         assert self._helper is not None and self._helper.stdout is not None
         poll = select.poll()
         poll.register(self._helper.stdout, select.POLLIN)
@@ -218,7 +226,8 @@ class NvmlReader:
 _SICK = "look at `nvidia-smi` and at the kernel log for Xid lines on this node"
 
 
-# --- the helper ----------------------------------------------------------------------------------------------
+# --- the helper
+# ----------------------------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -238,7 +247,9 @@ def _talk(health_seconds: float) -> Iterator[Payload]:
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        yield _failed("no NVML library", "on a machine with an NVIDIA driver, give the container the utility capability")
+        yield _failed(
+            "no NVML library", "on a machine with an NVIDIA driver, give the container the utility capability"
+        )
         return
     try:
         nvml = importlib.import_module("pynvml")
@@ -286,7 +297,8 @@ def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
 
 
 def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | None) -> Payload:
-    """One GPU in NVML's own units; None for each field that the driver or the GPU does not have, GPM's are then left out."""
+    """One GPU in NVML's own units; None for each field that the driver or the GPU does not have, GPM's are
+    then left out."""
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
@@ -319,11 +331,13 @@ def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | 
     }
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """One GpuSample a GPU; one that NVML could not even open is Unparsed with NVML's reason. Health and events when they came."""
+    """One GpuSample a GPU; one that NVML could not even open is Unparsed with NVML's reason. Health and
+    events when they came."""
     payload = record.payload
     gpus = payload.get("gpus") if isinstance(payload, Mapping) else None
     if not isinstance(gpus, list):
@@ -351,7 +365,9 @@ def _gpu_sample(record: Record, gpu: Mapping[str, Any]) -> GpuSample:
 
     def share(name: str) -> float | None:
         value = gpu.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:  # NaN is not either
+        if (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100
+        ):  # NaN is not either
             return None
         return value * 0.01
 

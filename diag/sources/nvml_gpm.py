@@ -1,5 +1,5 @@
-"""What runs on a GPU's SMs, from NVML's GPM counters (Hopper and newer; no root, no profiler): figures of the time between two
-samples. For the helper process of `nvml`; nobody asks while the job is well.
+"""What runs on a GPU's SMs, from NVML's GPM counters (Hopper and newer; no root, no profiler): figures of the
+time between two samples. For the helper process of `nvml`; nobody asks while the job is well.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ class Gpm:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._last: dict[int, Any] = {}
-        self._cores: dict[int, int | None] = {}  # of GPUs that have the counters; None: does not tell how many
+        self._cores: dict[
+            int, int | None
+        ] = {}  # of GPUs that have the counters; None: does not tell how many
         self._without: set[int] = set()
 
     def figures(self, index: int, gpu: Any) -> Mapping[str, Payload]:
-        """Percent of the SMs that held a warp and of the warps that they can hold, since the last call; {} at the first."""
+        """Percent of the SMs that held a warp and of the warps that they can hold, since the last call; {} at
+        the first."""
         if index in self._without:
             return {}
         try:
@@ -79,7 +82,9 @@ class Gpm:
         self._nvml.nvmlGpmMetricsGet(asked)
         return {
             name: round(answer.value, 4)
-            for name, answer in zip(_METRICS, asked.metrics, strict=False)  # the array has room for all metrics there are
+            for name, answer in zip(
+                _METRICS, asked.metrics, strict=False
+            )  # the array has room for all metrics there are
             if answer.nvmlReturn == 0 and math.isfinite(answer.value)
         }
 

@@ -1,6 +1,8 @@
-"""What NVML says seldom or by itself: error counters, links and limits of each GPU once a minute, and Xids as events.
+"""What NVML says seldom or by itself: error counters, links and limits of each GPU once a minute, and Xids as
+events.
 
-The first half runs in the helper process of `nvml`, in threads of its own: a GPU that does not answer here holds up no sample.
+The first half runs in the helper process of `nvml`, in threads of its own: a GPU that does not answer here
+holds up no sample.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ class HealthWatch:
 
         pci = ask("PciInfo")
         return {
-            "index": index, "t": time.time(), "uuid": _text(ask("UUID")), "pci": _text(getattr(pci, "busId", None)),
+            "index": index,
+            "t": time.time(),
+            "uuid": _text(ask("UUID")),
+            "pci": _text(getattr(pci, "busId", None)),
             "ecc_mode": ask("EccMode"),
             "ecc": {
                 f"{error}_{counter}": ask("TotalEccErrors", kind, span)
@@ -78,21 +83,28 @@ class HealthWatch:
             "retired_pending": ask("RetiredPagesPendingStatus"),
             "violation_ns": {
                 name: getattr(ask("ViolationStatus", policy), "violationTime", None)
-                for name, policy in (("power", nvml.NVML_PERF_POLICY_POWER), ("thermal", nvml.NVML_PERF_POLICY_THERMAL))
+                for name, policy in (
+                    ("power", nvml.NVML_PERF_POLICY_POWER),
+                    ("thermal", nvml.NVML_PERF_POLICY_THERMAL),
+                )
             },
             "slowdown_temp": ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
             "memory_temp": self._field(gpu, index, "NVML_FI_DEV_MEMORY_TEMP"),
             "max_sm_clock_mhz": ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
             "pcie": {
-                "generation": ask("CurrPcieLinkGeneration"), "max_generation": ask("MaxPcieLinkGeneration"),
-                "width": ask("CurrPcieLinkWidth"), "max_width": ask("MaxPcieLinkWidth"), "replays": ask("PcieReplayCounter"),
+                "generation": ask("CurrPcieLinkGeneration"),
+                "max_generation": ask("MaxPcieLinkGeneration"),
+                "width": ask("CurrPcieLinkWidth"),
+                "max_width": ask("MaxPcieLinkWidth"),
+                "replays": ask("PcieReplayCounter"),
             },
             "nvlinks": list(self._links(ask)),
             "recovery": self._field(gpu, index, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
         }
 
     def _links(self, ask: Callable[..., Any]) -> Iterator[list[Any]]:
-        """[link, active, replays, recoveries, CRC errors of flits]; ends at the first link that the GPU does not have."""
+        """[link, active, replays, recoveries, CRC errors of flits]; ends at the first link that the GPU does
+        not have."""
         for link in range(_MOST_LINKS):
             active = ask("NvLinkState", link)
             if active is None:
@@ -121,8 +133,12 @@ class HealthWatch:
         try:
             return question(*args)
         except nvml.NVMLError as error:
-            if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION,
-                               nvml.NVML_ERROR_INVALID_ARGUMENT):  # the last: a link that the GPU does not have
+            if error.value in (
+                nvml.NVML_ERROR_NOT_SUPPORTED,
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                nvml.NVML_ERROR_NO_PERMISSION,
+                nvml.NVML_ERROR_INVALID_ARGUMENT,
+            ):  # the last: a link that the GPU does not have
                 self._refused.add(key)
             return None
 
@@ -162,7 +178,8 @@ def _text(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 
 _RECOVERY = ("none", "reset", "reboot", "drain_p2p", "drain_reset", "recover_imex", "bus_reset", "reboot")
@@ -173,7 +190,12 @@ def parse_health(record: Record, readings: Any) -> Iterator[Observation]:
         if not isinstance(reading, Mapping) or not isinstance(reading.get("index"), int):
             yield Unparsed(record.rank, "nvml", "no reading of a GPU's health", str(reading)[:200])
         elif "error" in reading:
-            yield Unparsed(record.rank, "nvml", f"health of GPU {reading['index']}: {reading['error']}"[:200], str(reading)[:200])
+            yield Unparsed(
+                record.rank,
+                "nvml",
+                f"health of GPU {reading['index']}: {reading['error']}"[:200],
+                str(reading)[:200],
+            )
         else:
             yield _gpu_health(record, reading)
 
@@ -185,7 +207,9 @@ def parse_events(record: Record, events: Any) -> Iterator[Observation]:
             yield Unparsed(record.rank, "nvml", "no event of a GPU", str(event)[:200])
         else:
             bus = str(event.get("pci") or "")[:100]
-            yield XidReported(record.rank, bus, xid, None, f"NVML: Xid {xid} of the GPU at {bus or '?'}", "nvml")
+            yield XidReported(
+                record.rank, bus, xid, None, f"NVML: Xid {xid} of the GPU at {bus or '?'}", "nvml"
+            )
 
 
 def _gpu_health(record: Record, reading: Mapping[str, Any]) -> GpuHealth:
@@ -197,21 +221,30 @@ def _gpu_health(record: Record, reading: Mapping[str, Any]) -> GpuHealth:
     power, thermal = _whole(violation, "power"), _whole(violation, "thermal")
     slowdown, memory = _whole(reading, "slowdown_temp"), _whole(reading, "memory_temp")
     return GpuHealth(
-        rank=record.rank, index=reading["index"], uuid=str(reading.get("uuid") or "")[:100],
+        rank=record.rank,
+        index=reading["index"],
+        uuid=str(reading.get("uuid") or "")[:100],
         pci_bus_id=str(reading.get("pci") or "")[:100],
         ecc_enabled=bool(mode[0]) if isinstance(mode, list) and mode else None,
         ecc_corrected_volatile=_whole(ecc, "corrected_volatile"),
         ecc_uncorrected_volatile=_whole(ecc, "uncorrected_volatile"),
         ecc_corrected_aggregate=_whole(ecc, "corrected_aggregate"),
         ecc_uncorrected_aggregate=_whole(ecc, "uncorrected_aggregate"),
-        remapped_rows_corrected=_count(rows[0]), remapped_rows_uncorrected=_count(rows[1]),
-        remap_pending=_flag(rows[2]), remap_failed=_flag(rows[3]), retired_pages_pending=_flag(reading.get("retired_pending")),
+        remapped_rows_corrected=_count(rows[0]),
+        remapped_rows_uncorrected=_count(rows[1]),
+        remap_pending=_flag(rows[2]),
+        remap_failed=_flag(rows[3]),
+        retired_pages_pending=_flag(reading.get("retired_pending")),
         thermal_violation_seconds=None if thermal is None else thermal / 1e9,
         power_violation_seconds=None if power is None else power / 1e9,
-        slowdown_celsius=None if slowdown is None else float(slowdown), memory_celsius=float(memory) if memory else None,
+        slowdown_celsius=None if slowdown is None else float(slowdown),
+        memory_celsius=float(memory) if memory else None,
         max_sm_clock_hertz=None if clock is None else clock * 1_000_000,
-        pcie_generation=_whole(pcie, "generation"), pcie_max_generation=_whole(pcie, "max_generation"),
-        pcie_width=_whole(pcie, "width"), pcie_max_width=_whole(pcie, "max_width"), pcie_replays=_whole(pcie, "replays"),
+        pcie_generation=_whole(pcie, "generation"),
+        pcie_max_generation=_whole(pcie, "max_generation"),
+        pcie_width=_whole(pcie, "width"),
+        pcie_max_width=_whole(pcie, "max_width"),
+        pcie_replays=_whole(pcie, "replays"),
         nvlinks=tuple(_links(reading.get("nvlinks"))),
         recovery_action=_RECOVERY[recovery] if recovery is not None and recovery < len(_RECOVERY) else "",
     )

@@ -1,4 +1,5 @@
-"""What the job prints: bytes into lines (I/O side, keeps a torn line until its end), lines into facts (`parse`)."""
+"""What the job prints: bytes into lines (I/O side, keeps a torn line until its end), lines into facts
+(`parse`)."""
 
 from __future__ import annotations
 
@@ -30,20 +31,33 @@ from diag.sources import (
 from diag.sources.prefilter import plain_lines
 from diag.sources.prefix import without_outer
 
-__all__ = ["PLAIN_LINES", "PLAIN_RUN", "SOURCE", "FileFollower", "LineAssembler", "parse", "plain_run", "read_text"]
+__all__ = [
+    "PLAIN_LINES",
+    "PLAIN_RUN",
+    "SOURCE",
+    "FileFollower",
+    "LineAssembler",
+    "parse",
+    "plain_run",
+    "read_text",
+]
 
 SOURCE = "output"
 
-# Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the text.
+# Longer lines are cut here (the 15 kB of `args: MegatronRLHFArguments(...)` fit); the cut is said in the
+# text.
 MAX_LINE_CHARS = 64 * 1024
-# In place of a line's "is a bar": the item holds several lines of NCCL that tell nothing, joined by line feeds.
+# In place of a line's "is a bar": the item holds several lines of NCCL that tell nothing, joined by line
+# feeds.
 PLAIN_RUN = 2
 # The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
 PLAIN_LINES = 3
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
-# One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is counted.
+# One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is
+# counted.
 MAX_LINES_PER_RECORD = 2000
-# A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight ranks.
+# A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight
+# ranks.
 _REST_BYTES = 4 << 20
 # Nobody ends a bar's line before an exception comes (tqdm 4.66, CPython 3.11, 2026-11-23):
 #    38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]Traceback (most recent call last):
@@ -55,10 +69,11 @@ _BEHIND_BAR = re.compile(
 
 
 class LineAssembler:
-    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known by their form ***;
-    nothing raises.
+    """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known
+    by their form ***; nothing raises.
 
-    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that tell nothing stay in one piece.
+    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that tell nothing stay
+    in one piece.
     """
 
     def __init__(self, stream: str, *, whole: bool = False) -> None:
@@ -71,9 +86,12 @@ class LineAssembler:
         self.dropped_lines = 0
 
     def feed(self, data: bytes, *, final: bool = False) -> dict[str, Any] | None:
-        """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the last."""
+        """The payload of the lines that `data` completes; None when it completes none. Redrawn bars keep the
+        last."""
         text = self._rest + self._decoder.decode(data, final)
-        held = "\r" if text.endswith("\r") and not final else ""  # a bar's end, or half of a CRLF: the next byte tells
+        held = (
+            "\r" if text.endswith("\r") and not final else ""
+        )  # a bar's end, or half of a CRLF: the next byte tells
         whole, newline, rest = text.removesuffix(held).replace("\r\n", "\n").rpartition("\n")
         lines: list[list[Any]] = []
         first = self.lines + 1
@@ -101,7 +119,9 @@ class LineAssembler:
         elif len(lines) > MAX_LINES_PER_RECORD:
             half = MAX_LINES_PER_RECORD // 2
             middle = lines[half:-half]
-            kept = [item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]]  # what NCCL says comes once
+            kept = [
+                item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]
+            ]  # what NCCL says comes once
             payload["dropped"] = len(middle) - len(kept)
             self.dropped_lines += len(middle) - len(kept)
             lines = [*lines[:half], *kept, *lines[-half:]]
@@ -153,7 +173,8 @@ class LineAssembler:
 
 
 class FileFollower:
-    """Follows one growing text file (a rank's own log, an NCCL_DEBUG_FILE), and the next one when it is rotated.
+    """Follows one growing text file (a rank's own log, an NCCL_DEBUG_FILE), and the next one when it is
+    rotated.
 
     Truncation starts it over. A file that was deleted is read on for as long as somebody writes to it.
     """
@@ -161,11 +182,16 @@ class FileFollower:
     CHUNK = 1 << 20
 
     def __init__(
-        self, path: Path, stream: str, *, from_end: bool = False, opened: int | None = None,
+        self,
+        path: Path,
+        stream: str,
+        *,
+        from_end: bool = False,
+        opened: int | None = None,
         guarded: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has fewer rights than we
-        have (`JobFiles`), None where it has the same."""
+        """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has
+        fewer rights than we have (`JobFiles`), None where it has the same."""
         self.path = path
         self._guarded = guarded
         self._lines = LineAssembler(stream)
@@ -173,8 +199,8 @@ class FileFollower:
         self._offset = self._file.seek(0, 2) if from_end else 0
 
     def _open(self, fd: int | None) -> io.FileIO:
-        """Kept open for as long as the rank lives. Whatever has the name now, opening it holds nobody up: a FIFO without a writer
-        would, for ever. Raises OSError also for what is no regular file."""
+        """Kept open for as long as the rank lives. Whatever has the name now, opening it holds nobody up: a
+        FIFO without a writer would, for ever. Raises OSError also for what is no regular file."""
         file = io.FileIO(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if fd is None else fd)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
@@ -202,7 +228,8 @@ class FileFollower:
         return self._lines.feed(data)
 
     def read_rest(self) -> Iterator[dict[str, Any]]:
-        """All that is left, its unfinished last line too: nobody writes any more. Of more than a moment's reading, its end."""
+        """All that is left, its unfinished last line too: nobody writes any more. Of more than a moment's
+        reading, its end."""
         size = self._file.seek(0, 2)
         if size - self._offset > _REST_BYTES:
             self._offset = size - _REST_BYTES
@@ -221,8 +248,8 @@ class FileFollower:
             yield last
 
     def _rotated(self) -> io.FileIO | None:
-        """Another file that has our name now. It is followed once nothing is left in ours. What is no file is left alone; OSError
-        where the rank may not read it."""
+        """Another file that has our name now. It is followed once nothing is left in ours. What is no file is
+        left alone; OSError where the rank may not read it."""
         try:
             there, ours = os.stat(self.path), os.fstat(self._file.fileno())  # noqa: PTH116 - per file, twice a second
         except OSError:
@@ -240,8 +267,8 @@ class FileFollower:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be PLAIN_RUN or
-    PLAIN_LINES; "first" is the number of the first line, where lines are counted."""
+    """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be
+    PLAIN_RUN or PLAIN_LINES; "first" is the number of the first line, where lines are counted."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
@@ -260,13 +287,17 @@ def parse(record: Record) -> Iterator[Observation]:
             number += run.count if number else 0
             continue
         # Ours are short; those of a stranger's capture need not be.
-        yield from read_text(item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(kind), number=number)
+        yield from read_text(
+            item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(kind), number=number
+        )
         number += 1 if number and not kind else 0
 
 
 def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
     """What an item marked PLAIN_RUN stands for."""
-    return NcclPlainLines(rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]), text)
+    return NcclPlainLines(
+        rank, stream, text.count("\n") + 1, tuple(text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]), text
+    )
 
 
 def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
@@ -274,7 +305,9 @@ def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
     return PlainLines(rank, stream, text.count("\n") + 1, tuple(line[:MAX_LINE_CHARS] for line in last), text)
 
 
-def read_text(text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0) -> Iterable[Observation]:
+def read_text(
+    text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0
+) -> Iterable[Observation]:
     """All facts of one line, the line itself first, without what containers and launchers put before it."""
     text = without_outer(text)
     behind = _BEHIND_BAR.match(text) if "%|" in text and not bar else None

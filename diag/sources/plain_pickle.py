@@ -1,4 +1,5 @@
-"""Reads pickles of strangers that hold plain data: dicts, lists, tuples, strings, numbers. Nothing in them can name or call."""
+"""Reads pickles of strangers that hold plain data: dicts, lists, tuples, strings, numbers. Nothing in them
+can name or call."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 __all__ = ["loads"]
 
-# Of protocols 2 to 4: numbers, strings, dicts, lists, tuples and references to them. No GLOBAL, REDUCE, BUILD, PERSID.
+# Of protocols 2 to 4: numbers, strings, dicts, lists, tuples and references to them. No GLOBAL, REDUCE,
+# BUILD, PERSID.
 _OPCODES = b"\x80\x95\x94(.NJKM\x88\x89\x8aGX\x8c}])tqrhjus\x85\x86\x87ae"
 
 # Python's unpickler in Python: the one in C takes all the memory that a file claims to need.
@@ -48,5 +50,13 @@ def loads(data: bytes) -> Any:
         return _Plain(io.BytesIO(data)).load()
     except KeyError as error:  # not in our table
         raise ValueError(f"opcode {error} is not plain data") from None
-    except (pickle.UnpicklingError, struct.error, EOFError, IndexError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        pickle.UnpicklingError,
+        struct.error,
+        EOFError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise ValueError(f"no pickle of plain data: {error!r}") from None

@@ -1,18 +1,31 @@
-"""Which lines of a large log any reader can care about: one look over whole text for the words of all of them.
+"""Which lines of a large log any reader can care about: one look over whole text for the words of all of
+them.
 
-`str.find` of a hundred words costs less than one regex a line. A reader of lines (a parser, a detector that looks at `LogLine`,
-a rule) whose words are not in `WORDS` or `ERRORS` never sees its line in a log on disk: tests/sources/test_prefilter.py.
+`str.find` of a hundred words costs less than one regex a line. A reader of lines (a parser, a detector that
+looks at `LogLine`, a rule) whose words are not in `WORDS` or `ERRORS` never sees its line in a log on disk:
+tests/sources/test_prefilter.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from diag.sources import cuda_log, launcher_log, numbers_log, store, swift_log, torch_log, trainer_log, version_log, watchdog_log
+from diag.sources import (
+    cuda_log,
+    launcher_log,
+    numbers_log,
+    store,
+    swift_log,
+    torch_log,
+    trainer_log,
+    version_log,
+    watchdog_log,
+)
 
 __all__ = ["ERRORS", "WORDS", "plain_lines"]
 
-# Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its message below.
+# Lines around a word of an error that are read too: the frames above an exception (detectors look at 8), its
+# message below.
 _BEFORE, _AFTER = 10, 10
 
 # A word of these stands in each line that tells a phase, a step, a save, a number, a rank or a device.
@@ -34,8 +47,11 @@ ERRORS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def plain_lines(text: str, words: Iterable[str] = WORDS, errors: Iterable[str] = ERRORS) -> Iterator[tuple[int, int]]:
-    """Where runs of lines without any of the words begin and end in `text`, whose lines all end in a line feed.
+def plain_lines(
+    text: str, words: Iterable[str] = WORDS, errors: Iterable[str] = ERRORS
+) -> Iterator[tuple[int, int]]:
+    """Where runs of lines without any of the words begin and end in `text`, whose lines all end in a line
+    feed.
 
     The first and last lines are in none: what stands around them is in another piece of the log.
     """

@@ -1,6 +1,8 @@
-"""What stands before the words of a log line: what containers and launchers put there, and what the program's own loggers do.
+"""What stands before the words of a log line: what containers and launchers put there, and what the program's
+own loggers do.
 
-`strip_outer` is for every line, before any parser; `message_of` for whoever wants the words alone. Both are pure.
+`strip_outer` is for every line, before any parser; `message_of` for whoever wants the words alone. Both are
+pure.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ __all__ = ["Message", "Outer", "message_of", "strip_outer", "without_outer"]
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A line without its outer prefixes, and what these told. `task` is the launcher's number of the process: Slurm's task or
-    MPI's rank, which is the training's rank where each task is one. `at`: seconds since the epoch, of a time with its zone."""
+    """A line without its outer prefixes, and what these told. `task` is the launcher's number of the process:
+    Slurm's task or MPI's rank, which is the training's rank where each task is one. `at`: seconds since the
+    epoch, of a time with its zone."""
 
     text: str
     local_rank: int | None = None
@@ -26,7 +29,8 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The words of a line. `level` is DEBUG, INFO, WARNING, ERROR, CRITICAL or "" where the line does not tell."""
+    """The words of a line. `level` is DEBUG, INFO, WARNING, ERROR, CRITICAL or "" where the line does not
+    tell."""
 
     text: str
     level: str = ""
@@ -36,11 +40,13 @@ class Message:
 _MOST_PREFIXES = 6  # `kubectl --prefix --timestamps` of `srun --label` of `torchrun --tee` are four
 _MOST_CHARS = 400  # of a line, in which its prefixes stand
 
-# Colours, and nothing else of what a terminal knows (ms-swift's and ray's own; `docker compose` and stern on a terminal):
+# Colours, and nothing else of what a terminal knows (ms-swift's and ray's own; `docker compose` and stern on
+# a terminal):
 #   ESC[36m(RayTrainWorker pid=7230)ESC[0m Setting up process group
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}m|\x1b\[K|\x1b\(B")
 
-# Containers whose name stern writes behind the pod's (Kubeflow's PyTorchJob wants its own to be called pytorch).
+# Containers whose name stern writes behind the pod's (Kubeflow's PyTorchJob wants its own to be called
+# pytorch).
 _CONTAINERS = r"(?:pytorch|trainer|train|node|mpi|main|ray-worker|ray-head|worker|launcher|container-\d{1,2})"
 
 # What can begin an outer prefix. One look decides for nearly all lines that there is none.
@@ -64,18 +70,24 @@ _TIME = re.compile(
 )
 # journalctl's and syslog's short form; moreutils' `ts` writes the time alone. No year, no zone:
 #   Nov 21 10:00:00 gpu-17 train.sh[20337]: [INFO:swift] ...
-_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:([\w.-]{1,100}) [\w./@:-]{1,100}\[\d{1,10}\]: )?")
+_SYSLOG = re.compile(
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:([\w.-]{1,100}) [\w./@:-]{1,100}\[\d{1,10}\]: )?"
+)
 # kubectl logs --prefix (kubectl 1.18 and newer):
 #   [pod/dpo-worker-0/pytorch] [INFO:swift] ...
 _POD = re.compile(r"\[pod/([^\]/\s]{1,253})/[^\]\s]{1,253}\] ?")
 # stern 1.x when not on a terminal: pod, container, the line:
 #   dpo-worker-0 pytorch [INFO:swift] ...
 _STERN = re.compile(
-    r"([a-z0-9][a-z0-9.-]{0,200}-(?:worker|master|launcher|head|node|replica)[a-z0-9-]{0,60}) " + _CONTAINERS + " "
+    r"([a-z0-9][a-z0-9.-]{0,200}-(?:worker|master|launcher|head|node|replica)[a-z0-9-]{0,60}) "
+    + _CONTAINERS
+    + " "
 )
 # docker compose 2 (compose 1 wrote trainer_1):
 #   trainer-1  | [INFO:swift] ...
-_COMPOSE = re.compile(r"([a-z0-9][a-z0-9_.-]{0,100}[-_]\d{1,5}|[a-z][a-z0-9_.-]{0,60}(?= {2,40}\|)) {1,40}\| ?")
+_COMPOSE = re.compile(
+    r"([a-z0-9][a-z0-9_.-]{0,100}[-_]\d{1,5}|[a-z][a-z0-9_.-]{0,60}(?= {2,40}\|)) {1,40}\| ?"
+)
 # Slurm, `srun --label` (srun(1): the task number, right-aligned to the largest):
 #    3: [INFO:swift] ...
 _LABEL = re.compile(r"[ 0]{0,6}(\d{1,7}): (?!\d+%)")
@@ -83,10 +95,12 @@ _LABEL = re.compile(r"[ 0]{0,6}(\d{1,7}): (?!\d+%)")
 #   [1,0]<stderr>:[INFO:swift] ...
 #   [prterun-gpu-17-4711@1,0]<stdout>: [INFO:swift] ...
 _MPI = re.compile(r"\[(?:prterun-[^\]\s@]{1,200}@)?\d{1,9},(\d{1,7})\]<std(?:out|err|diag)>:[ ]?")
-# torchrun --tee 3 (torch 1.9-2.13), role and LOCAL rank; TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE may add the rank behind a colon:
+# torchrun --tee 3 (torch 1.9-2.13), role and LOCAL rank; TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE may add the
+# rank behind a colon:
 #   [default0]:[INFO:swift] ...
 _TEE = re.compile(r"\[(?!rank\d)[A-Za-z_]{1,40}?-?(\d{1,4})(?::\d{1,7})?\]:")
-# ray 2.x, workers and actors on the driver's stdout (ray-project/ray#33290); ray 1.x wrote no class (ray-project/ray#16979):
+# ray 2.x, workers and actors on the driver's stdout (ray-project/ray#33290); ray 1.x wrote no class
+# (ray-project/ray#16979):
 #   (RayExecutor pid=423719, ip=172.16.0.2) Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/2
 #   (pid=34272) torch dist: nccl tcp://10.148.18.24:47078 4 3 ...
 #   (raylet) Warning: ...
@@ -94,7 +108,8 @@ _RAY = re.compile(r"\((?:raylet|autoscaler|(?:[^\s()]{1,100} )?pid=\d{1,10})(?:,
 # pdsh, which DeepSpeed's launcher uses for several nodes:
 #   worker-1: [2023-05-12 07:24:57,912] [INFO] [launch.py:145:main] WORLD INFO DICT: ...
 #   10.0.44.113: Traceback (most recent call last):
-# `train.py: error: ...`, `python3: can't open file` and `libcudart.so.12: cannot open` look alike and are none.
+# `train.py: error: ...`, `python3: can't open file` and `libcudart.so.12: cannot open` look alike and are
+# none.
 _HOST = re.compile(
     r"(?!(?:python|lib|gcc|g\+\+|step|epoch|iter|layer|rank|cuda|gpu|line|test|top|sha|md5)[\w.-]*:)"
     r"([a-z0-9](?:[a-z0-9.-]{0,200}[a-z0-9])?):(?: |$)"
@@ -176,11 +191,22 @@ def _epoch(match: re.Match[str]) -> float | None:
         return None
 
 
-# --- what the program's own loggers write --------------------------------------------------------------------
+# --- what the program's own loggers write
+# --------------------------------------------------------------------
 
 _LEVELS = {
-    "D": "DEBUG", "V": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL",
-    "WARN": "WARNING", "FATAL": "CRITICAL", "TRACE": "DEBUG", "ABORT": "CRITICAL", "SUCCESS": "INFO",
+    "D": "DEBUG",
+    "V": "DEBUG",
+    "I": "INFO",
+    "W": "WARNING",
+    "E": "ERROR",
+    "F": "CRITICAL",
+    "C": "CRITICAL",
+    "WARN": "WARNING",
+    "FATAL": "CRITICAL",
+    "TRACE": "DEBUG",
+    "ABORT": "CRITICAL",
+    "SUCCESS": "INFO",
 }
 _LEVEL = r"(TRACE|DEBUG|INFO|SUCCESS|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -191,10 +217,14 @@ _RANK = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?")
 # The C++ log of torch 2.2-2.13 and of torch before (no time), two H200 2026-11-20 and reports:
 #   [W1120 22:48:19.163027360 WorkerServer.cpp:155] [c10d] Server listening to TCP :::0
 #   [E ProcessGroupNCCL.cpp:828] [Rank 1] Watchdog caught collective operation timeout: ...
-_GLOG = re.compile(r"\[([DVIWEFC])(?:\d{4} \d\d:\d\d:\d\d\.\d{1,9}(?: \d{1,10})?)? [\w./+-]{1,200}:\d{1,7}\] ?")
+_GLOG = re.compile(
+    r"\[([DVIWEFC])(?:\d{4} \d\d:\d\d:\d\d\.\d{1,9}(?: \d{1,10})?)? [\w./+-]{1,200}:\d{1,7}\] ?"
+)
 # torch's Python logs 2.3-2.13 (elastic agent, dynamo), and glog's own programs:
 #   E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) ...
-_GLOG_BARE = re.compile(r"([DVIWEFC])\d{4} \d\d:\d\d:\d\d\.\d{1,9}\s{1,8}\d{1,20} [\w./+@-]{1,300}:\d{1,7}\] ?")
+_GLOG_BARE = re.compile(
+    r"([DVIWEFC])\d{4} \d\d:\d\d:\d\d\.\d{1,9}\s{1,8}\d{1,20} [\w./+@-]{1,300}:\d{1,7}\] ?"
+)
 # ms-swift 3.7-4.6:   [INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170
 _SWIFT = re.compile(rf"\[{_LEVEL}:[\w.-]{{1,60}}\] ?")
 # DeepSpeed 0.9-0.18; torch 2.0-2.2's elastic agent; LLaMA-Factory 0.9:
@@ -219,7 +249,9 @@ _LOGGING = re.compile(
 # logging.basicConfig, torch 1.9-1.13:   ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0
 _BASIC = re.compile(rf"{_LEVEL}:[\w.]{{1,200}}: ?")
 # NCCL 2.4-2.32, here 2.28.9:   gpu-17:812:955 [3] NCCL INFO NET/IB : No device found.
-_NCCL = re.compile(r"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[\d{1,5}\] (?:[\w /.-]{0,80}:\d{1,6} )?NCCL (INFO|WARN|ABORT|TRACE) ")
+_NCCL = re.compile(
+    r"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[\d{1,5}\] (?:[\w /.-]{0,80}:\d{1,6} )?NCCL (INFO|WARN|ABORT|TRACE) "
+)
 
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {
     "[": (_RANK, _SWIFT, _GLOG, _DEEPSPEED, _ELASTIC, _TRANSFORMERS, _LOGGING, _BRACKETED),

@@ -1,4 +1,5 @@
-"""The numbers of a dict as Python prints it: also nan and inf, which are no literals, and of a torn line what is whole."""
+"""The numbers of a dict as Python prints it: also nan and inf, which are no literals, and of a torn line what
+is whole."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import re
 
 __all__ = ["numbers_of"]
 
-# ms-swift 4.6.0 (swift/megatron/callbacks/print.py rounds with round(), which keeps nan), transformers 4.57 and 5 (source: the
-# numbers are strings there), torch 2.x tensors that were never turned into numbers:
+# ms-swift 4.6.0 (swift/megatron/callbacks/print.py rounds with round(), which keeps nan), transformers 4.57
+# and 5 (source: the numbers are strings there), torch 2.x tensors that were never turned into numbers:
 #   {'loss': nan, 'grad_norm': inf, ...}     {'loss': '4.36', ...}     {'loss': tensor(nan, device='cuda:0'), ...}
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 _PAIR = re.compile(rf"'([^'\\]{{1,100}})': (?:tensor\(|np\.float(?:32|64)\()?('?)({_NUMBER})\2(?=[,}})])")
@@ -24,7 +25,9 @@ def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
     try:
         data = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return tuple((match[1], float(match[3])) for match, _ in zip(_PAIR.finditer(text), range(_MOST), strict=False))
+        return tuple(
+            (match[1], float(match[3])) for match, _ in zip(_PAIR.finditer(text), range(_MOST), strict=False)
+        )
     if not isinstance(data, dict):
         return ()
     found: list[tuple[str, float]] = []

@@ -1,6 +1,8 @@
-"""One rank's process as /proc tells it: state, CPU, I/O, memory, threads, open files, limits and all its children.
+"""One rank's process as /proc tells it: state, CPU, I/O, memory, threads, open files, limits and all its
+children.
 
-`ProcessReader` reads, `parse` understands. What the numbers mean (stuck, stopped, near a limit) is the detectors'.
+`ProcessReader` reads, `parse` understands. What the numbers mean (stuck, stopped, near a limit) is the
+detectors'.
 """
 
 from __future__ import annotations
@@ -86,11 +88,14 @@ class ProcessReader:
             "wchan": _text(self._read("wchan")),
             "main_stat": _trim_stat(self._read(f"task/{self.pid}/stat")),
             "fds": self._open_files,
-            "children": [child for pid in self._tree.scan(full=detail) if (child := self._child(pid, detail))],
+            "children": [
+                child for pid in self._tree.scan(full=detail) if (child := self._child(pid, detail))
+            ],
         }
 
     def limits(self) -> Payload:
-        """What seldom changes: limits, the right to lock memory beyond them, whether RDMA devices are seen (None: may not look).
+        """What seldom changes: limits, the right to lock memory beyond them, whether RDMA devices are seen
+        (None: may not look).
 
         Raises ProcessGone.
         """
@@ -161,7 +166,8 @@ def _trim_stat(raw: bytes | None) -> str | None:
     return raw.decode(errors="replace")
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:

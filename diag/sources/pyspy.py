@@ -1,9 +1,11 @@
 """Python stacks of a process, read from outside by `py-spy dump --nonblocking`: the rank is never stopped.
 
-For interpreters that `remote_stack` does not know, and for native frames, which stop it: only when a person asks.
+For interpreters that `remote_stack` does not know, and for native frames, which stop it: only when a person
+asks.
 
-`PySpy.dump` does the reading, within a deadline; `parse` makes stacks of it. Children are asked one by one by the
-caller, because py-spy's own `--subprocesses` leaves them out of its JSON. Where it is denied, see `faulthandler`.
+`PySpy.dump` does the reading, within a deadline; `parse` makes stacks of it. Children are asked one by one by
+the caller, because py-spy's own `--subprocesses` leaves them out of its JSON. Where it is denied, see
+`faulthandler`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import NotChecked, Payload, Record
-from diag.observations import Frame, Observation, SourceFailed, SourceWorks, StackSample, ThreadStack, Unparsed
+from diag.observations import (
+    Frame,
+    Observation,
+    SourceFailed,
+    SourceWorks,
+    StackSample,
+    ThreadStack,
+    Unparsed,
+)
 
 __all__ = ["FAILURES", "SOURCE", "PySpy", "explain", "find_executable", "parse"]
 
@@ -55,12 +65,16 @@ class PySpy:
         self.executable = executable or find_executable()
         self._proc = proc
 
-    def dump(self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None, native: bool = False) -> Payload:
-        """{"pid", "parent_pid"?, "stdout": py-spy's JSON less what we do not use}, or, instead of stdout, "failed": a key
-        of FAILURES, "stderr": py-spy's words, "access": what the kernel says of our right to look.
+    def dump(
+        self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None, native: bool = False
+    ) -> Payload:
+        """{"pid", "parent_pid"?, "stdout": py-spy's JSON less what we do not use}, or, instead of stdout,
+        "failed": a key of FAILURES, "stderr": py-spy's words, "access": what the kernel says of our right to
+        look.
 
-        A reading may be torn, because nothing is stopped: failures and unlikely main stacks are read once more. With
-        `native` frames of C code are there too, and the process is stopped while it is read: 30 ms to 2 s.
+        A reading may be torn, because nothing is stopped: failures and unlikely main stacks are read once
+        more. With `native` frames of C code are there too, and the process is stopped while it is read: 30 ms
+        to 2 s.
         """
         payload: dict[str, Any] = {"pid": pid}
         if parent_pid is not None:
@@ -86,9 +100,17 @@ class PySpy:
     def _run(self, pid: int, end: float, native: bool = False) -> dict[str, Any]:
         if self.executable is None:
             return {"failed": "not_found", "stderr": ""}
-        command = [self.executable, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
+        command = [
+            self.executable,
+            "dump",
+            "--native" if native else "--nonblocking",
+            "--json",
+            "--pid",
+            str(pid),
+        ]
         try:
-            # close_fds=False lets subprocess use posix_spawn; what Python opens is not inheritable anyway (PEP 446).
+            # close_fds=False lets subprocess use posix_spawn; what Python opens is not inheritable anyway
+            # (PEP 446).
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -133,7 +155,9 @@ def _access(pid: int, proc: Path) -> dict[str, Any] | None:
     """What decides about ptrace; None when the process has ended."""
     try:
         text = (proc / str(pid) / "status").read_text("utf-8", "replace")
-        fields = {name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())}
+        fields = {
+            name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())
+        }
         uid = int(fields["Uid"][0])
         owner = (proc / str(pid)).stat().st_uid
         if fields["State"][0] in "ZX":
@@ -173,7 +197,8 @@ def _trim(threads: Any) -> list[dict[str, Any]]:
 
 
 def _looks_torn(threads: Sequence[dict[str, Any]], pid: int) -> bool:
-    """A main stack that does not begin where main stacks begin. Those of embedded interpreters are read twice for it."""
+    """A main stack that does not begin where main stacks begin. Those of embedded interpreters are read twice
+    for it."""
     for thread in threads:
         main = thread["os_thread_id"] == pid or thread["thread_name"] == "MainThread" or len(threads) == 1
         if thread["frames"] and main:
@@ -182,7 +207,8 @@ def _looks_torn(threads: Sequence[dict[str, Any]], pid: int) -> bool:
     return True
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -205,7 +231,9 @@ def parse(record: Record) -> Iterator[Observation]:
             if thread.get("frames") or thread.get("thread_name") or thread.get("os_thread_id") == pid
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200])
+        yield Unparsed(
+            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200]
+        )
         return
     emitted = record.at if record.emitted is None else record.emitted
     yield SourceWorks(record.rank, SOURCE)
@@ -218,8 +246,8 @@ def _thread(data: Any, pid: int, *, alone: bool) -> ThreadStack:
         for frame in reversed(data["frames"])
     )
     name = str(data.get("thread_name") or "")
-    # Up to Python 3.10 a reader that stops nothing cannot know the system's id (os_thread_id is null); the main thread's
-    # is the pid, the others keep the interpreter's own.
+    # Up to Python 3.10 a reader that stops nothing cannot know the system's id (os_thread_id is null); the
+    # main thread's is the pid, the others keep the interpreter's own.
     own = pid if alone or name == "MainThread" else data.get("thread_id")
     active, owns_gil = data.get("active"), data.get("owns_gil")
     return ThreadStack(
@@ -260,7 +288,9 @@ def _remedy(access: Any) -> str:
     if facts.get("ptrace_scope") == 3:
         return "kernel.yama.ptrace_scope is 3, which nobody passes until the next boot of the machine"
     if uid != ours:
-        return f"the process belongs to uid {uid}, diag runs as {ours}: run diag as that user, or {capability}"
+        return (
+            f"the process belongs to uid {uid}, diag runs as {ours}: run diag as that user, or {capability}"
+        )
     if facts.get("dumpable") is False:
         return f"the process has made itself undumpable (PR_SET_DUMPABLE, or a setuid start): {capability}"
     if facts.get("ptrace_scope") == 2:

@@ -1,4 +1,5 @@
-"""NCCL RAS's JSON report (NCCL 2.28.7 and later) as communicators. Believes nothing of its types, mends what is broken."""
+"""NCCL RAS's JSON report (NCCL 2.28.7 and later) as communicators. Believes nothing of its types, mends what
+is broken."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]')
 
 
 def load(text: str) -> tuple[dict[str, Any], bool]:
-    """The report, and whether it is whole. Of one that was cut off: what came before, to its last whole member of a list.
+    """The report, and whether it is whole. Of one that was cut off: what came before, to its last whole
+    member of a list.
 
     Raises ValueError for what is no JSON object from its beginning.
     """
@@ -68,28 +70,38 @@ def _close(text: str) -> str | None:
     return text[: best[0]] + best[1] if best else None
 
 
-# --- communicators ---------------------------------------------------------------------------------------------
+# --- communicators
+# ---------------------------------------------------------------------------------------------
 
 
 def read_communicators(report: dict[str, Any]) -> tuple[RasCommunicator, ...]:
-    return tuple(_communicator(item) for item in sequence(report.get("communicators")) if isinstance(item, dict))
+    return tuple(
+        _communicator(item) for item in sequence(report.get("communicators")) if isinstance(item, dict)
+    )
 
 
 def _communicator(item: dict[str, Any]) -> RasCommunicator:
     ranks = tuple(_rank(one) for one in sequence(item.get("ranks")) if isinstance(one, dict))
     missing = tuple(_missing(one) for one in sequence(item.get("missing_ranks")) if isinstance(one, dict))
     status, errors = judge(ranks, missing)
-    return RasCommunicator(word(item.get("hash")).removeprefix("0x"), integer(item.get("size")), ranks, missing, status, errors)
+    return RasCommunicator(
+        word(item.get("hash")).removeprefix("0x"), integer(item.get("size")), ranks, missing, status, errors
+    )
 
 
 def _rank(item: dict[str, Any]) -> RasRank:
     status = mapping(item.get("status"))
     counts = mapping(item.get("collective_counts"))
     return RasRank(
-        rank=integer(item.get("rank")), host=word(item.get("host")), pid=integer(item.get("pid")),
-        cuda_dev=_number(item.get("cuda_dev")), nvml_dev=_number(item.get("nvml_dev")),
-        init_state=_number(status.get("init_state")), async_error=_number(status.get("async_error")),
-        finalize_called=status.get("finalize_called") is True, destroy_flag=status.get("destroy_flag") is True,
+        rank=integer(item.get("rank")),
+        host=word(item.get("host")),
+        pid=integer(item.get("pid")),
+        cuda_dev=_number(item.get("cuda_dev")),
+        nvml_dev=_number(item.get("nvml_dev")),
+        init_state=_number(status.get("init_state")),
+        async_error=_number(status.get("async_error")),
+        finalize_called=status.get("finalize_called") is True,
+        destroy_flag=status.get("destroy_flag") is True,
         abort_flag=status.get("abort_flag") is True,
         counts=tuple((word(name), integer(number)) for name, number in list(counts.items())[:_MOST_OPS]),
     )
@@ -98,9 +110,13 @@ def _rank(item: dict[str, Any]) -> RasRank:
 def _missing(item: dict[str, Any]) -> RasMissing:
     status = mapping(item.get("status"))
     return RasMissing(
-        rank=integer(item.get("rank")), host=word(item.get("host")), pid=integer(item.get("pid")),
-        cuda_dev=_number(item.get("cuda_dev")), nvml_dev=_number(item.get("nvml_dev")),
-        unresponsive=status.get("unresponsive") is True, considered_dead=status.get("considered_dead") is True,
+        rank=integer(item.get("rank")),
+        host=word(item.get("host")),
+        pid=integer(item.get("pid")),
+        cuda_dev=_number(item.get("cuda_dev")),
+        nvml_dev=_number(item.get("nvml_dev")),
+        unresponsive=status.get("unresponsive") is True,
+        considered_dead=status.get("considered_dead") is True,
     )
 
 
@@ -109,13 +125,16 @@ def _number(value: Any) -> int | None:
 
 
 def judge(ranks: tuple[RasRank, ...], missing: tuple[RasMissing, ...]) -> tuple[str, tuple[str, ...]]:
-    """Status and errors of a communicator as NCCL's own text report has them (NCCL 2.32, src/ras/client_support.cc)."""
+    """Status and errors of a communicator as NCCL's own text report has them (NCCL 2.32,
+    src/ras/client_support.cc)."""
     states = {_status_of(rank) for rank in ranks}
     states |= {"NOCOMM" for one in missing if not (one.unresponsive or one.considered_dead)}
     errors = []
     if any(one.unresponsive or one.considered_dead for one in missing):
         errors.append("INCOMPLETE")
-    if any(code not in (None, 0, IN_PROGRESS) for rank in ranks for code in (rank.init_state, rank.async_error)):
+    if any(
+        code not in (None, 0, IN_PROGRESS) for rank in ranks for code in (rank.init_state, rank.async_error)
+    ):
         errors.append("ERROR")
     if len(states) > 1 or "NOCOMM" in states or len({rank.counts for rank in ranks}) > 1:
         errors.append("MISMATCH")

@@ -1,7 +1,8 @@
-"""NCCL RAS's text report (NCCL 2.24 and later) as communicators: its table, and the paragraphs on what is wrong.
+"""NCCL RAS's text report (NCCL 2.24 and later) as communicators: its table, and the paragraphs on what is
+wrong.
 
-The text names members of a communicator only where they differ from the rest: a quarter of them at most (half in a
-verbose report), and ten; of the others it tells the number.
+The text names members of a communicator only where they differ from the rest: a quarter of them at most (half
+in a verbose report), and ten; of the others it tells the number.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from diag.sources.ras_json import IN_PROGRESS
 
 __all__ = ["TextReport", "read_text"]
 
-# All of these: NCCL 2.28.9, captured on 2 and 4 x H200, 2026-11-20/21; what was not captured is from NCCL 2.32,
-# src/ras/client_support.cc, and marked so.
+# All of these: NCCL 2.28.9, captured on 2 and 4 x H200, 2026-11-20/21; what was not captured is from NCCL
+# 2.32, src/ras/client_support.cc, and marked so.
 #   NCCL version 2.28.9 compiled with CUDA 13.0
-_VERSION = re.compile(r"^NCCL version (?P<version>\d{1,4}\.\d{1,4}\.\d{1,6}\S{0,40}) compiled with CUDA", re.MULTILINE)
+_VERSION = re.compile(
+    r"^NCCL version (?P<version>\d{1,4}\.\d{1,4}\.\d{1,6}\S{0,40}) compiled with CUDA", re.MULTILINE
+)
 #   Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
 #       #  in group  per comm  per node  per comm  in group
 #       1         2         1         2         2         2   RUNNING  MISMATCH
@@ -27,7 +30,9 @@ _ROW = re.compile(
     r"(?P<errors>[A-Z]{2,10}(?:,[A-Z]{4,10}){0,2})$"
 )
 #   #1-0 (6724f710479523e4) MISMATCH
-_HEAD = re.compile(r"^#(?P<group>\d{1,7})-(?P<index>\d{1,8}) \((?P<hash>[0-9a-f]{1,16})\) (?P<word>[A-Z]{4,10})$")
+_HEAD = re.compile(
+    r"^#(?P<group>\d{1,7})-(?P<index>\d{1,8}) \((?P<hash>[0-9a-f]{1,16})\) (?P<word>[A-Z]{4,10})$"
+)
 #   Communicator ranks have different AllReduce operation counts
 _OPERATION = re.compile(r"^  Communicator ranks have different (?P<op>\w{1,40}) operation counts$")
 #   Rank 0 has launched up to operation 29 -- GPU 0 managed by process 751 on node 192.0.2.2
@@ -57,8 +62,14 @@ _TIMEOUTS = re.compile(r"^  Encountered (?P<count>\d{1,8}) communication timeout
 
 _STATUS = ("NOCOMM", "INIT", "RUNNING", "FINALIZE", "ABORT")
 _RESULTS = {
-    "Unhandled CUDA error": 1, "System error": 2, "Internal error": 3, "Invalid argument": 4, "Invalid usage": 5,
-    "Remote process error": 6, "NCCL operation in progress": 7, "Unexpected error": 99,
+    "Unhandled CUDA error": 1,
+    "System error": 2,
+    "Internal error": 3,
+    "Invalid argument": 4,
+    "Invalid usage": 5,
+    "Remote process error": 6,
+    "NCCL operation in progress": 7,
+    "Unexpected error": 99,
 }
 _MOST_COMMUNICATORS = 20_000
 _MOST_EXCERPTS = 20
@@ -114,12 +125,18 @@ def read_text(text: str) -> TextReport:
     for paragraph in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n")):
         reader.paragraph([line.rstrip() for line in paragraph.splitlines()])
     return TextReport(
-        version["version"], reader.communicators(), reader.timeouts, reader.whole, tuple(reader.dead), tuple(reader.excerpts)
+        version["version"],
+        reader.communicators(),
+        reader.timeouts,
+        reader.whole,
+        tuple(reader.dead),
+        tuple(reader.excerpts),
     )
 
 
 class _Reader:
-    """Paragraph by paragraph: each begins with a word or with its communicator, or goes on with the one before it."""
+    """Paragraph by paragraph: each begins with a word or with its communicator, or goes on with the one
+    before it."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[int, int, str, tuple[str, ...]]] = {}
@@ -175,7 +192,11 @@ class _Reader:
         crowd: re.Match[str] | None = None  # members named below "3 ranks have ..." without their count
         for line in lines:
             different, errors_on = _OPERATION.match(line), _ERRORS_ON.match(line)
-            if different is not None or errors_on is not None or line == "  Communicator ranks have different status":
+            if (
+                different is not None
+                or errors_on is not None
+                or line == "  Communicator ranks have different status"
+            ):
                 operation = different["op"] if different is not None else ""
                 kind = errors_on["kind"] if errors_on is not None else kind
                 crowd = None
@@ -193,7 +214,12 @@ class _Reader:
                 self._member(communicator, rank, told, operation, kind, listed=told is crowd)
 
     def _member(  # noqa: PLR0917 - one caller, above
-        self, communicator: _Communicator, rank: re.Match[str], told: re.Match[str] | None, operation: str, kind: str,
+        self,
+        communicator: _Communicator,
+        rank: re.Match[str],
+        told: re.Match[str] | None,
+        operation: str,
+        kind: str,
         listed: bool,
     ) -> None:
         number, cuda = int(rank["rank"]), int(rank["cuda"])
@@ -231,14 +257,33 @@ class _Reader:
         ranks, missing = [], []
         for number, member in sorted(known.members.items()):
             if member.missing:
-                missing.append(RasMissing(
-                    number, member.host, member.pid, member.cuda_dev, member.nvml_dev,
-                    unresponsive=member.missing == "unresponsive", considered_dead=(member.host, member.pid) in dead,
-                ))
+                missing.append(
+                    RasMissing(
+                        number,
+                        member.host,
+                        member.pid,
+                        member.cuda_dev,
+                        member.nvml_dev,
+                        unresponsive=member.missing == "unresponsive",
+                        considered_dead=(member.host, member.pid) in dead,
+                    )
+                )
             else:
-                ranks.append(RasRank(
-                    number, member.host, member.pid, member.cuda_dev, member.nvml_dev, member.init_state, member.async_error,
-                    finalize_called=member.finalize_called, abort_flag=member.abort_flag, counts=tuple(member.counts.items()),
-                ))
+                ranks.append(
+                    RasRank(
+                        number,
+                        member.host,
+                        member.pid,
+                        member.cuda_dev,
+                        member.nvml_dev,
+                        member.init_state,
+                        member.async_error,
+                        finalize_called=member.finalize_called,
+                        abort_flag=member.abort_flag,
+                        counts=tuple(member.counts.items()),
+                    )
+                )
         unnamed = tuple((op, count, ranks_) for (op, count), ranks_ in known.unnamed.items() if ranks_ > 0)
-        return RasCommunicator(known.hash, known.size, tuple(ranks), tuple(missing), known.status, known.errors, unnamed)
+        return RasCommunicator(
+            known.hash, known.size, tuple(ranks), tuple(missing), known.status, known.errors, unnamed
+        )

@@ -1,7 +1,9 @@
-"""What one rank's process has of RDMA: device nodes seen and held open, libraries mapped and to be found, the right to lock
-memory, the container it runs in, and NCCL's configuration files. Nothing of it is loaded, opened or run.
+"""What one rank's process has of RDMA: device nodes seen and held open, libraries mapped and to be found, the
+right to lock memory, the container it runs in, and NCCL's configuration files. Nothing of it is loaded,
+opened or run.
 
-Read seldom: a memory map of a rank has thousands of lines, and reading it waits for the rank's own changes of it.
+Read seldom: a memory map of a rank has thousands of lines, and reading it waits for the rank's own changes of
+it.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class RdmaAccessReader:
             "nodes": device_nodes(self.pid, self._proc),
             "open": self._open_nodes(),
             "mapped": libraries,
-            "verbs": None, "complete": environment is not None, "providers": None,
+            "verbs": None,
+            "complete": environment is not None,
+            "providers": None,
             **lock_rights(self._base),
             "container": self._container(view, environment),
             "nccl_conf": [],
@@ -89,7 +93,8 @@ class RdmaAccessReader:
             raise ProcessLookupError(f"process {self.pid} is gone")
 
     def _open_nodes(self) -> list[str] | None:
-        """Device nodes of RDMA among its open files; None where it has too many to look at all, and none was found."""
+        """Device nodes of RDMA among its open files; None where it has too many to look at all, and none was
+        found."""
         found: set[str] = set()
         until = time.monotonic() + _FD_SECONDS
         try:
@@ -119,7 +124,11 @@ class RdmaAccessReader:
                         return None  # libraries stand at the end: what was read would mislead
                     data = rest + data
                     whole, _, rest = data.rpartition(b"\n")
-                    found.update(dict.fromkeys(path.decode("utf-8", "replace") for path in _LIBRARY.findall(whole + b"\n")))
+                    found.update(
+                        dict.fromkeys(
+                            path.decode("utf-8", "replace") for path in _LIBRARY.findall(whole + b"\n")
+                        )
+                    )
         except OSError:
             return None
         if not size:  # a zombie, or a kernel thread
@@ -127,11 +136,16 @@ class RdmaAccessReader:
         return list(found)[:_MOST_NAMES]
 
     def _library_folders(self, view: _RankFiles, environment: Environment) -> list[str]:
-        """Where dlopen looks, in its order: LD_LIBRARY_PATH, the interpreter's own prefix (conda's RPATH), ld.so.cache, defaults.
+        """Where dlopen looks, in its order: LD_LIBRARY_PATH, the interpreter's own prefix (conda's RPATH),
+        ld.so.cache, defaults.
 
         ld.so.conf is not among them: ldconfig reads it, the loader reads the cache.
         """
-        folders = [path for path in re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))[:_MOST_NAMES] if path[:1] == "/"]
+        folders = [
+            path
+            for path in re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))[:_MOST_NAMES]
+            if path[:1] == "/"
+        ]
         try:
             program = os.readlink(f"{self._base}/exe")
         except OSError:
@@ -150,16 +164,23 @@ class RdmaAccessReader:
 
     def _container(self, view: _RankFiles | None, environment: Environment | None) -> Payload:
         marks = {name: view.exists(path) if view else None for name, path in _MARKS.items()}
-        names = [name for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID") if environment is not None and name in environment]
+        names = [
+            name
+            for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID")
+            if environment is not None and name in environment
+        ]
         groups = (read_raw(f"{self._base}/cgroup") or b"")[:8192].decode("utf-8", "replace")
         return {"marks": marks, "environment": names, "cgroup": groups}
 
     def _nccl_conf(self, view: _RankFiles, environment: Environment | None) -> list[list[str]]:
-        """[file, name, value] as NCCL sets them: the user's file before the machine's, what is set already stays.
+        """[file, name, value] as NCCL sets them: the user's file before the machine's, what is set already
+        stays.
 
         NCCL's own words: `initEnv` and `setEnvFile` of src/misc/param.cc.
         """
-        named = (environment or {}).get("NCCL_CONF_FILE", "")  # read from 2.23 on, and then ~/.nccl.conf is not
+        named = (environment or {}).get(
+            "NCCL_CONF_FILE", ""
+        )  # read from 2.23 on, and then ~/.nccl.conf is not
         if environment is None:
             files = []  # which one it is may not be seen
         elif named:
@@ -246,16 +267,20 @@ _LIBRARY = re.compile(
     rb"\s(/[^\n]*/lib(?:ibverbs|mlx[45]|efa|rdmacm|nccl|rccl|hccl|ucs|ucp|uct|hcoll|fabric|bnxt_re|sharp|[a-z0-9_]+-rdmav\d+)"
     rb"[\w.+-]*\.so[\d.]*)(?: \(deleted\))?\n"
 )
-# glibc's ld.so.cache holds whole paths, each closed by a zero byte; which of them belongs to which ABI is not asked.
+# glibc's ld.so.cache holds whole paths, each closed by a zero byte; which of them belongs to which ABI is not
+# asked.
 _CACHED = re.compile(rb"(?:^|\0)(/[^\0\n]{1,4000}/libibverbs\.so\.1)(?=\0)")
 _CONF_NAME = re.compile(r"(?:NCCL|RCCL|HCCL|UCX|FI|OFI|RDMAV|MLX5|IBV|TORCH_NCCL)_[A-Z0-9_]{1,80}$", re.ASCII)
 _MARKS = {
-    "kubernetes": "/run/secrets/kubernetes.io", "docker": "/.dockerenv", "podman": "/run/.containerenv",
+    "kubernetes": "/run/secrets/kubernetes.io",
+    "docker": "/.dockerenv",
+    "podman": "/run/.containerenv",
 }
 
 
 def _find_verbs(view: _RankFiles, folders: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Files called libibverbs.so.1, and the drivers beside them (rdma-core: FOLDER/libibverbs/libmlx5-rdmav34.so)."""
+    """Files called libibverbs.so.1, and the drivers beside them (rdma-core:
+    FOLDER/libibverbs/libmlx5-rdmav34.so)."""
     libraries, providers = [], []
     for folder in folders:
         if view.exists(f"{folder}/libibverbs.so.1"):
@@ -267,8 +292,11 @@ def _find_verbs(view: _RankFiles, folders: Iterable[str]) -> tuple[list[str], li
         if name.endswith(".driver"):
             for word in _DRIVER.findall(view.read(f"/etc/libibverbs.d/{name}", 4096) or b""):
                 folder, _, stem = word.decode("utf-8", "replace").rpartition("/")
-                providers += [f"{folder}/{file}" for file in (view.list(folder) if folder else ())
-                              if file.startswith(f"{stem}-rdmav") and view.exists(f"{folder}/{file}")]
+                providers += [
+                    f"{folder}/{file}"
+                    for file in (view.list(folder) if folder else ())
+                    if file.startswith(f"{stem}-rdmav") and view.exists(f"{folder}/{file}")
+                ]
     return libraries[:_MOST_NAMES], list(dict.fromkeys(providers))[:_MOST_NAMES]
 
 
@@ -311,7 +339,8 @@ def _words(raw: bytes | None) -> str | None:
     return None if raw is None else " ".join(raw[:400].decode("ascii", "replace").split())
 
 
-# --- understanding it ----------------------------------------------------------------------------------------
+# --- understanding it
+# ----------------------------------------------------------------------------------------
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK, linux/capability.h
 _WHOLE_MAP = "0 0 4294967295"  # of the first user namespace; in another one no capability lets lock memory beyond the limit
@@ -329,7 +358,11 @@ def parse(record: Record) -> Iterator[Observation]:
         return
     nodes, open_nodes, mapped = (_texts(payload.get(name)) for name in ("nodes", "open", "mapped"))
     verbs, providers = _texts(payload.get("verbs")), _texts(payload.get("providers"))
-    stems = None if mapped is None else tuple(sorted({found[1] for path in mapped if (found := _STEM.search(path))}))
+    stems = (
+        None
+        if mapped is None
+        else tuple(sorted({found[1] for path in mapped if (found := _STEM.search(path))}))
+    )
     conf = payload.get("nccl_conf")
     yield RdmaAccess(
         rank=record.rank,
@@ -338,19 +371,22 @@ def parse(record: Record) -> Iterator[Observation]:
         open_nodes=open_nodes,
         mapped=stems,
         verbs_library=_verbs_library(verbs, stems, payload.get("complete") is True),
-        providers=None if providers is None else tuple(sorted({
-            found[1] for path in providers if (found := _PROVIDER.search(path))
-        })),
+        providers=None
+        if providers is None
+        else tuple(sorted({found[1] for path in providers if (found := _PROVIDER.search(path))})),
         ipc_lock=ipc_lock(payload.get("cap_eff"), payload.get("uid_map")),
         container=_container_kind(payload.get("container")),
         nccl_conf=tuple(
-            (row[0], row[1], row[2]) for row in (conf if isinstance(conf, list) else [])
+            (row[0], row[1], row[2])
+            for row in (conf if isinstance(conf, list) else [])
             if isinstance(row, list) and len(row) == 3 and all(isinstance(word, str) for word in row)
         ),
     )
 
 
-def _verbs_library(found: tuple[str, ...] | None, mapped: tuple[str, ...] | None, complete: bool) -> bool | None:
+def _verbs_library(
+    found: tuple[str, ...] | None, mapped: tuple[str, ...] | None, complete: bool
+) -> bool | None:
     if mapped is not None and "libibverbs" in mapped:
         return True
     if found:
@@ -368,8 +404,8 @@ def ipc_lock(capabilities: object, uid_map: object) -> bool | None:
 
 
 def _container_kind(facts: object) -> str:
-    """Who must be asked to change limits and devices. Apptainer and Singularity keep those of where they are started: they
-    count as slurm inside a Slurm job, else as none."""
+    """Who must be asked to change limits and devices. Apptainer and Singularity keep those of where they are
+    started: they count as slurm inside a Slurm job, else as none."""
     if not isinstance(facts, Mapping):
         return ""
     marks, names, groups = facts.get("marks"), facts.get("environment"), facts.get("cgroup")

@@ -1,5 +1,6 @@
-"""A flame graph of a living process by `py-spy record`, which writes the formats itself. The target is not stopped, unless
-native frames are asked for: py-spy reads those only of a stopped process, for some milliseconds each time.
+"""A flame graph of a living process by `py-spy record`, which writes the formats itself. The target is not
+stopped, unless native frames are asked for: py-spy reads those only of a stopped process, for some
+milliseconds each time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["FORMATS", "Recording", "record"]
 
 # Ours -> py-spy's.
 FORMATS = {"svg": "flamegraph", "speedscope": "speedscope", "collapsed": "raw"}
-_GRACE_SECONDS = 15.0  # for py-spy to find its way in (a torch process: 0.1 s; with native symbols seconds) and to write
+_GRACE_SECONDS = (
+    15.0  # for py-spy to find its way in (a torch process: 0.1 s; with native symbols seconds) and to write
+)
 _LARGEST_FILE = 256 << 20
 
 
@@ -45,14 +48,18 @@ def record(
     proc: Path = Path("/proc"),
     ending: Callable[[], bool] = lambda: False,
 ) -> bytes:
-    """Takes `wanted.seconds`. All threads are shown, waiting ones too: the time that a hung rank spends is waiting time.
+    """Takes `wanted.seconds`. All threads are shown, waiting ones too: the time that a hung rank spends is
+    waiting time.
 
-    Raises DiagError that says why not. `ending()` becoming true ends the recording early, as if it had failed.
+    Raises DiagError that says why not. `ending()` becoming true ends the recording early, as if it had
+    failed.
     """
     spy = PySpy(executable, proc)
     before = _state(pid, proc)
     if before is None or before[0] in "ZX" or (start_ticks and before[1] != start_ticks):
-        raise DiagError(f"the process {pid} has ended", hint="its recorded stacks: diag flame RANK --from RUN_DIR")
+        raise DiagError(
+            f"the process {pid} has ended", hint="its recorded stacks: diag flame RANK --from RUN_DIR"
+        )
     if spy.executable is None:
         raise _failed(pid, {"failed": "not_found", "stderr": ""})
     try:
@@ -63,8 +70,10 @@ def record(
             _let_go_on(pid, before[1], proc)
         raise
     except OSError as error:
-        raise DiagError(f"the flame graph cannot be written: {error.strerror or error}",
-                        hint="free space in the hub's temporary directory (TMPDIR)") from None
+        raise DiagError(
+            f"the flame graph cannot be written: {error.strerror or error}",
+            hint="free space in the hub's temporary directory (TMPDIR)",
+        ) from None
 
 
 class _NotInTime(DiagError):
@@ -80,18 +89,27 @@ def _recorded(spy: PySpy, pid: int, wanted: Recording, folder: Path, ending: Cal
         "--native" if wanted.native else "--nonblocking", *(["--subprocesses"] if wanted.children else []),
     ]  # fmt: skip
     stderr = _run(command, time.monotonic() + wanted.seconds + _GRACE_SECONDS, ending, folder / "stderr")
-    # py-spy 0.4.3 of a process in which it saw nothing, here 2026-11-21: an SVG is refused, the others are written empty.
+    # py-spy 0.4.3 of a process in which it saw nothing, here 2026-11-21: an SVG is refused, the others are
+    # written empty.
     #   Error: Failed to write flamegraph: No stack counts found
     empty = stderr is not None and "No stack counts found" in stderr
     if stderr is not None and not empty:
         raise _failed(pid, spy._failure(pid, stderr))
     if path.stat().st_size > _LARGEST_FILE:
-        raise DiagError("the flame graph is too large", hint="fewer --seconds, a lower --rate, or --format svg")
+        raise DiagError(
+            "the flame graph is too large", hint="fewer --seconds, a lower --rate, or --format svg"
+        )
     data = path.read_bytes()
     if empty or not data.strip() or b'"profiles":[]' in data[:1000]:
-        raise DiagError(f"py-spy saw no Python frame in pid {pid}", hint="it may run native code only: try --native")
+        raise DiagError(
+            f"py-spy saw no Python frame in pid {pid}", hint="it may run native code only: try --native"
+        )
     # py-spy 0.4.3 writes null, where the published schema has a number or nothing.
-    return data.replace(b'"activeProfileIndex":null', b'"activeProfileIndex":0', 1) if wanted.form == "speedscope" else data
+    return (
+        data.replace(b'"activeProfileIndex":null', b'"activeProfileIndex":0', 1)
+        if wanted.form == "speedscope"
+        else data
+    )
 
 
 def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Path) -> str | None:
@@ -102,7 +120,9 @@ def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Pat
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, env=_ENVIRONMENT
             )
         except OSError as error:
-            raise DiagError(f"{command[0]}: {error.strerror}", hint="pip install py-spy, in the environment of diag") from None
+            raise DiagError(
+                f"{command[0]}: {error.strerror}", hint="pip install py-spy, in the environment of diag"
+            ) from None
     try:
         while time.monotonic() < end and not ending():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -112,9 +132,14 @@ def _run(command: list[str], end: float, ending: Callable[[], bool], errors: Pat
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2.0)
         if ending():
-            raise _NotInTime("the run ended before the flame graph was done",
-                             hint="its recorded stacks: diag flame RANK --from RUN_DIR")
-        raise _NotInTime("py-spy did not finish in time", hint="the machine may be overloaded: fewer --seconds, a lower --rate")
+            raise _NotInTime(
+                "the run ended before the flame graph was done",
+                hint="its recorded stacks: diag flame RANK --from RUN_DIR",
+            )
+        raise _NotInTime(
+            "py-spy did not finish in time",
+            hint="the machine may be overloaded: fewer --seconds, a lower --rate",
+        )
     finally:
         if process.poll() is None:
             process.kill()
@@ -131,7 +156,8 @@ def _state(pid: int, proc: Path) -> tuple[str, int] | None:
 
 
 def _let_go_on(pid: int, start_ticks: int, proc: Path) -> None:
-    """A py-spy that was killed may leave the process stopped (benfred/py-spy#390). It ran before, so we stopped it."""
+    """A py-spy that was killed may leave the process stopped (benfred/py-spy#390). It ran before, so we
+    stopped it."""
     after = _state(pid, proc)
     if after is not None and after[0] == "T" and after[1] == start_ticks:
         with contextlib.suppress(OSError):

@@ -22,15 +22,24 @@ from diag.observations import (
     Unparsed,
 )
 
-__all__ = ["SOURCE", "ended", "failed", "interrupted", "looked_away", "parse", "rank_found", "snapshot", "started", "works"]
+__all__ = [
+    "SOURCE",
+    "ended",
+    "failed",
+    "interrupted",
+    "looked_away",
+    "parse",
+    "rank_found",
+    "snapshot",
+    "started",
+    "works",
+]
 
 SOURCE = "run"
 
 
 def started(argv: list[str], pid: int, host: str, world_size: int = 0) -> Record:
-    return Record(
-        SOURCE, {"event": "started", "argv": argv, "pid": pid, "world_size": world_size}, host=host
-    )
+    return Record(SOURCE, {"event": "started", "argv": argv, "pid": pid, "world_size": world_size}, host=host)
 
 
 def expected(nets: list[str], host: str) -> Record:
@@ -63,14 +72,25 @@ def rank_found(
     return Record(SOURCE, payload, rank=place.rank, host=place.host)
 
 
-def snapshot(name: str, began: float, silent_seconds: float | None, why: str, *, final: bool = True) -> Record:
+def snapshot(
+    name: str, began: float, silent_seconds: float | None, why: str, *, final: bool = True
+) -> Record:
     """The records since told time `began` are one moment that was captured by hand."""
-    payload = {"event": "snapshot", "name": name, "began": began, "silent": silent_seconds, "why": why, "final": final}
+    payload = {
+        "event": "snapshot",
+        "name": name,
+        "began": began,
+        "silent": silent_seconds,
+        "why": why,
+        "final": final,
+    }
     return Record(SOURCE, payload)
 
 
 def failed(source: str, reason: str, remedy: str = "", *, rank: int | None = None, host: str = "") -> Record:
-    return Record(SOURCE, {"event": "failed", "source": source, "reason": reason, "remedy": remedy}, rank, host)
+    return Record(
+        SOURCE, {"event": "failed", "source": source, "reason": reason, "remedy": remedy}, rank, host
+    )
 
 
 def works(source: str, *, rank: int | None = None, host: str = "") -> Record:
@@ -82,7 +102,13 @@ def parse(record: Record) -> Iterator[Observation]:
     event = payload.get("event") if isinstance(payload, dict) else None
     try:
         if event == "started":
-            yield RunStarted(None, tuple(map(str, payload["argv"])), int(payload["pid"]), record.host, int(payload["world_size"]))
+            yield RunStarted(
+                None,
+                tuple(map(str, payload["argv"])),
+                int(payload["pid"]),
+                record.host,
+                int(payload["world_size"]),
+            )
         elif event == "ended":
             yield RunEnded(None, int(payload["returncode"]))
         elif event == "interrupted":
@@ -93,18 +119,27 @@ def parse(record: Record) -> Iterator[Observation]:
             place = Placement.from_json(payload["placement"])
             yield RankFound(place.rank, place, str(payload["command"]), bool(payload["distributed"]))
             variables = payload["env"]
-            yield EnvironmentSeen(place.rank, place.pid, tuple((str(k), str(v)) for k, v in variables.items()))
+            yield EnvironmentSeen(
+                place.rank, place.pid, tuple((str(k), str(v)) for k, v in variables.items())
+            )
         elif event == "snapshot":
             silent = payload["silent"]
-            yield SnapshotTaken(None, str(payload["name"]), float(payload["began"]),
-                                None if silent is None else float(silent), str(payload["why"]),
-                                bool(payload.get("final", True)))
+            yield SnapshotTaken(
+                None,
+                str(payload["name"]),
+                float(payload["began"]),
+                None if silent is None else float(silent),
+                str(payload["why"]),
+                bool(payload.get("final", True)),
+            )
         elif event == "expected":
             yield NetworkExpected(None, tuple(map(str, payload["nets"])))
         elif event == "asked":
             yield RecorderAsked(record.rank)
         elif event == "failed":
-            yield SourceFailed(record.rank, str(payload["source"]), str(payload["reason"]), str(payload["remedy"]))
+            yield SourceFailed(
+                record.rank, str(payload["source"]), str(payload["reason"]), str(payload["remedy"])
+            )
         elif event == "works":
             yield SourceWorks(record.rank, str(payload["source"]))
         else:

@@ -34,7 +34,8 @@ def read(pid: int, root: Path = Path("/proc"), own: Path = Path("/dev/shm")) -> 
     except FileNotFoundError as error:
         if (root / str(pid) / "root/dev").is_dir():  # we can look, and there is none
             raise SharedMemoryUnavailable(
-                f"process {pid} has no /dev/shm", "mount a tmpfs at /dev/shm: DataLoader workers and NCCL need it"
+                f"process {pid} has no /dev/shm",
+                "mount a tmpfs at /dev/shm: DataLoader workers and NCCL need it",
             ) from error
     except OSError:
         pass
@@ -62,9 +63,13 @@ def _statvfs(path: Path, view: str) -> Payload:
 def parse(record: Record) -> Iterator[Observation]:
     """One SharedMemory."""
     payload = record.payload
-    values = [payload.get(name) for name in ("frsize", "blocks", "bavail")] if isinstance(payload, Mapping) else []
+    values = (
+        [payload.get(name) for name in ("frsize", "blocks", "bavail")] if isinstance(payload, Mapping) else []
+    )
     numbers = [value for value in values if isinstance(value, int) and 0 <= value < 1 << 63]
     if len(numbers) != 3:
         yield Unparsed(record.rank, SOURCE, "no statvfs numbers", str(payload)[:200])
         return
-    yield SharedMemory(record.rank, size_bytes=numbers[0] * numbers[1], available_bytes=numbers[0] * numbers[2])
+    yield SharedMemory(
+        record.rank, size_bytes=numbers[0] * numbers[1], available_bytes=numbers[0] * numbers[2]
+    )

@@ -1,4 +1,5 @@
-"""Which processes of a Slurm job run on this node, by step: `scontrol listpids`, which any user may ask for its own jobs."""
+"""Which processes of a Slurm job run on this node, by step: `scontrol listpids`, which any user may ask for
+its own jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from diag.sources.tree import PROC, read_raw, split_stat
 
 __all__ = ["StepProcess", "find_step", "parse_pids", "root_of"]
 
-# A job step may start minutes after its job (srun waits for its nodes); what is longer has not been started at all. Ours.
+# A job step may start minutes after its job (srun waits for its nodes); what is longer has not been started
+# at all. Ours.
 WAIT_SECONDS = 120.0
 
 
@@ -28,7 +30,8 @@ class StepProcess:
 
 
 def parse_pids(text: str) -> tuple[StepProcess, ...]:
-    """The tasks of numbered steps; not what lies below them, nor slurmstepd's own (`-`), nor the batch script.
+    """The tasks of numbered steps; not what lies below them, nor slurmstepd's own (`-`), nor the batch
+    script.
 
     >>> parse_pids("PID      JOBID    STEPID   LOCALID GLOBALID\\n25630    2        0        0       0       \\n"
     ...            "25635    2        0        -       -       \\n25590    2        batch    0       0       \\n")
@@ -57,27 +60,37 @@ def find_step(
     """
     job = environment.get("SLURM_JOB_ID", "")
     if not job:
-        raise DiagError("this is no job of Slurm's: SLURM_JOB_ID is not set",
-                        hint="srun --jobid=JOB --overlap --nodes=1 --ntasks=1 --mem=0 diag watch --slurm",
-                        exit_code=2)
+        raise DiagError(
+            "this is no job of Slurm's: SLURM_JOB_ID is not set",
+            hint="srun --jobid=JOB --overlap --nodes=1 --ntasks=1 --mem=0 diag watch --slurm",
+            exit_code=2,
+        )
     node = environment.get("SLURMD_NODENAME", "")
     command = ["scontrol", "listpids", job, *([node] if node else [])]
     own = environment.get("SLURM_STEP_ID", "")
     end = time.monotonic() + wait_seconds
     while True:
-        tasks = [task for task in parse_pids((ask or _ask)(command)) if (task.step == step if step else task.step != own)]
+        tasks = [
+            task
+            for task in parse_pids((ask or _ask)(command))
+            if (task.step == step if step else task.step != own)
+        ]
         if tasks:
             first = min(tasks, key=lambda task: int(task.step)).step
             return tuple(task for task in tasks if task.step == first)
         if time.monotonic() >= end:
             which = f"step {job}.{step} has" if step else f"job {job} has no other step with"
-            raise DiagError(f"{which} {'no ' if step else ''}processes on this node ({node or os.uname().nodename})",
-                            hint=f"squeue --steps --jobs={job} shows the steps that run", exit_code=2)
+            raise DiagError(
+                f"{which} {'no ' if step else ''}processes on this node ({node or os.uname().nodename})",
+                hint=f"squeue --steps --jobs={job} shows the steps that run",
+                exit_code=2,
+            )
         time.sleep(1.0)
 
 
 def root_of(tasks: tuple[StepProcess, ...], proc: Path = PROC) -> int:
-    """The process above all tasks: the only one itself, or slurmstepd, whose children the tasks of a step are."""
+    """The process above all tasks: the only one itself, or slurmstepd, whose children the tasks of a step
+    are."""
     if len(tasks) == 1:
         return tasks[0].pid
     raw = read_raw(f"{proc}/{tasks[0].pid}/stat") or b""
@@ -89,9 +102,14 @@ def root_of(tasks: tuple[StepProcess, ...], proc: Path = PROC) -> int:
 
 def _ask(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+        ).stdout
     except FileNotFoundError:
-        raise DiagError("scontrol is not here, so the step's processes cannot be found",
-                        hint="diag watch --pid PID, with the pid of the launcher by `ps`", exit_code=2) from None
+        raise DiagError(
+            "scontrol is not here, so the step's processes cannot be found",
+            hint="diag watch --pid PID, with the pid of the launcher by `ps`",
+            exit_code=2,
+        ) from None
     except (OSError, subprocess.TimeoutExpired):
         return ""

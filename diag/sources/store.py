@@ -1,6 +1,8 @@
-"""A process that cannot reach the store at which its job meets: what its stack, its sockets and its log tell of it.
+"""A process that cannot reach the store at which its job meets: what its stack, its sockets and its log tell
+of it.
 
-Nothing is sent anywhere: a call that stands is read from the process's own stack, a missing connection from the kernel's tables.
+Nothing is sent anywhere: a call that stands is read from the process's own stack, a missing connection from
+the kernel's tables.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ __all__ = [
 
 SOURCE = "store"
 
-# --- the stack ---------------------------------------------------------------------------------------------------------------
+# --- the stack
+# ---------------------------------------------------------------------------------------------------------------
 # torch 2.4-2.13, the innermost Python frame while TCPStore connects (what it does then is C++):
 #   _create_c10d_store (torch/distributed/rendezvous.py:198)
 #   StaticTCPRendezvous.next_rendezvous (torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py:70)
@@ -52,7 +55,8 @@ def connects(function: str, file: str) -> bool:
     return name in _CONNECTS and file.endswith(_CONNECTS[name])
 
 
-# --- where it goes -----------------------------------------------------------------------------------------------------------
+# --- where it goes
+# -----------------------------------------------------------------------------------------------------------
 Place = tuple[str, int, int | None]  # host, port, the node's number
 
 
@@ -69,7 +73,8 @@ def place_of_rank(environment: Mapping[str, str], node: int | None) -> Place | N
     return (host, int(port), node) if host and port.isdecimal() and len(port) < 6 else None
 
 
-# --- the kernel --------------------------------------------------------------------------------------------------------------
+# --- the kernel
+# --------------------------------------------------------------------------------------------------------------
 _ESTABLISHED, _SYN_SENT = "01", "02"
 _MOST_BYTES = 8 << 20  # 50,000 sockets: of more it is not told
 _MOST_FDS = 4096
@@ -132,7 +137,8 @@ def _table(path: Path) -> Iterable[tuple[int, str, str]] | None:
     return [(int(row[2].rpartition(":")[2], 16), row[3], row[9]) for row in rows if len(row) > 9]
 
 
-# --- the record --------------------------------------------------------------------------------------------------------------
+# --- the record
+# --------------------------------------------------------------------------------------------------------------
 
 
 def payload(pid: int, place: Place, *, pending: bool, over: bool) -> Payload:
@@ -145,15 +151,22 @@ def parse(record: Record) -> Iterator[Observation]:
     try:
         node = told.get("node")
         yield StoreWaited(
-            record.rank, int(told["pid"]), str(told["host"])[:253], int(told["port"]), None if node is None else int(node),
-            told["pending"] is True, told["over"] is True,
+            record.rank,
+            int(told["pid"]),
+            str(told["host"])[:253],
+            int(told["port"]),
+            None if node is None else int(node),
+            told["pending"] is True,
+            told["over"] is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         yield Unparsed(record.rank, SOURCE, f"{type(error).__name__}: {error}", repr(told)[:200])
 
 
-# --- the log -----------------------------------------------------------------------------------------------------------------
-# torch 2.5-2.13, TCPStore.cpp; the addresses in the lines of socket.cpp around it may be wrong (2.13 prints freed memory):
+# --- the log
+# -----------------------------------------------------------------------------------------------------------------
+# torch 2.5-2.13, TCPStore.cpp; the addresses in the lines of socket.cpp around it may be wrong (2.13 prints
+# freed memory):
 #   [W1123 00:19:34.189396703 TCPStore.cpp:340] [c10d] TCP client failed to connect/validate to host 10.9.9.9:29500 - retrying
 #   (try=3, timeout=900000ms, delay=1366ms): The client socket has failed to connect to any network address of (10.9.9.9, 29500).
 #   The client socket has failed to connect to 94.85.0.0:1529 (errno: 101 - Network is unreachable).
@@ -183,7 +196,9 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     match = _RETRYING.search(text)
     if match:
         why = _WHY.search(match[4])
-        yield StoreTried(rank, match[1], int(match[2]), why[1] if why else match[4][:200], int(match[3]) / 1000, text[:500])
+        yield StoreTried(
+            rank, match[1], int(match[2]), why[1] if why else match[4][:200], int(match[3]) / 1000, text[:500]
+        )
         return
     match = _UNKNOWN.search(text) or _FAILED.search(text)
     if match:

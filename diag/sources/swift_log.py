@@ -24,13 +24,14 @@ __all__ = ["WORDS", "read_bar", "read_line"]
 #   [INFO:swift] The training of Epoch 0 starts...
 _EPOCH = re.compile(r"The training of Epoch (\d{1,9}) starts\.\.\.")
 
-# ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before it):
+# ms-swift 4.6.0, swift/megatron/callbacks/print.py, stdout of the last rank (a bar's blanks may stand before
+# it):
 #   {'loss': 0.69314718, ..., 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s', ...}
 # ms-swift 3.8-4.6, transformers path: ... 'epoch': 0.02, 'global_step/max_steps': '1/8', ...
 _METRICS = "{'loss': "
 _METRICS_STEP = re.compile(r"'(?:iteration|global_step/max_steps)': '(\d{1,9})/(\d{1,9})'")
-# The same callback after an evaluation (4.6.0, two gloo ranks, 2026-11-22); the transformers path's has an 'epoch' and is
-# trainer_log's:
+# The same callback after an evaluation (4.6.0, two gloo ranks, 2026-11-22); the transformers path's has an
+# 'epoch' and is trainer_log's:
 #   {'eval_loss': 0.68899089, 'eval_logps/chosen': -62.65713501, ..., 'iteration': '2/8', 'elapsed_time': '2s', ...}
 _EVALUATED = "{'eval_"
 _EVALUATED_STEP = "'iteration': '"
@@ -38,7 +39,8 @@ _EVALUATED_STEP = "'iteration': '"
 # ms-swift 3.7-3.12 and Megatron-LM core_r0.12-0.15, stdout of the last rank:
 #    [2026-11-21 00:17:14] iteration        1/       8 | consumed samples:            8 | elapsed time per ...
 _MEGATRON_STEP = re.compile(r"\biteration\s+(\d{1,9})/\s*(\d{1,9})\s+\|")
-# Megatron formats losses with {:.6E}, which writes NAN and INF, and the gradient's norm with {:.3f}: nan and inf.
+# Megatron formats losses with {:.6E}, which writes NAN and INF, and the gradient's norm with {:.3f}: nan and
+# inf.
 _MEGATRON_METRIC = re.compile(
     r"\|\s{0,9}([A-Za-z][\w /()]{0,60}):\s{0,20}([-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|[nN][aA][nN]|[iI][nN][fF]))"
     r"\s{0,9}(?=\|)"
@@ -47,7 +49,9 @@ _MEGATRON_METRIC = re.compile(
 # Megatron-LM core_r0.13-0.15, megatron/training/checkpointing.py, stdout of rank 0:
 #   saving checkpoint at iteration       4 to DIR in torch_dist format
 #     scheduled an async checkpoint save at iteration       4 to DIR      (--async-save; source)
-_SAVE_STARTED = re.compile(r"(?:saving checkpoint|(scheduled) an async checkpoint save) at iteration\s{1,20}\d{1,9} to (\S+)")
+_SAVE_STARTED = re.compile(
+    r"(?:saving checkpoint|(scheduled) an async checkpoint save) at iteration\s{1,20}\d{1,9} to (\S+)"
+)
 #     successfully saved checkpoint from iteration       4 to DIR [ t 1/1, p 1/1 ]
 # ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr:
 #   [INFO:swift] Successfully saved Megatron model weights in `OUT/checkpoint-4`.
@@ -63,7 +67,8 @@ _SAVE_FINISHED = re.compile(
 # ms-swift 4.0-4.6, swift/megatron/utils/megatron_lm_utils.py, stderr of rank 0:
 #   [INFO:swift] TP: 2, PP: 2, VPP: None, CP: 1, EP: 2, ETP: 1
 _LAYOUT = re.compile(r"\[INFO:swift\] TP: (\d{1,6}), PP: (\d{1,6}), VPP: ")
-# Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0; here below ms-swift 3.8.3 and 3.12.6:
+# Megatron-LM core_r0.8-0.15, megatron/training/initialize.py, stdout of rank 0; here below ms-swift 3.8.3 and
+# 3.12.6:
 #   > initialized pipeline model parallel with size 1
 _STAGES = re.compile(r"^> initialized pipeline model parallel with size (\d{1,6})\s*$")
 
@@ -98,7 +103,8 @@ _PHASES: tuple[tuple[str, str], ...] = (
     ("> building train, validation, and test datasets", "data_prep"),
     #   [before the start of training step] datetime: ...
     ("[before the start of training step]", "first_step"),
-    # Megatron-LM core_r0.8-0.15, megatron/training/training.py (source), stdout; ms-swift 3.8-3.12 print the same:
+    # Megatron-LM core_r0.8-0.15, megatron/training/training.py (source), stdout; ms-swift 3.8-3.12 print the
+    # same:
     #   Evaluating on 160 samples
     ("Evaluating on ", "eval"),
     #   Evaluating iter 1/10
@@ -117,8 +123,8 @@ _PHASES: tuple[tuple[str, str], ...] = (
 _BAR = re.compile(r"([^|%\r\n]{0,60}?):?\s{1,9}\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15})\s")
 
 _OTHER_BARS = {
-    # ms-swift 3.12-4.6, swift/megatron (desc='Evaluate: '; 3.8 prints lines only), drawn below the training's bar: it ends in
-    # `ESC[A` and a line feed
+    # ms-swift 3.12-4.6, swift/megatron (desc='Evaluate: '; 3.8 prints lines only), drawn below the training's
+    # bar: it ends in `ESC[A` and a line feed
     #   Evaluate:  33%|###3      | 1/3 [00:00<00:00,  2.54it/s]
     "Evaluate": "eval",
     # ms-swift 3.8-4.6, transformers path, swift/trainers/{callback,patcher}.py:
@@ -200,15 +206,25 @@ def _metrics(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
-    """A progress bar's last drawing: the training bar counts as steps, any other as progress of data preparation."""
-    match = _BAR.match(text.strip()[:1000] + " ")  # a terminal's width; blanks before it would cost their square
+    """A progress bar's last drawing: the training bar counts as steps, any other as progress of data
+    preparation."""
+    match = _BAR.match(
+        text.strip()[:1000] + " "
+    )  # a terminal's width; blanks before it would cost their square
     if match is None:
         return
     name, done, total = match[1].strip(), int(match[2]), int(match[3])
     if name == "Train":
-        # The transformers path has no line before its first batch but the empty bar, drawn when training begins.
-        yield Iteration(rank, done, total, text.strip()[:300]) if done else PhaseMarked(rank, "first_step", text.strip()[:300])
+        # The transformers path has no line before its first batch but the empty bar, drawn when training
+        # begins.
+        yield (
+            Iteration(rank, done, total, text.strip()[:300])
+            if done
+            else PhaseMarked(rank, "first_step", text.strip()[:300])
+        )
     elif name.startswith(("Map", "Filter", "Tokenizing", "Packing", "Generating")):
         yield PhaseMarked(rank, "data_prep", text.strip())
-    elif name in _OTHER_BARS and done < total:  # a full bar may be drawn again when what it showed is long over
+    elif (
+        name in _OTHER_BARS and done < total
+    ):  # a full bar may be drawn again when what it showed is long over
         yield PhaseMarked(rank, _OTHER_BARS[name], text.strip()[:300])

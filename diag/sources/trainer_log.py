@@ -1,4 +1,5 @@
-"""Lines of Hugging Face Trainer and DeepSpeed that tell the phase, a step or a save, and progress bars without a name."""
+"""Lines of Hugging Face Trainer and DeepSpeed that tell the phase, a step or a save, and progress bars
+without a name."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from diag.sources.printed import numbers_of
 
 __all__ = ["WORDS", "read_bar", "read_line", "read_metrics"]
 
-# transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo ranks, 2026-11-21:
+# transformers 4.57.6 Trainer (trainer_callback.py), stdout of rank 0, whatever the log level is; two gloo
+# ranks, 2026-11-21:
 #   {'loss': 4.3605, 'grad_norm': 1.9662383794784546, 'learning_rate': 4.375e-05, 'epoch': 0.04}
 #   {'eval_loss': 4.329410076141357, 'eval_runtime': 0.0101, ..., 'epoch': 0.08}
 #   {'train_runtime': 0.2309, 'train_samples_per_second': 138.613, ..., 'train_loss': 4.323827266693115, 'epoch': 0.16}
@@ -37,7 +39,9 @@ _HF_SAVE = re.compile(r"(?<!\[INFO:swift\] )Saving model checkpoint to (\S+)")
 _DS_STEP = re.compile(r"\[Rank 0\] step=(\d{1,9}), skipped=\d")
 #   [...] [INFO] [logging.py:107:log_dist] [Rank 0] [Torch] Checkpoint global_step4 is about to be saved!
 #   [...] [INFO] [logging.py:107:log_dist] [Rank 0] Saving model checkpoint: /ck/global_step4/mp_rank_00_model_states.pt
-_DS_SAVE = re.compile(r"\[Rank 0\] (?:\[\w+\] Checkpoint (\S+) is about to be saved!|Saving model checkpoint: (\S+))")
+_DS_SAVE = re.compile(
+    r"\[Rank 0\] (?:\[\w+\] Checkpoint (\S+) is about to be saved!|Saving model checkpoint: (\S+))"
+)
 #   [...] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint global_step4 is ready now!
 _DS_SAVED = re.compile(r"\[\w+\] Checkpoint (\S+) is ready now!")
 # ninja below torch 2.13 utils/cpp_extension.py, an operator that DeepSpeed builds when it is first used:
@@ -132,7 +136,8 @@ def _save(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def read_metrics(text: str, rank: int | None) -> Iterator[Observation]:
-    """The numbers of a dict that a Trainer prints without its step. A torn one, or one that is none, says nothing."""
+    """The numbers of a dict that a Trainer prints without its step. A torn one, or one that is none, says
+    nothing."""
     match = _METRICS.search(text)
     if match is None or "'epoch':" not in match[0]:
         return
@@ -144,7 +149,8 @@ def read_metrics(text: str, rank: int | None) -> Iterator[Observation]:
 
 
 def read_bar(text: str, rank: int | None) -> Iterator[Observation]:
-    """A bar without a name: which one it is, the job's state knows from the planned steps and from what is printed between."""
+    """A bar without a name: which one it is, the job's state knows from the planned steps and from what is
+    printed between."""
     match = _BAR.match(text[:1000])
     if match is not None and int(match[1]) <= 100:
         yield BarMoved(rank, int(match[2]), int(match[3]), match[0].strip("\x1b[A \t"))

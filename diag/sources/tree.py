@@ -1,7 +1,7 @@
 """Who lives below whom in /proc, and what a process was started as.
 
-Plain reading of /proc for the other machine-side sources and for the hub, which finds ranks with it. It makes no
-records; what a rank is, the launchers decide.
+Plain reading of /proc for the other machine-side sources and for the hub, which finds ranks with it. It makes
+no records; what a rank is, the launchers decide.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["PROC", "Processes", "Tree", "descendants", "is_python", "read_enviro
 
 PROC = Path("/proc")
 
-# Children forked by a thread other than the main one stand in that thread's own file. A rank has 60 to 90 threads
-# (measured on H200: 67 and 87), reading all those files costs more than everything else, and new children of such
-# threads are rare: they may be seen this many scans late. Ours.
+# Children forked by a thread other than the main one stand in that thread's own file. A rank has 60 to 90
+# threads (measured on H200: 67 and 87), reading all those files costs more than everything else, and new
+# children of such threads are rare: they may be seen this many scans late. Ours.
 FULL_SCAN_EVERY = 10
 _LONGEST_ENVIRON = 1 << 20
 
@@ -52,8 +52,8 @@ def split_stat(text: str) -> tuple[int, str, list[str]]:
     >>> split_stat("7 (a) b (c)) S 1 7")
     (7, 'a) b (c)', ['S', '1', '7'])
     """
-    # comm is what the process called itself, so the last parenthesis ends it. H200 host (Linux 6.13 or later),
-    # 2026-11-21:
+    # comm is what the process called itself, so the last parenthesis ends it. H200 host (Linux 6.13 or
+    # later), 2026-11-21:
     #   2238 (python3) S 2221 2238 2238 0 -1 4194560 385729 4990 0 0 1644 139 0 0 20 0 67 0 20487 331101626368 ...
     head, found, tail = text.rpartition(")")
     pid, opened, comm = head.partition(" (")
@@ -98,7 +98,9 @@ class Tree:
         self.pid = pid
         self._root = os.fspath(root)
         self._scans = 0
-        self._of_threads: dict[int, int] = {}  # child forked by a thread that is not the main one -> its parent
+        self._of_threads: dict[
+            int, int
+        ] = {}  # child forked by a thread that is not the main one -> its parent
         # Ours is asked first: a zombie target has none to show.
         self._has_children_file = (
             read_raw(f"{self._root}/thread-self/children") is not None
@@ -110,7 +112,8 @@ class Tree:
         return (self.pid,)
 
     def scan(self, full: bool = False) -> tuple[int, ...]:
-        """Pids below, parents before their children, `pid` itself left out; empty when nothing or nobody is there."""
+        """Pids below, parents before their children, `pid` itself left out; empty when nothing or nobody is
+        there."""
         if not self._has_children_file:
             return self._scan_parents()
         full = full or self._scans % FULL_SCAN_EVERY == 0
@@ -119,7 +122,9 @@ class Tree:
             self._of_threads = {}
         else:
             self._of_threads = {
-                child: parent for child, parent in self._of_threads.items() if _parent(child, self._root) == parent
+                child: parent
+                for child, parent in self._of_threads.items()
+                if _parent(child, self._root) == parent
             }
         seen = {self.pid}
         found: list[int] = []
@@ -181,8 +186,8 @@ def descendants(pid: int, root: Path = PROC) -> tuple[int, ...]:
 def read_environ(pid: int, root: Path = PROC) -> dict[str, str] | None:
     """The environment that the process was started with; None when denied or gone.
 
-    What it set itself later is not there; between fork and exec it is still the parent's; a process that rewrote its
-    title (setproctitle) may show less.
+    What it set itself later is not there; between fork and exec it is still the parent's; a process that
+    rewrote its title (setproctitle) may show less.
     """
     raw = read_raw(f"{os.fspath(root)}/{pid}/environ")
     if raw is None and root == PROC:
@@ -194,7 +199,8 @@ def read_environ(pid: int, root: Path = PROC) -> dict[str, str] | None:
 
 
 def _environ_from_memory(pid: int) -> bytes | None:
-    """The file belongs to the process's user; who may ptrace it may read where it lies (proc(5): env_start, env_end)."""
+    """The file belongs to the process's user; who may ptrace it may read where it lies (proc(5): env_start,
+    env_end)."""
     try:
         fields = split_stat((read_raw(f"{PROC}/{pid}/stat") or b"").decode(errors="replace"))[2]
         start, end = int(fields[47]), int(fields[48])  # 0 to who may not

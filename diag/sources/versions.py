@@ -1,4 +1,5 @@
-"""Which Python, torch and NCCL a rank runs, by the files that it has mapped. Nothing is imported and nothing is asked."""
+"""Which Python, torch and NCCL a rank runs, by the files that it has mapped. Nothing is imported and nothing
+is asked."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _MOST_BYTES = 8 << 20
 
 
 def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
-    """Of {"python", "torch", "nccl"} those that can be told. Raises OSError when the process is gone or denied."""
+    """Of {"python", "torch", "nccl"} those that can be told. Raises OSError when the process is gone or
+    denied."""
     folder = f"{proc}/{pid}"
     with open(f"{folder}/maps", "rb") as file:
         maps = file.read(_MOST_BYTES)

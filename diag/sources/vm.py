@@ -1,6 +1,8 @@
-"""Another process's memory without its files in /proc: those belong to its user, and who may ptrace it need not be that user.
+"""Another process's memory without its files in /proc: those belong to its user, and who may ptrace it need
+not be that user.
 
-A container of another user with SYS_PTRACE is such a one: it may read the memory, and may not open /proc/PID/mem or environ.
+A container of another user with SYS_PTRACE is such a one: it may read the memory, and may not open
+/proc/PID/mem or environ.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ class _Part(ctypes.Structure):
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """At most `size` bytes: fewer where the mapping ends. Raises OSError: EPERM where ptrace is denied, ESRCH when it is gone,
-    EFAULT where nothing is mapped, ENOSYS on a system without process_vm_readv(2)."""
+    """At most `size` bytes: fewer where the mapping ends. Raises OSError: EPERM where ptrace is denied, ESRCH
+    when it is gone, EFAULT where nothing is mapped, ENOSYS on a system without process_vm_readv(2)."""
     buffer = ctypes.create_string_buffer(size)
     here, there = _Part(ctypes.addressof(buffer), size), _Part(address, size)
     got = _process_vm_readv()(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
@@ -36,5 +38,12 @@ def _process_vm_readv() -> Any:
     except AttributeError:
         raise OSError(38, "Function not implemented") from None
     call.restype = ctypes.c_ssize_t
-    call.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
+    call.argtypes = (
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_ulong,
+    )
     return call

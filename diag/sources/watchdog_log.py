@@ -1,6 +1,8 @@
-"""What PyTorch's NCCL watchdog prints when a collective timed out: who waited in which call, and how far each rank got.
+"""What PyTorch's NCCL watchdog prints when a collective timed out: who waited in which call, and how far each
+rank got.
 
-The ranks that print a timeout are those that waited: the culprit is the one that is behind them, or that says nothing.
+The ranks that print a timeout are those that waited: the culprit is the one that is behind them, or that says
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from diag.observations import CollectiveTimedOut, Observation, WatchdogState
 
 __all__ = ["WORDS", "read_line"]
 
-# torch 2.11.0, NCCL 2.28.9, two H200, 2026-11-20 (before the ]: [rank0]:[E1120 22:50:13.696955209 ProcessGroupNCCL.cpp:689):
+# torch 2.11.0, NCCL 2.28.9, two H200, 2026-11-20 (before the ]: [rank0]:[E1120 22:50:13.696955209
+# ProcessGroupNCCL.cpp:689):
 #   [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=22, OpType=ALLREDUCE, NumelIn=1048576,
 #   NumelOut=1048576, Timeout(ms)=30000) ran for 30031 milliseconds before timing out.
 _TIMED_OUT = re.compile(
@@ -33,8 +36,8 @@ WORDS = ("Watchdog caught", "ast enqueued")
 
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
-    """`rank` is that of the line's prefix or file. The [Rank n] in the text counts within the process group: for the default
-    group it is the same, for others only the prefix tells."""
+    """`rank` is that of the line's prefix or file. The [Rank n] in the text counts within the process group:
+    for the default group it is the same, for others only the prefix tells."""
     if "Watchdog caught" in text:
         match = _TIMED_OUT.search(text)
         if match:

@@ -1,4 +1,5 @@
-"""One question to torch's worker server on a UNIX socket, bounded in time and size. What is asked is others' business."""
+"""One question to torch's worker server on a UNIX socket, bounded in time and size. What is asked is others'
+business."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def ask(path: Path, method: str, target: str, end: float) -> bytes:
     finally:
         connection.close()
     if response.status != 200:
-        raise NoAnswer("failed", f"{target}: {response.status} {bytes(body[:200]).decode('utf-8', 'replace')}")
+        raise NoAnswer(
+            "failed", f"{target}: {response.status} {bytes(body[:200]).decode('utf-8', 'replace')}"
+        )
     return bytes(body)
 
 

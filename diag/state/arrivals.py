@@ -1,7 +1,8 @@
-"""Who came last to the collectives that all ranks took part in: times of torch's Flight Recorders side by side. Pure.
+"""Who came last to the collectives that all ranks took part in: times of torch's Flight Recorders side by
+side. Pure.
 
-The times are of when the host gave the call to its stream, by the host's clock: of one host only. On a GPU the host runs ahead,
-so that a slow GPU does not show here; a slow host, or one that waits for data, does.
+The times are of when the host gave the call to its stream, by the host's clock: of one host only. On a GPU
+the host runs ahead, so that a slow GPU does not show here; a slow host, or one that waits for data, does.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ _FULL = 0.8  # of its limit when last read: a save takes the rest in less than t
 
 
 def broken_off(ranks: Iterable[RankState]) -> NotChecked:
-    """diag was killed together with the job (a container that the kernel kills as a whole), or alone, or the run goes on."""
+    """diag was killed together with the job (a container that the kernel kills as a whole), or alone, or the
+    run goes on."""
     groups = [rank.cgroup for rank in ranks if rank.cgroup is not None and rank.cgroup.limit_bytes]
     full = max(groups, key=lambda group: group.usage_bytes / (group.limit_bytes or 1), default=None)
     reason = "the record breaks off without the run's end: diag was killed, with the job or alone, or it still runs"

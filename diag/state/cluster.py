@@ -1,4 +1,5 @@
-"""The nodes of the job as their hubs tell them, and what the job hub says to this one. Told digests; judges nothing."""
+"""The nodes of the job as their hubs tell them, and what the job hub says to this one. Told digests; judges
+nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +33,21 @@ _MOST_NODES = 1 << 15
 # Behind this nothing says that the verdict still holds: the node judges by itself again.
 _VERDICT_SECONDS = 45.0
 
-_ORDER = ("launch", "rendezvous", "model_load", "data_prep", "comm_init", "compile", "training", "first_step", "steady", "eval",
-          "ckpt_save", "teardown", "ended")
+_ORDER = (
+    "launch",
+    "rendezvous",
+    "model_load",
+    "data_prep",
+    "comm_init",
+    "compile",
+    "training",
+    "first_step",
+    "steady",
+    "eval",
+    "ckpt_save",
+    "teardown",
+    "ended",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +85,9 @@ class Cluster:
         self.verdict: JobVerdict | None = None
         self.verdict_at = 0.0
         self.why_lost = ""  # why there is no verdict any more, where there was one
-        self.strong_moved: float | None = 0.0  # when a living rank of any node last moved for sure; None: to be looked up
+        self.strong_moved: float | None = (
+            0.0  # when a living rank of any node last moved for sure; None: to be looked up
+        )
         self.moved: float | None = 0.0  # and in any way
         self._current: list[NodeState] | None = None
         self._doubled = False  # some number has two hubs
@@ -87,7 +103,9 @@ class Cluster:
             if fact.seq >= known.digest.seq:
                 same = (known.digest.node_rank, known.digest.host) == (fact.node_rank, fact.host)
                 known.digest, known.heard_at = fact, at
-                if self._doubled or not same:  # of two of one number it matters who spoke last, and whether one has left
+                if (
+                    self._doubled or not same
+                ):  # of two of one number it matters who spoke last, and whether one has left
                     self._current = None
             return
         if len(self.nodes) >= _MOST_NODES:  # hubs that others have taken the place of
@@ -98,7 +116,9 @@ class Cluster:
 
     def see_frames(self, at: float, fact: FramesSeen) -> None:
         if len(self.frames) >= MOST_FRAMES:
-            for key in list(islice(self.frames, MOST_FRAMES // 4)):  # the oldest; where they are still shown they come again
+            for key in list(
+                islice(self.frames, MOST_FRAMES // 4)
+            ):  # the oldest; where they are still shown they come again
                 del self.frames[key]
         self.frames[fact.key] = fact.frames
 
@@ -113,7 +133,8 @@ class Cluster:
         self.verdict, self.why_lost = None, reason
 
     def see_moves(self, rank: RankState) -> None:
-        """What the digest of a living rank tells: asking all ranks at each check costs more than all digests of a large job."""
+        """What the digest of a living rank tells: asking all ranks at each check costs more than all digests
+        of a large job."""
         if self.strong_moved is not None and self.moved is not None:
             self.strong_moved = max(self.strong_moved, rank.last_moved(STRONG))
             self.moved = max(self.moved, rank.last_moved())
@@ -129,8 +150,8 @@ class Cluster:
         return self.verdict is not None and now - self.verdict_at <= _VERDICT_SECONDS
 
     def current(self) -> list[NodeState]:
-        """One of each node: a hub that took the place of one that is silent or gone replaces it. Two that speak under one number
-        are both there."""
+        """One of each node: a hub that took the place of one that is silent or gone replaces it. Two that
+        speak under one number are both there."""
         if self._current is None:
             self._current = self._find_current()
         return self._current
@@ -146,12 +167,19 @@ class Cluster:
         self._doubled = any(len(same) > 1 for same in by_rank.values())
         for same in by_rank.values():
             newest = max(same, key=lambda node: node.heard_at)
-            found += [node for node in same if node is newest or (not node.gone and node.heard_at > newest.first_at)]
-        return sorted(found, key=lambda node: (node.digest.node_rank is None, node.digest.node_rank or 0, node.digest.host))
+            found += [
+                node for node in same if node is newest or (not node.gone and node.heard_at > newest.first_at)
+            ]
+        return sorted(
+            found,
+            key=lambda node: (node.digest.node_rank is None, node.digest.node_rank or 0, node.digest.host),
+        )
 
     def silent(self, now: float) -> list[NodeState]:
         """Those that should have spoken."""
-        return [node for node in self.current() if not node.gone and now - node.heard_at > node.silent_after()]
+        return [
+            node for node in self.current() if not node.gone and now - node.heard_at > node.silent_after()
+        ]
 
     def expected(self) -> int:
         """Nodes that the job has, as its launchers say."""
@@ -175,7 +203,9 @@ class Cluster:
 
 
 def furthest(nodes: list[NodeState]) -> NodeDigest | None:
-    """The node whose word on the job's phase counts: one that saves, one that knows the step, the one that is furthest."""
+    """The node whose word on the job's phase counts: one that saves, one that knows the step, the one that is
+    furthest."""
+
     def key(node: NodeState) -> tuple[bool, int, int]:
         digest = node.digest
         place = _ORDER.index(digest.phase) if digest.phase in _ORDER else 0
@@ -184,7 +214,8 @@ def furthest(nodes: list[NodeState]) -> NodeDigest | None:
     return max(nodes, key=key).digest if nodes else None
 
 
-# --- one rank ----------------------------------------------------------------------------------------------------
+# --- one rank
+# ----------------------------------------------------------------------------------------------------
 
 
 def adopt(rank: RankState, fact: RankDigest, frames: dict[str, tuple[Frame, ...]], every: float) -> None:
@@ -203,8 +234,12 @@ def adopt(rank: RankState, fact: RankDigest, frames: dict[str, tuple[Frame, ...]
         rank.tail.clear()
         rank.tail.extend(fact.tail)
     rank.child_stacks = {
-        pid: (fact.stack_at, StackSample(rank.rank, pid, _threads(threads, frames), how, fact.stack_at, place.pid))
-        for pid, _, how, threads in fact.children if threads
+        pid: (
+            fact.stack_at,
+            StackSample(rank.rank, pid, _threads(threads, frames), how, fact.stack_at, place.pid),
+        )
+        for pid, _, how, threads in fact.children
+        if threads
     }
     if not fact.threads:
         return  # its stack was not asked for: an older one stays, with its time
@@ -214,23 +249,38 @@ def adopt(rank: RankState, fact: RankDigest, frames: dict[str, tuple[Frame, ...]
     sample = StackSample(rank.rank, place.pid, threads, fact.stack_how, fact.stack_at)
     main = sample.main
     path = steps(main) if main else ()
-    rank.stack, rank.stack_at, rank.stack_since, rank.stack_samples = sample, fact.stack_at, fact.stack_since, fact.stack_samples
+    rank.stack, rank.stack_at, rank.stack_since, rank.stack_samples = (
+        sample,
+        fact.stack_at,
+        fact.stack_since,
+        fact.stack_samples,
+    )
     rank.stack_signature = "|".join(path)
     rank.series.clear()
     rank.series.extend([path] * min(fact.stack_samples, rank.series.maxlen or 1))
     rank.reading = read_stack(main) if main else None
     if rank.reading is not None and fact.standing == "teardown" and rank.reading.context is None:
-        rank.reading = type(rank.reading)(rank.reading.activity, rank.reading.where, rank.reading.caller, Activity.TEARDOWN)
+        rank.reading = type(rank.reading)(
+            rank.reading.activity, rank.reading.where, rank.reading.caller, Activity.TEARDOWN
+        )
 
 
 def _threads(seen: tuple[ThreadSeen, ...], frames: dict[str, tuple[Frame, ...]]) -> tuple[ThreadStack, ...]:
     return tuple(
         ThreadStack(thread.thread_id, thread.name, frames[thread.key], thread.active, thread.owns_gil)
-        for thread in seen if thread.key in frames
+        for thread in seen
+        if thread.key in frames
     )
 
 
 def _process(pid: int, parent: int, comm: str, state: str, *, rss: int = 0, ticks: int = 0) -> ProcessSample:
     return ProcessSample(
-        pid=pid, ppid=parent, comm=comm, state=state or "S", cpu_seconds=0.0, threads=0, rss_bytes=rss, start_ticks=ticks,
+        pid=pid,
+        ppid=parent,
+        comm=comm,
+        state=state or "S",
+        cpu_seconds=0.0,
+        threads=0,
+        rss_bytes=rss,
+        start_ticks=ticks,
     )

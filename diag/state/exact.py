@@ -1,4 +1,5 @@
-"""Fisher's exact test: whether two sets of yes and no were drawn alike. scipy's would add 100 MB for five lines."""
+"""Fisher's exact test: whether two sets of yes and no were drawn alike. scipy's would add 100 MB for five
+lines."""
 
 from __future__ import annotations
 

@@ -1,18 +1,31 @@
-"""What went wrong on the job's GPUs, as the driver and the program told it: Xids, SXids, CUDA errors, memory that ran out."""
+"""What went wrong on the job's GPUs, as the driver and the program told it: Xids, SXids, CUDA errors, memory
+that ran out."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
 
-from diag.observations import CudaErrorRaised, CudaOutOfMemory, LogLine, Observation, SxidReported, XidReported
+from diag.observations import (
+    CudaErrorRaised,
+    CudaOutOfMemory,
+    LogLine,
+    Observation,
+    SxidReported,
+    XidReported,
+)
 from diag.state.pinned import PinnedErrors
 from diag.xids import xid_of
 
 __all__ = ["MEMORY_ERRORS", "SETTLE_SECONDS", "GpuFaults", "XidEvent", "same_bus"]
 
 # CudaErrorRaised.error of memory that ran out
-MEMORY_ERRORS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
+MEMORY_ERRORS = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+)
 
 SETTLE_SECONDS = 5.0  # the peers of a rank that failed may report the step that they were in
 
@@ -25,7 +38,8 @@ _MOST_PER_RANK = 20
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One fault of one GPU: the same number again within 10 s is the same. `fact` is the report that says most."""
+    """One fault of one GPU: the same number again within 10 s is the same. `fact` is the report that says
+    most."""
 
     at: float
     last_at: float
@@ -39,16 +53,24 @@ class XidEvent:
 
     @property
     def kind(self) -> str:
-        """As the catalogue says. NVLink's own errors (144-150) tell themselves when they are not fatal (gpud PR 1174, B200):
+        """As the catalogue says. NVLink's own errors (144-150) tell themselves when they are not fatal (gpud
+        PR 1174, B200):
 
-        NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 ...)
+        NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001
+        ...)
         """
-        return "notice" if 144 <= self.xid <= 150 and " Nonfatal " in self.fact.text else xid_of(self.xid).kind
+        return (
+            "notice" if 144 <= self.xid <= 150 and " Nonfatal " in self.fact.text else xid_of(self.xid).kind
+        )
 
     def merged(self, at: float, fact: XidReported) -> XidEvent:
         pids = self.pids if fact.pid is None or fact.pid in self.pids else (*self.pids, fact.pid)[:64]
-        better = self.fact.origin == "nvml" and fact.origin != "nvml"  # the kernel's line has a text and often a process
-        return replace(self, last_at=at, fact=fact if better else self.fact, pids=pids, reports=self.reports + 1)
+        better = (
+            self.fact.origin == "nvml" and fact.origin != "nvml"
+        )  # the kernel's line has a text and often a process
+        return replace(
+            self, last_at=at, fact=fact if better else self.fact, pids=pids, reports=self.reports + 1
+        )
 
 
 class GpuFaults:
@@ -74,23 +96,34 @@ class GpuFaults:
                 self.out_of_memory.setdefault(fact.rank, (at, fact))
         elif isinstance(fact, CudaErrorRaised) and self.pinned.take(at, fact):
             return  # the host's memory, not the GPU's
-        elif isinstance(fact, CudaErrorRaised) and (fact.rank in self.errors or len(self.errors) < _MOST_RANKS):
+        elif isinstance(fact, CudaErrorRaised) and (
+            fact.rank in self.errors or len(self.errors) < _MOST_RANKS
+        ):
             told = self.errors.setdefault(fact.rank, [])
             if len(told) < _MOST_PER_RANK:
                 told.append((at, fact))
 
     def finding_of(self, rank: int | None, after: float | None) -> str:
-        """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had none.
+        """The id of the finding that explains a rank's death by its first CUDA failure; empty where it had
+        none.
 
         `after`: when the last step was made; what it came through is no reason.
         """
-        told = [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
+        told = (
+            [(at, "cuda-oom") for at, _ in [self.out_of_memory[rank]]] if rank in self.out_of_memory else []
+        )
         told += [(self.pinned.ranks[rank][0], "host-oom")] if rank in self.pinned.ranks else []
-        told += [(at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault") for at, fact in self.errors.get(rank, ())]
-        return min((item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, ""))[1]
+        told += [
+            (at, "cuda-oom" if fact.error in MEMORY_ERRORS else "gpu-fault")
+            for at, fact in self.errors.get(rank, ())
+        ]
+        return min(
+            (item for item in told if after is None or item[0] >= after - SETTLE_SECONDS), default=(0.0, "")
+        )[1]
 
     def survived(self, at: float) -> None:
-        """A step was made then: what the program said well before it came through, and must not hide what it dies of later."""
+        """A step was made then: what the program said well before it came through, and must not hide what it
+        dies of later."""
         before = at - SETTLE_SECONDS
         for rank in [rank for rank, (told, _) in self.out_of_memory.items() if told < before]:
             del self.out_of_memory[rank]
@@ -111,7 +144,9 @@ class GpuFaults:
             known = self.xids[place]
             if at - known.last_at > _ONE_EVENT_SECONDS:
                 continue
-            if known.xid == fact.xid and (same_bus(known.fact.pci_bus_id, fact.pci_bus_id) or not fact.pci_bus_id):
+            if known.xid == fact.xid and (
+                same_bus(known.fact.pci_bus_id, fact.pci_bus_id) or not fact.pci_bus_id
+            ):
                 self.xids[place] = known.merged(at, fact)
                 return
         self.xids.append(XidEvent(at, at, fact, () if fact.pid is None else (fact.pid,)))
@@ -123,6 +158,7 @@ def same_bus(ours: str, reported: str) -> bool:
     >>> same_bus("00000000:00:07.0", "0000:00:07"), same_bus("", ""), same_bus("00000000:00:07.0", "0000:00:06")
     (True, False, False)
     """
+
     def short(text: str) -> tuple[str, ...]:
         return tuple(part.lstrip("0") for part in text.lower().partition(".")[0].split(":"))
 

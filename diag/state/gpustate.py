@@ -13,7 +13,8 @@ __all__ = ["device_of", "gpu_of_rank", "gpus_of_ranks", "rank_of_bus", "ranks_of
 def gpu_of_rank(rank: RankState, job: JobState) -> GpuSample | None:
     """By the processes that NVML has seen on it, else by the order of the devices that the rank may see.
 
-    NVML names processes of the host; in a container the numbers are others, and then the order is all there is.
+    NVML names processes of the host; in a container the numbers are others, and then the order is all there
+    is.
     """
     index = rank.gpu_index if rank.gpu_index is not None else _by_order(rank, job)
     return job.gpus[index][1] if index is not None and index in job.gpus else None
@@ -35,7 +36,8 @@ def rank_of_bus(bus: str, job: JobState) -> tuple[int, ...]:
 
 
 def device_of(visible: str, local_rank: int) -> str:
-    """The rank's own device in CUDA_VISIBLE_DEVICES, a number or (the begin of) a uuid; "" where it tells none.
+    """The rank's own device in CUDA_VISIBLE_DEVICES, a number or (the begin of) a uuid; "" where it tells
+    none.
 
     Launchers either show all devices to all ranks, or one to each.
 
@@ -59,7 +61,9 @@ def _by_order(rank: RankState, job: JobState) -> int | None:
 
 
 def _is_one_gpu_a_rank(job: JobState) -> bool:  # nobody could read what the ranks may see
-    if len(job.ranks) != len(job.gpus):  # asked for each line of each rank: thousands of ranks are not sorted for it
+    if len(job.ranks) != len(
+        job.gpus
+    ):  # asked for each line of each rank: thousands of ranks are not sorted for it
         return False
     local = sorted(rank.placement.local_rank for rank in job.ranks.values())
     return bool(local) and local == sorted(job.gpus)

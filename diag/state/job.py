@@ -1,7 +1,7 @@
 """What is known of the job now: its ranks, its phase, what moved last. Told observations; judges nothing.
 
-Detectors and outputs read it; only `observe` writes it. Everything follows from the observations and their told
-times, so live and replay hold the same state.
+Detectors and outputs read it; only `observe` writes it. Everything follows from the observations and their
+told times, so live and replay hold the same state.
 """
 
 from __future__ import annotations
@@ -70,14 +70,18 @@ class JobState(Machine):
     def __init__(self) -> None:
         super().__init__()
         self.argv: tuple[str, ...] = ()
-        self.rank_argv: tuple[str, ...] = ()  # of the first rank seen: what a script around the launcher hides
+        self.rank_argv: tuple[
+            str, ...
+        ] = ()  # of the first rank seen: what a script around the launcher hides
         self.host = ""
         self.pid = 0
         self.started_at: float | None = None
         self.ended_at: float | None = None
         self.returncode: int | None = None
         self.past_ranks: list[RankState] = []  # of earlier attempts (elastic restarts)
-        self.attempts: deque[tuple[float, int | None]] = deque(maxlen=64)  # when each before this one ended, its last iteration
+        self.attempts: deque[tuple[float, int | None]] = deque(
+            maxlen=64
+        )  # when each before this one ended, its last iteration
         self.world_size = 0
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.log_lines = 0
@@ -110,7 +114,8 @@ class JobState(Machine):
 
     @property
     def broken(self) -> bool:
-        """Ended or ending for another reason than success: nothing can get better any more. A restart heals it."""
+        """Ended or ending for another reason than success: nothing can get better any more. A restart heals
+        it."""
         return (
             self.interrupted_at is not None
             or self.returncode not in (None, 0)
@@ -155,8 +160,10 @@ class JobState(Machine):
                 ranks.append(failed.rank)
         lines = []
         for (source, reason, remedy), ranks in sorted(grouped.items()):
-            what = source if not ranks else f"{source} of rank{'s' if len(ranks) > 1 else ''} " + ",".join(
-                map(str, sorted(ranks))
+            what = (
+                source
+                if not ranks
+                else f"{source} of rank{'s' if len(ranks) > 1 else ''} " + ",".join(map(str, sorted(ranks)))
             )
             lines.append(NotChecked(what, reason, remedy))
         if self.breaks_off:
@@ -187,7 +194,8 @@ class JobState(Machine):
         if self.iteration_at == at and type(fact) in _STEPS:
             self.gpu_faults.survived(at)
         if self.iteration_at == at and self._saving and type(fact) in _STEPS:
-            # A step was made: who was found in a save well before it has left it, and its next stack may be seconds away.
+            # A step was made: who was found in a save well before it has left it, and its next stack may be
+            # seconds away.
             self._saving = {rank for rank in self._saving if self.ranks[rank].stack_at > at - _STALE_SECONDS}
 
     def _learn(self, at: float, fact: Observation, phase: str) -> None:
@@ -195,8 +203,15 @@ class JobState(Machine):
         moved = self.log_moved_at == at or (rank is not None and rank.alive and rank.last_moved() == at)
         stopped = rank is not None and rank.stopped
         # In a save bytes are the work: the stack of who writes them stands in one call all the while.
-        stirred = self.log_moved_at != at and rank is not None and rank.last_moved(STRONG) != at and phase != "ckpt_save"
-        self.silences.told(at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration, stirred=stirred)
+        stirred = (
+            self.log_moved_at != at
+            and rank is not None
+            and rank.last_moved(STRONG) != at
+            and phase != "ckpt_save"
+        )
+        self.silences.told(
+            at, moved=moved, stopped=stopped, phase=phase, iteration=self.iteration, stirred=stirred
+        )
 
     def _run_started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid = fact.argv, fact.host, fact.pid
@@ -212,7 +227,10 @@ class JobState(Machine):
     def _rank_found(self, at: float, fact: RankFound) -> None:
         place = fact.placement
         old = self.ranks.get(place.rank)
-        if old is not None and (old.placement.pid, old.placement.start_ticks) == (place.pid, place.start_ticks):
+        if old is not None and (old.placement.pid, old.placement.start_ticks) == (
+            place.pid,
+            place.start_ticks,
+        ):
             old.placement = place
             return
         if old is not None:  # elastic restart: a new process has this rank
@@ -226,7 +244,9 @@ class JobState(Machine):
             self.rank_argv = tuple(fact.command.split())
             self.save_log.asynchronous |= switched_on(self.rank_argv, "async-save")
         self.cluster.forget_moves()
-        self.ranks[place.rank] = RankState(place, fact.distributed, found_at=0.0 if in_log else at, moved={"stack": at})
+        self.ranks[place.rank] = RankState(
+            place, fact.distributed, found_at=0.0 if in_log else at, moved={"stack": at}
+        )
         self._note_activity(self.ranks[place.rank])
         self.world_size = max(self.world_size, place.world_size)
         if self.phase == "launch" and not in_log:
@@ -246,8 +266,8 @@ class JobState(Machine):
         self._mark(at, "rendezvous")
 
     def _forget_past_ranks(self) -> None:
-        """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter, and of many such
-        the first, by whom the job's first failure is told, and the latest."""
+        """Jobs are restarted for weeks. Of all attempts but the last those that failed by themselves matter,
+        and of many such the first, by whom the job's first failure is told, and the latest."""
         last = len(self.ranks)
         if len(self.past_ranks) <= 2 * (last + _MOST_FAILURES):
             return
@@ -273,10 +293,16 @@ class JobState(Machine):
         self.worker_failures.append((at, fact))
         number = self.rank_of_pid(fact.pid) if fact.pid else fact.rank
         rank = self.ranks.get(number if number is not None else -1)
-        if rank is not None and (rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None)):
+        if rank is not None and (
+            rank.exit is None or (rank.exit.exit_code is None and rank.exit.signal is None)
+        ):
             code = fact.exit_code
             exited = RankExited(
-                rank.rank, rank.placement.pid, code if code >= 0 else None, -code if code < 0 else None, "torchelastic"
+                rank.rank,
+                rank.placement.pid,
+                code if code >= 0 else None,
+                -code if code < 0 else None,
+                "torchelastic",
             )
             self._rank_exited(at, exited)
 
@@ -316,7 +342,8 @@ class JobState(Machine):
                 rank.recorder = fact
 
     def _note_activity(self, rank: RankState) -> None:
-        """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic in them."""
+        """Who trains and who saves, kept up with each stack: looking at all ranks anew each time is quadratic
+        in them."""
         reading = rank.reading if rank.alive else None
         trains = reading is not None and reading.activity in _TRAINING_ACTIVITIES
         saves = reading is not None and Activity.CHECKPOINT in (reading.activity, reading.context)
@@ -329,7 +356,9 @@ class JobState(Machine):
     def _phase_from_stacks(self, at: float) -> None:
         """ms-swift 4.x prints nothing when a save starts: only the stacks tell."""
         if self.phase == "rendezvous" and self._training:
-            self._set_phase(at, "training")  # a log that we do not understand, or joined late: no phase is marked
+            self._set_phase(
+                at, "training"
+            )  # a log that we do not understand, or joined late: no phase is marked
         saving = bool(self._saving)
         if saving and self.phase in ("steady", "first_step", "training", "eval"):
             self._set_phase(at, "ckpt_save")
@@ -341,7 +370,11 @@ class JobState(Machine):
     def _node_digest(self, at: float, fact: NodeDigest) -> None:
         """A node's hub speaks: the job is where the furthest of them says it is."""
         self.cluster.see(at, fact)
-        current = self.cluster.current() if len(self.cluster.nodes) < _FEW_NODES or fact.returncode is not None else []
+        current = (
+            self.cluster.current()
+            if len(self.cluster.nodes) < _FEW_NODES or fact.returncode is not None
+            else []
+        )
         self.world_size = max(self.world_size, fact.world_size)
         if fact.started_at is not None:
             self.started_at = min(self.started_at or fact.started_at, fact.started_at)
@@ -367,8 +400,13 @@ class JobState(Machine):
         rank = self._told_of(fact)
         node = self.cluster.nodes.get(fact.run_id)
         if rank is not None and node is not None:
-            if rank.node and rank.node != fact.run_id and (other := self.cluster.nodes.get(rank.node)) is not None \
-                    and other.heard_at > node.first_at and not other.gone:
+            if (
+                rank.node
+                and rank.node != fact.run_id
+                and (other := self.cluster.nodes.get(rank.node)) is not None
+                and other.heard_at > node.first_at
+                and not other.gone
+            ):
                 return  # two hubs tell of one rank: the launch is wrong, and the first keeps it
             adopt(rank, fact, self.cluster.frames, node.digest.every_seconds)
             self.cluster.see_moves(rank)
@@ -426,16 +464,28 @@ class JobState(Machine):
 _TRAINING_ACTIVITIES = (Activity.COLLECTIVE, Activity.BACKWARD, Activity.DATA, Activity.GPU_SYNC)
 
 _MOST_FAILURES = 64  # of earlier attempts
-_FEW_NODES = 128  # of more, the word of the one that speaks is taken instead of asking all again at each digest
+_FEW_NODES = (
+    128  # of more, the word of the one that speaks is taken instead of asking all again at each digest
+)
 
 _STEPS = (Iteration, BarMoved)
 _STALE_SECONDS = 1.0  # lines come a moment later than the stack of what follows them
 
 # Observations that can show that something moved: the channels that a silence is told by.
-_MOVES = frozenset({
-    ProcessTree, StackSample, PhaseMarked, EpochStarted, Iteration, BarMoved, MetricsLogged, StepsPlanned, SaveStarted,
-    SaveFinished,
-})
+_MOVES = frozenset(
+    {
+        ProcessTree,
+        StackSample,
+        PhaseMarked,
+        EpochStarted,
+        Iteration,
+        BarMoved,
+        MetricsLogged,
+        StepsPlanned,
+        SaveStarted,
+        SaveFinished,
+    }
+)
 
 
 _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {

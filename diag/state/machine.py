@@ -1,6 +1,8 @@
-"""What is read of the machines beneath the job: limits, memory, GPUs, networks, disks and checkpoints. Judges nothing.
+"""What is read of the machines beneath the job: limits, memory, GPUs, networks, disks and checkpoints. Judges
+nothing.
 
-`JobState` adds processes and stacks; only the methods below write what they own, and what of a rank is read here.
+`JobState` adds processes and stacks; only the methods below write what they own, and what of a rank is read
+here.
 """
 
 from __future__ import annotations
@@ -109,14 +111,17 @@ class Machine(Progress):
             if user is not None and user in self.ranks:
                 self.ranks[user].gpu_index = fact.index
 
-    def _gpu_fault(self, at: float, fact: XidReported | SxidReported | CudaOutOfMemory | CudaErrorRaised) -> None:
+    def _gpu_fault(
+        self, at: float, fact: XidReported | SxidReported | CudaOutOfMemory | CudaErrorRaised
+    ) -> None:
         self.gpu_faults.observe(at, fact)
 
     def _gpu_health(self, at: float, fact: GpuHealth) -> None:
         self.gpu_health[fact.index] = (at, fact)
 
     def _checkpoints(self, at: float, fact: CheckpointsSeen) -> None:
-        """Growth counts as progress while a save is under way: on a network file system only the folder tells of it."""
+        """Growth counts as progress while a save is under way: on a network file system only the folder tells
+        of it."""
         if fact.role != "save":
             return
         before = self.checkpoints.get(fact.root)

@@ -1,6 +1,7 @@
 """Needed memory of one limit over time, as readings told it. Pure; judges nothing.
 
-Readings come when the memory changed, else seldom (`diag/memory_peek.py`): between two of them the first one holds.
+Readings come when the memory changed, else seldom (`diag/memory_peek.py`): between two of them the first one
+holds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _MOST_FITTED = 40
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """`needed`: without page cache. `peak` is the kernel's own counter of usage, page cache included, which only grows."""
+    """`needed`: without page cache. `peak` is the kernel's own counter of usage, page cache included, which
+    only grows."""
 
     at: float
     needed: int
@@ -65,5 +67,10 @@ def slope(points: Sequence[MemoryPoint]) -> float:
     """
     step = max(1, len(points) // _MOST_FITTED)
     some = points[::step]
-    slopes = [(b.needed - a.needed) / (b.at - a.at) for i, a in enumerate(some) for b in some[i + 1 :] if b.at > a.at]
+    slopes = [
+        (b.needed - a.needed) / (b.at - a.at)
+        for i, a in enumerate(some)
+        for b in some[i + 1 :]
+        if b.at > a.at
+    ]
     return statistics.median(slopes) if slopes else 0.0

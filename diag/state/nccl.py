@@ -1,4 +1,5 @@
-"""What NCCL's own log lines (NCCL_DEBUG=INFO) tell of the job now: its version, where RAS listens, communicators being made."""
+"""What NCCL's own log lines (NCCL_DEBUG=INFO) tell of the job now: its version, where RAS listens,
+communicators being made."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ _MOST_OPEN = 100_000  # communicators under way at once, of all ranks of a node;
 
 @dataclass(slots=True)
 class NcclState:
-    """`version` is the last that was told ("2.28.9"), `ras_address` as NCCL writes it, `lines` how many were read."""
+    """`version` is the last that was told ("2.28.9"), `ras_address` as NCCL writes it, `lines` how many were
+    read."""
 
     version: str = ""
     ras_address: str = ""
     lines: int = 0
-    _open: dict[tuple[int, str], float] = field(default_factory=dict)  # (pid, communicator) -> told time of its Init START
+    _open: dict[tuple[int, str], float] = field(
+        default_factory=dict
+    )  # (pid, communicator) -> told time of its Init START
 
     def observe(self, at: float, fact: NcclLine | NcclFact) -> None:
         if isinstance(fact, NcclLine):

@@ -1,4 +1,5 @@
-"""What one process's NCCL said of itself and of the network. Judges nothing; all of them are in `ncclprocesses`."""
+"""What one process's NCCL said of itself and of the network. Judges nothing; all of them are in
+`ncclprocesses`."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _MOST_ERRORS = 16
 
 @dataclass(slots=True)
 class Communicator:
-    """One that a process is a member of. `net` is what it chose between nodes, `nodes` how many it spans (None: not told)."""
+    """One that a process is a member of. `net` is what it chose between nodes, `nodes` how many it spans
+    (None: not told)."""
 
     comm_id: str
     rank: int
@@ -53,7 +55,9 @@ class Communicator:
     nodes: int | None = None
     made: bool = False
     bus_id: str = ""  # of this member's GPU, on PCI
-    nvlink: bool = False  # its nodes reach each other over NVLink: the network carries only what a channel says
+    nvlink: bool = (
+        False  # its nodes reach each other over NVLink: the network carries only what a channel says
+    )
 
 
 @dataclass(slots=True)
@@ -74,7 +78,9 @@ class NcclProcess:
     missing: dict[str, NcclLibraryMissing] = field(default_factory=dict)
     no_interface: list[NcclInterfaceMissing] = field(default_factory=list)
     plugins: list[NcclPlugin] = field(default_factory=list)
-    channels: Counter[tuple[str, bool]] = field(default_factory=Counter)  # (net, GPU direct) -> connections between nodes
+    channels: Counter[tuple[str, bool]] = field(
+        default_factory=Counter
+    )  # (net, GPU direct) -> connections between nodes
     first_channel: dict[str, NcclChannel] = field(default_factory=dict)
     gpu_direct_off: NcclGpuDirect | None = None
     communicators: dict[str, Communicator] = field(default_factory=dict)
@@ -83,16 +89,22 @@ class NcclProcess:
     lost: list[tuple[float, NcclPeerLost]] = field(default_factory=list)
     results: list[tuple[float, NcclResult]] = field(default_factory=list)
     differs: list[NcclNetDiffers] = field(default_factory=list)
-    retries: dict[str, tuple[float, NcclRetry]] = field(default_factory=dict)  # call -> when it began, the last attempt
+    retries: dict[str, tuple[float, NcclRetry]] = field(
+        default_factory=dict
+    )  # call -> when it began, the last attempt
     events: list[tuple[float, NcclPortEvent]] = field(default_factory=list)
     connected: bool = False  # a communicator of it has its connections: NCCL is set up
-    past_nets: set[str] = field(default_factory=set)  # of communicators between nodes that are over and forgotten
+    past_nets: set[str] = field(
+        default_factory=set
+    )  # of communicators between nodes that are over and forgotten
     duplicates: list[NcclDuplicateGpu] = field(default_factory=list)
     warnings_total: int = 0
     init_seconds: float = 0.0  # of all its communicators together
     told: dict[NcclLine, float] = field(default_factory=dict)  # when, for the lines that facts came from
     warnings: deque[tuple[float, NcclLine]] = field(default_factory=lambda: deque(maxlen=_MOST_ERRORS))
-    _last_net: dict[int, str] = field(default_factory=dict)  # thread -> the net chosen last: a communicator's own comes before it
+    _last_net: dict[int, str] = field(
+        default_factory=dict
+    )  # thread -> the net chosen last: a communicator's own comes before it
 
     @property
     def node(self) -> str:
@@ -102,18 +114,26 @@ class NcclProcess:
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes its widest communicator spans; None where NCCL does not say (before 2.20, or not made yet)."""
-        return max((comm.nodes for comm in self.communicators.values() if comm.nodes is not None), default=None)
+        """How many nodes its widest communicator spans; None where NCCL does not say (before 2.20, or not
+        made yet)."""
+        return max(
+            (comm.nodes for comm in self.communicators.values() if comm.nodes is not None), default=None
+        )
 
     def nets_between_nodes(self) -> set[str]:
-        """The networks of its communicators that span nodes; of connections where NCCL does not tell the nodes."""
+        """The networks of its communicators that span nodes; of connections where NCCL does not tell the
+        nodes."""
         carried = {net for net, _ in self.channels}
-        nets = self.past_nets | {comm.net for comm in self.communicators.values() if comm.net and (comm.nodes or 0) > 1
-                                 and (not comm.nvlink or comm.net in carried)}
+        nets = self.past_nets | {
+            comm.net
+            for comm in self.communicators.values()
+            if comm.net and (comm.nodes or 0) > 1 and (not comm.nvlink or comm.net in carried)
+        }
         return nets or (carried if self.nodes is None else set())
 
 
-# --- what a process keeps of a line --------------------------------------------------------------------------
+# --- what a process keeps of a line
+# --------------------------------------------------------------------------
 
 
 def _version(process: NcclProcess, at: float, fact: NcclVersion) -> None:
@@ -178,8 +198,11 @@ def _channel(process: NcclProcess, at: float, fact: NcclChannel) -> None:
 
 
 def _devices(process: NcclProcess, at: float, fact: NcclIbDevices) -> None:
-    if process.devices is None or (fact.devices and not process.devices.devices) or (
-            fact.interface and not process.devices.interface and not process.devices.devices):
+    if (
+        process.devices is None
+        or (fact.devices and not process.devices.devices)
+        or (fact.interface and not process.devices.interface and not process.devices.devices)
+    ):
         process.devices = fact
 
 

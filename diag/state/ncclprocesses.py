@@ -1,7 +1,7 @@
 """All processes whose NCCL said something, and which rank each is. Judges nothing.
 
-They are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is follows from the
-line, the pid, or its number in the communicator of the world.
+They are keyed by the host and pid that NCCL writes: in a log of many nodes pids repeat. Which rank one is
+follows from the line, the pid, or its number in the communicator of the world.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _KEPT_ATTEMPTS = 2  # before the present one: what their NCCL said may be why th
 #   gpu-node-0:626:626 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0
 _CONNECTED = "Connected all "
 
-_Key = tuple[str, int, int]  # host, pid, and a rank where two of the same host and pid were told apart by it (-1: no)
+_Key = tuple[
+    str, int, int
+]  # host, pid, and a rank where two of the same host and pid were told apart by it (-1: no)
 
 
 @dataclass(slots=True)
@@ -52,10 +54,16 @@ class NcclProcesses:
     """All of them, and what libibverbs itself said beside them."""
 
     by_pid: dict[_Key, NcclProcess] = field(default_factory=dict)
-    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(default_factory=dict)  # by rank, where a line tells it
-    _rank_pids: dict[int, int] = field(default_factory=dict)  # pid -> rank, as the job's own processes have them
+    drivers_missing: dict[int | None, list[VerbsDriverMissing]] = field(
+        default_factory=dict
+    )  # by rank, where a line tells it
+    _rank_pids: dict[int, int] = field(
+        default_factory=dict
+    )  # pid -> rank, as the job's own processes have them
     _pids: dict[int, int] = field(default_factory=dict)  # rank -> pid
-    _before: dict[int, deque[tuple[str, int]]] = field(default_factory=dict)  # rank -> host and pid of its earlier processes
+    _before: dict[int, deque[tuple[str, int]]] = field(
+        default_factory=dict
+    )  # rank -> host and pid of its earlier processes
     _of_rank: dict[int, NcclProcess] = field(default_factory=dict)  # as lines told, the last one
     _stamp: int = 0
     _facts: int = 0
@@ -64,7 +72,8 @@ class NcclProcesses:
     # -- reading ------------------------------------------------------------------------------------------
 
     def living(self) -> list[NcclProcess]:
-        """Those of the present attempt: without the ones whose GPU another process took over later (a requeued job)."""
+        """Those of the present attempt: without the ones whose GPU another process took over later (a
+        requeued job)."""
         return self._placement().living
 
     @property
@@ -88,8 +97,8 @@ class NcclProcesses:
         return {process.node for process in self.living()}
 
     def on_one_node(self) -> bool:
-        """All members of all communicators are seen, and on one node, whatever NCCL says of nodes: with P2P and shared memory
-        switched off it counts each rank of a machine as one (2.28.9, captured)."""
+        """All members of all communicators are seen, and on one node, whatever NCCL says of nodes: with P2P
+        and shared memory switched off it counts each rank of a machine as one (2.28.9, captured)."""
         addresses = {process.bootstrap.address for process in self.living() if process.bootstrap is not None}
         return len(self.hosts()) == 1 and len(addresses) <= 1 and self._placement().whole
 
@@ -185,7 +194,8 @@ class NcclProcesses:
         self._stamp += 1
 
     def _replaced(self, rank: int, host: str, pid: int) -> None:
-        """An elastic launcher starts ranks anew for as long as the job lives: of attempts long past nothing is kept."""
+        """An elastic launcher starts ranks anew for as long as the job lives: of attempts long past nothing
+        is kept."""
         earlier = self._before.setdefault(rank, deque())
         earlier.append((host, pid))
         if len(earlier) <= _KEPT_ATTEMPTS:
@@ -196,7 +206,9 @@ class NcclProcesses:
         short = host.partition(".")[0]  # as NCCL writes it; other nodes' processes may have the same pid
         for key in [key for key in self.by_pid if key[1] == pid and key[0].partition(".")[0] == short]:
             gone = self.by_pid.pop(key)
-            self._of_rank = {number: process for number, process in self._of_rank.items() if process is not gone}
+            self._of_rank = {
+                number: process for number, process in self._of_rank.items() if process is not gone
+            }
 
     def _driver(self, at: float, fact: VerbsDriverMissing) -> None:
         known = self.drivers_missing.setdefault(fact.rank, [])
@@ -225,8 +237,14 @@ def _living(processes: list[NcclProcess]) -> list[NcclProcess]:
                 owner[key] = process
     if not gone:
         return processes
-    # A rank that ended with its attempt and whose GPU nobody took (a job that went on smaller) ended with its peers.
-    over = {comm.comm_id for process in processes if id(process) in gone for comm in process.communicators.values()}
+    # A rank that ended with its attempt and whose GPU nobody took (a job that went on smaller) ended with its
+    # peers.
+    over = {
+        comm.comm_id
+        for process in processes
+        if id(process) in gone
+        for comm in process.communicators.values()
+    }
     return [process for process in processes if id(process) not in gone and not _only_in(process, over)]
 
 
@@ -241,15 +259,19 @@ def _only_in(process: NcclProcess, over: set[str]) -> bool:
 
 
 def _numbers(living: list[NcclProcess], world: int) -> dict[int, int]:
-    """Process (by identity) -> its number in the communicator of the world; empty where the widest is no world: groups of one
-    size, each with its own numbers (tensor parallel groups, one a node)."""
+    """Process (by identity) -> its number in the communicator of the world; empty where the widest is no
+    world: groups of one size, each with its own numbers (tensor parallel groups, one a node)."""
     numbers: dict[int, int] = {}
     claimed: dict[int, str] = {}
     for process in living:
         for comm in process.communicators.values():
             if comm.size != world:
                 continue
-            if comm.comm_id and claimed.setdefault(comm.rank, comm.comm_id) != comm.comm_id and id(process) not in numbers:
+            if (
+                comm.comm_id
+                and claimed.setdefault(comm.rank, comm.comm_id) != comm.comm_id
+                and id(process) not in numbers
+            ):
                 return {}
             numbers.setdefault(id(process), comm.rank)
     return numbers

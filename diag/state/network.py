@@ -1,5 +1,5 @@
-"""What the node's networks showed: RDMA ports and IP interfaces, the first reading and those of the last minutes, and which
-ports went down meanwhile."""
+"""What the node's networks showed: RDMA ports and IP interfaces, the first reading and those of the last
+minutes, and which ports went down meanwhile."""
 
 from __future__ import annotations
 
@@ -42,16 +42,20 @@ class Readings(Generic[T]):
 
 @dataclass(slots=True)
 class NetworkState:
-    """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are none.
+    """Of the node that this job state is about. No reading: nobody looked; a reading without ports: there are
+    none.
 
-    Ports are (device, port). `expected` are patterns of networks that NCCL is meant to use; none: anything but sockets.
+    Ports are (device, port). `expected` are patterns of networks that NCCL is meant to use; none: anything
+    but sockets.
     """
 
     ports: Readings[RdmaPortsSeen] = field(default_factory=Readings)
     interfaces: Readings[InterfacesSeen] = field(default_factory=Readings)
     expected: tuple[str, ...] = ()
     was_active: dict[tuple[str, int], float] = field(default_factory=dict)  # when a port was last seen active
-    down_since: dict[tuple[str, int], float] = field(default_factory=dict)  # ports that were active and are not
+    down_since: dict[tuple[str, int], float] = field(
+        default_factory=dict
+    )  # ports that were active and are not
     downs: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def observe(self, at: float, fact: RdmaPortsSeen | InterfacesSeen | NetworkExpected) -> None:

@@ -1,14 +1,16 @@
-"""Whether a job's steps have become slower than they were, for good: told laps (some seconds of steps each). Pure.
+"""Whether a job's steps have become slower than they were, for good: told laps (some seconds of steps each).
+Pure.
 
-A drop is said where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all laps before (30 at
-least, twice as many); it is 25 % above what as many laps in a row came to before, one in ten of these left out, and five of
-their spreads, so that a rhythm of the job's own (long sequences first, a neighbour now and then) is no news; the two sets of
-laps differ by Fisher's exact test beyond one in ten million; of the last six most are slow still; and the slow stretch has
-lasted a minute, longer where little is lost.
+A drop is said where these hold for the last 6, 12, 24, 48 or 96 laps: their median is 25 % above that of all
+laps before (30 at least, twice as many); it is 25 % above what as many laps in a row came to before, one in
+ten of these left out, and five of their spreads, so that a rhythm of the job's own (long sequences first, a
+neighbour now and then) is no news; the two sets of laps differ by Fisher's exact test beyond one in ten
+million; of the last six most are slow still; and the slow stretch has lasted a minute, longer where little is
+lost.
 
-Measured (`python -m tests.core.test_pace`, fixed seeds) on 10,008 healthy series of twelve kinds, 5,004 hours: one drop
-that matters and three that do not, all in noise that lasts for minutes. Steps that get 1.5, 2 and 5 times as long are told
-after 60-80 s.
+Measured (`python -m tests.core.test_pace`, fixed seeds) on 10,008 healthy series of twelve kinds, 5,004
+hours: one drop that matters and three that do not, all in noise that lasts for minutes. Steps that get 1.5, 2
+and 5 times as long are told after 60-80 s.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ __all__ = ["Drop", "Lap", "Pace"]
 LEAST_RATIO = 1.25  # ours: below that the loss is within what a change of data or of neighbours does
 _WINDOWS = (6, 12, 24, 48, 96)
 _LEAST_SECONDS = 60.0
-_LOST_SECONDS = 30.0  # ours: 60 s at half the speed more, 120 s at a quarter more; what is over sooner is nobody's matter
+_LOST_SECONDS = (
+    30.0  # ours: 60 s at half the speed more, 120 s at a quarter more; what is over sooner is nobody's matter
+)
 _LASTS_SECONDS = 300.0
 _WARM_LAPS = 3  # caches, autotuning, the allocator's growth
 _LEAST_BEFORE = 30
@@ -66,7 +70,8 @@ class Drop:
 
     @property
     def matters(self) -> bool:
-        """Nearly half as slow again, or less for long: noise that lasts for minutes reaches a third for two of them."""
+        """Nearly half as slow again, or less for long: noise that lasts for minutes reaches a third for two
+        of them."""
         return self.ratio >= 1.45 or self.seconds >= _LASTS_SECONDS
 
 
@@ -106,7 +111,8 @@ class Pace:
                 return
 
     def _seen(self, size: int) -> tuple[int, float] | None:
-        """Which lap of `_before` was the first of a drop that the last `size` laps show, and the usual seconds a step before."""
+        """Which lap of `_before` was the first of a drop that the last `size` laps show, and the usual
+        seconds a step before."""
         recent = self._rolling[size][-1]
         laps = list(self._before)
         last, before = laps[-size:], laps[:-size]
@@ -128,7 +134,11 @@ class Pace:
         first = _first_slow([item.seconds > slow for item in laps], size)
         lasted = sum(item.duration for item in laps[first:])
         ratio = statistics.median(item.seconds for item in laps[first:]) / usual
-        if len(laps) - first < _WINDOWS[0] or ratio < LEAST_RATIO or lasted < max(_LEAST_SECONDS, _LOST_SECONDS / (ratio - 1)):
+        if (
+            len(laps) - first < _WINDOWS[0]
+            or ratio < LEAST_RATIO
+            or lasted < max(_LEAST_SECONDS, _LOST_SECONDS / (ratio - 1))
+        ):
             return None
         return first, usual
 
@@ -156,7 +166,14 @@ class Pace:
             return
         del self._after[:-_KEPT]
         after = statistics.median(item.seconds for item in self._after[-96:])
-        self.drop = Drop(drop.since, drop.iteration, drop.before, after, drop.steps + lap.steps, drop.seconds + lap.duration)
+        self.drop = Drop(
+            drop.since,
+            drop.iteration,
+            drop.before,
+            after,
+            drop.steps + lap.steps,
+            drop.seconds + lap.duration,
+        )
 
 
 def _first_slow(slow: list[bool], size: int) -> int:

@@ -1,4 +1,5 @@
-"""Whether CUDA's `out of memory` was about the host: pinned memory that it could not lock. It says the same of both."""
+"""Whether CUDA's `out of memory` was about the host: pinned memory that it could not lock. It says the same
+of both."""
 
 from __future__ import annotations
 
@@ -8,8 +9,16 @@ from diag.observations import CudaErrorRaised, LogLine
 
 __all__ = ["PinnedErrors"]
 
-# In a traceback above `CUDA error: out of memory`: memory of the host was asked for, pinned (torch 2.x, megatron-core 0.12-0.18).
-_PINS = ("pin_memory", "pin memory", "cudaHostAlloc", "cudaHostRegister", "preload_tensors", "CachingHostAllocator")
+# In a traceback above `CUDA error: out of memory`: memory of the host was asked for, pinned (torch 2.x,
+# megatron-core 0.12-0.18).
+_PINS = (
+    "pin_memory",
+    "pin memory",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "preload_tensors",
+    "CachingHostAllocator",
+)
 _TRACEBACK_LINES = 60
 _MOST_RANKS = 4096
 
@@ -30,7 +39,9 @@ class PinnedErrors:
         if error.error != "out of memory":
             return False
         above = self._lines.get(error.rank, ())
-        pinned = error.host_memory or any(word in line for line in above if _is_of_traceback(line) for word in _PINS)
+        pinned = error.host_memory or any(
+            word in line for line in above if _is_of_traceback(line) for word in _PINS
+        )
         if pinned and len(self.ranks) < _MOST_RANKS:
             self.ranks.setdefault(error.rank, (at, error.text))
         return pinned

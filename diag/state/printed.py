@@ -1,9 +1,11 @@
-"""Who prints something new: a rank whose output goes on has not stopped, however long its stack shows the same line.
+"""Who prints something new: a rank whose output goes on has not stopped, however long its stack shows the
+same line.
 
-What counts is that text changes, not which text: a step, a percentage, the name of a file. The same words again do not count, nor
-does a clock in them: a loop that waits, a heartbeat and a bar that is drawn anew print for as long as a job hangs. Of a pipe that
-all processes write to the kernel tells whose the text can be: a launcher's lines are in no rank's count of written bytes, and a
-rank that stands still writes not one byte (seen on H200 in all 13 recorded hangs, torch 2.11).
+What counts is that text changes, not which text: a step, a percentage, the name of a file. The same words
+again do not count, nor does a clock in them: a loop that waits, a heartbeat and a bar that is drawn anew
+print for as long as a job hangs. Of a pipe that all processes write to the kernel tells whose the text can
+be: a launcher's lines are in no rank's count of written bytes, and a rank that stands still writes not one
+byte (seen on H200 in all 13 recorded hangs, torch 2.11).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from diag.state.rank import RankState
 
 __all__ = ["PRINTED", "WROTE", "Printed"]
 
-# Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a terminal's, after `watch`).
+# Channels of `RankState.moved`: text that diag saw change, and bytes of output that it cannot see (a
+# terminal's, after `watch`).
 PRINTED, WROTE = "printed", "wrote"
 
 # What a line shows of the time that passes, in the forms of loggers, tqdm, rich, urllib3, torch and curl:
@@ -31,20 +34,28 @@ _CLOCK = re.compile(
 )
 _BETWEEN = re.compile(r"[\W_]+")  # a spinner turns, and blocks of a bar stand beside its percentage
 _REPEATS = 32  # ours: texts that are remembered of a rank, or of a pipe that all share; one loop prints a few
-# The bar of a slower rank repeats what a faster one's showed before. No longer than a hang is waited for (hang/patience.py): then
-# that rank is never called hung for it, and a line that comes again more seldom hides no hang.
+# The bar of a slower rank repeats what a faster one's showed before. No longer than a hang is waited for
+# (hang/patience.py): then that rank is never called hung for it, and a line that comes again more seldom
+# hides no hang.
 _FORGOTTEN_SECONDS = 30.0
 _LOOKS_PER_SECOND = 50  # ours: a job may print 20,000 lines a second; so many are read for what is new
-_OWN_TRACE_SECONDS = 5.0  # the rank answers diag's question with lines of its own: torch's watchdog, asked for a dump
+_OWN_TRACE_SECONDS = (
+    5.0  # the rank answers diag's question with lines of its own: torch's watchdog, asked for a dump
+)
 _LINES = 512
 
 
 class Printed:
-    """Told lines and readings of processes; marks in `RankState.moved` when each rank last printed something new."""
+    """Told lines and readings of processes; marks in `RankState.moved` when each rank last printed something
+    new."""
 
     def __init__(self) -> None:
-        self._seen: dict[int | None, dict[str, float]] = {}  # text without clocks -> when it came last, oldest first
-        self._new: deque[tuple[float, int]] = deque(maxlen=_LINES)  # of nobody in particular: when, how many characters
+        self._seen: dict[
+            int | None, dict[str, float]
+        ] = {}  # text without clocks -> when it came last, oldest first
+        self._new: deque[tuple[float, int]] = deque(
+            maxlen=_LINES
+        )  # of nobody in particular: when, how many characters
         self._second = (0, 0)
         self._processes = False  # of a log alone there are none to judge
         self._shown = False  # the job's output is seen by diag
@@ -85,7 +96,9 @@ class Printed:
             for when, size in reversed(self._new):
                 if when <= read_at:
                     break
-                if count is None or size <= count - first_count:  # where the kernel does not tell, it may be its own
+                if (
+                    count is None or size <= count - first_count
+                ):  # where the kernel does not tell, it may be its own
                     rank.moved[PRINTED] = when
                     break
             if not self._shown and (count or 0) > last_count:

@@ -42,7 +42,9 @@ class Progress:
         self.marked_phase = "launch"
         self.own_phase = "launch"  # without what another node's log told
         self.borrowed = False  # this node's log tells no steps: phase and iteration are the job hub's word
-        self.epoch: int | None = None  # the one that the log said began before the first step; None where it says no such thing
+        self.epoch: int | None = (
+            None  # the one that the log said began before the first step; None where it says no such thing
+        )
         self.phase_line = ""  # the line that marked it; "" when stacks or processes told
         self.phases: deque[tuple[float, str]] = deque(maxlen=64)  # when each began
         self.iteration: int | None = None
@@ -60,9 +62,11 @@ class Progress:
         self.log_moved_at: float | None = None
 
     def step_p95(self) -> float | None:
-        """Seconds a training step takes, 95th percentile of those seen, one freak left out; None before the second step.
+        """Seconds a training step takes, 95th percentile of those seen, one freak left out; None before the
+        second step.
 
-        One step far longer than all others was no step's length but something that happened in it: `silences` keeps that.
+        One step far longer than all others was no step's length but something that happened in it: `silences`
+        keeps that.
         """
         steps = sorted(self.step_seconds)
         if len(steps) > 2 and steps[-1] > 2 * steps[-2]:
@@ -82,14 +86,17 @@ class Progress:
         if self.iteration is not None and phase in _STARTING_PHASES:
             return  # a worker that imports DeepSpeed, a model that is loaded for an evaluation: the job has long begun
         if phase == "first_step" and self.phase == "teardown":
-            self.iteration = self.iteration_at = self.epoch = None  # one training is over, another begins in these processes
+            self.iteration = self.iteration_at = self.epoch = (
+                None  # one training is over, another begins in these processes
+            )
             self.steps.start_over()
         if phase == "steady" and self.iteration is None:
             phase = "first_step"  # an evaluation before the first step
         self._mark(at, phase, fact.text)
 
     def _bar_moved(self, at: float, fact: BarMoved) -> None:
-        """The training's bar counts as steps. Beside such a bar, another that has no name either is an evaluation's."""
+        """The training's bar counts as steps. Beside such a bar, another that has no name either is an
+        evaluation's."""
         moved, self._bar = self._bar != (fact.done, fact.total), (fact.done, fact.total)
         if self._planned_steps and fact.total == self._planned_steps:
             if fact.done:
@@ -107,7 +114,8 @@ class Progress:
         self._planned_steps = fact.total
 
     def _metrics_logged(self, at: float, fact: MetricsLogged) -> None:
-        """Trainer prints its numbers over the training's bar: of which total that is, need not have been announced."""
+        """Trainer prints its numbers over the training's bar: of which total that is, need not have been
+        announced."""
         numbers = dict(fact.metrics)
         self.metrics.update(numbers)
         self.log_moved_at = at
@@ -138,7 +146,12 @@ class Progress:
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
             return  # a bar that was redrawn late: the metrics line was ahead of it
         late = self.steps.comes_late(at)  # nor is the line before it any measure of when it was written
-        if self.iteration is not None and self.iteration_at is not None and fact.iteration > self.iteration and not late:
+        if (
+            self.iteration is not None
+            and self.iteration_at is not None
+            and fact.iteration > self.iteration
+            and not late
+        ):
             self.line_seconds.append(at - self.iteration_at)
             self.step_seconds.append((at - self.iteration_at) / (fact.iteration - self.iteration))
         if self.iteration is None or fact.iteration != self.iteration:
@@ -148,14 +161,17 @@ class Progress:
             self.steps.reported(at, fact.iteration, dict(fact.metrics))
         self.iteration, self.total_iterations = fact.iteration, fact.total or self.total_iterations
         self.metrics.update(dict(fact.metrics))
-        # A bar is drawn again whenever a line is printed: the step that was made last says nothing of the work after it.
+        # A bar is drawn again whenever a line is printed: the step that was made last says nothing of the
+        # work after it.
         if self.iteration_at == at or self.phase not in ("eval", "ckpt_save", "teardown"):
             self._mark(at, "steady")
 
     def _save_started(self, at: float, fact: SaveStarted) -> None:
         self.log_moved_at = at
         self._mark(at, "ckpt_save", fact.text)
-        self.save_log.began(at, self.iteration, at, "log", fact.path)  # only the path is new: the phase has begun it
+        self.save_log.began(
+            at, self.iteration, at, "log", fact.path
+        )  # only the path is new: the phase has begun it
         self.save_log.asynchronous |= fact.asynchronous
 
     def _saves_behind(self, at: float, fact: SavesBehind) -> None:
@@ -163,8 +179,12 @@ class Progress:
 
     def _save_finished(self, at: float, fact: SaveFinished) -> None:
         self.steps.disturbed()  # ms-swift 4 says only this of a save
-        part = self.save_log.asynchronous and "`safetensors`" in fact.text  # they are written at once, the rest later
-        self.save_log.ended(at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part)
+        part = (
+            self.save_log.asynchronous and "`safetensors`" in fact.text
+        )  # they are written at once, the rest later
+        self.save_log.ended(
+            at, self.iteration, self.iteration_at or self.phase_at or at, fact.path, written=not part
+        )
         self.log_moved_at = at
         self._mark(at, "steady" if self.iteration is not None else self.phase)
 

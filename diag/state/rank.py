@@ -1,4 +1,5 @@
-"""What is known of one rank now: its process, stacks, limits and exit, and what of it moved last. Judges nothing."""
+"""What is known of one rank now: its process, stacks, limits and exit, and what of it moved last. Judges
+nothing."""
 
 from __future__ import annotations
 
@@ -31,11 +32,25 @@ STRONG = ("log", "stack", "cpu")  # channels whose movement means that the job i
 # Research basis: a child that compiles, tokenises or reads uses more than this; idle pools use less.
 _CHILD_CPU_RATIO = 0.2
 _MAIN_CPU_RATIO = 0.3
-# A compiler does nothing but compile: on a crowded machine (18 runnable on 2 cores: 0.1 each) it works on far less.
+# A compiler does nothing but compile: on a crowded machine (18 runnable on 2 cores: 0.1 each) it works on far
+# less.
 _COMPILER_CPU_RATIO = 0.02
-_COMPILERS = frozenset({
-    "cc1plus", "cc1", "cicc", "ptxas", "cudafe++", "nvcc", "nvlink", "fatbinary", "clang", "clang++", "ld", "as",
-})
+_COMPILERS = frozenset(
+    {
+        "cc1plus",
+        "cc1",
+        "cicc",
+        "ptxas",
+        "cudafe++",
+        "nvcc",
+        "nvlink",
+        "fatbinary",
+        "clang",
+        "clang++",
+        "ld",
+        "as",
+    }
+)
 # Above this a process reads or writes for its work; heartbeats and log lines stay below it.
 _IO_BYTES_PER_SECOND = 64 * 1024
 # Weights that are mapped and paged in show neither as reads nor, on a network file system, as CPU.
@@ -64,15 +79,21 @@ class RankState:
     stack_since: float = 0.0  # first sample of the unbroken series with this signature
     stack_samples: int = 0  # how many samples that series has
     stack_signature: str = ""
-    series: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_SERIES))  # the last main paths
+    series: deque[tuple[str, ...]] = field(
+        default_factory=lambda: deque(maxlen=_SERIES)
+    )  # the last main paths
     reading: Reading | None = None
     grew: bool = False  # its memory, between the last two readings
-    asked_at: float = -1e9  # when its own worker server was last asked or answered, which takes some MB of the rank
+    asked_at: float = (
+        -1e9
+    )  # when its own worker server was last asked or answered, which takes some MB of the rank
     recorder: FlightRecorder | None = None  # the last that it answered with
     rooted: bool = False  # its main stack was once seen to begin at the program's own module
     child_stacks: dict[int, tuple[float, StackSample]] = field(default_factory=dict)
     limits: LimitsSeen | None = None
-    variables: dict[str, str] = field(default_factory=dict)  # those of its environment that matter to diagnosis
+    variables: dict[str, str] = field(
+        default_factory=dict
+    )  # those of its environment that matter to diagnosis
     rdma: RdmaAccess | None = None
     rdma_at: float = 0.0
     gpu_index: int | None = None  # where NVML has seen its process
@@ -83,14 +104,18 @@ class RankState:
     exited_at: float | None = None
     stopped_since: float | None = None
     moved: dict[str, float] = field(default_factory=dict)
-    written: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WRITTEN))  # characters, as last read
+    written: deque[tuple[float, int]] = field(
+        default_factory=lambda: deque(maxlen=_WRITTEN)
+    )  # characters, as last read
     child_chars: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
     cpu_ratio: float | None = None
     main_cpu_ratio: float | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     node: str = ""  # the run id of the hub that tells of it; empty for one that is seen here
     told_every: float = 0.0  # seconds between what that hub tells
-    told: tuple[str, str, int | None] | None = None  # how it stands, why, and the child to blame, as that hub sees it
+    told: tuple[str, str, int | None] | None = (
+        None  # how it stands, why, and the child to blame, as that hub sees it
+    )
     gpu_told: str = ""  # how its GPU stood during the silence, as that hub says
 
     @property
@@ -139,15 +164,20 @@ class RankState:
             return  # two readings of one moment (or a clock that jumped): no rate can be told
         self.cpu_ratio = max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
         if fact.main_thread_cpu_seconds is not None and before.main_thread_cpu_seconds is not None:
-            self.main_cpu_ratio = max(0.0, fact.main_thread_cpu_seconds - before.main_thread_cpu_seconds) / seconds
+            self.main_cpu_ratio = (
+                max(0.0, fact.main_thread_cpu_seconds - before.main_thread_cpu_seconds) / seconds
+            )
         else:
             self.main_cpu_ratio = self.cpu_ratio
         if _io_rate(before.main, fact.main, seconds) > _IO_BYTES_PER_SECOND:
             self.moved["io"] = at
-        # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own worker
-        # server (the Flight Recorder) takes some MB for a moment, and diag must not take its own trace for progress.
+        # Growth in two readings in a row: weights that load grow for long, while a question to the rank's own
+        # worker server (the Flight Recorder) takes some MB for a moment, and diag must not take its own trace
+        # for progress.
         grows = (fact.main.rss_bytes - before.main.rss_bytes) / seconds > _RSS_BYTES_PER_SECOND
-        grows &= at - self.asked_at > _OWN_TRACE_SECONDS  # a dump reads twice within a second: one growth would count as two
+        grows &= (
+            at - self.asked_at > _OWN_TRACE_SECONDS
+        )  # a dump reads twice within a second: one growth would count as two
         if grows and self.grew:
             self.moved["memory"] = at
         self.grew = grows
@@ -198,7 +228,8 @@ class RankState:
         self.reading = self._read(main) if main else None
 
     def _read(self, main: ThreadStack) -> Reading:
-        """As `read_stack`, and one thing that only the history tells: exit handlers run when the module's frame is gone."""
+        """As `read_stack`, and one thing that only the history tells: exit handlers run when the module's
+        frame is gone."""
         reading = read_stack(main)
         if not main.frames:
             return reading
@@ -209,7 +240,8 @@ class RankState:
         return reading
 
     def see_question(self, at: float) -> None:
-        """The rank's own worker server is asked by us, or answered: memory that it takes for that is our trace, not progress."""
+        """The rank's own worker server is asked by us, or answered: memory that it takes for that is our
+        trace, not progress."""
         self.asked_at, self.grew = at, False
 
     def see_child_stack(self, at: float, fact: StackSample) -> None:
@@ -220,11 +252,16 @@ class RankState:
             del self.child_stacks[oldest]
 
     def _forget_children(self, at: float) -> None:
-        """Workers of every epoch are others. What one did is kept for as long as its death may still be told of."""
+        """Workers of every epoch are others. What one did is kept for as long as its death may still be told
+        of."""
         if self.tree is None:
             return
         alive = {child.pid for child in self.tree.children}
-        gone = [pid for pid, (seen, _) in self.child_stacks.items() if pid not in alive and at - seen > _GONE_CHILD_SECONDS]
+        gone = [
+            pid
+            for pid, (seen, _) in self.child_stacks.items()
+            if pid not in alive and at - seen > _GONE_CHILD_SECONDS
+        ]
         for pid in gone:
             del self.child_stacks[pid]
 
@@ -232,5 +269,10 @@ class RankState:
 def _io_rate(before: ProcessSample, after: ProcessSample, seconds: float) -> float:
     if None in (before.read_chars, before.write_chars, after.read_chars, after.write_chars):
         return 0.0
-    moved = (after.read_chars or 0) + (after.write_chars or 0) - (before.read_chars or 0) - (before.write_chars or 0)
+    moved = (
+        (after.read_chars or 0)
+        + (after.write_chars or 0)
+        - (before.read_chars or 0)
+        - (before.write_chars or 0)
+    )
     return max(0, moved) / seconds

@@ -1,6 +1,8 @@
-"""Where each rank's main thread was found while steps were made: shares of a step's time. Told readings; judges nothing.
+"""Where each rank's main thread was found while steps were made: shares of a step's time. Told readings;
+judges nothing.
 
-On a GPU the thread runs ahead of the device: what it waits for there shows as gpu_sync, or in whatever call comes next.
+On a GPU the thread runs ahead of the device: what it waits for there shows as gpu_sync, or in whatever call
+comes next.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ _OF_ACTIVITY = {
 _CPU_OPTIMIZER = (
     "deepspeed/ops/adam/cpu_adam.py", "deepspeed/ops/adagrad/cpu_adagrad.py", "megatron/core/optimizer/cpu_offloading/",
 )  # fmt: skip
-_OPTIMIZER = ("torch/optim/", "megatron/core/optimizer/", "deepspeed/ops/", "bitsandbytes/optim/", "apex/optimizers/")
+_OPTIMIZER = (
+    "torch/optim/",
+    "megatron/core/optimizer/",
+    "deepspeed/ops/",
+    "bitsandbytes/optim/",
+    "apex/optimizers/",
+)
 _FORWARD = ("_call_impl", "_wrapped_call_impl")  # torch/nn/modules/module.py
 
 
@@ -68,7 +76,10 @@ class Residence:
         return min((seen[0][0] for seen in self._seen.values()), default=0.0)
 
     def waits(self, since: float = 0.0, until: float = float("inf")) -> dict[int, list[bool]]:
-        return {rank: [kind in WAITING for at, kind in seen if since <= at < until] for rank, seen in self._seen.items()}
+        return {
+            rank: [kind in WAITING for at, kind in seen if since <= at < until]
+            for rank, seen in self._seen.items()
+        }
 
     @staticmethod
     def shares(counts: Iterable[Counter[str]]) -> dict[str, float]:

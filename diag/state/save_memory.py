@@ -1,6 +1,8 @@
-"""The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges nothing.
+"""The memory of the job's saves so far against the tightest limit, and what the next one will need. Judges
+nothing.
 
-Told by `JobState`; read by the forecast's detector and by the metrics. The models are `save_shape` and `memory_series`.
+Told by `JobState`; read by the forecast's detector and by the metrics. The models are `save_shape` and
+`memory_series`.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ _LEAST_LEAK_POINTS = 12
 _GOES_ON = 0.75  # of the growth of the first half: what slows down more is no leak
 _SLOWS_DOWN = 0.5  # of the growth in the first steps, which the real job's allocators cause and which ends: so much goes on
 _LEAST_RISE = 16 << 20
-_ESTIMATE_SPREAD = 0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
+_ESTIMATE_SPREAD = (
+    0.3  # of what the arguments say that a save takes: pinned blocks are rounded up to powers of two
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A peak that is to come, told as a mixture. `running`: of the save under way; `number` counts saves from 1."""
+    """A peak that is to come, told as a mixture. `running`: of the save under way; `number` counts saves from
+    1."""
 
     limit: int
     mixture: Mixture
@@ -124,11 +129,20 @@ class LimitMemory:
 
     # -- being asked --------------------------------------------------------------------------------------
 
-    def outlook(self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None) -> Outlook | None:
+    def outlook(
+        self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None
+    ) -> Outlook | None:
         """None: nothing is known that could tell, or no limit is set."""
         if not self.series.limit or not self.series.points:
             return None
-        key = (self.series.version, self._shaped, round(now, 1), job.iteration, job.save_log.count, self.series.limit)
+        key = (
+            self.series.version,
+            self._shaped,
+            round(now, 1),
+            job.iteration,
+            job.save_log.count,
+            self.series.limit,
+        )
         if self._told[0] != key:
             self._told = (key, self._look(now, job, argv, estimate))
         return self._told[1]
@@ -164,7 +178,8 @@ class LimitMemory:
         return None
 
     def _base(self, now: float, job: Progress) -> int | None:
-        """Needed memory in steps: the least since the last save, or of the last steps, where batches come and go."""
+        """Needed memory in steps: the least since the last save, or of the last steps, where batches come and
+        go."""
         last = job.save_log.saves[-1].ended if job.save_log.saves else None
         since = max(now - 20.0, (last or 0.0) + 0.2)
         held = self.series.at(now)
@@ -174,8 +189,13 @@ class LimitMemory:
         return int(statistics.median_low([point.needed for point in points]))
 
     def _drift(self, now: float, job: Progress, every: int | None) -> tuple[float, float]:
-        """Growth of the base up to the next save, and how unsure that is: as between the saves so far, or as it grows now."""
-        if not every or job.iteration is None or (job.iteration % every == 0 and job.iteration != self.shapes[-1].iteration):
+        """Growth of the base up to the next save, and how unsure that is: as between the saves so far, or as
+        it grows now."""
+        if (
+            not every
+            or job.iteration is None
+            or (job.iteration % every == 0 and job.iteration != self.shapes[-1].iteration)
+        ):
             return 0.0, 0.0
         pairs = zip(self.shapes, list(self.shapes)[1:], strict=False)
         grown = [max(0, b.base - a.after) for a, b in pairs if _follows(a, b, every)]
@@ -192,7 +212,8 @@ class LimitMemory:
         return _SLOWS_DOWN * grows, (1 - _SLOWS_DOWN) * grows
 
     def _running(self, now: float, job: Progress) -> Running | None:
-        """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a save may be."""
+        """The save under way: told by the log or the stacks, or by memory that rises as in a save, where a
+        save may be."""
         current = job.save_log.current
         if current is not None:
             since = current.after
@@ -222,7 +243,8 @@ class LimitMemory:
     # -- a leak -------------------------------------------------------------------------------------------
 
     def seconds_to_limit(self, now: float, job: Progress) -> float | None:
-        """How long until the base itself meets the limit, as it grows in the steps; None where it does not clearly grow."""
+        """How long until the base itself meets the limit, as it grows in the steps; None where it does not
+        clearly grow."""
         if not self.series.limit or job.save_log.current is not None or job.iteration_at is None:
             return None
         last = job.save_log.saves[-1].ended if job.save_log.saves else None
@@ -241,19 +263,27 @@ class LimitMemory:
 
 
 def _at_steps(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """The least of each step: batches come and go, and a save that nobody has told of yet is behind the last step's line."""
+    """The least of each step: batches come and go, and a save that nobody has told of yet is behind the last
+    step's line."""
     least: dict[int, MemoryPoint] = {}
     for point in points:
-        if point.iteration is not None and (point.iteration not in least or point.needed < least[point.iteration].needed):
+        if point.iteration is not None and (
+            point.iteration not in least or point.needed < least[point.iteration].needed
+        ):
             least[point.iteration] = point
     return list(least.values())
 
 
 def _follows(before: SaveShape, after: SaveShape, every: int) -> bool:
-    return before.iteration is not None and after.iteration is not None and after.iteration - before.iteration == every
+    return (
+        before.iteration is not None
+        and after.iteration is not None
+        and after.iteration - before.iteration == every
+    )
 
 
-# ms-swift: --save_steps; megatron-lm and ms-swift 3.x: --save_interval, --save-interval; the bundled job: --save-steps
+# ms-swift: --save_steps; megatron-lm and ms-swift 3.x: --save_interval, --save-interval; the bundled job:
+# --save-steps
 _EVERY = re.compile(r"--(?:save_steps|save-steps|save_interval|save-interval)(?:=(\d{1,9}))?")
 
 
@@ -286,12 +316,22 @@ class SaveMemory:
     def cgroup(self, at: float, fact: CgroupMemory, job: Progress) -> None:
         # Dirty cache too is written back by the kernel before it kills: it slows a save down, and ends none.
         needed = max(0, fact.usage_bytes - fact.cache_bytes)
-        self._add(fact.path, MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, job.iteration), fact.limit_bytes, job)
+        self._add(
+            fact.path,
+            MemoryPoint(at, needed, fact.cache_bytes, fact.peak_bytes, job.iteration),
+            fact.limit_bytes,
+            job,
+        )
 
     def host(self, at: float, fact: HostMemory, job: Progress) -> None:
         swapped = fact.swap_total_bytes - fact.swap_free_bytes
         needed = fact.total_bytes - fact.available_bytes + max(0, swapped)
-        self._add(HOST, MemoryPoint(at, needed, 0, None, job.iteration), fact.total_bytes + fact.swap_total_bytes, job)
+        self._add(
+            HOST,
+            MemoryPoint(at, needed, 0, None, job.iteration),
+            fact.total_bytes + fact.swap_total_bytes,
+            job,
+        )
 
     def _add(self, path: str, point: MemoryPoint, limit: int | None, job: Progress) -> None:
         known = self.limits.get(path)
@@ -317,9 +357,14 @@ class SaveMemory:
 
     def fresh(self) -> list[LimitMemory]:
         """Those that are still read: a rank that moved left another behind."""
-        newest = max((limit.series.points[-1].at for limit in self.limits.values() if limit.series.points), default=0.0)
-        return [limit for limit in self.limits.values()
-                if limit.series.points and limit.series.points[-1].at >= newest - _FRESH_SECONDS]
+        newest = max(
+            (limit.series.points[-1].at for limit in self.limits.values() if limit.series.points), default=0.0
+        )
+        return [
+            limit
+            for limit in self.limits.values()
+            if limit.series.points and limit.series.points[-1].at >= newest - _FRESH_SECONDS
+        ]
 
     def outlook(
         self, now: float, job: Progress, argv: Sequence[str] = (), estimate: int | None = None

@@ -1,8 +1,8 @@
 """How one save used memory, and what the saves so far say of the next one and of the one under way. Pure.
 
-A prediction is a mixture: each way to read the past (the same rise again, the same part given back again, either growing on) is a
-component, weighted by how well it would have told the saves before. A save under way is told by its pace and by what it has
-reached already.
+A prediction is a mixture: each way to read the past (the same rise again, the same part given back again,
+either growing on) is a component, weighted by how well it would have told the saves before. A save under way
+is told by its pace and by what it has reached already.
 """
 
 from __future__ import annotations
@@ -15,18 +15,33 @@ from operator import mul
 
 from diag.state.memory_series import MemoryPoint
 
-__all__ = ["Component", "Mixture", "Running", "SaveShape", "before_save", "given_back", "in_save", "quicker", "shape_of"]
+__all__ = [
+    "Component",
+    "Mixture",
+    "Running",
+    "SaveShape",
+    "before_save",
+    "given_back",
+    "in_save",
+    "quicker",
+    "shape_of",
+]
 
 
 _EPSILON = 8 << 20  # less is no rise: what diag's own readings may miss (memory_peek)
 _CURVE = 64
 # Of a rise: how well even saves that were all alike tell the next; of the base: readings are so far apart.
 _FLOOR_OF_RISE, _FLOOR_OF_BASE = 0.02, 0.004
-_UNSEEN_GROWTH = 0.25  # of the rise: by how much saves grow that grow unforeseen (mean of an exponential tail)
+_UNSEEN_GROWTH = (
+    0.25  # of the rise: by how much saves grow that grow unforeseen (mean of an exponential tail)
+)
 _PACE = 0.1  # how well the pace of two equal stagings agrees, of the pace: links and disks are shared
 _LOWEST = 0.06  # of the usual rise: below it are the steps' own comings and goings
 _CLOSE_SECONDS = 1.2  # twice the time between two looks, and some
-_SIZE_BY_PACE, _GROWTH = 0.1, 0.3  # belief that its pace tells a size that no earlier save tells, and how far that is believed
+_SIZE_BY_PACE, _GROWTH = (
+    0.1,
+    0.3,
+)  # belief that its pace tells a size that no earlier save tells, and how far that is believed
 _HELD_UP = 1.0  # belief, beside a density, that a pace tells nothing because one of the two saves was held up
 _LOOKAHEAD = 0.1  # seconds by which a rise that goes on is ahead of its last reading, at the least
 _STANDS = 0.1  # a second without a rise leaves so much of the belief that it goes on
@@ -34,8 +49,8 @@ _STANDS = 0.1  # a second without a rise leaves so much of the belief that it go
 
 @dataclass(frozen=True, slots=True)
 class SaveShape:
-    """One save that is over. `curve`: (seconds since the rise began, bytes over the base); `exact`: the kernel's counter told
-    the peak. `given_back`: the sum of all falls in it."""
+    """One save that is over. `curve`: (seconds since the rise began, bytes over the base); `exact`: the
+    kernel's counter told the peak. `given_back`: the sum of all falls in it."""
 
     number: int
     iteration: int | None
@@ -52,7 +67,8 @@ class SaveShape:
 
     @property
     def fall(self) -> int:
-        """What it gave back: pinned staging and helper processes of the first save stay, and are not taken twice."""
+        """What it gave back: pinned staging and helper processes of the first save stay, and are not taken
+        twice."""
         return min(max(self.given_back, self.peak - self.after), self.rise)
 
 
@@ -137,13 +153,16 @@ def given_back(points: Sequence[MemoryPoint]) -> int:
     return sum(a.needed - b.needed for a, b in pairwise(points) if a.needed - b.needed > _EPSILON)
 
 
-def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequence[MemoryPoint]) -> SaveShape:
+def shape_of(
+    number: int, iteration: int | None, base: MemoryPoint, points: Sequence[MemoryPoint]
+) -> SaveShape:
     """`points` are those of the save, `base` the reading that held when it began."""
     peak, exact = max([base.needed, *(point.needed for point in points)]), False
     counters = [point.peak for point in (base, *points) if point.peak is not None]
     caches = [point.cache for point in (base, *points)]
     if len(counters) > 1 and counters[-1] > counters[0]:
-        # The counter rose in this save, so it is this save's peak, page cache included: which part was cache is told by readings.
+        # The counter rose in this save, so it is this save's peak, page cache included: which part was cache
+        # is told by readings.
         told, unsure = counters[-1] - max(caches), max(caches) - min(caches)
         peak = max(peak, told)
         exact = unsure <= _EPSILON
@@ -155,11 +174,23 @@ def shape_of(number: int, iteration: int | None, base: MemoryPoint, points: Sequ
         started = point.at
     curve = [(point.at - started, point.needed - base.needed) for point in points if point.at >= started]
     step = max(1, len(curve) // _CURVE)
-    return SaveShape(number, iteration, base.needed, peak, points[-1].needed, given_back(points), tuple(curve[::step]), exact)
+    return SaveShape(
+        number,
+        iteration,
+        base.needed,
+        peak,
+        points[-1].needed,
+        given_back(points),
+        tuple(curve[::step]),
+        exact,
+    )
 
 
-def quicker(now: Sequence[tuple[float, float]], before: Sequence[tuple[float, float]], usual: float) -> float | None:
-    """How many times as fast as before this save rises, over the same part of the rise; None where that cannot be told yet.
+def quicker(
+    now: Sequence[tuple[float, float]], before: Sequence[tuple[float, float]], usual: float
+) -> float | None:
+    """How many times as fast as before this save rises, over the same part of the rise; None where that
+    cannot be told yet.
 
     >>> quicker([(0, 0), (1, 100), (2, 200)], [(0, 0), (0.5, 25), (1, 50), (2, 100), (3, 150), (4, 200)], 400)
     2.0
@@ -182,7 +213,8 @@ def _crossing(curve: Sequence[tuple[float, float]], level: float) -> float | Non
     return None
 
 
-# --- before a save ---------------------------------------------------------------------------------------------
+# --- before a save
+# ---------------------------------------------------------------------------------------------
 
 _Teller = Callable[[Sequence[SaveShape], float], float]
 
@@ -208,9 +240,9 @@ def _growing_faster(past: Sequence[SaveShape], base: float) -> float:
     return base + last * min(2.0, max(0.7, last / before)) if before > 0 else base + last
 
 
-# function, saves that it needs, belief before anything is seen, and which of them it builds on: what is wrong with that is
-# wrong with it. What the first save keeps is most often not taken again (pinned staging, Manager processes), so its fall tells
-# more than its rise.
+# function, saves that it needs, belief before anything is seen, and which of them it builds on: what is wrong
+# with that is wrong with it. What the first save keeps is most often not taken again (pinned staging, Manager
+# processes), so its fall tells more than its rise.
 _TELLERS: tuple[tuple[_Teller, int, float, int], ...] = (
     (_same_rise, 1, 0.3, 0),
     (_same_fall, 1, 0.6, 1),
@@ -248,8 +280,13 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
             square = max(square, squares[family])
         squares.append(square)
         fit = belief / (square + floor**2)
-        # One save that jumped is no reason to think that each does: what told the others well is believed to go on, too.
-        usually = min(square, sorted(errors)[(len(errors) - 1) // 2] + untried / (1 + len(errors))) if errors else square
+        # One save that jumped is no reason to think that each does: what told the others well is believed to
+        # go on, too.
+        usually = (
+            min(square, sorted(errors)[(len(errors) - 1) // 2] + untried / (1 + len(errors)))
+            if errors
+            else square
+        )
         for share, spread in ((_USUALLY, usually), (1 - _USUALLY, square)):
             parts.append((share * fit, tell(shapes, base), math.sqrt(spread + floor**2)))
     total = sum(weight for weight, _, _ in parts)
@@ -258,15 +295,19 @@ def before_save(shapes: Sequence[SaveShape], base: float, unsure: float = 0.0) -
     return Mixture((*known, Component(_UNFORESEEN, usual, _UNSEEN_GROWTH * rise, tail=True)))
 
 
-# --- in a save -------------------------------------------------------------------------------------------------
+# --- in a save
+# -------------------------------------------------------------------------------------------------
 
 
 def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
-    """What the save under way will need. Sizes that its pace speaks against count less, and what is passed counts no more."""
+    """What the save under way will need. Sizes that its pace speaks against count less, and what is passed
+    counts no more."""
     ahead = running.last_pace * _LOOKAHEAD if running.stands_for < 0.8 else 0.0
     reached = running.reached + ahead
     if not shapes:
-        return Mixture((Component(1.0, reached, _UNSEEN_GROWTH * max(1.0, reached - running.base), tail=True),), reached)
+        return Mixture(
+            (Component(1.0, reached, _UNSEEN_GROWTH * max(1.0, reached - running.base), tail=True),), reached
+        )
     told = before_save(shapes, running.base)
     last = shapes[-1]
     usual = max(1.0, float(max(last.fall, _EPSILON)))
@@ -282,15 +323,25 @@ def in_save(shapes: Sequence[SaveShape], running: Running) -> Mixture:
     return Mixture(tuple(parts), reached)
 
 
-def _by_pace(parts: Sequence[Component], base: float, usual: float, pace: float, noise: float) -> list[Component]:
-    """Either each save takes the same time, and then the pace tells the size, or each has the same pace, which tells nothing."""
+def _by_pace(
+    parts: Sequence[Component], base: float, usual: float, pace: float, noise: float
+) -> list[Component]:
+    """Either each save takes the same time, and then the pace tells the size, or each has the same pace,
+    which tells nothing."""
     made = []
     for part in parts:
         ratio = (part.mid - base) / usual
         width = math.hypot(noise, 0.0 if part.tail else part.spread / usual)
         same_time = 0.6 if part.tail else _density(pace, ratio, width)
         same_pace = _density(pace, 1.0, noise) + _HELD_UP
-        made.append(Component(part.weight * 0.5 * (same_time * (not part.tail) + same_pace), part.mid, part.spread, part.tail))
+        made.append(
+            Component(
+                part.weight * 0.5 * (same_time * (not part.tail) + same_pace),
+                part.mid,
+                part.spread,
+                part.tail,
+            )
+        )
     # A save that is half as large again is rare, and a rank or link that was slow for once is not.
     likely = _SIZE_BY_PACE * _density(pace, 1.0, _GROWTH) * _GROWTH
     made.append(Component(likely, base + usual * pace, (noise + 0.03) * usual * pace))

@@ -1,4 +1,5 @@
-"""The save under way in numbers, for the outputs: since when, how much is written, when it should end. Judges nothing."""
+"""The save under way in numbers, for the outputs: since when, how much is written, when it should end. Judges
+nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def save_json(job: JobState, now: float) -> dict[str, Any] | None:
         "written_bytes": save.growth[-1][1] if save.growth else None,
         "bytes_per_second": save.bytes_per_second,
         "grew_at": save.growth[-1][0] if save.growth else None,
-        "usual_bytes": max((folder.size_bytes for seen in job.checkpoints.values() for folder in seen.folders), default=None),
+        "usual_bytes": max(
+            (folder.size_bytes for seen in job.checkpoints.values() for folder in seen.folders), default=None
+        ),
     }
 
 

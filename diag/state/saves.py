@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 __all__ = ["SAVE_SECONDS", "Save", "SaveLog", "iteration_of", "never_saves", "switched_on"]
 
 _KEPT = 256
-# Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file system an hour.
+# Upper bounds of the histogram of durations: a LoRA adapter takes a second, a 700B model on a slow file
+# system an hour.
 SAVE_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _GROWTH = 16
 # Not the last number of any name: ms-swift's own folder above is v0-20261121-194515.
@@ -28,7 +29,8 @@ def iteration_of(path: str) -> int | None:
 
 
 def switched_on(argv: Sequence[str], flag: str) -> bool:
-    """Whether a flag stands in a command, as Megatron-LM writes it (`--async-save`) or ms-swift (`--async_save true`).
+    """Whether a flag stands in a command, as Megatron-LM writes it (`--async-save`) or ms-swift
+    (`--async_save true`).
 
     >>> switched_on(["--async_save", "true"], "async-save"), switched_on(["--async_save=false"], "async-save")
     (True, False)
@@ -43,7 +45,8 @@ def switched_on(argv: Sequence[str], flag: str) -> bool:
 
 
 def never_saves(argv: Sequence[str]) -> bool:
-    """Whether the command says so: transformers' and ms-swift's --save_strategy no. Any other saves at its end at the latest.
+    """Whether the command says so: transformers' and ms-swift's --save_strategy no. Any other saves at its
+    end at the latest.
 
     >>> never_saves(["swift", "sft", "--save_strategy", "no"]), never_saves(["swift", "sft", "--save_strategy=steps"])
     (True, False)
@@ -58,10 +61,12 @@ def never_saves(argv: Sequence[str]) -> bool:
 
 @dataclass(slots=True)
 class Save:
-    """One save. `began` and `ended` are told times at which we saw the ranks in it; it may have begun a little before.
+    """One save. `began` and `ended` are told times at which we saw the ranks in it; it may have begun a
+    little before.
 
-    `after` is the last moment known to be before it (a step's line): the save began between the two. An asynchronous save has
-    ended when the ranks train on, and is `written` when a line says that it is on disk, steps later.
+    `after` is the last moment known to be before it (a step's line): the save began between the two. An
+    asynchronous save has ended when the ranks train on, and is `written` when a line says that it is on disk,
+    steps later.
     """
 
     number: int  # from 1, over the whole run
@@ -73,7 +78,9 @@ class Save:
     path: str = ""
     cut_off: bool = False  # the job or a rank ended in it
     written: float | None = None
-    growth: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_GROWTH))  # bytes on disk, when they changed
+    growth: deque[tuple[float, int]] = field(
+        default_factory=lambda: deque(maxlen=_GROWTH)
+    )  # bytes on disk, when they changed
 
     @property
     def bytes_per_second(self) -> float | None:
@@ -96,7 +103,10 @@ class SaveLog:
         self.count = 0
         self.asynchronous = False
         self._lines = False  # the log of this node tells of saves
-        self._forgotten = ([0] * (len(SAVE_SECONDS) + 1), 0.0)  # the histogram of those that `saves` has no room for
+        self._forgotten = (
+            [0] * (len(SAVE_SECONDS) + 1),
+            0.0,
+        )  # the histogram of those that `saves` has no room for
 
     @property
     def current(self) -> Save | None:
@@ -113,7 +123,13 @@ class SaveLog:
         last = self.saves[-1] if self.saves else None
         if self.count > 1 and not self._lines:
             return None  # rank 0 prints it, and that is on another node
-        if not self.asynchronous or last is None or last.ended is None or last.written is not None or last.cut_off:
+        if (
+            not self.asynchronous
+            or last is None
+            or last.ended is None
+            or last.written is not None
+            or last.cut_off
+        ):
             return None
         return last
 
@@ -123,8 +139,12 @@ class SaveLog:
             current.path = current.path or path
             return
         last = self.saves[-1] if self.saves else None
-        if last is not None and iteration is not None and last.iteration == iteration and not last.cut_off and not (
-            path and last.path and path != last.path
+        if (
+            last is not None
+            and iteration is not None
+            and last.iteration == iteration
+            and not last.cut_off
+            and not (path and last.path and path != last.path)
         ):
             last.ended = None  # weights first, then safetensors: one save in two parts
             return
@@ -134,9 +154,17 @@ class SaveLog:
         self.saves.append(Save(self.count, iteration, at, min(after, at), told_by, path=path))
 
     def ended(
-        self, at: float, iteration: int | None, after: float, path: str = "", *, cut_off: bool = False, written: bool = True
+        self,
+        at: float,
+        iteration: int | None,
+        after: float,
+        path: str = "",
+        *,
+        cut_off: bool = False,
+        written: bool = True,
     ) -> None:
-        """The phase is over, or a line says so. Lines about one checkpoint (weights, then safetensors) are one save.
+        """The phase is over, or a line says so. Lines about one checkpoint (weights, then safetensors) are
+        one save.
 
         `written` False: the line is about a part of it, and the rest is still written behind the training.
         """
@@ -157,7 +185,8 @@ class SaveLog:
                 told.written = told.written or at
 
     def grew(self, at: float, size: int) -> bool:
-        """The newest checkpoint on disk has so many bytes now. Whether that is movement of the save under way."""
+        """The newest checkpoint on disk has so many bytes now. Whether that is movement of the save under
+        way."""
         save = self.current or self.unwritten
         if save is None or (save.growth and save.growth[-1][1] == size):
             return False
@@ -171,13 +200,18 @@ class SaveLog:
 
     def histogram(self) -> tuple[list[int], float]:
         """How many saves took at most so long, for each of SAVE_SECONDS and for all; and the sum."""
-        return _histogram([seconds for save in self.finished if (seconds := save.seconds) is not None], self._forgotten)
+        return _histogram(
+            [seconds for save in self.finished if (seconds := save.seconds) is not None], self._forgotten
+        )
 
     def _of(self, path: str, iteration: int | None) -> Save | None:
-        """The save that ended before the line about it came: stacks left it, or it is asynchronous and took some steps more."""
+        """The save that ended before the line about it came: stacks left it, or it is asynchronous and took
+        some steps more."""
         named = iteration_of(path)
         for save in reversed(self.saves):
-            if save.path == path and (named is not None or save.written is None or save.iteration == iteration):
+            if save.path == path and (
+                named is not None or save.written is None or save.iteration == iteration
+            ):
                 return save
             if not save.path and save.iteration == (iteration if named is None else named):
                 return save

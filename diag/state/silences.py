@@ -1,4 +1,5 @@
-"""How long this job stood still, phase by phase, and then went on by itself: what its next silence is measured by."""
+"""How long this job stood still, phase by phase, and then went on by itself: what its next silence is
+measured by."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ __all__ = ["Silences"]
 # Ours: shorter ones are below every patience and would only fill the history.
 _SHORTEST_SECONDS = 5.0
 _MOST_KEPT = 64
-# Ours: one silence without its like may have been a fault that healed; it must not buy a later hang many minutes.
+# Ours: one silence without its like may have been a fault that healed; it must not buy a later hang many
+# minutes.
 _LONE_SECONDS = 120.0
 # Ours: work that comes back every N steps was seen first within N steps, and comes again within N.
 _LONE_STEPS_RATIO, _LONE_STEPS = 2, 10
@@ -39,10 +41,17 @@ class Silences:
         self._any_stirred = False
 
     def told(
-        self, at: float, *, moved: bool, stopped: bool, phase: str, iteration: int | None, stirred: bool = False
+        self,
+        at: float,
+        *,
+        moved: bool,
+        stopped: bool,
+        phase: str,
+        iteration: int | None,
+        stirred: bool = False,
     ) -> None:
-        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked all the while.
-        `stirred`: what moved is a child or a file, which move in a hang too."""
+        """A reading came. What it ends counts if it was the job's own: nobody stopped a rank, and diag looked
+        all the while. `stirred`: what moved is a child or a file, which move in a hang too."""
         if stopped or (self._told_at is not None and at - self._told_at > _BLIND_SECONDS):
             self._disturbed = True
         self._told_at = at
@@ -63,11 +72,14 @@ class Silences:
         if self._first_iteration is None:
             self._first_iteration = iteration
         if seconds >= _SHORTEST_SECONDS:
-            self._kept.setdefault(phase, deque(maxlen=_MOST_KEPT)).append(_Silence(seconds, iteration, stirred))
+            self._kept.setdefault(phase, deque(maxlen=_MOST_KEPT)).append(
+                _Silence(seconds, iteration, stirred)
+            )
             self._any_stirred |= stirred
 
     def _come_through(self) -> None:
-        """The job itself moves: what a stir ended was no hang, as where data workers read before their rank's next stack."""
+        """The job itself moves: what a stir ended was no hang, as where data workers read before their rank's
+        next stack."""
         if not self._any_stirred:
             return
         self._any_stirred = False
@@ -88,8 +100,9 @@ class Silences:
         return self._phase_seconds.get(phase, 0.0)
 
     def longest(self, phase: str, iteration: int | None) -> float:
-        """The longest silence of that phase that is no freak: one with its like, or one whose return is still to be seen. What
-        only a stir ended was come through when the job itself moved after it, or the step after it was made."""
+        """The longest silence of that phase that is no freak: one with its like, or one whose return is still
+        to be seen. What only a stir ended was come through when the job itself moved after it, or the step
+        after it was made."""
         told = self._told.get(phase, 0.0)
         kept = self._kept.get(phase, ())
         over = [one for one in kept if not one.stirred or iteration is None or one.iteration != iteration]

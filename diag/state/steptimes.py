@@ -1,7 +1,8 @@
-"""How long training steps take, by the arrival of the lines that report them: told reports and disturbances. Judges nothing.
+"""How long training steps take, by the arrival of the lines that report them: told reports and disturbances.
+Judges nothing.
 
-Time in which something else happened than steps (a save, an evaluation, a rank that was stopped) belongs to no step. What came
-before the first report (set-up, the first step with its compilation) is never counted.
+Time in which something else happened than steps (a save, an evaluation, a rank that was stopped) belongs to
+no step. What came before the first report (set-up, the first step with its compilation) is never counted.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from diag.state.pace import Lap, Pace
 
 __all__ = ["StepTimes", "steps_sentence"]
 
-# Ours: lines arrive in bursts (a pipe's buffer, the relay's look at the file), so that the time of one quick step is not to be
-# had; over so long the error is below 4 %.
+# Ours: lines arrive in bursts (a pipe's buffer, the relay's look at the file), so that the time of one quick
+# step is not to be had; over so long the error is below 4 %.
 _LAP_SECONDS = 5.0
 _SHORTEST_SECONDS = 0.1
-_BUNCH_SECONDS = 2.0  # of lines that were not read in time: files are looked at each half second, in pieces of a MiB
+_BUNCH_SECONDS = (
+    2.0  # of lines that were not read in time: files are looked at each half second, in pieces of a MiB
+)
 _KEPT = 4096
 _RECENT_SECONDS = 60.0
 _MOST = 1e9  # a line may say inf
-# Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time); BigScience's
-# fork in (s).
+# Megatron-LM and ms-swift 3.7-3.12 say what a step took, less saves and evaluations (timer interval-time);
+# BigScience's fork in (s).
 _TOLD = (("elapsed time per iteration (ms)", 0.001), ("elapsed time per iteration (s)", 1.0))
 
 
@@ -70,7 +73,9 @@ class StepTimes:
         self.counted = 0
         self.left_out = 0
         self.samples_per_step: float | None = None
-        self._seen: deque[tuple[float, int, int, float]] = deque(maxlen=_KEPT)  # at, last iteration, steps, seconds each
+        self._seen: deque[tuple[float, int, int, float]] = deque(
+            maxlen=_KEPT
+        )  # at, last iteration, steps, seconds each
         self._short: _Interval | None = None
         self._lap: _Interval | None = None
         self._iteration = 0
@@ -84,8 +89,8 @@ class StepTimes:
         self.pace = Pace()
 
     def looked_away(self, at: float) -> None:
-        """diag did not run for a while until now: the lines of that time come in a bunch, and only all of them together took as
-        long as it was."""
+        """diag did not run for a while until now: the lines of that time come in a bunch, and only all of
+        them together took as long as it was."""
         self._late_until = at + _BUNCH_SECONDS
 
     def comes_late(self, at: float) -> bool:
@@ -106,7 +111,9 @@ class StepTimes:
             self._iteration = iteration
             return
         steps, self._iteration = iteration - self._iteration, iteration
-        told = next((metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None)
+        told = next(
+            (metrics[name] * unit for name, unit in _TOLD if 0 < metrics.get(name, 0.0) < _MOST), None
+        )
         since, was = self._lap.began, self._short.disturbed and told is None
         late = self.comes_late(at)
         done = self._short.add(at, steps, told, late=late)
@@ -127,7 +134,9 @@ class StepTimes:
             return None
         latest = self._seen[-1][0]
         recent = [seconds for at, _, _, seconds in self._seen if latest - at <= _RECENT_SECONDS]
-        return statistics.median(recent if len(recent) >= 8 else [seconds for _, _, _, seconds in list(self._seen)[-8:]])
+        return statistics.median(
+            recent if len(recent) >= 8 else [seconds for _, _, _, seconds in list(self._seen)[-8:]]
+        )
 
     @property
     def last(self) -> tuple[float, float] | None:
@@ -151,14 +160,20 @@ class StepTimes:
         if not self._seen:
             return None
         drop = self.pace.drop
-        slower = None if drop is None else {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)}
+        slower = (
+            None
+            if drop is None
+            else {"iteration": drop.iteration, "at": drop.since, "ratio": _round(drop.ratio)}
+        )
         return {
             "count": self.counted,
             "left_out": self.left_out,
             "seconds_now": _round(self.now()),
             "seconds_median": _round(self.median()),
             "seconds_p95": _round(self.p95()),
-            "slowest": [{"iteration": iteration, "seconds": _round(seconds)} for iteration, seconds in self.slowest()],
+            "slowest": [
+                {"iteration": iteration, "seconds": _round(seconds)} for iteration, seconds in self.slowest()
+            ],
             "samples_per_second": _round(self.samples_per_second()),
             "slower_since": slower,
         }
@@ -180,7 +195,9 @@ def steps_sentence(told: Mapping[str, Any]) -> str:
     median = told["seconds_median"] or 0.0
     slowest = [each for each in told.get("slowest", ()) if each["seconds"] > 1.5 * median]
     if slowest:
-        said += ", slowest " + ", ".join(f"{_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest)
+        said += ", slowest " + ", ".join(
+            f"{_seconds(each['seconds'])} (iteration {each['iteration']})" for each in slowest
+        )
     if told.get("samples_per_second"):
         said += f", {told['samples_per_second']:.3g} samples/s"
     return said

@@ -1,7 +1,9 @@
-"""What the job did over its whole life, in few enough points to be drawn: phases, steps, GPUs, memory, networks. Judges nothing.
+"""What the job did over its whole life, in few enough points to be drawn: phases, steps, GPUs, memory,
+networks. Judges nothing.
 
-All series share one grid of moments. When it is full, two neighbours become one and each is twice as long: an hour and a week
-take the same memory. Told observations and their told times alone fill it, so live and replay show the same.
+All series share one grid of moments. When it is full, two neighbours become one and each is twice as long: an
+hour and a week take the same memory. Told observations and their told times alone fill it, so live and replay
+show the same.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class _Series:
 
     def values(self, count: int) -> list[float | None]:
         return [
-            _short(self.sums[index] / self.counts[index]) if self.counts[index] else None for index in range(count)
+            _short(self.sums[index] / self.counts[index]) if self.counts[index] else None
+            for index in range(count)
         ]
 
 
@@ -183,7 +186,8 @@ class Timeline:
     # -- reading ------------------------------------------------------------------------------------------
 
     def to_json(self, job: JobState) -> dict[str, Any]:
-        """`diag.timeline/1`: values are those of `count` moments of `width_seconds` from `began` on (null: nothing was read).
+        """`diag.timeline/1`: values are those of `count` moments of `width_seconds` from `began` on (null:
+        nothing was read).
 
         A series with many members (GPUs, ranks) is told as its lowest, mean and highest.
         """
@@ -211,7 +215,10 @@ class Timeline:
         """The same of one rank alone: its process, and its GPU where that is known."""
         members = [key for key in self._series if key[1] is not None and self._is_of(key, rank, job)]
         order = list(UNITS)
-        found = [self._member(name, member, job) for name, member in sorted(members, key=lambda key: order.index(key[0]))]
+        found = [
+            self._member(name, member, job)
+            for name, member in sorted(members, key=lambda key: order.index(key[0]))
+        ]
         return {**self.to_json(job), "series": found}
 
     @staticmethod
@@ -222,7 +229,11 @@ class Timeline:
         return member == rank
 
     def _member(self, name: str, member: int | None, job: JobState) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": name, "unit": UNITS[name][0], "values": self._series[(name, member)].values(self._count)}
+        told: dict[str, Any] = {
+            "name": name,
+            "unit": UNITS[name][0],
+            "values": self._series[(name, member)].values(self._count),
+        }
         if member is not None:
             gpu = name.startswith("gpu_")
             told["gpu" if gpu else "rank"] = member

@@ -1,7 +1,8 @@
-"""Where the bytes go: from two readings of the node's networks, bytes a second over RDMA and over sockets. Pure; judges nothing.
+"""Where the bytes go: from two readings of the node's networks, bytes a second over RDMA and over sockets.
+Pure; judges nothing.
 
-RDMA passes by the IP interfaces: a RoCE card's bytes are in its port's counters and not in /proc/net/dev. IP over InfiniBand
-is in both: NCCL's sockets prefer ib0, and would look like RDMA by the port's counters alone.
+RDMA passes by the IP interfaces: a RoCE card's bytes are in its port's counters and not in /proc/net/dev. IP
+over InfiniBand is in both: NCCL's sockets prefer ib0, and would look like RDMA by the port's counters alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ __all__ = ["Traffic", "between", "port_bytes", "recent"]
 
 _Seen = TypeVar("_Seen", RdmaPortsSeen, InterfacesSeen)
 
-# The headers of an IPoIB packet are in the port's counters only: 36 bytes of 2044 at the most common MTU, more of small ones.
+# The headers of an IPoIB packet are in the port's counters only: 36 bytes of 2044 at the most common MTU,
+# more of small ones.
 _IPOIB_HEADERS = 0.1
 # Those of each kind that a driver has: mlx4, mlx5, hfi1, qib (PMA); EFA, bnxt_re.
 _SENT = ("port_xmit_data", "tx_bytes")
@@ -29,9 +31,9 @@ _PACKETS = (("port_xmit_packets", "tx_pkts", "sent_pkts"), ("port_rcv_packets", 
 class Traffic:
     """Of the whole node, other jobs' included. Bytes a second; None for what was not or cannot be counted.
 
-    `rdma_*` without what IP over InfiniBand takes of the ports; `socket_*` what the IP interfaces that carry bytes moved,
-    `ipoib_*` the part of it on InfiniBand. `rdma_packets`: packets a second of all ports, both ways; soft-RoCE counts only
-    these, and its bytes are in `socket_*`.
+    `rdma_*` without what IP over InfiniBand takes of the ports; `socket_*` what the IP interfaces that carry
+    bytes moved, `ipoib_*` the part of it on InfiniBand. `rdma_packets`: packets a second of all ports, both
+    ways; soft-RoCE counts only these, and its bytes are in `socket_*`.
     """
 
     seconds: float
@@ -55,7 +57,8 @@ class Traffic:
 
 
 def recent(network: NetworkState, since: float) -> Traffic | None:
-    """Over the readings that are kept and not older than `since` (told time); None where there are not two of them."""
+    """Over the readings that are kept and not older than `since` (told time); None where there are not two of
+    them."""
     return between(_span(network.ports, since), _span(network.interfaces, since))
 
 
@@ -97,7 +100,9 @@ def _span(readings: Readings[_Seen], since: float) -> tuple[tuple[float, _Seen],
     return (first, last) if first is not None and last is not None and first[0] < last[0] else None
 
 
-def _moved(before: Mapping[str, Interface], after: list[Interface], seconds: float) -> tuple[float | None, float | None]:
+def _moved(
+    before: Mapping[str, Interface], after: list[Interface], seconds: float
+) -> tuple[float | None, float | None]:
     def rate(count: Callable[[Interface], int]) -> float | None:
         steps = [count(one) - count(before[one.name]) for one in after]
         kept = [step for step in steps if step >= 0]  # a counter that began anew says nothing
@@ -106,7 +111,9 @@ def _moved(before: Mapping[str, Interface], after: list[Interface], seconds: flo
     return rate(lambda one: one.sent_bytes), rate(lambda one: one.received_bytes)
 
 
-def _rate(before: RdmaPortsSeen, after: RdmaPortsSeen, names: tuple[str, ...], seconds: float) -> float | None:
+def _rate(
+    before: RdmaPortsSeen, after: RdmaPortsSeen, names: tuple[str, ...], seconds: float
+) -> float | None:
     """Of all ports that have one of these counters in both readings; 0 where the node has no port."""
     if not after.ports:
         return 0.0

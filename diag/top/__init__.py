@@ -1,1 +1,2 @@
-"""`diag top`: a run in the terminal. What is shown is made by plain functions; Textual is imported by `panes` and `app` alone."""
+"""`diag top`: a run in the terminal. What is shown is made by plain functions; Textual is imported by `panes`
+and `app` alone."""

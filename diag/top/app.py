@@ -1,4 +1,5 @@
-"""The screen of `diag top`: puts panes together, hears keys and the source. What it says is made in `words`, `table`, `spark`."""
+"""The screen of `diag top`: puts panes together, hears keys and the source. What it says is made in `words`,
+`table`, `spark`."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class TopApp(Asking):
     class Woken(Message):
         """There is something in the inbox."""
 
-    def __init__(self, source: Source, document: dict[str, Any], *, lang: str = "en", blocks: bool = True) -> None:
+    def __init__(
+        self, source: Source, document: dict[str, Any], *, lang: str = "en", blocks: bool = True
+    ) -> None:
         super().__init__()
         self.source = source
         self.state = State()
@@ -72,7 +75,9 @@ class TopApp(Asking):
         yield Row("keys")
 
     def on_mount(self) -> None:
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread: tests
+        with contextlib.suppress(
+            NotImplementedError, RuntimeError, ValueError
+        ):  # not in the main thread: tests
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one("#ranks").focus()
         self.refill()
@@ -128,7 +133,9 @@ class TopApp(Asking):
             timeline.show(drawn)
         self._fill_findings(base.query_one("#findings", ListPane), width, height)
         ranks = base.query_one("#ranks", RankPane)
-        table = Table(self.state, ranks.size.width or width, self.order, backwards=self.is_backwards, wanted=self.wanted)
+        table = Table(
+            self.state, ranks.size.width or width, self.order, backwards=self.is_backwards, wanted=self.wanted
+        )
         wanted = f", filter: {self.wanted}" if self.wanted else ""
         of = f"{len(table.rows)} of {table.of}" if self.wanted else str(table.of)
         ranks.show_table(table, f"Ranks: {of}, by {self.order}{wanted}")
@@ -142,7 +149,9 @@ class TopApp(Asking):
         found = self.state.findings
         pane.of = len(found)
         pane.chosen = max(0, min(pane.chosen, len(found) - 1))
-        others = 3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)  # lines of the panes below
+        others = (
+            3 + min(len(self.state.rows), 8) + (_TIMELINE_MOST + 1 if height >= _TALL else 0)
+        )  # lines of the panes below
         most = max(4, int(height * 0.4) - 1, height - 4 - others)
         lines = words.findings_pane(self.state, pane.chosen, width, most, self.lang)
         pane.styles.height = len(lines) + 1
@@ -169,10 +178,18 @@ class TopApp(Asking):
             foot = line(f"next: {self.link.command}", "bold")
         for row in self._rows("keys"):
             within = row.id == "page-keys"
-            row.show([line(cut(foot[0][0], self.size.width), foot[0][1]) if foot else key_line(self.size.width, within=within)])
+            row.show(
+                [
+                    line(cut(foot[0][0], self.size.width), foot[0][1])
+                    if foot
+                    else key_line(self.size.width, within=within)
+                ]
+            )
 
     def _rows(self, name: str) -> list[Row]:
-        return [row for screen in self.screen_stack for row in screen.query(Row) if (row.id or "").endswith(name)]
+        return [
+            row for screen in self.screen_stack for row in screen.query(Row) if (row.id or "").endswith(name)
+        ]
 
     # -- keys ---------------------------------------------------------------------------------------------
 
@@ -231,7 +248,9 @@ class TopApp(Asking):
         self.show_page("Merged stacks, those that stand apart first", make, "stacks")
 
     def action_findings(self) -> None:
-        self.show_page("Findings", lambda width: words.findings_lines(self.state, width, self.lang), "findings")
+        self.show_page(
+            "Findings", lambda width: words.findings_lines(self.state, width, self.lang), "findings"
+        )
 
     def action_timeline(self) -> None:
         make = lambda width: spark.timeline_lines(self.state, width, self.marks)  # noqa: E731
@@ -245,8 +264,16 @@ class TopApp(Asking):
         if not found and not self.state.past:
             self.say("nothing found: nothing to explain")
             return
-        name = (found[self.screen_stack[0].query_one("#findings", ListPane).chosen] if found else self.state.past[0])["id"]
-        self.show_page(f"diag explain {name}", lambda width: words.manual_lines(name, self.lang, min(width, 110)), "explain")
+        name = (
+            found[self.screen_stack[0].query_one("#findings", ListPane).chosen]
+            if found
+            else self.state.past[0]
+        )["id"]
+        self.show_page(
+            f"diag explain {name}",
+            lambda width: words.manual_lines(name, self.lang, min(width, 110)),
+            "explain",
+        )
 
     def action_copy(self) -> None:
         found = self.state.findings or self.state.past

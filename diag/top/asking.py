@@ -1,4 +1,5 @@
-"""The part of the screen that asks its source for more, in threads: the stacks of the rank that is looked at, and a dump."""
+"""The part of the screen that asks its source for more, in threads: the stacks of the rank that is looked at,
+and a dump."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ class Asking(App[None]):
         super().__init__(ansi_color=True)
         self.stacks: dict[int, tuple[dict[str, Any] | None, str]] = {}
         self.next_command = ""
-        self._asked: tuple[int | None, float | None, float] = (None, None, 0.0)  # rank, since when it stood there, when
+        self._asked: tuple[int | None, float | None, float] = (
+            None,
+            None,
+            0.0,
+        )  # rank, since when it stood there, when
         self._dumping = False
 
     def refill(self) -> None:
@@ -61,7 +66,13 @@ class Asking(App[None]):
             return
         self._asked = (rank, row.stack_since, time.monotonic())
         url = self.state.url_of(rank)
-        self.run_worker(partial(self._stacks_of, rank, url), group="stacks", exclusive=True, thread=True, exit_on_error=False)
+        self.run_worker(
+            partial(self._stacks_of, rank, url),
+            group="stacks",
+            exclusive=True,
+            thread=True,
+            exit_on_error=False,
+        )
 
     def _stacks_of(self, rank: int, url: str) -> None:
         try:
@@ -80,7 +91,9 @@ class Asking(App[None]):
             return
         self._dumping = True
         self.say("dump: every rank is being looked at, 8 s at most ...", seconds=_DUMP_SECONDS)
-        self.run_worker(partial(self._make_dump, max(60, self.size.width)), group="dump", thread=True, exit_on_error=False)
+        self.run_worker(
+            partial(self._make_dump, max(60, self.size.width)), group="dump", thread=True, exit_on_error=False
+        )
 
     def _make_dump(self, columns: int) -> None:
         told: dict[str, Any] | DiagError

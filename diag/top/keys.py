@@ -26,7 +26,10 @@ _HELP = (
     ("t", "time line: steps, GPUs, memory against its limit"),
     ("d", "dump now, as `diag dump`: evidence of every rank, verdict, bundle"),
     ("e", "manual page of the chosen finding, as `diag explain`"),
-    ("c", "copy the next command (OSC 52: over ssh too, where the terminal allows it); it is printed at the end as well"),
+    (
+        "c",
+        "copy the next command (OSC 52: over ssh too, where the terminal allows it); it is printed at the end as well",
+    ),
     ("/", "filter ranks: words that must occur (hung, node-3, all_reduce), or ranks: 8-15,31; Esc ends it"),
     ("< >", "sort by another column; R: backwards"),
     ("Ctrl-Z", "suspend"),

@@ -1,4 +1,5 @@
-"""A line of the screen: pieces of text, each with the name of its style. Plain text is the same without the names."""
+"""A line of the screen: pieces of text, each with the name of its style. Plain text is the same without the
+names."""
 
 from __future__ import annotations
 

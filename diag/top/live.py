@@ -1,6 +1,8 @@
-"""Listens to one hub: a thread reads its events with the standard library, comes back after a loss, and says when it ended.
+"""Listens to one hub: a thread reads its events with the standard library, comes back after a loss, and says
+when it ended.
 
-The job is not touched: the hub looks once a second for all who listen, and stacks are those that it has already.
+The job is not touched: the hub looks once a second for all who listen, and stacks are those that it has
+already.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ __all__ = ["Live"]
 
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 25.0  # a hub says something at least every 15 s
-_BACKOFF_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)  # and then the last again and again, each a little longer by chance
+_BACKOFF_SECONDS = (
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+)  # and then the last again and again, each a little longer by chance
 _STEADY_SECONDS = 10.0  # of a connection, after which the waiting begins anew
 _END_SECONDS = 5.0  # from the end of the events to run.json that says it
 _STACKS_SECONDS = 6.0
@@ -39,7 +47,8 @@ _Send = Callable[[str, dict[str, str], float, str | None], tuple[int, str, bytes
 
 
 class Live:
-    """A Source. `run_path` is the run directory where it is known: it tells whether the run ended and where the hub is now."""
+    """A Source. `run_path` is the run directory where it is known: it tells whether the run ended and where
+    the hub is now."""
 
     def __init__(self, url: str, token: str | None, run_path: str | None, ca: str | None) -> None:
         check_address(url)
@@ -79,7 +88,9 @@ class Live:
         try:
             status, reason, body = send(base + path, self._headers(), seconds, self._ca)
         except (OSError, ValueError) as error:
-            raise no_answer(base, error, seconds=seconds, hint="diag top PATH shows what is on disk") from None
+            raise no_answer(
+                base, error, seconds=seconds, hint="diag top PATH shows what is on disk"
+            ) from None
         if status != 200:
             raise refusal(base, status, reason, body, has_token=bool(self._token))
         return document_of(base, body)
@@ -111,11 +122,14 @@ class Live:
             self._look_where_it_is()
 
     def _listen(self) -> bool:
-        """Until the connection ends; whether the hub said that it ends. Raises OSError, ValueError, HTTPException."""
+        """Until the connection ends; whether the hub said that it ends. Raises OSError, ValueError,
+        HTTPException."""
         connection = self._open()
         try:
             connection.connect()
-            wire = self._wire = connection.sock  # http.client forgets it where the answer ends with the connection
+            wire = self._wire = (
+                connection.sock
+            )  # http.client forgets it where the answer ends with the connection
             connection.request("GET", "/events", headers={**self._headers(), "Accept": "text/event-stream"})
             answer = connection.getresponse()
             if answer.status != 200:
@@ -177,7 +191,9 @@ class Live:
             if run.get("ended"):
                 code = run.get("returncode")
                 job = f"the job ended with exit code {code}" if isinstance(code, int) else "the run ended"
-                return Link("ENDED", f"{job}, and diag with it", f"diag top {shlex.quote(os.fspath(self._run_path))}")
+                return Link(
+                    "ENDED", f"{job}, and diag with it", f"diag top {shlex.quote(os.fspath(self._run_path))}"
+                )
             if time.monotonic() >= until or self._stopped.wait(0.2):
                 break
         return None
@@ -185,7 +201,12 @@ class Live:
     def _lost(self, trouble: str) -> Link:
         run = self._read_run()
         pid = run.get("hub_pid")
-        if self._run_path is not None and isinstance(pid, int) and is_ours(run) and not is_alive(pid, run.get("hub_start_ticks")):
+        if (
+            self._run_path is not None
+            and isinstance(pid, int)
+            and is_ours(run)
+            and not is_alive(pid, run.get("hub_start_ticks"))
+        ):
             again = f"diag watch --run-dir {shlex.quote(os.fspath(self._run_path))}"
             return Link("LOST", f"diag (pid {pid}) is gone, the job may live; waiting for another", again)
         return Link("LOST", f"{trouble}; trying again")

@@ -29,7 +29,8 @@ Input:focus { border: none; }
 #page { height: 1fr; }
 """
 
-# Names of actions of `app.TopApp`. With priority are those that must be heard before what is typed after them.
+# Names of actions of `app.TopApp`. With priority are those that must be heard before what is typed after
+# them.
 KEYS: tuple[BindingType, ...] = (
     Binding("q", "leave", "quit"),
     Binding("ctrl+c", "quit", "quit", priority=True, show=False),
@@ -51,7 +52,8 @@ KEYS: tuple[BindingType, ...] = (
 
 
 class Pager(Screen[None]):
-    """One thing on the whole screen: all of a finding, a rank, the stacks, the time line, a manual page, a dump."""
+    """One thing on the whole screen: all of a finding, a rank, the stacks, the time line, a manual page, a
+    dump."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,left", "app.pop_screen", "back", show=False)]
 

@@ -16,7 +16,9 @@ _MOST_SERIES = 32
 _MOST_ROWS = 40  # of the table; culprits stand first
 
 
-def picture(state: State, source: str, *, width: int, colour: bool, lang: str, marks: str = spark.PLAIN) -> str:
+def picture(
+    state: State, source: str, *, width: int, colour: bool, lang: str, marks: str = spark.PLAIN
+) -> str:
     """Ends without a newline."""
     head = [plain(line) for line in words.head_lines(state, source, "", 10_000)]
     parts = ["\n".join("\n".join(_wrap(text, width, "", "  ")) for text in head)]
@@ -26,7 +28,11 @@ def picture(state: State, source: str, *, width: int, colour: bool, lang: str, m
     if state.rows:
         table = Table(state, width)
         rows = [plain(table.row(index)) for index in range(min(len(table.rows), _MOST_ROWS))]
-        more = [f"  and {len(table.rows) - _MOST_ROWS} more ranks (--json has them)"] if len(table.rows) > _MOST_ROWS else []
+        more = (
+            [f"  and {len(table.rows) - _MOST_ROWS} more ranks (--json has them)"]
+            if len(table.rows) > _MOST_ROWS
+            else []
+        )
         parts.append("\n".join(["Ranks:", plain(table.head()), *rows, *more]))
     if state.stacks:
         parts.append("\n".join(["Stacks:", *_plain(words.stacks_lines(state, width))]))

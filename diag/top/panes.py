@@ -1,4 +1,5 @@
-"""The widgets: panes of lines that scroll, the table of ranks, the findings. They draw what plain functions made."""
+"""The widgets: panes of lines that scroll, the table of ranks, the findings. They draw what plain functions
+made."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ STYLES: dict[str, Style] = {
 
 def strip_of(pieces: Line, width: int, *, below: Style | None = None) -> Strip:
     """Exactly `width` columns. Segments hold text as it is: nothing in it is markup."""
-    segments = [Segment(text, STYLES[style] if below is None else below + STYLES[style]) for text, style in fit(pieces, width)]
+    segments = [
+        Segment(text, STYLES[style] if below is None else below + STYLES[style])
+        for text, style in fit(pieces, width)
+    ]
     return Strip(segments).adjust_cell_length(width, below or STYLES[""])
 
 
@@ -173,7 +177,8 @@ class ListPane(Pane):
 
 
 class RankPane(Pane):
-    """The table. Until somebody moves, the first row is the chosen one: the culprit; then the rank that was chosen."""
+    """The table. Until somebody moves, the first row is the chosen one: the culprit; then the rank that was
+    chosen."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
@@ -243,5 +248,3 @@ class Growing(Pane):
 
     def on_resize(self) -> None:
         self.refill()
-
-

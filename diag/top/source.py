@@ -15,7 +15,8 @@ __all__ = ["Inbox", "Link", "Recorded", "Source"]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How we know what is shown. `word` is LIVE, LOST, ENDED or RECORDED; `about` says more; `command` is what to type then."""
+    """How we know what is shown. `word` is LIVE, LOST, ENDED or RECORDED; `about` says more; `command` is
+    what to type then."""
 
     word: str
     about: str = ""
@@ -124,4 +125,6 @@ class Recorded:
             raise DiagError(f"rank {rank} is not in the evidence") from None
 
     def dump(self, columns: int, lang: str) -> dict[str, Any]:
-        raise DiagError("this is recorded evidence: there is no process to look at", hint="s shows its stacks")
+        raise DiagError(
+            "this is recorded evidence: there is no process to look at", hint="s shows its stacks"
+        )

@@ -1,5 +1,5 @@
-"""What a hub says of a run (`diag.state/1`), as the screen needs it. Whatever comes in is taken as it is meant or refused here:
-past this module every word is clean, every number a number.
+"""What a hub says of a run (`diag.state/1`), as the screen needs it. Whatever comes in is taken as it is
+meant or refused here: past this module every word is clean, every number a number.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class State:
                 self.take(part, value)
 
     def take(self, part: str, value: object) -> None:
-        """One part, as /events tells it; others of a newer hub are passed over. Raises ValueError for what cannot be meant;
-        then all is as it was."""
+        """One part, as /events tells it; others of a newer hub are passed over. Raises ValueError for what
+        cannot be meant; then all is as it was."""
         try:
             self._take(part, value)
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -116,14 +116,19 @@ class State:
             rows = {row.rank: row for row in map(_row, value["rows"])}
             told = {row["rank"]: row for row in value["rows"]}
             if not value.get("whole"):
-                rows, told = {**self.rows, **rows}, {**{row["rank"]: row for row in self.raw["ranks"]}, **told}
+                rows, told = (
+                    {**self.rows, **rows},
+                    {**{row["rank"]: row for row in self.raw["ranks"]}, **told},
+                )
             self.rows = dict(sorted(rows.items()))
             self.raw["ranks"] = [told[rank] for rank in self.rows]
             return
         if part == "now":
             self.now = _number(value["at"]) or self.now
         elif part == "head":
-            self.head = {name: _text(value.get(name)) for name in ("run_id", "version", "recorded", "command", "host")}
+            self.head = {
+                name: _text(value.get(name)) for name in ("run_id", "version", "recorded", "command", "host")
+            }
             self.started_at = _number(value.get("started_at"))
         elif part == "report":
             self.report = _report(value)
@@ -161,7 +166,9 @@ class State:
         return max(0.0, self.now - self.started_at) if self.started_at and self.now else None
 
     def culprits(self) -> frozenset[int]:
-        return frozenset(rank for one in self.findings if Severity(one["severity"]).counts for rank in one["ranks"])
+        return frozenset(
+            rank for one in self.findings if Severity(one["severity"]).counts for rank in one["ranks"]
+        )
 
     def url_of(self, rank: int) -> str:
         """Of the hub of that rank's node, where another than the one asked; it has that rank's stacks."""
@@ -171,7 +178,8 @@ class State:
         return ""
 
 
-# --- what is meant -------------------------------------------------------------------------------------------
+# --- what is meant
+# -------------------------------------------------------------------------------------------
 
 
 def _text(value: object) -> str:
@@ -219,8 +227,16 @@ def _row(value: Mapping[str, Any]) -> Row:
 
 
 def _gpu(value: Mapping[str, Any]) -> Gpu:
-    names = ("utilization_ratio", "memory_used_bytes", "memory_total_bytes", "power_watts", "temperature_celsius")
-    return Gpu(_int(value.get("index")), _text(value.get("name")), *(_number(value.get(name)) for name in names))
+    names = (
+        "utilization_ratio",
+        "memory_used_bytes",
+        "memory_total_bytes",
+        "power_watts",
+        "temperature_celsius",
+    )
+    return Gpu(
+        _int(value.get("index")), _text(value.get("name")), *(_number(value.get(name)) for name in names)
+    )
 
 
 def _report(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +264,10 @@ def _report(value: Mapping[str, Any]) -> dict[str, Any]:
 def _finding(value: Mapping[str, Any]) -> dict[str, Any]:
     """In the shape that `outputs.text` prints."""
     severity = value.get("severity")
-    told = {name: _text(value.get(name)) for name in ("id", "subject", "class", "confidence", "summary", "cause", "advice")}
+    told = {
+        name: _text(value.get(name))
+        for name in ("id", "subject", "class", "confidence", "summary", "cause", "advice")
+    }
     evidence = [
         {"rank": _int(one.get("rank")), "kind": _text(one.get("kind")), "where": _text(one.get("where")),
          "excerpt": one["excerpt"] if isinstance(one.get("excerpt"), str) else ""}

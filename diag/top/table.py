@@ -15,7 +15,11 @@ __all__ = ["ORDERS", "Table", "age", "size"]
 _NEVER = "-"  # nobody could read it
 _WHERE_LEAST = 20  # columns of where a rank stands; less tells nothing
 _HOST_MOST = 24
-_STATE_ORDER = ("hung", "dead", "stalled")  # what comes first when sorted by trouble; of the others none is more urgent
+_STATE_ORDER = (
+    "hung",
+    "dead",
+    "stalled",
+)  # what comes first when sorted by trouble; of the others none is more urgent
 _STATE_STYLES = {"hung": "critical", "dead": "critical", "stalled": "warning", "finished": "dim"}
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:,|$)")
 
@@ -58,7 +62,8 @@ def _bytes(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """`least` columns wide; where room is short those of the highest `drop` go first. `text` is told the time."""
+    """`least` columns wide; where room is short those of the highest `drop` go first. `text` is told the
+    time."""
 
     name: str
     least: int
@@ -84,7 +89,8 @@ _COLUMNS = (
     _Column("pid", 7, 7, lambda row, now: str(row.pid) if row.pid else _NEVER),
 )
 
-# Name of an order -> what is sorted by; unknown values come last. The largest first but for names and numbers of ranks.
+# Name of an order -> what is sorted by; unknown values come last. The largest first but for names and numbers
+# of ranks.
 ORDERS: dict[str, Callable[[Row], float | str | None]] = {
     "trouble": lambda row: None,
     "rank": lambda row: row.rank,
@@ -100,9 +106,12 @@ ORDERS: dict[str, Callable[[Row], float | str | None]] = {
 
 
 class Table:
-    """The rows of a state in an order, those that a filter leaves. `width` columns; rows are drawn one by one."""
+    """The rows of a state in an order, those that a filter leaves. `width` columns; rows are drawn one by
+    one."""
 
-    def __init__(self, state: State, width: int, order: str = "trouble", *, backwards: bool = False, wanted: str = "") -> None:
+    def __init__(
+        self, state: State, width: int, order: str = "trouble", *, backwards: bool = False, wanted: str = ""
+    ) -> None:
         self.now = state.now
         self.culprits = state.culprits()
         self.order, self.backwards = order, backwards
@@ -172,6 +181,7 @@ def _chosen(rows: Sequence[Row], now: float, width: int, order: str) -> tuple[li
 def _ordered(rows: Iterable[Row], order: str, backwards: bool, culprits: frozenset[int]) -> list[Row]:
     by_rank = sorted(rows, key=lambda row: row.rank)
     if order == "trouble":
+
         def trouble(row: Row) -> tuple[bool, int]:
             known = row.state in _STATE_ORDER
             return row.rank not in culprits, _STATE_ORDER.index(row.state) if known else len(_STATE_ORDER)

@@ -1,4 +1,5 @@
-"""What the screen says of a state besides the table: head, findings, one rank, merged stacks. Lines of a width, no more."""
+"""What the screen says of a state besides the table: head, findings, one rank, merged stacks. Lines of a
+width, no more."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ __all__ = [
     "rank_lines", "stacks_lines",
 ]  # fmt: skip
 
-_WORD_STYLES = {"hung": "critical", "dead": "critical", "failed": "critical", "running": "ok", "finished": "ok"}
+_WORD_STYLES = {
+    "hung": "critical",
+    "dead": "critical",
+    "failed": "critical",
+    "running": "ok",
+    "finished": "ok",
+}
 _SOURCE_STYLES = {"LIVE": "ok", "LOST": "critical", "ENDED": "warning"}
 _LEADS = re.compile(r"The (?:job is|job|state of the job is) (\w+)")
 _ALL_EVIDENCE = 24  # lines
@@ -30,7 +37,8 @@ _THREAD_FRAMES = 40
 
 
 def head_lines(state: State, source: str, about: str, width: int) -> list[Line]:
-    """Two: the state as a word with the job's sentence; then how we know (LIVE, LOST, ENDED, RECORDED), since when, of what."""
+    """Two: the state as a word with the job's sentence; then how we know (LIVE, LOST, ENDED, RECORDED), since
+    when, of what."""
     word = state.word.upper()
     sentence = _LEADS.sub("", state.report["sentence"], count=1).lstrip("; ").removesuffix(".")
     style = _WORD_STYLES.get(state.word, "bold")
@@ -52,7 +60,13 @@ def source_word(state: State, told: str) -> str:
     """LIVE is only what lives: what answers may show evidence on disk, or a job that ended."""
     if told != "LIVE":
         return told
-    return "RECORDED" if state.head.get("recorded") else "ENDED" if state.report["job"]["returncode"] is not None else "LIVE"
+    return (
+        "RECORDED"
+        if state.head.get("recorded")
+        else "ENDED"
+        if state.report["job"]["returncode"] is not None
+        else "LIVE"
+    )
 
 
 def _with_dots(pieces: Line, width: int) -> Line:
@@ -61,18 +75,27 @@ def _with_dots(pieces: Line, width: int) -> Line:
     return fit((*before, (cut(last, max(3, room)), style)), width)
 
 
-# --- findings ------------------------------------------------------------------------------------------------
+# --- findings
+# ------------------------------------------------------------------------------------------------
 
 
 def findings_pane(state: State, chosen: int, width: int, most: int, lang: str) -> list[Line]:
-    """The findings in at most `most` lines: one line each, and under the chosen one what it says, as far as there is room."""
+    """The findings in at most `most` lines: one line each, and under the chosen one what it says, as far as
+    there is room."""
     found = state.findings
     if not found:
-        more = f"; {len(state.report['not_checked'])} not checked (f lists them)" if state.report["not_checked"] else ""
+        more = (
+            f"; {len(state.report['not_checked'])} not checked (f lists them)"
+            if state.report["not_checked"]
+            else ""
+        )
         if not state.past:
             return [line("  nothing found" + more, "dim" if not more else "")]
         over = [_over_title(finding, state, width) for finding in state.past[: max(1, most - 1)]]
-        return [line(cut(f"  nothing open; {len(state.past)} over (f shows what was found)" + more, width)), *over]
+        return [
+            line(cut(f"  nothing open; {len(state.past)} over (f shows what was found)" + more, width)),
+            *over,
+        ]
     # The list gives way to what the chosen one says, down to three lines: it can be scrolled through.
     listed = min(len(found), max(3, most - _LONG_BODY), most)
     body = _within(_blocks(found[chosen], width, lang), most - listed)
@@ -93,7 +116,8 @@ def _blocks(finding: Mapping[str, Any], width: int, lang: str) -> list[list[Line
 
 
 def _within(blocks: list[list[Line]], room: int) -> list[Line]:
-    """As many lines as there is room for: two of the advice, the rest of what is said, then more advice, then evidence."""
+    """As many lines as there is room for: two of the advice, the rest of what is said, then more advice, then
+    evidence."""
     said, advice, evidence = blocks
     kept_advice = min(len(advice), 2, max(0, room - 2))
     kept_said = min(len(said), room - kept_advice)
@@ -112,17 +136,28 @@ def _dotted(lines: list[Line], kept: int) -> list[Line]:
 def _title(finding: Mapping[str, Any], width: int, *, chosen: bool) -> Line:
     word = finding["severity"].upper()
     who = f", {_ranks(finding['ranks'])}" if finding["ranks"] else ""
-    rest = f" {name_of(finding)}{who}: {finding['confidence']} confidence" + ("" if chosen else f": {finding['summary']}")
+    rest = f" {name_of(finding)}{who}: {finding['confidence']} confidence" + (
+        "" if chosen else f": {finding['summary']}"
+    )
     lead = "> " if chosen else "  "
-    return ((lead, ""), (word, finding["severity"]), (cut(rest, max(3, width - len(word) - 2)), "bold" if chosen else ""))
+    return (
+        (lead, ""),
+        (word, finding["severity"]),
+        (cut(rest, max(3, width - len(word) - 2)), "bold" if chosen else ""),
+    )
 
 
 def _over_title(finding: Mapping[str, Any], state: State, width: int) -> Line:
-    return (("  ", ""), ("OVER", "dim"), (cut(f" {over_head(finding, state.now)}", max(3, width - 6)), "bold"))
+    return (
+        ("  ", ""),
+        ("OVER", "dim"),
+        (cut(f" {over_head(finding, state.now)}", max(3, width - 6)), "bold"),
+    )
 
 
 def _painted(lines: Iterable[str]) -> list[Line]:
-    """Advice stands out, and evidence steps back. A line that is further in goes on with what stands above it."""
+    """Advice stands out, and evidence steps back. A line that is further in goes on with what stands above
+    it."""
     painted: list[Line] = []
     style, base = "bold", None
     for text in lines:
@@ -145,7 +180,9 @@ def finding_lines(finding: Mapping[str, Any], state: State, width: int, lang: st
     ended = ", open when the job ended" if finding["open_at_end"] else ""
     about = f"{finding['confidence']} confidence, since {moment(finding['since'], '%H:%M:%S')}{ended}"
     kind = "over" if over else finding["severity"]
-    first, *rest = _head(kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width)
+    first, *rest = _head(
+        kind, over_head(finding, state.now) if over else f"{name_of(finding)}: {about}", False, width
+    )
     style = "dim" if over else finding["severity"]
     lines: list[Line] = [((kind.upper(), style), (first[len(kind) :], "bold")), *text_lines(rest, "bold")]
     return lines + _painted(_body(finding, width, "  ", _ALL_EVIDENCE, lang))
@@ -168,7 +205,8 @@ def findings_lines(state: State, width: int, lang: str) -> list[Line]:
     return lines
 
 
-# --- stacks --------------------------------------------------------------------------------------------------
+# --- stacks
+# --------------------------------------------------------------------------------------------------
 
 
 def stacks_lines(state: State, width: int) -> list[Line]:
@@ -181,17 +219,25 @@ def stacks_lines(state: State, width: int) -> list[Line]:
                  "" if text.startswith("    ") else "bold") for text in lines]  # fmt: skip
 
 
-def rank_lines(row: Row, state: State, stacks: Mapping[str, Any] | None, trouble: str, width: int) -> list[Line]:
-    """What is known of a rank: how it is, what it uses, its threads. `stacks` is `diag.stacks/1`, None while it is asked for;
-    `trouble` why there is none."""
+def rank_lines(
+    row: Row, state: State, stacks: Mapping[str, Any] | None, trouble: str, width: int
+) -> list[Line]:
+    """What is known of a rank: how it is, what it uses, its threads. `stacks` is `diag.stacks/1`, None while
+    it is asked for; `trouble` why there is none."""
     now = state.now
     named = [one for one in state.findings if row.rank in one["ranks"]]
-    lines: list[Line] = [((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (_placed(row), ""))]
+    lines: list[Line] = [
+        ((f"rank {row.rank}: {row.state}", "critical" if named else "bold"), (_placed(row), ""))
+    ]
     for finding in named:
-        lines.append(line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"]))
+        lines.append(
+            line(cut(f"  named by {finding['severity']} {name_of(finding)}", width), finding["severity"])
+        )
     if row.exit:
         lines.append(line(cut(f"  {row.exit}", width), "critical" if row.state == "dead" else ""))
-    doing = " in ".join(filter(None, [row.activity, row.where])) + (f", for {row.context}" if row.context else "")
+    doing = " in ".join(filter(None, [row.activity, row.where])) + (
+        f", for {row.context}" if row.context else ""
+    )
     told = [f"does: {doing or 'nothing was read yet'}"]
     if row.caller:
         told.append(f"called from {row.caller}")
@@ -244,7 +290,10 @@ def _threads(stacks: Mapping[str, Any] | None, trouble: str, row: Row, width: in
     reason = stacks.get("reason") or ""
     if reason:
         lines += text_lines(_wrap(f"stacks: {clean(str(reason))}", width, "", "  "), "warning")
-    for process, child in [(stacks.get("main"), False), *((one, True) for one in stacks.get("children") or ())]:
+    for process, child in [
+        (stacks.get("main"), False),
+        *((one, True) for one in stacks.get("children") or ()),
+    ]:
         if isinstance(process, Mapping):
             lines += _process(process, row, width, child=child)
     return lines
@@ -263,7 +312,9 @@ def _process(process: Mapping[str, Any], row: Row, width: int, *, child: bool) -
         about += f" {clean(str(thread.get('name') or thread.get('thread_id') or ''))}"
         about += ", holds the GIL" if thread.get("owns_gil") else ""
         lines.append(line(cut(f"  {about}", width), "bold" if thread.get("main") else ""))
-        frames = [clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)]
+        frames = [
+            clean(str(one.get("text"))) for one in thread.get("frames") or () if isinstance(one, Mapping)
+        ]
         lines += text_lines(cut(f"    {frame}", width) for frame in frames[::-1][:_THREAD_FRAMES])
         if len(frames) > _THREAD_FRAMES:
             lines.append(line(f"    ... {len(frames) - _THREAD_FRAMES} outer frames", "dim"))
@@ -281,7 +332,8 @@ def bundle_words(dump: Mapping[str, Any]) -> str:
 
 
 def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
-    """What `diag dump` prints, with where the bundle is and what to type next before it: they are at its end there."""
+    """What `diag dump` prints, with where the bundle is and what to type next before it: they are at its end
+    there."""
     first = [bundle_words(dump)]
     if next_words(dump):
         first.append(f"next: {next_words(dump)}   ({clean(str(dump.get('next_reason') or ''))})")
@@ -294,7 +346,8 @@ def dump_lines(dump: Mapping[str, Any], width: int) -> list[Line]:
     return lines
 
 
-# --- the manual ----------------------------------------------------------------------------------------------
+# --- the manual
+# ----------------------------------------------------------------------------------------------
 
 
 def manual_lines(finding: str, lang: str, width: int) -> list[Line]:

@@ -1,4 +1,5 @@
-"""What is read of a job's checkpoints once a node: the folders that it saves to and begins from, and the space on their disks.
+"""What is read of a job's checkpoints once a node: the folders that it saves to and begins from, and the
+space on their disks.
 
 A look at a network file system that hangs is left alone in its own thread, and none is begun beside it.
 """
@@ -104,7 +105,9 @@ class CheckpointWatch:
         self._most_heads = _MOST_HEADS_AT_THE_END
         self._wake.set()
         under_way = self._looking
-        if under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS:  # it tells of before the end
+        if (
+            under_way is not None and time.monotonic() - self._look_began < _PATIENCE_SECONDS
+        ):  # it tells of before the end
             under_way.join(_LAST_LOOK_SECONDS)
         self._shown.clear()  # told again even if nothing has changed: what lies there now is what is left
         self._look(_LAST_LOOK_SECONDS)
@@ -120,7 +123,8 @@ class CheckpointWatch:
             if self._wake.wait(max(0.0, pause - wall)):
                 self._wake.clear()
 
-    # -- one look ---------------------------------------------------------------------------------------------
+    # -- one look
+    # ---------------------------------------------------------------------------------------------
 
     def _look(self, patience: float) -> None:
         if self._looking is None or not self._looking.is_alive():
@@ -129,7 +133,11 @@ class CheckpointWatch:
             try:
                 looking.start()
             except RuntimeError as error:
-                self._failed("checkpoints", f"cannot be looked at: {error}", "raise the limit of threads (ulimit -u, pids.max)")
+                self._failed(
+                    "checkpoints",
+                    f"cannot be looked at: {error}",
+                    "raise the limit of threads (ulimit -u, pids.max)",
+                )
                 return
             self._looking = looking
             self._looking.join(patience)
@@ -138,10 +146,13 @@ class CheckpointWatch:
                 self._works("the file system of the checkpoints")
                 return
         waited = time.monotonic() - self._look_began
-        self._failed("the file system of the checkpoints",
-                     "it has not answered for 10 s or more" if waited >= _PATIENCE_SECONDS else
-                     "a look at what the job left took too long when it ended",
-                     "look at the network file system: `df` on its mount point, dmesg, the storage's own health")
+        self._failed(
+            "the file system of the checkpoints",
+            "it has not answered for 10 s or more"
+            if waited >= _PATIENCE_SECONDS
+            else "a look at what the job left took too long when it ended",
+            "look at the network file system: `df` on its mount point, dmesg, the storage's own health",
+        )
 
     def _look_now(self) -> None:
         spent = time.thread_time()
@@ -165,7 +176,9 @@ class CheckpointWatch:
             for item in named:
                 if item.role == "load":
                     self._read_folder(self._absolute(item.path), files, "load", item.flag)
-        places = [(self._absolute(item.path), "save") for item in saves] or [(root, "save") for root in self._said_roots(view)]
+        places = [(self._absolute(item.path), "save") for item in saves] or [
+            (root, "save") for root in self._said_roots(view)
+        ]
         places.append((self._temporary(view), "tmp"))
         for path, purpose in places[:_MOST_ROOTS]:
             self._read_disk(path, files, purpose, view.uid)
@@ -173,7 +186,8 @@ class CheckpointWatch:
             self._read_disk(self._run_dir, disk.OURS, "run_dir", os.getuid())
 
     def _see_as(self, view: JobView) -> Files | None:
-        """A rank's files, once there was one; until then those of CMD. None where nobody knows any more whose they were."""
+        """A rank's files, once there was one; until then those of CMD. None where nobody knows any more whose
+        they were."""
         pid = view.rank_pid or (0 if self._is_rank else view.pid)
         if pid and (self._files is None or self._files.pid != pid or self._files.has_ended()):
             with contextlib.suppress(OSError):
@@ -187,7 +201,8 @@ class CheckpointWatch:
         return files
 
     def _is_seen_as_then(self, path: str, files: Files) -> bool:
-        """False for what a rank of another container saved to, when that has ended and no folder of ours is the same."""
+        """False for what a rank of another container saved to, when that has ended and no folder of ours is
+        the same."""
         if not isinstance(files, JobFiles) or not files.apart:
             return True
         try:
@@ -202,19 +217,26 @@ class CheckpointWatch:
         return files.by_our_names
 
     def _absolute(self, path: str) -> str:
-        return os.path.normpath(Path(self._cwd or Path.cwd(), Path(path).expanduser() if path.startswith("~/") else path))
+        return os.path.normpath(
+            Path(self._cwd or Path.cwd(), Path(path).expanduser() if path.startswith("~/") else path)
+        )
 
     def _said_roots(self, view: JobView) -> list[str]:
         return list(dict.fromkeys(self._absolute(save_root(path)) for path in reversed(view.said)))
 
     def _save_roots(self, view: JobView, saves: list[NamedPath], files: Files) -> Iterator[tuple[str, str]]:
-        """(flag, folder): those that a line named, the named ones, and what ms-swift makes below these in this run."""
+        """(flag, folder): those that a line named, the named ones, and what ms-swift makes below these in
+        this run."""
         roots = dict.fromkeys(self._said_roots(view), "")
         for item in saves:
             path = self._absolute(item.path)
             roots.setdefault(path, item.flag)
             try:
-                below = checkpoint.version_folders(path, self._began - 60.0, files) if self._is_seen_as_then(path, files) else []
+                below = (
+                    checkpoint.version_folders(path, self._began - 60.0, files)
+                    if self._is_seen_as_then(path, files)
+                    else []
+                )
             except (OSError, ValueError):
                 continue  # said by the reading of `path` itself
             for version in below[:2]:
@@ -235,7 +257,9 @@ class CheckpointWatch:
             self._failed(f"checkpoints in {path!r}", error.reason, error.remedy)
             return
         self._works(f"checkpoints in {path!r}")
-        self._many = max(self._many, sum(len(folder.get("files", ())) for folder in payload["folders"]) > _MANY_FILES)
+        self._many = max(
+            self._many, sum(len(folder.get("files", ())) for folder in payload["folders"]) > _MANY_FILES
+        )
         known = self._shown.get(key)
         if known is None and role == "save" and not payload["folders"] and not payload["tracker"]:
             return  # nothing was saved here yet

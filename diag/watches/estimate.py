@@ -1,6 +1,8 @@
-"""What a job that was just started or found should need in memory: computed on a thread of its own, never in the job's way.
+"""What a job that was just started or found should need in memory: computed on a thread of its own, never in
+the job's way.
 
-CMD may be any wrapper. What its first rank was started with says the same again, with all that wrappers decided, and replaces it.
+CMD may be any wrapper. What its first rank was started with says the same again, with all that wrappers
+decided, and replaces it.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ __all__ = ["estimate_watched"]
 
 
 def estimate_watched(
-    argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str = "", proc: Path = Path("/proc")
+    argv: Sequence[str] | None,
+    pid: int,
+    put: Callable[[Record], None],
+    host: str = "",
+    proc: Path = Path("/proc"),
 ) -> threading.Thread:
-    """Hands `put` one record, or none where the command (None: that of the process) does not tell. A file system that hangs holds
-    up only this thread."""
+    """Hands `put` one record, or none where the command (None: that of the process) does not tell. A file
+    system that hangs holds up only this thread."""
     thread = threading.Thread(target=_work, args=(argv, pid, put, host, proc), name="estimate", daemon=True)
     thread.start()
     return thread
@@ -35,11 +41,16 @@ def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], h
             folder, rights = Path(files.cwd()), files.rights
         environment = dict(word.split("=", 1) for word in _words(proc / str(pid) / "environ") if "=" in word)
         words = argv or _words(proc / str(pid) / "cmdline")
-        with acting_as(rights) as acted:  # models and configurations are read by the names that the job has for them
+        with acting_as(
+            rights
+        ) as acted:  # models and configurations are read by the names that the job has for them
             if not acted:
                 return
             told = estimate(words, environment, folder=folder, with_advice=False)
-    except (EstimateError, OSError):  # not every command trains, nor names a model that is known; or it has ended
+    except (
+        EstimateError,
+        OSError,
+    ):  # not every command trains, nor names a model that is known; or it has ended
         return
     except Exception:  # whatever fails in an estimate, the job is watched all the same
         return

@@ -16,15 +16,32 @@ from diag.sources.kmsg import SOURCE
 
 __all__ = ["KernelWatch", "KmsgLines", "open_log"]
 
-# What a line must hold to be taken. Rows of the table of tasks and the numbers of a cgroup count only inside a report of a
-# kill, which begins with the first word and ends with the second.
+# What a line must hold to be taken. Rows of the table of tasks and the numbers of a cgroup count only inside
+# a report of a kill, which begins with the first word and ends with the second.
 _BEGINS, _ENDS = b"invoked oom-killer", b"Killed process"
 _WORDS = (
-    _BEGINS, _ENDS, b"oom-kill:", b"memory: usage", b"memory.oom.group", b"as a result of limit of", b"enough memory for the",
-    b"pids controller", b"NVRM", b"nvidia-nvswitch", b"SXid", b"fallen off the bus",
+    _BEGINS,
+    _ENDS,
+    b"oom-kill:",
+    b"memory: usage",
+    b"memory.oom.group",
+    b"as a result of limit of",
+    b"enough memory for the",
+    b"pids controller",
+    b"NVRM",
+    b"nvidia-nvswitch",
+    b"SXid",
+    b"fallen off the bus",
 )
 _NUMBERS = (
-    b"anon ", b"file ", b"shmem ", b"file_dirty ", b"total_rss ", b"total_cache ", b"total_shmem ", b"total_dirty ",
+    b"anon ",
+    b"file ",
+    b"shmem ",
+    b"file_dirty ",
+    b"total_rss ",
+    b"total_cache ",
+    b"total_shmem ",
+    b"total_dirty ",
 )
 _LEAST_PAGES = 2560  # 10 MiB: smaller tasks of the table are left out
 
@@ -32,7 +49,9 @@ _HOST_PID_NAMESPACE = 0xEFFFFFFC  # Linux 3.8 and newer, include/linux/proc_ns.h
 _BUFFER = 16 * 1024  # the kernel's longest record is 8 KiB with its escapes
 _GATHER_SECONDS = 0.2  # a report of a kill comes line by line
 _LONGEST_GATHER_SECONDS = 1.0
-_MOST_READ = 2000  # records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
+_MOST_READ = (
+    2000  # records a second; beyond it the log is a flood, and the kernel may overwrite what we do not read
+)
 _MOST_TAKEN = 1000  # lines in one record of ours
 
 
@@ -53,12 +72,14 @@ class KmsgLines:
         self._inside = False
         self._fragment: bytes | None = None
 
-    # Linux 6.1, /dev/kmsg, one read: b'3,561,57407793,-;Out of memory: Killed process 216 (python3) total-vm:...\n'
-    # Lines after the first begin with a space and name a device: b' SUBSYSTEM=pci\n DEVICE=+pci:0000:00:07.0\n'
-    # Kernels before 4.10 give fragments of one line as records of their own: flag c, those that follow +. In newer ones a line
-    # of NVIDIA's driver has flag c though it is whole (driver 580.159.04, 2026-11-21):
+    # Linux 6.1, /dev/kmsg, one read: b'3,561,57407793,-;Out of memory: Killed process 216 (python3)
+    # total-vm:...\n' Lines after the first begin with a space and name a device: b' SUBSYSTEM=pci\n
+    # DEVICE=+pci:0000:00:07.0\n' Kernels before 4.10 give fragments of one line as records of their own: flag
+    # c, those that follow +. In newer ones a line of NVIDIA's driver has flag c though it is whole (driver
+    # 580.159.04, 2026-11-21):
     #   4,377,508873986,c;NVRM: Xid (PCI:0000:00:07): 43, pid=11853, name=python3, channel 0x0000000a
-    # Kernels before 6.10 give the numbers of a v2 cgroup as one record, the ends of its lines escaped (Linux 6.1, 2026-11-21):
+    # Kernels before 6.10 give the numbers of a v2 cgroup as one record, the ends of its lines escaped (Linux
+    # 6.1, 2026-11-21):
     #   b'6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0akernel_stack 0\\x0apagetables 344064...\n'
     def take(self, raw: bytes) -> list[str]:
         head, found, text = raw.partition(b";")
@@ -72,7 +93,11 @@ class KmsgLines:
         self._fragment = text[:1000] if flag in (b"+", b"c") else None
         micros = int(fields[2]) if fields[2].isdigit() and len(fields[2]) < 20 else 0
         stamp = f"[{micros // 1_000_000:5d}.{micros % 1_000_000:06d}] "
-        return [stamp + line.decode("utf-8", "replace")[:900] for line in text.split(b"\\x0a") if self._wanted(line)]
+        return [
+            stamp + line.decode("utf-8", "replace")[:900]
+            for line in text.split(b"\\x0a")
+            if self._wanted(line)
+        ]
 
     def _wanted(self, text: bytes) -> bool:
         if any(word in text for word in self._words):
@@ -85,7 +110,12 @@ class KmsgLines:
             return False
         if text.startswith(b"["):
             fields = text.partition(b"]")[2].split(None, 4)
-            return len(fields) == 5 and fields[3].isdigit() and len(fields[3]) < 20 and int(fields[3]) >= _LEAST_PAGES
+            return (
+                len(fields) == 5
+                and fields[3].isdigit()
+                and len(fields[3]) < 20
+                and int(fields[3]) >= _LEAST_PAGES
+            )
         return text.startswith(_NUMBERS)
 
 
@@ -99,8 +129,13 @@ def open_log(path: Path = Path("/dev/kmsg")) -> int:
 class KernelWatch:
     """Puts the lines that matter, from the moment it starts on, until it is stopped."""
 
-    def __init__(self, host: str, put: Callable[[Record], None], opened: Callable[[], int] = open_log,
-                 words: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        host: str,
+        put: Callable[[Record], None],
+        opened: Callable[[], int] = open_log,
+        words: Iterable[str] = (),
+    ) -> None:
         self._host = host
         self._put = put
         self._opened = opened
@@ -114,13 +149,20 @@ class KernelWatch:
         try:
             fd = self._opened()
         except OSError as error:
-            reason = "there is no /dev/kmsg here" if error.errno == errno.ENOENT else f"/dev/kmsg: {error.strerror}"
-            self._put(run_source.failed(
-                "kernel log", reason,
-                "run diag as root on the host, or give the container /dev/kmsg and CAP_SYSLOG (docker run --device /dev/kmsg "
-                "--cap-add SYSLOG): the kernel then says itself whom it killed for memory, and which GPU failed",
-                host=self._host,
-            ))
+            reason = (
+                "there is no /dev/kmsg here"
+                if error.errno == errno.ENOENT
+                else f"/dev/kmsg: {error.strerror}"
+            )
+            self._put(
+                run_source.failed(
+                    "kernel log",
+                    reason,
+                    "run diag as root on the host, or give the container /dev/kmsg and CAP_SYSLOG (docker run --device /dev/kmsg "
+                    "--cap-add SYSLOG): the kernel then says itself whom it killed for memory, and which GPU failed",
+                    host=self._host,
+                )
+            )
             return
         try:
             self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -148,8 +190,14 @@ class KernelWatch:
                 poll.poll()
                 self._gather(fd)
         except Exception as error:  # the outermost frame of a thread: the alternative is silence
-            self._put(run_source.failed("kernel log", f"bug in diag: {type(error).__name__}: {error}", "report it, please",
-                                        host=self._host))
+            self._put(
+                run_source.failed(
+                    "kernel log",
+                    f"bug in diag: {type(error).__name__}: {error}",
+                    "report it, please",
+                    host=self._host,
+                )
+            )
         finally:
             os.close(fd)
 
@@ -163,7 +211,9 @@ class KernelWatch:
             read += count
             waited = time.monotonic() - began
             if read >= _MOST_READ:
-                self._stopped.wait(max(0.0, 1.0 - waited))  # a flood: what is overwritten meanwhile is lost, and costs nothing
+                self._stopped.wait(
+                    max(0.0, 1.0 - waited)
+                )  # a flood: what is overwritten meanwhile is lost, and costs nothing
                 break
             if not taken or waited >= _LONGEST_GATHER_SECONDS or (not count and waited >= _GATHER_SECONDS):
                 break
@@ -171,7 +221,14 @@ class KernelWatch:
                 self._read_some(fd, taken)
                 break
         if taken:
-            self._put(Record(SOURCE, {"lines": taken, "host_pids": _sees_host_pids()}, host=self._host, emitted=time.time()))
+            self._put(
+                Record(
+                    SOURCE,
+                    {"lines": taken, "host_pids": _sees_host_pids()},
+                    host=self._host,
+                    emitted=time.time(),
+                )
+            )
 
     def _read_some(self, fd: int, taken: list[str]) -> int:
         for count in range(_MOST_READ):

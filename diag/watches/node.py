@@ -1,5 +1,5 @@
-"""What is read once a node: GPUs, and networks. Each has a thread of its own: a sick GPU takes its time to be given up, and a
-driver that holds up a reading of /sys holds up nothing else."""
+"""What is read once a node: GPUs, and networks. Each has a thread of its own: a sick GPU takes its time to be
+given up, and a driver that holds up a reading of /sys holds up nothing else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class GpuWatch:
 
 
 class NetworkWatch:
-    """Puts readings of RDMA ports and IP interfaces until it is stopped. `rank_pid` gives a living rank, or None for now."""
+    """Puts readings of RDMA ports and IP interfaces until it is stopped. `rank_pid` gives a living rank, or
+    None for now."""
 
     def __init__(  # noqa: PLR0917 - one caller, the hub
         self,

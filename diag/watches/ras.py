@@ -1,7 +1,8 @@
-"""Whether and when NCCL RAS is asked: under suspicion only, twice at most, and never where a question may cost the job.
+"""Whether and when NCCL RAS is asked: under suspicion only, twice at most, and never where a question may
+cost the job.
 
-Crashes by questions are known: nccl#1669 (2.26.2, while communicators are made), #1718 (2.26.5, polling), #1762 (2.27.3),
-#2346 (2.29.7). `RasWatch` decides on the hub's thread and asks on one of its own.
+Crashes by questions are known: nccl#1669 (2.26.2, while communicators are made), #1718 (2.26.5, polling),
+#1762 (2.27.3), #2346 (2.29.7). `RasWatch` decides on the hub's thread and asks on one of its own.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ SOURCE = nccl_ras.SOURCE
 PATIENCE_SECONDS = 8.0  # a suspicion this old is no slow step
 APART_SECONDS = 5.0  # two answers this far apart tell what stands from what moves
 MOST_QUESTIONS = 2  # of one suspicion
-REST_SECONDS = 120.0  # a job that is slow now and then is suspected again and again: polling is what crashed jobs
-MOST_RANKS_AS_JSON = 512  # beyond, the text report: it names only ranks that differ, and JSON would have tens of MB
+REST_SECONDS = (
+    120.0  # a job that is slow now and then is suspected again and again: polling is what crashed jobs
+)
+MOST_RANKS_AS_JSON = (
+    512  # beyond, the text report: it names only ranks that differ, and JSON would have tens of MB
+)
 
 FIRST_WITH_RAS = (2, 24, 0)
 FIRST_ALLOWED = (2, 28, 7)
@@ -59,9 +64,13 @@ def refusal(version: str, mode: str) -> Refusal | None:
     if numbers is None:
         if mode == "force":
             return None
-        return Refusal("the version of NCCL is not known, and some crash when asked", f"set NCCL_DEBUG=INFO; {_FORCE}")
+        return Refusal(
+            "the version of NCCL is not known, and some crash when asked", f"set NCCL_DEBUG=INFO; {_FORCE}"
+        )
     if numbers < FIRST_WITH_RAS:
-        return Refusal(f"NCCL {version} has no RAS", "NCCL 2.24 and later have it; 2.28.7 and later are asked")
+        return Refusal(
+            f"NCCL {version} has no RAS", "NCCL 2.24 and later have it; 2.28.7 and later are asked"
+        )
     if numbers < FIRST_ALLOWED and mode != "force":
         return Refusal(f"NCCL {version} may crash the job when asked", f"use NCCL 2.28.7 or later; {_FORCE}")
     return None
@@ -88,7 +97,12 @@ class Budget:
             self.since, self.asked, self.closed = now, 0, False
 
     def due(self, now: float) -> bool:
-        if self.since is None or self.closed or self.asked >= MOST_QUESTIONS or now - self.since < PATIENCE_SECONDS:
+        if (
+            self.since is None
+            or self.closed
+            or self.asked >= MOST_QUESTIONS
+            or now - self.since < PATIENCE_SECONDS
+        ):
             return False
         return self.last is None or now - self.last >= (APART_SECONDS if self.asked else REST_SECONDS)
 
@@ -147,7 +161,9 @@ class RasWatch:
         return self._given
 
     def rank_found(self, place: Placement, variables: dict[str, str]) -> None:
-        self._variables[place.rank] = {name: value for name, value in variables.items() if name.startswith("NCCL_RAS_")}
+        self._variables[place.rank] = {
+            name: value for name, value in variables.items() if name.startswith("NCCL_RAS_")
+        }
 
     def tend(self, suspicious: bool, job: JobState) -> None:
         """Call about once a second, from one thread. Never waits."""
@@ -163,7 +179,9 @@ class RasWatch:
             return
         if self._told and self.budget.asked == 0 and creating(job) is not None:
             return  # said already; asked as soon as that is over
-        self._worker = threading.Thread(target=self._work, args=(self._case(job), creating(job)), name="nccl-ras", daemon=True)
+        self._worker = threading.Thread(
+            target=self._work, args=(self._case(job), creating(job)), name="nccl-ras", daemon=True
+        )
         try:
             self._worker.start()
         except RuntimeError:  # no more threads: the job has that trouble, too
@@ -175,11 +193,19 @@ class RasWatch:
     def _case(self, job: JobState) -> _Case:
         pids = tuple(rank.placement.pid for rank in job.alive_ranks())
         known = frozenset(rank.placement.pid for rank in job.ranks.values())
-        told = job.nccl.ras_address  # where NCCL says that it listens; not where a line of a log may send us to
+        told = (
+            job.nccl.ras_address
+        )  # where NCCL says that it listens; not where a line of a log may send us to
         address = told if told.startswith(("127.", "::1")) else self.address
         disabled = any(variables.get("NCCL_RAS_ENABLE") == "0" for variables in self._variables.values())
-        return _Case(pids, known, address or nccl_ras.DEFAULT_ADDRESS, job.nccl.version, disabled,
-                     max(job.world_size, len(known)))
+        return _Case(
+            pids,
+            known,
+            address or nccl_ras.DEFAULT_ADDRESS,
+            job.nccl.version,
+            disabled,
+            max(job.world_size, len(known)),
+        )
 
     # -- on the asking thread -----------------------------------------------------------------------------
 
@@ -222,7 +248,9 @@ class RasWatch:
 
     def _question(self, case: _Case) -> None:
         began = time.monotonic()
-        payload = self._ask(case.address, want_json=case.world_size <= MOST_RANKS_AS_JSON, own_addresses=_own_addresses())
+        payload = self._ask(
+            case.address, want_json=case.world_size <= MOST_RANKS_AS_JSON, own_addresses=_own_addresses()
+        )
         answered = "failed" not in payload
         self._sampled(SOURCE, time.monotonic() - began)
         self.budget.spend(self._steady(), answered)
@@ -232,10 +260,12 @@ class RasWatch:
         record = Record(SOURCE, payload, host=self.host, emitted=time.time())
         if answered and _is_of_others(record, case.known_pids):
             self.budget.closed = True
-            self._fail(Refusal(
-                f"what answers at {case.address} has no process of this job: another job's, or another pid namespace",
-                "give each job its own NCCL_RAS_ADDR (`diag run` does); run diag inside the job's container",
-            ))
+            self._fail(
+                Refusal(
+                    f"what answers at {case.address} has no process of this job: another job's, or another pid namespace",
+                    "give each job its own NCCL_RAS_ADDR (`diag run` does); run diag inside the job's container",
+                )
+            )
             return
         self._put(record)
 
@@ -248,16 +278,22 @@ def creating(job: JobState) -> Refusal | None:
     """Whether communicators may be under way, as phase, stacks and NCCL's own lines tell."""
     if job.phase in _EARLY_PHASES:
         return Refusal(f"not asked while communicators may be made: the job is in its {job.phase} phase")
-    if job.phase == "first_step" and not job.nccl.lines:  # those of pipeline and tensor groups are made when first used
-        return Refusal("not asked before the first step: without lines of NCCL it cannot be told whether communicators are made",
-                       "set NCCL_DEBUG=INFO (`diag run` does, into a file of its own)")
+    if (
+        job.phase == "first_step" and not job.nccl.lines
+    ):  # those of pipeline and tensor groups are made when first used
+        return Refusal(
+            "not asked before the first step: without lines of NCCL it cannot be told whether communicators are made",
+            "set NCCL_DEBUG=INFO (`diag run` does, into a file of its own)",
+        )
     for rank in job.alive_ranks():
         reading = rank.reading
         stands = reading is not None and (reading.activity in _CREATING or reading.context in _CREATING)
         if stands or job.nccl.being_made(rank.placement.pid) is not None:
             return Refusal(f"not asked while a communicator is made, as on rank {rank.rank}")
     if job.ranks and 0 not in job.ranks and all(rank.placement.node_rank > 0 for rank in job.ranks.values()):
-        return Refusal("asked on the node of rank 0 only: its answer is about the whole job", "see diag on that node")
+        return Refusal(
+            "asked on the node of rank 0 only: its answer is about the whole job", "see diag on that node"
+        )
     return None
 
 
@@ -276,6 +312,12 @@ def _is_of_others(record: Record, pids: frozenset[int]) -> bool:
 def _own_addresses() -> list[str]:
     """Of this host's interfaces: RAS names hosts by such."""
     with contextlib.suppress(OSError, psutil.Error):
-        return sorted({one.address.partition("%")[0] for several in psutil.net_if_addrs().values() for one in several
-                       if one.family in (socket.AF_INET, socket.AF_INET6)})[:100]
+        return sorted(
+            {
+                one.address.partition("%")[0]
+                for several in psutil.net_if_addrs().values()
+                for one in several
+                if one.family in (socket.AF_INET, socket.AF_INET6)
+            }
+        )[:100]
     return []

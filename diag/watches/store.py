@@ -1,4 +1,5 @@
-"""Looks, while the job starts, whether its launchers and ranks get a connection to the store at which they meet."""
+"""Looks, while the job starts, whether its launchers and ranks get a connection to the store at which they
+meet."""
 
 from __future__ import annotations
 
@@ -34,10 +35,16 @@ class Connecting:
 
 
 class StoreWatch:
-    """`view` gives the ranks of this node, or None when the job has made steps: then there is nothing to look at."""
+    """`view` gives the ranks of this node, or None when the job has made steps: then there is nothing to look
+    at."""
 
-    def __init__(self, host: str, put: Callable[[Record], None], view: Callable[[], Sequence[Connecting] | None],
-                 proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        host: str,
+        put: Callable[[Record], None],
+        view: Callable[[], Sequence[Connecting] | None],
+        proc: Path = PROC,
+    ) -> None:
         self._host = host
         self._put = put
         self._view = view
@@ -48,7 +55,8 @@ class StoreWatch:
         self._tree: Processes | None = None
 
     def start(self, processes: Processes | None) -> None:
-        """`processes` are the job's; None where they are the whole machine's, of which launchers are not sought."""
+        """`processes` are the job's; None where they are the whole machine's, of which launchers are not
+        sought."""
         self._tree = processes
         threading.Thread(target=self._run, name="store", daemon=True).start()
 
@@ -65,7 +73,11 @@ class StoreWatch:
         ranks = self._view()
         waiting: dict[int, tuple[int | None, store.Place]] = {}
         for rank in ranks or ():
-            place = store.place_of_rank(read_environ(rank.pid, self._proc) or {}, rank.node) if rank.calls else None
+            place = (
+                store.place_of_rank(read_environ(rank.pid, self._proc) or {}, rank.node)
+                if rank.calls
+                else None
+            )
             if place is not None:
                 waiting[rank.pid] = (rank.rank, place)
         if ranks is not None and not ranks:
@@ -84,7 +96,9 @@ class StoreWatch:
         """Those that stand in the call now."""
         found: list[tuple[int, store.Place]] = []
         pids = (*self._tree.roots, *self._tree.scan()) if self._tree is not None else ()
-        launchers = [pid for pid in pids if is_python(pid, self._proc) and launches(self._argv(pid))][:_MOST_LAUNCHERS]
+        launchers = [pid for pid in pids if is_python(pid, self._proc) and launches(self._argv(pid))][
+            :_MOST_LAUNCHERS
+        ]
         self._stacks.keep_only(set(launchers))
         for pid in launchers:
             place = store.place_of_launcher(self._argv(pid), read_environ(pid, self._proc) or {})
@@ -105,4 +119,11 @@ class StoreWatch:
         return raw.decode("utf-8", "replace").removesuffix("\0").split("\0")
 
     def _tell(self, pid: int, rank: int | None, place: store.Place, *, pending: bool, over: bool) -> None:
-        self._put(Record(store.SOURCE, store.payload(pid, place, pending=pending, over=over), rank=rank, host=self._host))
+        self._put(
+            Record(
+                store.SOURCE,
+                store.payload(pid, place, pending=pending, over=over),
+                rank=rank,
+                host=self._host,
+            )
+        )

@@ -26,7 +26,8 @@ _INNERMOST = 4
 
 
 class NodeWatches:
-    """`engine` is read under `lock`, to tell the watches where to look; `put` and `sampled` are called from their threads."""
+    """`engine` is read under `lock`, to tell the watches where to look; `put` and `sampled` are called from
+    their threads."""
 
     def __init__(  # noqa: PLR0917 - one caller, the hub
         self,
@@ -52,8 +53,8 @@ class NodeWatches:
         self._pid = 0
 
     def start(self, argv: Sequence[str], pid: int, *, launched: bool = True, attached: bool = False) -> None:
-        """The job's root process is `pid`, its command `argv`. `launched`: what is below that process is the job. `attached`:
-        diag did not start it."""
+        """The job's root process is `pid`, its command `argv`. `launched`: what is below that process is the
+        job. `attached`: diag did not start it."""
         self._argv, self._pid = tuple(argv), pid
         self._checkpoints.attached = attached
         self._begin("gpu", self._gpus.start)
@@ -74,8 +75,14 @@ class NodeWatches:
         except (OSError, RuntimeError) as error:
             if not (lacking := shortage(error)):
                 raise
-            self._put(run_source.failed(source, f"cannot be watched: there are no more {lacking}", "raise the limit",
-                                        host=self._host))
+            self._put(
+                run_source.failed(
+                    source,
+                    f"cannot be watched: there are no more {lacking}",
+                    "raise the limit",
+                    host=self._host,
+                )
+            )
 
     def read_soon(self) -> None:
         """For a dump: what changes slowly is due now. Does not wait."""
@@ -110,8 +117,14 @@ class NodeWatches:
             if job.iteration is not None:
                 return None
             return [
-                Connecting(rank.rank, rank.placement.pid, rank.placement.node_rank, _calls_store(rank, self._engine.now))
-                for rank in job.alive_ranks() if not rank.node
+                Connecting(
+                    rank.rank,
+                    rank.placement.pid,
+                    rank.placement.node_rank,
+                    _calls_store(rank, self._engine.now),
+                )
+                for rank in job.alive_ranks()
+                if not rank.node
             ]
 
     def _checkpoint_view(self) -> JobView:
@@ -128,7 +141,9 @@ class NodeWatches:
 def _calls_store(rank: RankState, now: float) -> bool:
     """By its last stack, where that is of the last seconds."""
     main = rank.stack.main if rank.stack is not None and now - rank.stack_at <= _STACK_SECONDS else None
-    return main is not None and any(store.connects(frame.function, frame.file) for frame in main.frames[-_INNERMOST:])
+    return main is not None and any(
+        store.connects(frame.function, frame.file) for frame in main.frames[-_INNERMOST:]
+    )
 
 
 def _owner(pid: int) -> int | None:

@@ -37,7 +37,11 @@ def page() -> str:
     parts.append("## Shapes")
     for name, schema in document["components"]["schemas"].items():
         if not name.endswith("ValidationError"):
-            parts += [f"### {name}", *([str(schema["description"])] if "description" in schema else []), _fields(schema)]
+            parts += [
+                f"### {name}",
+                *([str(schema["description"])] if "description" in schema else []),
+                _fields(schema),
+            ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -49,7 +53,11 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> list[str]:
             f"| `{one['name']}` | {one['in']} | {_type(one['schema'])} | {_default(one)} | {one.get('description', '')} |"
             for one in parameters
         ]
-        parts.append("\n".join(["| parameter | in | type | default | meaning |", "| --- | --- | --- | --- | --- |", *rows]))
+        parts.append(
+            "\n".join(
+                ["| parameter | in | type | default | meaning |", "| --- | --- | --- | --- | --- |", *rows]
+            )
+        )
     rows = [f"| {status} | {_answer(response)} |" for status, response in operation["responses"].items()]
     return [*parts, "\n".join(["| status | answer |", "| --- | --- |", *rows])]
 
@@ -68,7 +76,8 @@ def _answer(response: dict[str, Any]) -> str:
 
 def _fields(schema: dict[str, Any]) -> str:
     rows = [
-        f"| `{name}` | {_type(field)} | {field.get('description', '')} |" for name, field in schema.get("properties", {}).items()
+        f"| `{name}` | {_type(field)} | {field.get('description', '')} |"
+        for name, field in schema.get("properties", {}).items()
     ]
     return "\n".join(["| key | type | meaning |", "| --- | --- | --- |", *rows]) if rows else ""
 

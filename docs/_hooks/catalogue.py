@@ -28,7 +28,9 @@ _TABLES = {
 }
 _CODE = r"(`[^`]+`)"
 # --flag, --flag=value, VARIABLE_NAME, VARIABLE_NAME=value
-_NAME = re.compile(r"(?<![\w-])(?:--[A-Za-z][\w-]*(?:=[\w.:/^-]*\w)?|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*])(?:=[\w.:^-]*\w)?)")
+_NAME = re.compile(
+    r"(?<![\w-])(?:--[A-Za-z][\w-]*(?:=[\w.:/^-]*\w)?|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*])(?:=[\w.:^-]*\w)?)"
+)
 _WORDS = {
     "en": {
         "title": "Findings",
@@ -71,8 +73,17 @@ def pages(lang: str) -> dict[str, str]:
 def _index(lang: str) -> str:
     words = _WORDS[lang]
     told = {finding: _text(_sentence(manual.meaning(finding, lang)), table=True) for finding in manual.ids()}
-    rows = [f"| [`{finding}`]({finding}.md) | {means} | {len(_rules(finding)) or ''} |" for finding, means in told.items()]
-    head = [f"# {words['title']}", "", words["intro"], "", f"| {words['id']} | {words['meaning']} | {words['rules']} |"]
+    rows = [
+        f"| [`{finding}`]({finding}.md) | {means} | {len(_rules(finding)) or ''} |"
+        for finding, means in told.items()
+    ]
+    head = [
+        f"# {words['title']}",
+        "",
+        words["intro"],
+        "",
+        f"| {words['id']} | {words['meaning']} | {words['rules']} |",
+    ]
     return "\n".join([*head, "| --- | --- | --- |", *rows, ""])
 
 
@@ -143,12 +154,17 @@ def _rules(finding: str) -> list[Rule]:
 def _rule(rule: Rule, lang: str) -> str:
     words, said = _WORDS[lang], rule.zh if lang == "zh" else rule
     example = rule.examples[0]
-    told = [line for line in example.text.splitlines() if any(pattern.literal in line for pattern in rule.match)]
+    told = [
+        line for line in example.text.splitlines() if any(pattern.literal in line for pattern in rule.match)
+    ]
     line = (told[-1] if told else example.text.splitlines()[-1]).strip()
     facts = [f"{words['cause']}: `{rule.cause}`"] if rule.cause else []
     facts += [f"`{rule.severity}`", f"`{rule.role}`"]
     if rule.applies:
-        facts.append(f"{words['versions']}: " + ", ".join(f"{name} `{versions}`" for name, versions in rule.applies.items()))
+        facts.append(
+            f"{words['versions']}: "
+            + ", ".join(f"{name} `{versions}`" for name, versions in rule.applies.items())
+        )
     body = [
         f"```text\n{line[:_LONGEST_LINE]}\n```",
         "; ".join(facts),
@@ -184,11 +200,16 @@ def _alerts(finding: str, lang: str) -> list[str]:
     told = [alert for alert in _all_alerts() if _tells(alert, finding)]
     if not told:
         return []
-    rows = [f"| {words['alert']} | {words['severity']} | {words['for']} | {words['expression']} |", "| --- | --- | --- | --- |"]
+    rows = [
+        f"| {words['alert']} | {words['severity']} | {words['for']} | {words['expression']} |",
+        "| --- | --- | --- | --- |",
+    ]
     for alert in told:
         expression = " ".join(alert["expr"].split()).replace("|", "\\|")
         severity = alert.get("labels", {}).get("severity", words["by kind"])
-        rows.append(f"| `{alert['alert']}` | {severity} | {alert.get('for', words['at once'])} | `{expression}` |")
+        rows.append(
+            f"| `{alert['alert']}` | {severity} | {alert.get('for', words['at once'])} | `{expression}` |"
+        )
     return [f"## {words['alerts']}", "\n".join(rows)]
 
 
@@ -200,9 +221,14 @@ def _judged_in() -> dict[str, list[str]]:
         file = Path(inspect.getsourcefile(kind) or "").resolve()
         if kind.name != "signatures":
             found.setdefault(kind.name, {})[file.relative_to(ROOT).as_posix()] = None
-    for path in sorted([*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").rglob("*.py")]):
+    for path in sorted(
+        [*(ROOT / "diag" / "detectors").rglob("*.py"), *(ROOT / "diag" / "preflight").rglob("*.py")]
+    ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("Finding", "Line"):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in (
+                "Finding",
+                "Line",
+            ):
                 for value in [*node.args, *(word.value for word in node.keywords if word.arg == "id")]:
                     if isinstance(value, ast.Constant) and value.value in manual.ids():
                         found.setdefault(str(value.value), {})[path.relative_to(ROOT).as_posix()] = None
@@ -213,6 +239,13 @@ def _text(words: str, *, table: bool = False) -> str:
     """Plain words as markdown that shows them as they are; what is in backticks stays code, flags and variables become code."""
     named = [part if part.startswith("`") else _NAME.sub(r"`\g<0>`", part) for part in re.split(_CODE, words)]
     parts = re.split(_CODE, "".join(named))
-    shown = [part if part.startswith("`") else re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts]
+    shown = [
+        part if part.startswith("`") else re.sub(r"([\\*_\[\]])", r"\\\1", part).replace("<", "&lt;")
+        for part in parts
+    ]
     text = "".join(shown)
-    return text.replace("|", "\\|") if table else re.sub(r"^(\d+)([.)])", r"\1\\\2", re.sub(r"^([#>+-])", r"\\\1", text))
+    return (
+        text.replace("|", "\\|")
+        if table
+        else re.sub(r"^(\d+)([.)])", r"\1\\\2", re.sub(r"^([#>+-])", r"\\\1", text))
+    )

@@ -23,7 +23,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         index = f"{catalogue.folder(lang)}/index.md"
         section = _section_with(nav, index)
         section.extend(name for name in catalogue.pages(lang) if name != index)
-    _section_with(nav, "dashboards/README.md").extend(page for page in mounted().values() if page.startswith("deploy/"))
+    _section_with(nav, "dashboards/README.md").extend(
+        page for page in mounted().values() if page.startswith("deploy/")
+    )
     if "README.zh.md" in mounted():
         _section_with(nav, "zh/index.md").append({"概览": mounted()["README.zh.md"]})
     return config

@@ -18,20 +18,51 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-SECTIONS = ("commands", "sample", "dump", "debug", "hubs", "slowdown", "events", "steady", "scale", "nccl", "rules", "logs",
-            "gpu")
+SECTIONS = (
+    "commands",
+    "sample",
+    "dump",
+    "debug",
+    "hubs",
+    "slowdown",
+    "events",
+    "steady",
+    "scale",
+    "nccl",
+    "rules",
+    "logs",
+    "gpu",
+)
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    p.add_argument("--quick", action="store_true", help="2 minutes instead of 20: fewer rounds, no torch, no thousand nodes")
-    p.add_argument("--only", action="append", choices=SECTIONS, metavar="SECTION",
-                   help=f"one of {', '.join(SECTIONS)}; may be repeated")
-    p.add_argument("--output", type=Path, default=Path("build/bench"), metavar="FILE",
-                   help="write FILE.json and FILE.md (default build/bench)")
-    p.add_argument("--history", action=argparse.BooleanOptionalAction, default=None,
-                   help="append the table to tests/bench/history.jsonl and render docs/benchmarks.md anew "
-                        "(default: when all is measured, without --quick and --only)")
+    p.add_argument(
+        "--quick",
+        action="store_true",
+        help="2 minutes instead of 20: fewer rounds, no torch, no thousand nodes",
+    )
+    p.add_argument(
+        "--only",
+        action="append",
+        choices=SECTIONS,
+        metavar="SECTION",
+        help=f"one of {', '.join(SECTIONS)}; may be repeated",
+    )
+    p.add_argument(
+        "--output",
+        type=Path,
+        default=Path("build/bench"),
+        metavar="FILE",
+        help="write FILE.json and FILE.md (default build/bench)",
+    )
+    p.add_argument(
+        "--history",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="append the table to tests/bench/history.jsonl and render docs/benchmarks.md anew "
+        "(default: when all is measured, without --quick and --only)",
+    )
     return p
 
 
@@ -46,7 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     began, machine, watched = time.monotonic(), facts(), load()
 
     def say(text: str) -> None:
-        print(f"[{time.monotonic() - began:4.0f} s, load {os.getloadavg()[0]:.1f}] {text}", file=sys.stderr, flush=True)
+        print(
+            f"[{time.monotonic() - began:4.0f} s, load {os.getloadavg()[0]:.1f}] {text}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     rows: list[Row] = []
     for name in options.only or SECTIONS:
@@ -57,9 +92,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             except (NotReady, AssertionError, OSError, subprocess.SubprocessError) as error:
                 reason = scrubbed(" ".join(str(error).split()))
                 say(reason)
-                rows.append(Row(name, f"not measured: {reason[:120]}", verdict="not measured", key=f"{name}, not measured"))
+                rows.append(
+                    Row(
+                        name,
+                        f"not measured: {reason[:120]}",
+                        verdict="not measured",
+                        key=f"{name}, not measured",
+                    )
+                )
     watched.end()
-    machine |= {"seconds": round(time.monotonic() - began), "load_meanwhile": watched.samples, "quick": options.quick}
+    machine |= {
+        "seconds": round(time.monotonic() - began),
+        "load_meanwhile": watched.samples,
+        "quick": options.quick,
+    }
     header = history.header(machine)
     print(markdown(header, rows))
     for path in write(options.output, header, machine, rows):
@@ -95,24 +141,47 @@ def _parts(name: str, quick: bool, say: Callable[[str], None], rows: Sequence[Ro
 
     count = 10 if quick else 40
     parts: dict[str, Parts] = {
-        "commands": [lambda: commands.start_rows(count, say), lambda: commands.hook_rows(count, say),
-                     lambda: run_start.rows(2 if quick else 15, 1 if quick else 5, say)],
-        "sample": [lambda: sample.cost_rows(10 if quick else 40, 5 if quick else 40, say),
-                   lambda: sample.torn_rows(5_000 if quick else 30_000, 40 if quick else 300, say)],
-        "dump": [lambda: dumps.rows(8, 1.0, 3, say)] if quick else [
-            lambda: dumps.rows(8, 1.0, 11, say), lambda: dumps.rows(64, 0.3, 6, say), lambda: dumps.sick_rows(5, say)],
+        "commands": [
+            lambda: commands.start_rows(count, say),
+            lambda: commands.hook_rows(count, say),
+            lambda: run_start.rows(2 if quick else 15, 1 if quick else 5, say),
+        ],
+        "sample": [
+            lambda: sample.cost_rows(10 if quick else 40, 5 if quick else 40, say),
+            lambda: sample.torn_rows(5_000 if quick else 30_000, 40 if quick else 300, say),
+        ],
+        "dump": [lambda: dumps.rows(8, 1.0, 3, say)]
+        if quick
+        else [
+            lambda: dumps.rows(8, 1.0, 11, say),
+            lambda: dumps.rows(64, 0.3, 6, say),
+            lambda: dumps.sick_rows(5, say),
+        ],
         "debug": [] if quick else [lambda: debug_server.rows(10, 20.0, say)],
-        "hubs": [lambda: hubs.gather_rows(100, 2, say)] if quick else [
-            lambda: hubs.gather_rows(1000, 7, say), lambda: hubs.command_rows(1000, 3, rank_seconds(), say)],
-        "slowdown": [] if quick else [lambda: slowdown.rows(10.0, 2, say), lambda: slowdown.switched(50, say)],
-        "events": [lambda: events.rows(8.0 if quick else 30.0, say)] + (
-            [] if quick else [lambda: events.recorder_rows(30.0, say)]),
-        "steady": [lambda: steady.rows(1, 5.0, 1, say)] if quick else [
-            lambda: steady.idle_rows(30.0, say), lambda: steady.rows(1, 30.0, 0, say),
-            lambda: steady.rows(8, 30.0, 7, say)],
+        "hubs": [lambda: hubs.gather_rows(100, 2, say)]
+        if quick
+        else [
+            lambda: hubs.gather_rows(1000, 7, say),
+            lambda: hubs.command_rows(1000, 3, rank_seconds(), say),
+        ],
+        "slowdown": []
+        if quick
+        else [lambda: slowdown.rows(10.0, 2, say), lambda: slowdown.switched(50, say)],
+        "events": [lambda: events.rows(8.0 if quick else 30.0, say)]
+        + ([] if quick else [lambda: events.recorder_rows(30.0, say)]),
+        "steady": [lambda: steady.rows(1, 5.0, 1, say)]
+        if quick
+        else [
+            lambda: steady.idle_rows(30.0, say),
+            lambda: steady.rows(1, 30.0, 0, say),
+            lambda: steady.rows(8, 30.0, 7, say),
+        ],
         "scale": [
             lambda: scale.merge_rows({10_000: 0.1} if quick else {10_000: 0.1, 100_000: 1.0}, say),
-            lambda: scale.verdict_rows(1024 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say)],
+            lambda: scale.verdict_rows(
+                1024 if quick else 16384, ("absent", "mismatch", "half")[: 1 if quick else 3], say
+            ),
+        ],
         "nccl": [lambda: nccl_log.rows(10 if quick else 100, 3 if quick else 9, say)],
         "rules": [lambda: rules.rows(10_000 if quick else 100_000, 2 if quick else 7, say)],
         "logs": [lambda: logs.rows(3_000_000 if quick else 1_000_000_000, say)],

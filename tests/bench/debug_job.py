@@ -1,6 +1,7 @@
 """Ranks with PyTorch's debug server: `python -m tests.bench.debug_job RANKS FOLDER PORT STORE_PORT`.
 
-They make gloo steps until the file `hold` is in FOLDER; then rank 5 sleeps in C with the GIL, and the others wait for it.
+They make gloo steps until the file `hold` is in FOLDER; then rank 5 sleeps in C with the GIL, and the others
+wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ HELD_RANK = 5
 
 
 def command(ranks: int, folder: Path, port: int, store_port: int) -> list[str]:
-    return [sys.executable, "-m", "tests.bench.debug_job", str(ranks), str(folder), str(port), str(store_port)]
+    return [
+        sys.executable,
+        "-m",
+        "tests.bench.debug_job",
+        str(ranks),
+        str(folder),
+        str(port),
+        str(store_port),
+    ]
 
 
 def _rank(folder: Path, port: int) -> None:
@@ -49,10 +58,17 @@ def main() -> int:
     if "RANK" in os.environ:
         _rank(folder, port)
         return 0
-    world = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store_port}
+    world = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": store_port,
+    }
     ranks = [
-        subprocess.Popen([sys.executable, "-m", "tests.bench.debug_job", *sys.argv[1:]],
-                         env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.debug_job", *sys.argv[1:]],
+            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
         for rank in range(count)
     ]
     return max(rank.wait() for rank in ranks)

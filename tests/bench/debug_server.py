@@ -1,5 +1,5 @@
-"""`diag dump --all-ranks` against PyTorch's own debug server (torch.distributed.debug, torch 2.13) and a shell loop, in one job:
-as it trains, and with one rank that holds the GIL."""
+"""`diag dump --all-ranks` against PyTorch's own debug server (torch.distributed.debug, torch 2.13) and a
+shell loop, in one job: as it trains, and with one rank that holds the GIL."""
 
 from __future__ import annotations
 
@@ -52,12 +52,19 @@ def rows(count: int, limit: float, say: Callable[[str], None]) -> list[Row]:
             until(lambda: _watched(run), 120, "each rank has its sidecar")
             time.sleep(8.0)  # every sidecar has taken its first stack
             say(f"diag dump and the debug server's pages, {count} times each")
-            return [*_healthy(run, port, pids, count), *_held(run, folder, port, pids, min(limit, _LIMIT), say)]
+            return [
+                *_healthy(run, port, pids, count),
+                *_held(run, folder, port, pids, min(limit, _LIMIT), say),
+            ]
 
 
 def _healthy(run: LiveRun, port: int, pids: list[int], count: int) -> list[Row]:
     dump, env = [*DIAG, "dump", "--all-ranks"], bench_env(DIAG_RUN_ROOT=str(run.root))
-    loop = ["bash", "-c", f"for pid in {' '.join(map(str, pids))}; do {PY_SPY} dump --nonblocking --pid $pid; done"]
+    loop = [
+        "bash",
+        "-c",
+        f"for pid in {' '.join(map(str, pids))}; do {PY_SPY} dump --nonblocking --pid $pid; done",
+    ]
     ran(dump, env)
     ours, shell, pages = [], [], {page: [] for page in _PAGES}  # type: ignore[var-annotated]
     for _ in range(count):
@@ -73,13 +80,18 @@ def _healthy(run: LiveRun, port: int, pids: list[int], count: int) -> list[Row]:
     for page, goal in (("pyspy_dump", _PYSPY_GOAL), ("stacks", _STACKS_GOAL)):
         peer = statistics.median(pages[page])
         ratio = mine.scaled(1 / peer)
-        found.append(Row(
-            f"wall time of `diag dump --all-ranks`, {_RANKS} torch ranks, against PyTorch's debug server, /{page}",
-            f"{1000 * mine.mid:.0f} ms [{1000 * mine.low:.0f}, {1000 * mine.high:.0f}]",
-            f"/{page}, no process started: {1000 * peer:.0f} ms; shell loop of py-spy dump --nonblocking: {1000 * looped:.0f} ms",
-            f"{ratio.mid:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]", f"< {goal:g} x",
-            "met" if ratio.high < goal else "missed" if ratio.low > goal else "unclear",
-            {"diag": mine.mid, "peer": peer, "loop": looped, "ratio": ratio.mid}, f"P8 {page}"))
+        found.append(
+            Row(
+                f"wall time of `diag dump --all-ranks`, {_RANKS} torch ranks, against PyTorch's debug server, /{page}",
+                f"{1000 * mine.mid:.0f} ms [{1000 * mine.low:.0f}, {1000 * mine.high:.0f}]",
+                f"/{page}, no process started: {1000 * peer:.0f} ms; shell loop of py-spy dump --nonblocking: {1000 * looped:.0f} ms",
+                f"{ratio.mid:.2g} [{ratio.low:.2g}, {ratio.high:.2g}]",
+                f"< {goal:g} x",
+                "met" if ratio.high < goal else "missed" if ratio.low > goal else "unclear",
+                {"diag": mine.mid, "peer": peer, "loop": looped, "ratio": ratio.mid},
+                f"P8 {page}",
+            )
+        )
     return found
 
 
@@ -91,20 +103,27 @@ def _held(  # noqa: PLR0917 - one caller
     time.sleep(1.0)
     say(f"the same with a rank that holds the GIL; the debug server is given {limit:g} s")
     env = bench_env(DIAG_RUN_ROOT=str(run.root))
-    done = subprocess.run([*DIAG, "dump", "--all-ranks", "--json"], env=env, stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [*DIAG, "dump", "--all-ranks", "--json"], env=env, stdout=subprocess.PIPE, check=False
+    )
     probes = json.loads(done.stdout)["dump"]["probes"]
     ours = len({probe["rank"] for probe in probes if probe["probe"] == "stack" and probe["ok"]})
     wall = ran([*DIAG, "dump", "--all-ranks"], env).wall
     spies = [ran([PY_SPY, "dump", "--nonblocking", "--pid", str(pid)]) for pid in pids]
     answers: dict[str, tuple[float, int | None]] = {}
-    threads = [threading.Thread(target=lambda page=page: answers.update({page: _asked(port, page, limit)})) for page in _PAGES]
+    threads = [
+        threading.Thread(target=lambda page=page: answers.update({page: _asked(port, page, limit)}))
+        for page in _PAGES
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(limit + 10.0)
     told = "; ".join(
         f"/{page}: {f'no answer in {limit:g} s' if ranks is None else f'{ranks} of {_RANKS} ranks in {1000 * seconds:.0f} ms'}"
-        for page in _PAGES for seconds, ranks in [answers.get(page, (limit, None))])
+        for page in _PAGES
+        for seconds, ranks in [answers.get(page, (limit, None))]
+    )
     spied = sum(one.returncode == 0 for one in spies)
     return [Row(
         f"ranks with a stack in a dump where rank {debug_job.HELD_RANK} of {_RANKS} torch ranks holds the GIL",

@@ -50,9 +50,24 @@ def rows(pairs: int, say: Callable[[str], None], ranks: int = _RANKS) -> list[Ro
     note = f"{ranks} x {torch.cuda.get_device_name()}, NCCL {nccl}, {1000 * step:.0f} ms steps"
     goal = f"< {percent(_GOAL)}"
     return [
-        Row(f"slowdown of the median step, diag on against off ({pairs} pairs of {_BLOCK_SECONDS:g} s; {note})",
-            percent(slower, 3), "the same run, diag stopped", times(1 + slower.mid, 1.0), goal, judge(slower, _GOAL),
-            {"diag": slower.mid, "low": slower.low, "high": slower.high, "findings": len(found)}, "gpu median"),
-        Row("slowdown of the mean step (same run)", percent(mean, 3), "the same run, diag stopped", times(1 + mean.mid, 1.0),
-            goal, judge(mean, _GOAL), {"diag": mean.mid, "low": mean.low, "high": mean.high}, "gpu mean"),
+        Row(
+            f"slowdown of the median step, diag on against off ({pairs} pairs of {_BLOCK_SECONDS:g} s; {note})",
+            percent(slower, 3),
+            "the same run, diag stopped",
+            times(1 + slower.mid, 1.0),
+            goal,
+            judge(slower, _GOAL),
+            {"diag": slower.mid, "low": slower.low, "high": slower.high, "findings": len(found)},
+            "gpu median",
+        ),
+        Row(
+            "slowdown of the mean step (same run)",
+            percent(mean, 3),
+            "the same run, diag stopped",
+            times(1 + mean.mid, 1.0),
+            goal,
+            judge(mean, _GOAL),
+            {"diag": mean.mid, "low": mean.low, "high": mean.high},
+            "gpu mean",
+        ),
     ]

@@ -1,7 +1,9 @@
-"""A training loop on real NCCL: `torchrun --nproc_per_node 2 -m tests.bench.gpu_loop`, for machines with GPUs.
+"""A training loop on real NCCL: `torchrun --nproc_per_node 2 -m tests.bench.gpu_loop`, for machines with
+GPUs.
 
-Each step takes a batch from a DataLoader, multiplies matrices for about 50 ms and all-reduces four gradients, as a small
-data parallel job does. A fault named on the command line strikes one rank at one step; steps are noted in $BENCH_FOLDER.
+Each step takes a batch from a DataLoader, multiplies matrices for about 50 ms and all-reduces four gradients,
+as a small data parallel job does. A fault named on the command line strikes one rank at one step; steps are
+noted in $BENCH_FOLDER.
 """
 
 from __future__ import annotations
@@ -22,14 +24,31 @@ from .target import Recorder
 __all__ = ["FAULTS", "command"]
 
 FAULTS = (
-    "data-hang", "skip-collective", "lock-deadlock", "rank-killed", "gil-held", "slow", "cuda-oom", "cuda-leak", "device-assert",
+    "data-hang",
+    "skip-collective",
+    "lock-deadlock",
+    "rank-killed",
+    "gil-held",
+    "slow",
+    "cuda-oom",
+    "cuda-leak",
+    "device-assert",
     "pinned-memory",
 )
 
 
 def command(ranks: int, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks),
-            "-m", "tests.bench.gpu_loop", *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        str(ranks),
+        "-m",
+        "tests.bench.gpu_loop",
+        *arguments,
+    ]
 
 
 class Records:
@@ -115,7 +134,10 @@ def look_up(torch: Any) -> None:
 
 
 def strike(fault: str) -> None:
-    print(f"[diag.fault] rank {os.environ['RANK']}: {fault} at step (pid {os.getpid()}) at={time.time():.3f}", flush=True)
+    print(
+        f"[diag.fault] rank {os.environ['RANK']}: {fault} at step (pid {os.getpid()}) at={time.time():.3f}",
+        flush=True,
+    )
     if fault == "skip-collective":
         wait_for_leader()
     elif fault == "lock-deadlock":
@@ -174,7 +196,10 @@ def main() -> int:
         train_step(torch, matrix, rounds, gradients)
         if rank == 0 and time.monotonic() - said >= 1.0:
             said = time.monotonic()
-            print(f" iteration {number:8d}/{options.iters:8d} | loss: {1 / number:.4f} | grad norm: 2.0 |", flush=True)
+            print(
+                f" iteration {number:8d}/{options.iters:8d} | loss: {1 / number:.4f} | grad norm: 2.0 |",
+                flush=True,
+            )
     torch.distributed.destroy_process_group()
     return 0
 

@@ -1,4 +1,5 @@
-"""`python -m tests.bench.history`: docs/benchmarks.md from history.jsonl, which has one line for each `make bench`."""
+"""`python -m tests.bench.history`: docs/benchmarks.md from history.jsonl, which has one line for each `make
+bench`."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ def header(machine: Mapping[str, Any]) -> list[str]:
 
 def append(machine: Mapping[str, Any], rows: Sequence[Row], path: Path = FILE) -> None:
     """One line, without this machine's name or paths."""
-    text = json.dumps({"schema": SCHEMA, "machine": dict(machine), "rows": [asdict(row) for row in rows]}, ensure_ascii=False)
+    text = json.dumps(
+        {"schema": SCHEMA, "machine": dict(machine), "rows": [asdict(row) for row in rows]},
+        ensure_ascii=False,
+    )
     with path.open("a", encoding="utf-8") as file:
         file.write(scrubbed(text) + "\n")
 
@@ -59,7 +63,8 @@ def read(path: Path = FILE) -> list[dict[str, Any]]:
 
 
 def page_of(text: str, runs: Sequence[Mapping[str, Any]]) -> str:
-    """The page with what is made of the history in its place. Raises ValueError for a page without that place."""
+    """The page with what is made of the history in its place. Raises ValueError for a page without that
+    place."""
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
@@ -77,16 +82,33 @@ def _made(runs: Sequence[Mapping[str, Any]]) -> str:
         return "No run is recorded yet.\n"
     newest = runs[-1]
     rows = [Row(**row) for row in newest["rows"]]
-    counted = {word: sum(row.verdict == word for row in rows) for word in ("met", "missed", "unclear", "not measured")}
+    counted = {
+        word: sum(row.verdict == word for row in rows)
+        for word in ("met", "missed", "unclear", "not measured")
+    }
     parts = [
-        "## The newest run", "", "Goals: " + ", ".join(f"{count} {word}" for word, count in counted.items() if count) + ".", "",
-        markdown(header(newest["machine"]), rows), "## Missed goals", "", _missed(rows), "", "## Runs so far", "", _past(runs),
+        "## The newest run",
+        "",
+        "Goals: " + ", ".join(f"{count} {word}" for word, count in counted.items() if count) + ".",
+        "",
+        markdown(header(newest["machine"]), rows),
+        "## Missed goals",
+        "",
+        _missed(rows),
+        "",
+        "## Runs so far",
+        "",
+        _past(runs),
     ]
     return "\n".join(parts)
 
 
 def _missed(rows: Sequence[Row]) -> str:
-    lines = [f"- **{row.what}**: {EXPLAINED.get(row.key, 'not explained yet.')}" for row in rows if row.verdict == "missed"]
+    lines = [
+        f"- **{row.what}**: {EXPLAINED.get(row.key, 'not explained yet.')}"
+        for row in rows
+        if row.verdict == "missed"
+    ]
     return "\n".join(lines) or "None in the newest run."
 
 
@@ -96,10 +118,23 @@ def _past(runs: Sequence[Mapping[str, Any]]) -> str:
     for run in list(runs)[: -_RUNS - 1 : -1]:
         machine, values = run["machine"], {row["key"]: row["values"] for row in run["rows"]}
         load = statistics.median(machine["load_meanwhile"]) if machine["load_meanwhile"] else 0.0
-        told = [f"{factor * values[key][name]:.3g}" if name in values.get(key, ()) else ""
-                for key, _, name, _, factor in _SHOWN]
-        lines.append("| " + " | ".join([machine["started"][:16], machine.get("commit") or "", str(machine["cores"]),
-                                        f"{load:.1f}", *told]) + " |")
+        told = [
+            f"{factor * values[key][name]:.3g}" if name in values.get(key, ()) else ""
+            for key, _, name, _, factor in _SHOWN
+        ]
+        lines.append(
+            "| "
+            + " | ".join(
+                [
+                    machine["started"][:16],
+                    machine.get("commit") or "",
+                    str(machine["cores"]),
+                    f"{load:.1f}",
+                    *told,
+                ]
+            )
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 

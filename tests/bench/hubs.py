@@ -1,4 +1,5 @@
-"""A dump of a job of a thousand nodes: gathering their answers against a raw asyncio client, and the whole command."""
+"""A dump of a job of a thousand nodes: gathering their answers against a raw asyncio client, and the whole
+command."""
 
 from __future__ import annotations
 
@@ -42,8 +43,12 @@ def answers(count: int) -> list[bytes]:
     play.tick(time.time())
     play.hang()
     play.tick(time.time())
-    return [gzip.compress(packed(play.dump(NodeTold(number, f"fake-{number}", f"gpu-{number}", number == count // 2))), 1)
-            for number in range(count)]
+    return [
+        gzip.compress(
+            packed(play.dump(NodeTold(number, f"fake-{number}", f"gpu-{number}", number == count // 2))), 1
+        )
+        for number in range(count)
+    ]
 
 
 def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row]:
@@ -52,8 +57,9 @@ def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
         free.close()
-        process = subprocess.Popen([sys.executable, "-m", "tests.bench.hubs", str(count), str(port)], env=bench_env(),
-                                   cwd=folder)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.hubs", str(count), str(port)], env=bench_env(), cwd=folder
+        )
         try:
             until(lambda: _listens(port), 120, "the played nodes listen", process.poll)
             urls = [f"http://{_address(number)}:{port}" for number in range(count)]
@@ -70,7 +76,9 @@ def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row
             process.kill()
             process.wait()
     (mine, mine_cpu), (peer, peer_cpu) = (
-        (interval([one[0] for one in side]), statistics.median(one[1] for one in side)) for side in (ours, raw))
+        (interval([one[0] for one in side]), statistics.median(one[1] for one in side))
+        for side in (ours, raw)
+    )
     ratio = interval([a[0] / b[0] for a, b in zip(ours, raw, strict=True)])
     return [
         Row(f"gathering the answers of {count:,} nodes of {RANKS} ranks (unpacked, read as JSON)",
@@ -85,7 +93,9 @@ def gather_rows(count: int, rounds: int, say: Callable[[str], None]) -> list[Row
     ]  # fmt: skip
 
 
-def command_rows(nodes: int, times_each: int, rank_seconds: float | None, say: Callable[[str], None]) -> list[Row]:
+def command_rows(
+    nodes: int, times_each: int, rank_seconds: float | None, say: Callable[[str], None]
+) -> list[Row]:
     """`diag dump` at a real job hub whose other nodes are played by one process on the same cores.
 
     `rank_seconds`: of a shell loop for each rank, as measured in this run."""
@@ -98,11 +108,24 @@ def command_rows(nodes: int, times_each: int, rank_seconds: float | None, say: C
             lab.wait(lambda: lab.say("stats")["reached"] >= nodes, 180.0, "every node was answered")
             time.sleep(10.0)  # the rhythm settles
             say(f"diag dump --all-ranks of {nodes} nodes, {times_each} times")
-            command = [*DIAG, "dump", "--all-ranks", "--json", "--endpoint", lab.url, "--token", TOKEN, "--seconds", "60"]
+            command = [
+                *DIAG,
+                "dump",
+                "--all-ranks",
+                "--json",
+                "--endpoint",
+                lab.url,
+                "--token",
+                TOKEN,
+                "--seconds",
+                "60",
+            ]
             walls = []
             for _ in range(times_each):
                 began = time.perf_counter()
-                done = subprocess.run(command, env=bench_env(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+                done = subprocess.run(
+                    command, env=bench_env(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+                )
                 walls.append(time.perf_counter() - began)
                 if done.returncode not in (0, 10):
                     raise NotReady(f"diag dump of {nodes} nodes ended with code {done.returncode}")
@@ -112,14 +135,19 @@ def command_rows(nodes: int, times_each: int, rank_seconds: float | None, say: C
     ranks, mine = len(document["ranks"]), interval(walls)
     loop = (rank_seconds or _LOOP_RANK) * nodes * RANKS
     ratio = mine.scaled(1 / loop)
-    return [Row(
-        f"wall time of `diag dump --all-ranks`, {nodes:,} nodes of {RANKS} ranks (played beside the hub, on the same cores)",
-        f"{mine.mid:.1f} s [{mine.low:.1f}, {mine.high:.1f}], {ranks:,} ranks",
-        f"serial shell loop, computed: {loop:.0f} s ({1000 * loop / nodes / RANKS:.1f} ms a rank"
-        f"{', as measured' if rank_seconds else ''})",
-        f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]", f"< {_COMMAND_GOAL:g} x",
-        judge(ratio, _COMMAND_GOAL) if ranks == nodes * RANKS else "missed",
-        {"diag": mine.mid, "peer": loop, "ranks": ranks, "ratio": ratio.mid}, "P7 1000 nodes")]
+    return [
+        Row(
+            f"wall time of `diag dump --all-ranks`, {nodes:,} nodes of {RANKS} ranks (played beside the hub, on the same cores)",
+            f"{mine.mid:.1f} s [{mine.low:.1f}, {mine.high:.1f}], {ranks:,} ranks",
+            f"serial shell loop, computed: {loop:.0f} s ({1000 * loop / nodes / RANKS:.1f} ms a rank"
+            f"{', as measured' if rank_seconds else ''})",
+            f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]",
+            f"< {_COMMAND_GOAL:g} x",
+            judge(ratio, _COMMAND_GOAL) if ranks == nodes * RANKS else "missed",
+            {"diag": mine.mid, "peer": loop, "ranks": ranks, "ratio": ratio.mid},
+            "P7 1000 nodes",
+        )
+    ]
 
 
 def _timed(work: Callable[[], int]) -> tuple[float, float]:
@@ -138,7 +166,9 @@ def _gathered(urls: Sequence[str], limit: float) -> int:
 def _gather(urls: Sequence[str], limit: float) -> int:
     """Answers that came by diag's own way."""
     entries: list[dict[str, Any]] = [
-        {"run_id": url, "url": url, "host": url, "node_rank": number, "ranks": []} for number, url in enumerate(urls)]
+        {"run_id": url, "url": url, "host": url, "node_rank": number, "ranks": []}
+        for number, url in enumerate(urls)
+    ]
     gathering = Gathering(Sender(TOKEN), entries, time.monotonic() + limit)
     gathering.start()
     return sum(answer.document is not None for answer in gathering.wait())
@@ -181,8 +211,10 @@ async def _serve(bodies: Sequence[bytes], port: int) -> None:
             if address == _MUTE:
                 await asyncio.sleep(3600)
             body = bodies[places[address]]
-            head = (f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
-                    f"Content-Length: {len(body)}\r\n\r\n")
+            head = (
+                f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
             writer.write(head.encode() + body)
             await writer.drain()
         except (OSError, KeyError, asyncio.IncompleteReadError):

@@ -1,4 +1,5 @@
-"""`diag replay` of a large training log, the command as people type it, against `grep -E -f` and `wc -l` over the same file."""
+"""`diag replay` of a large training log, the command as people type it, against `grep -E -f` and `wc -l` over
+the same file."""
 
 from __future__ import annotations
 
@@ -21,8 +22,20 @@ from .table import Row
 __all__ = ["rows"]
 
 # What people grep for when a job failed.
-WORDS = ("Error", "Exception", "Traceback", "NCCL WARN", "Watchdog caught", "out of memory", "Killed", "Segmentation fault",
-         "SIG(KILL|TERM|ABRT|SEGV)", "exitcode *: *-?[0-9]+", "timed? ?out", "Connection (reset|refused)")
+WORDS = (
+    "Error",
+    "Exception",
+    "Traceback",
+    "NCCL WARN",
+    "Watchdog caught",
+    "out of memory",
+    "Killed",
+    "Segmentation fault",
+    "SIG(KILL|TERM|ABRT|SEGV)",
+    "exitcode *: *-?[0-9]+",
+    "timed? ?out",
+    "Connection (reset|refused)",
+)
 _BYTES_A_SECOND = 10e6  # ours: 1 GB in less than two minutes
 _MOST_MEMORY = 300e6  # whatever the size of the log
 
@@ -65,8 +78,10 @@ def rows(size: int, say: Callable[[str], None]) -> list[Row]:
     if not found:
         raise NotReady("replay found nothing in a log that ends in a failure")
     what = f"`diag replay` of {size / 1e9:.2g} GB, {lines:,} lines of training logs"
-    peers = (f"`grep -E -f` of {len(WORDS)} words: {grep.wall:.1f} s ({size / grep.wall / 1e6:.0f} MB/s); "
-             f"`wc -l`: {count.wall:.2f} s")
+    peers = (
+        f"`grep -E -f` of {len(WORDS)} words: {grep.wall:.1f} s ({size / grep.wall / 1e6:.0f} MB/s); "
+        f"`wc -l`: {count.wall:.2f} s"
+    )
     return [
         Row(what, f"{ours.wall:.1f} s, {ours.cpu:.1f} s of CPU: {size / ours.cpu / 1e6:.1f} MB, {lines / ours.cpu:,.0f} lines a "
             "second",
@@ -81,10 +96,15 @@ def rows(size: int, say: Callable[[str], None]) -> list[Row]:
 
 
 def _cost(command: Sequence[str]) -> _Cost:
-    """By a small Python between: a process begins with the peak memory of the one that forked it. Into a file: with /dev/null as
-    its output grep stops at the first match."""
+    """By a small Python between: a process begins with the peak memory of the one that forked it. Into a
+    file: with /dev/null as its output grep stops at the first match."""
     with tempfile.NamedTemporaryFile() as output:
-        told = subprocess.run([sys.executable, "-c", _MEASURE, output.name, *command], env=bench_env(), stdout=subprocess.PIPE,
-                              check=True, text=True)
+        told = subprocess.run(
+            [sys.executable, "-c", _MEASURE, output.name, *command],
+            env=bench_env(),
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
         wall, cpu, rss = json.loads(told.stdout)
         return _Cost(wall, cpu, rss, Path(output.name).read_bytes())

@@ -20,18 +20,35 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["PY_SPY", "ROOT", "Cost", "Ran", "bench_env", "cost", "cpu_of", "facts", "load", "pinned", "ran", "scrubbed"]
+__all__ = [
+    "PY_SPY",
+    "ROOT",
+    "Cost",
+    "Ran",
+    "bench_env",
+    "cost",
+    "cpu_of",
+    "facts",
+    "load",
+    "pinned",
+    "ran",
+    "scrubbed",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 # Beside the interpreter, else on the PATH; empty where it is not.
-PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}") or ""
+PY_SPY = (
+    shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    or ""
+)
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a process by now: CPU seconds with those of children that it waited for, and memory in MB (1e6 bytes)."""
+    """Of a process by now: CPU seconds with those of children that it waited for, and memory in MB (1e6
+    bytes)."""
 
     cpu: float
     rss: float
@@ -53,7 +70,9 @@ def cost(pid: int) -> Cost:
 def ran(command: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
     """Run a command with its output thrown away; CPU with its children's."""
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return Ran(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, process.returncode)
@@ -62,17 +81,20 @@ def ran(command: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
 def bench_env(**more: str) -> dict[str, str]:
     """Our environment without settings of diag, with this package importable.
 
-    Python may keep its bytecode, as it does after `pip install`: compiling anew at each start is not what users see.
+    Python may keep its bytecode, as it does after `pip install`: compiling anew at each start is not what
+    users see.
     """
     drop = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("DIAG_") and name not in drop}
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("DIAG_") and name not in drop
+    }
     paths = [str(ROOT), *filter(None, [env.get("PYTHONPATH")])]
     return {**env, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
 
 
 def cpu_of(work: Callable[[], object], who: int) -> float:
-    """Seconds of CPU, of RUSAGE_SELF or RUSAGE_CHILDREN: on a machine that others use too, the wall clock tells more of them than
-    of the work."""
+    """Seconds of CPU, of RUSAGE_SELF or RUSAGE_CHILDREN: on a machine that others use too, the wall clock
+    tells more of them than of the work."""
     before = resource.getrusage(who)
     work()
     after = resource.getrusage(who)
@@ -81,7 +103,8 @@ def cpu_of(work: Callable[[], object], who: int) -> float:
 
 @contextlib.contextmanager
 def pinned() -> Iterator[int]:
-    """Yields a core that everything started meanwhile keeps off, -1 where there is only one: the target takes it."""
+    """Yields a core that everything started meanwhile keeps off, -1 where there is only one: the target takes
+    it."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         yield -1
@@ -95,7 +118,8 @@ def pinned() -> Iterator[int]:
 
 
 class load:
-    """The number of runnable processes beyond ours, looked at now and then: how quiet the machine was meanwhile."""
+    """The number of runnable processes beyond ours, looked at now and then: how quiet the machine was
+    meanwhile."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
@@ -123,25 +147,50 @@ def scrubbed(text: str) -> str:
 
 def _commit() -> str:
     """Short, with a + where files differ from it; empty outside of a checkout."""
+
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], check=False, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *words], check=False, cwd=ROOT, capture_output=True, text=True
+        ).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
     except OSError:
         return ""
 
 
 def facts() -> dict[str, object]:
-    model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.machine())
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
     versions = {}
-    for name in ("diag", "py-spy", "torch", "fastapi", "uvicorn", "prometheus-client", "psutil", "google-re2"):
+    for name in (
+        "diag",
+        "py-spy",
+        "torch",
+        "fastapi",
+        "uvicorn",
+        "prometheus-client",
+        "psutil",
+        "google-re2",
+    ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
         "commit": _commit(),
-        "cores": len(os.sched_getaffinity(0)), "cpu": model, "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "kernel": platform.release(), "python": platform.python_version(), "versions": versions,
-        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"), "load_at_start": os.getloadavg(),
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": model,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "load_at_start": os.getloadavg(),
     }

@@ -1,4 +1,5 @@
-"""Why goals are missed, by the key of the row: what docs/benchmarks.md says of those that the newest run misses."""
+"""Why goals are missed, by the key of the row: what docs/benchmarks.md says of those that the newest run
+misses."""
 
 from __future__ import annotations
 

@@ -29,8 +29,9 @@ _GREP_TIMES = 3.0  # ours: what a person would do instead
 
 
 def job_log(ranks: int = 16, communicators: int = 12) -> bytes:
-    """What `ranks` ranks on two nodes write into one file: NCCL 2.28.9's own lines (captured on two H200), each rank's with its
-    host, pid, GPU and addresses, made anew for each communicator; between nodes the channels go over NET/IB."""
+    """What `ranks` ranks on two nodes write into one file: NCCL 2.28.9's own lines (captured on two H200),
+    each rank's with its host, pid, GPU and addresses, made anew for each communicator; between nodes the
+    channels go over NET/IB."""
     text = [line for line in _CAPTURE.read_text().splitlines() if " NCCL INFO " in line]
     first = next(number for number, line in enumerate(text) if "Init START" in line)
     setup, made = text[:first], text[first:]
@@ -47,17 +48,28 @@ def job_log(ranks: int = 16, communicators: int = 12) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _rank_lines(rank: int, ranks: int, setup: list[str], made: list[str], communicators: int) -> Iterator[str]:
+def _rank_lines(
+    rank: int, ranks: int, setup: list[str], made: list[str], communicators: int
+) -> Iterator[str]:
     head, gpu, half = f"gpu-node-{rank * 2 // ranks}:{5000 + rank}:", rank % (ranks // 2), ranks // 2
     for number in range(communicators + 1):
         peer = (rank + 1 + number) % ranks
-        told_before = [line for line in setup if number == 0 or (number > 1 and any(word in line for word in _BEFORE_EACH))]
-        told_then = [line for line in made if number == 1 or (number > 1 and not any(word in line for word in _ONCE))]
+        told_before = [
+            line
+            for line in setup
+            if number == 0 or (number > 1 and any(word in line for word in _BEFORE_EACH))
+        ]
+        told_then = [
+            line for line in made if number == 1 or (number > 1 and not any(word in line for word in _ONCE))
+        ]
         for line in told_before + told_then:
             told = line.replace("gpu-node-0:566:", head).replace(" [0] NCCL", f" [{gpu}] NCCL")
             told = told.replace("0x400879c0", f"0x400{rank:03x}{number:02x}0")
             told = told.replace("rank 0 nranks 2", f"rank {rank} nranks {ranks}")
-            told = told.replace("rank 0 nRanks 2 nNodes 1 localRanks 2", f"rank {rank} nRanks {ranks} nNodes 2 localRanks {half}")
+            told = told.replace(
+                "rank 0 nRanks 2 nNodes 1 localRanks 2",
+                f"rank {rank} nRanks {ranks} nNodes 2 localRanks {half}",
+            )
             if " via P2P" not in told:
                 yield told
                 continue
@@ -110,9 +122,15 @@ def _parse_row(lines: int, seconds: list[float]) -> Row:
     speed = interval([lines / one for one in seconds])
     return Row(
         f"NCCL lines parsed a second of CPU, line by line ({lines} lines of 16 ranks)",
-        f"{speed.mid:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]", goal=f"> {_LINES_A_SECOND:,}",
-        verdict="met" if speed.low > _LINES_A_SECOND else "missed" if speed.high < _LINES_A_SECOND else "unclear",
-        values={"lines_per_second": speed.mid}, key="nccl lines",
+        f"{speed.mid:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
+        goal=f"> {_LINES_A_SECOND:,}",
+        verdict="met"
+        if speed.low > _LINES_A_SECOND
+        else "missed"
+        if speed.high < _LINES_A_SECOND
+        else "unclear",
+        values={"lines_per_second": speed.mid},
+        key="nccl lines",
     )
 
 
@@ -120,8 +138,12 @@ def _read_row(lines: int, ours: list[float], grep: list[float]) -> Row:
     mine, peer = interval(ours), interval(grep)
     ratio = interval([a / b for a, b in zip(ours, grep, strict=True)])
     return Row(
-        f"CPU to read that file whole, bytes to facts ({lines / mine.mid:,.0f} lines a second)", f"{1000 * mine.mid:.0f} ms",
-        f"`grep -cF NCCL`: {1000 * peer.mid:.1f} ms", f"{ratio.mid:.0f} [{ratio.low:.0f}, {ratio.high:.0f}]",
-        f"< {_GREP_TIMES:.0f} x", judge(ratio, _GREP_TIMES), {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid},
+        f"CPU to read that file whole, bytes to facts ({lines / mine.mid:,.0f} lines a second)",
+        f"{1000 * mine.mid:.0f} ms",
+        f"`grep -cF NCCL`: {1000 * peer.mid:.1f} ms",
+        f"{ratio.mid:.0f} [{ratio.low:.0f}, {ratio.high:.0f}]",
+        f"< {_GREP_TIMES:.0f} x",
+        judge(ratio, _GREP_TIMES),
+        {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid},
         "nccl file",
     )

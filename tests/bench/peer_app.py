@@ -1,4 +1,5 @@
-"""The least that serves a page and metrics with the libraries that diag uses: FastAPI, uvicorn, prometheus_client.
+"""The least that serves a page and metrics with the libraries that diag uses: FastAPI, uvicorn,
+prometheus_client.
 
 `python -m tests.bench.peer_app PORT [SERIES]`.
 """

@@ -1,5 +1,5 @@
-"""Lines of real training logs through diag's own path, rules and all, against the tools by which people look for fifty things in
-a log: a loop of `re`, `grep -E -f`, ripgrep. And rules that try to stall it."""
+"""Lines of real training logs through diag's own path, rules and all, against the tools by which people look
+for fifty things in a log: a loop of `re`, `grep -E -f`, ripgrep. And rules that try to stall it."""
 
 from __future__ import annotations
 
@@ -44,18 +44,27 @@ def rows(lines: int, times_each: int, say: Callable[[str], None]) -> list[Row]:
     texts = [*known * (lines // len(known) + 1)][:lines]
     rules = packaged()
     patterns = [pattern.regex or re.escape(pattern.literal) for rule in rules.rules for pattern in rule.match]
-    naive = [re.compile(pattern) for pattern in patterns[:: len(patterns) // _NAIVE_PATTERNS]][:_NAIVE_PATTERNS]
+    naive = [re.compile(pattern) for pattern in patterns[:: len(patterns) // _NAIVE_PATTERNS]][
+        :_NAIVE_PATTERNS
+    ]
     say(f"{len(rules.rules)} rules over {lines} lines, {times_each} times")
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as folder:
         log, some = Path(folder) / "job.log", Path(folder) / "some"
         data = ("\n".join(texts) + "\n").encode()
         log.write_bytes(data)
-        words = [re.sub(r"[^\w ]", ".", literal) for literal in rules.literals[:: len(rules.literals) // _NAIVE_PATTERNS]]
+        words = [
+            re.sub(r"[^\w ]", ".", literal)
+            for literal in rules.literals[:: len(rules.literals) // _NAIVE_PATTERNS]
+        ]
         some.write_text("\n".join(words[:_NAIVE_PATTERNS]) + "\n")
         ours, whole, loop, grep, rg = [], [], [], [], []
         for _ in range(times_each):
             ours.append(cpu_of(lambda: _read(rules, texts), resource.RUSAGE_SELF))
-            grep.append(cpu_of(lambda: _run(["grep", "-c", "-E", "-f", str(some), str(log)]), resource.RUSAGE_CHILDREN))
+            grep.append(
+                cpu_of(
+                    lambda: _run(["grep", "-c", "-E", "-f", str(some), str(log)]), resource.RUSAGE_CHILDREN
+                )
+            )
             if shutil.which("rg"):
                 rg.append(cpu_of(lambda: _run([*_RG, "-f", str(some), str(log)]), resource.RUSAGE_CHILDREN))
         for _ in range(min(times_each, 3)):  # seconds each
@@ -63,7 +72,9 @@ def rows(lines: int, times_each: int, say: Callable[[str], None]) -> list[Row]:
             whole.append(cpu_of(lambda: _whole(rules, data), resource.RUSAGE_SELF))
     speed, peer = interval([lines / one for one in ours]), interval([lines / one for one in loop])
     grepped = lines / interval(grep).mid
-    peers = f"loop of {_NAIVE_PATTERNS} `re`: {peer.mid:,.0f}; `grep -E -f` of {_NAIVE_PATTERNS}: {grepped:,.0f}"
+    peers = (
+        f"loop of {_NAIVE_PATTERNS} `re`: {peer.mid:,.0f}; `grep -E -f` of {_NAIVE_PATTERNS}: {grepped:,.0f}"
+    )
     found = [
         Row(f"lines a second of CPU through {len(rules.rules)} rules ({lines:,} lines of training logs)", _lines(speed), peers,
             "", f"> {_LINES_A_SECOND:,}", _above(speed, _LINES_A_SECOND),
@@ -73,14 +84,24 @@ def rows(lines: int, times_each: int, say: Callable[[str], None]) -> list[Row]:
     ]  # fmt: skip
     what = "lines a second of CPU through all rules, against `rg -f` of fifty words"
     if rg:
-        found.append(_times_row(what, speed.mid, interval([lines / one for one in rg]), "> 1/3 x", _RG_SHARE, "P11 rg"))
+        found.append(
+            _times_row(what, speed.mid, interval([lines / one for one in rg]), "> 1/3 x", _RG_SHARE, "P11 rg")
+        )
     else:
         found.append(Row(what, "not measured: no rg here", verdict="not measured", key="P11 rg"))
     read = interval([lines / one for one in whole])
-    return [*found, Row(
-        "lines a second of CPU through all of `diag run`: parsers, job state, detectors, rules (a log that is all start-up)",
-        _lines(read), peers, f"{read.mid / peer.mid:.2f}", values={"diag": read.mid, "peer": peer.mid}, key="live speed"),
-        _evil_row(rules)]
+    return [
+        *found,
+        Row(
+            "lines a second of CPU through all of `diag run`: parsers, job state, detectors, rules (a log that is all start-up)",
+            _lines(read),
+            peers,
+            f"{read.mid / peer.mid:.2f}",
+            values={"diag": read.mid, "peer": peer.mid},
+            key="live speed",
+        ),
+        _evil_row(rules),
+    ]
 
 
 def _lines(speed: Interval) -> str:
@@ -95,8 +116,16 @@ def _times_row(  # noqa: PLR0917 - one file
     what: str, speed: float, peer: Interval, goal: str, times: float, key: str
 ) -> Row:
     ratio = Interval(speed / peer.high, speed / peer.mid, speed / peer.low)
-    return Row(what, f"{speed:,.0f} lines/s", f"{peer.mid:,.0f} lines/s", f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]",
-               goal, _above(ratio, times), {"diag": speed, "peer": peer.mid, "ratio": ratio.mid}, key)
+    return Row(
+        what,
+        f"{speed:,.0f} lines/s",
+        f"{peer.mid:,.0f} lines/s",
+        f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]",
+        goal,
+        _above(ratio, times),
+        {"diag": speed, "peer": peer.mid, "ratio": ratio.mid},
+        key,
+    )
 
 
 def _evil_row(rules: RuleSet) -> Row:
@@ -111,8 +140,14 @@ def _evil_row(rules: RuleSet) -> Row:
     texts = [*("a" * 4000 + "!" for _ in range(200))]
     seconds = cpu_of(lambda: _read(RuleSet([*rules.rules, *evil]), texts), resource.RUSAGE_SELF)
     each = 1000 * seconds / len(texts)
-    return Row("CPU for a line of 4000 characters that meets 5 catastrophic patterns", f"{each:.2f} ms", goal="< 5 ms",
-               verdict="met" if each < 5 else "missed", values={"seconds": seconds / len(texts)}, key="evil rules")
+    return Row(
+        "CPU for a line of 4000 characters that meets 5 catastrophic patterns",
+        f"{each:.2f} ms",
+        goal="< 5 ms",
+        verdict="met" if each < 5 else "missed",
+        values={"seconds": seconds / len(texts)},
+        key="evil rules",
+    )
 
 
 def _read(rules: RuleSet, texts: Sequence[str]) -> None:
@@ -122,8 +157,10 @@ def _read(rules: RuleSet, texts: Sequence[str]) -> None:
 
 
 def _naive(patterns: Sequence[re.Pattern[str]], texts: Sequence[str]) -> int:
-    return sum(any([pattern.search(text) for pattern in patterns])  # noqa: C419 - all of them, as diag does
-               for text in texts)
+    return sum(
+        any([pattern.search(text) for pattern in patterns])  # noqa: C419 - all of them, as diag does
+        for text in texts
+    )
 
 
 def _whole(rules: RuleSet, data: bytes) -> None:
@@ -139,4 +176,6 @@ def _run(command: Sequence[str]) -> None:
     """Through a pipe: with /dev/null as its output grep stops at the first match."""
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     if done.returncode > 1:
-        raise NotReady(f"{command[0]} ended with code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-60:]}")
+        raise NotReady(
+            f"{command[0]} ended with code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-60:]}"
+        )

@@ -1,5 +1,5 @@
-"""What a person feels when `diag run --` stands before a command: how much later it starts, how much longer it takes in all, and
-how soon its first stack is there."""
+"""What a person feels when `diag run --` stands before a command: how much later it starts, how much longer
+it takes in all, and how soon its first stack is there."""
 
 from __future__ import annotations
 
@@ -45,22 +45,42 @@ def rows(count: int, firsts: int, say: Callable[[str], None]) -> list[Row]:
         ("how much later a command starts under `diag run`", "run delay", delay, _DELAY_GOAL),
         ("how much longer `diag run -- date` takes in all", "run whole", whole, _WHOLE_GOAL),
     ):
-        found.append(Row(
-            what, f"{1000 * value.mid:+.0f} ms [{1000 * value.low:+.0f}, {1000 * value.high:+.0f}]",
-            f"`date` alone: {1000 * peer:.1f} ms in all", goal=f"< {goal:g} s", verdict=judge(value, goal),
-            values={"diag": value.mid, "peer": peer}, key=key))
+        found.append(
+            Row(
+                what,
+                f"{1000 * value.mid:+.0f} ms [{1000 * value.low:+.0f}, {1000 * value.high:+.0f}]",
+                f"`date` alone: {1000 * peer:.1f} ms in all",
+                goal=f"< {goal:g} s",
+                verdict=judge(value, goal),
+                values={"diag": value.mid, "peer": peer},
+                key=key,
+            )
+        )
     first = interval([_first_stack() for _ in range(firsts)])
-    return [*found, Row(
-        "from `diag run` to the first stack of a rank that is there at once",
-        f"{first.mid:.1f} s [{first.low:.1f}, {first.high:.1f}]",
-        goal=f"< {_FIRST_GOAL:g} s", verdict=judge(first, _FIRST_GOAL), values={"diag": first.mid}, key="first stack")]
+    return [
+        *found,
+        Row(
+            "from `diag run` to the first stack of a rank that is there at once",
+            f"{first.mid:.1f} s [{first.low:.1f}, {first.high:.1f}]",
+            goal=f"< {_FIRST_GOAL:g} s",
+            verdict=judge(first, _FIRST_GOAL),
+            values={"diag": first.mid},
+            key="first stack",
+        ),
+    ]
 
 
 def _began(command: Sequence[str], env: Mapping[str, str]) -> tuple[float, float]:
     """Seconds until the command itself ran, and until all was over."""
     before = time.time()
-    told = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-                          check=True)
+    told = subprocess.run(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
     return float(told.stdout) - before, time.time() - before
 
 
@@ -77,4 +97,11 @@ def _first_of(run: LiveRun) -> float:
     home = run.run_dir
     if home is None or not (home / "run.json").exists() or home.parent == Path(os.curdir):
         return 0.0
-    return next((record.emitted or 0.0 for record in JournalReader(segments(home)) if record.source == "remote_stack"), 0.0)
+    return next(
+        (
+            record.emitted or 0.0
+            for record in JournalReader(segments(home))
+            if record.source == "remote_stack"
+        ),
+        0.0,
+    )

@@ -40,7 +40,9 @@ class Diag:
     others: tuple[int, ...]  # the carrier (`diag run` itself), the signal witness, helpers of the hub
 
 
-def until(condition: Callable[[], T], seconds: float, what: str, ended: Callable[[], int | None] = lambda: None) -> T:
+def until(
+    condition: Callable[[], T], seconds: float, what: str, ended: Callable[[], int | None] = lambda: None
+) -> T:
     """`ended`: the exit code of what it waits for, once that has ended: then it is not waited for any longer."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -57,7 +59,8 @@ def until(condition: Callable[[], T], seconds: float, what: str, ended: Callable
 
 @contextlib.contextmanager
 def alone(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Its output goes into a file, as under diag: the same writes, and what it said is there when it ends too early."""
+    """Its output goes into a file, as under diag: the same writes, and what it said is there when it ends too
+    early."""
     with _running(command, bench_env(BENCH_FOLDER=str(folder)), folder / "terminal.txt") as process:
         yield process
 
@@ -82,7 +85,8 @@ def processes(run: LiveRun) -> Diag:
 
 
 def shell_script(targets: Sequence[int]) -> str:
-    """One round of what people do by hand. Raises NotReady without py-spy: a loop of failures would look quick."""
+    """One round of what people do by hand. Raises NotReady without py-spy: a loop of failures would look
+    quick."""
     if not PY_SPY:
         raise NotReady("no py-spy beside Python, nor on the PATH")
     return f"for pid in {' '.join(map(str, targets))}; do {PY_SPY} dump --pid $pid; done"
@@ -98,12 +102,19 @@ def shell_loop(folder: Path, ranks: int, every: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(command: Sequence[str], env: Mapping[str, str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _running(
+    command: Sequence[str], env: Mapping[str, str], output: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """In a session and with a temporary directory of its own; all of it is gone afterwards."""
     mark = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as temporary, open(output, "wb") as file:
+    with (
+        tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as temporary,
+        open(output, "wb") as file,
+    ):
         own = {**env, "TMPDIR": temporary, _STARTED: mark}
-        process = subprocess.Popen(command, env=own, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=own, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             yield process
         finally:

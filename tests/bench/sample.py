@@ -1,5 +1,5 @@
-"""One periodic sample: its CPU against a one-shot `py-spy dump` and against a C program that does the same reads; and how many
-samples of a busy rank are torn."""
+"""One periodic sample: its CPU against a one-shot `py-spy dump` and against a C program that does the same
+reads; and how many samples of a busy rank are torn."""
 
 from __future__ import annotations
 
@@ -73,28 +73,47 @@ def cost_rows(groups: int, one_shots: int, say: Callable[[str], None]) -> list[R
     ratio = mine.scaled(1 / peer.mid)
     frames = sum(len(thread["frames"]) // 2 for thread in payload["threads"])
     what = f"{len(payload['threads'])} threads, {frames} frames, written as the JSON line for the hub"
-    rows = [Row(
-        f"CPU of one periodic sample ({what})", f"{1000 * mine.mid:.2f} ms [{1000 * mine.low:.2f}, {1000 * mine.high:.2f}]",
-        f"one-shot `py-spy dump --nonblocking`: {1000 * peer.mid:.1f} ms", f"1/{1 / ratio.mid:.0f}",
-        f"< 1/{1 / _PEER_GOAL:.0f} x",
-        judge(ratio, _PEER_GOAL), {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid}, "P1",
-    )]
+    rows = [
+        Row(
+            f"CPU of one periodic sample ({what})",
+            f"{1000 * mine.mid:.2f} ms [{1000 * mine.low:.2f}, {1000 * mine.high:.2f}]",
+            f"one-shot `py-spy dump --nonblocking`: {1000 * peer.mid:.1f} ms",
+            f"1/{1 / ratio.mid:.0f}",
+            f"< 1/{1 / _PEER_GOAL:.0f} x",
+            judge(ratio, _PEER_GOAL),
+            {"diag": mine.mid, "peer": peer.mid, "ratio": ratio.mid},
+            "P1",
+        )
+    ]
     what = f"CPU of one periodic sample, floor: the same {len(reads)} reads, {sum(size for _, size in reads) / 1000:.0f} kB"
     if floor is None:
         return [*rows, Row(what, "not measured: no C compiler", verdict="not measured", key="P2")]
     ratio = mine.scaled(1 / floor)
-    return [*rows, Row(
-        what, f"{1000 * mine.mid:.3f} ms", f"in C: {1000 * floor:.3f} ms", f"{ratio.mid:.1f} [{ratio.low:.1f}, {ratio.high:.1f}]",
-        f"< {_FLOOR_GOAL:.0f} x", judge(ratio, _FLOOR_GOAL), {"diag": mine.mid, "peer": floor, "ratio": ratio.mid}, "P2",
-    )]
+    return [
+        *rows,
+        Row(
+            what,
+            f"{1000 * mine.mid:.3f} ms",
+            f"in C: {1000 * floor:.3f} ms",
+            f"{ratio.mid:.1f} [{ratio.low:.1f}, {ratio.high:.1f}]",
+            f"< {_FLOOR_GOAL:.0f} x",
+            judge(ratio, _FLOOR_GOAL),
+            {"diag": mine.mid, "peer": floor, "ratio": ratio.mid},
+            "P2",
+        ),
+    ]
 
 
 def torn_rows(samples: int, dumps: int, say: Callable[[str], None]) -> list[Row]:
     """Of a rank in a busy loop: samples that say they failed, and wrong ones that do not."""
     with tempfile.TemporaryDirectory(prefix="diag-bench-") as name, pinned() as core:
         folder = Path(name)
-        with alone(target.command(folder, ranks=1, spins=target.calibrate(0.01), threads=_THREADS, core=core,
-                                  modules=True), folder):
+        with alone(
+            target.command(
+                folder, ranks=1, spins=target.calibrate(0.01), threads=_THREADS, core=core, modules=True
+            ),
+            folder,
+        ):
             pid = until(lambda: target.pids(folder), 60, "the loop runs")[0]
             time.sleep(1.0)
             say(f"torn samples of a busy loop: {samples} by diag, {dumps} by py-spy dump --nonblocking")
@@ -102,15 +121,25 @@ def torn_rows(samples: int, dumps: int, say: Callable[[str], None]) -> list[Row]
             ours = Counter(verdict_of(_main_of_payload(stacks.dump(pid), pid)) for _ in range(samples))
             theirs = Counter(verdict_of(_main_of_spy(pid)) for _ in range(dumps))
     bad = (samples - ours["right"]) / samples
-    return [Row(
-        f"torn samples of a busy loop ({samples:,}; retries included)",
-        f"{100 * bad:.3f} %: {ours['failed']} marked as failed, {ours['wrong']} wrong and not marked",
-        f"`py-spy dump --nonblocking` ({dumps}): {100 * (dumps - theirs['right']) / dumps:.1f} %: {theirs['failed']} failed, "
-        f"{theirs['wrong']} wrong", goal=f"< {100 * _TORN_GOAL:.1f} %, none unmarked",
-        verdict="met" if bad < _TORN_GOAL and not ours["wrong"] else "missed",
-        values={"failed": ours["failed"], "wrong": ours["wrong"], "samples": samples, "peer_failed": theirs["failed"],
-                "peer_wrong": theirs["wrong"], "peer_samples": dumps}, key="P6",
-    )]
+    return [
+        Row(
+            f"torn samples of a busy loop ({samples:,}; retries included)",
+            f"{100 * bad:.3f} %: {ours['failed']} marked as failed, {ours['wrong']} wrong and not marked",
+            f"`py-spy dump --nonblocking` ({dumps}): {100 * (dumps - theirs['right']) / dumps:.1f} %: {theirs['failed']} failed, "
+            f"{theirs['wrong']} wrong",
+            goal=f"< {100 * _TORN_GOAL:.1f} %, none unmarked",
+            verdict="met" if bad < _TORN_GOAL and not ours["wrong"] else "missed",
+            values={
+                "failed": ours["failed"],
+                "wrong": ours["wrong"],
+                "samples": samples,
+                "peer_failed": theirs["failed"],
+                "peer_wrong": theirs["wrong"],
+                "peer_samples": dumps,
+            },
+            key="P6",
+        )
+    ]
 
 
 def verdict_of(names: Sequence[str] | None) -> str:
@@ -125,7 +154,15 @@ def verdict_of(names: Sequence[str] | None) -> str:
     if names is None:
         return "failed"
     bare = [name.rpartition(".")[2] for name in names]
-    below = ["_run_module_as_main", "_run_code", "<module>", "main", "_rank", *["_deep"] * target.DEEP, "train"]
+    below = [
+        "_run_module_as_main",
+        "_run_code",
+        "<module>",
+        "main",
+        "_rank",
+        *["_deep"] * target.DEEP,
+        "train",
+    ]
     inside = [name for name in bare[len(below) :] if name != "<genexpr>"]
     if inside[:1] == ["_modules"]:
         inside = inside[1:] if set(inside[1:]) <= {"_forward"} else inside
@@ -168,12 +205,17 @@ def _floor(folder: Path, pid: int, reads: Sequence[tuple[int, int]]) -> float | 
         return None
     source, program = folder / "reads.c", folder / "reads"
     source.write_text(_C)
-    built = subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=False, capture_output=True)
+    built = subprocess.run(
+        [compiler, "-O2", "-o", str(program), str(source)], check=False, capture_output=True
+    )
     if built.returncode != 0:  # a compiler without a C library's headers
         return None
     text = "\n".join(f"{address} {size}" for address, size in reads)
     command = [str(program), str(pid), str(_C_ROUNDS)]
-    told = [subprocess.run(command, input=text, text=True, check=True, capture_output=True).stdout for _ in range(3)]
+    told = [
+        subprocess.run(command, input=text, text=True, check=True, capture_output=True).stdout
+        for _ in range(3)
+    ]
     return statistics.median(map(float, told))
 
 
@@ -185,7 +227,9 @@ def _main_of_payload(payload: Any, pid: int) -> list[str] | None:
 
 
 def _main_of_spy(pid: int) -> list[str] | None:
-    done = subprocess.run([PY_SPY, "dump", "--nonblocking", "--json", "--pid", str(pid)], check=False, capture_output=True)
+    done = subprocess.run(
+        [PY_SPY, "dump", "--nonblocking", "--json", "--pid", str(pid)], check=False, capture_output=True
+    )
     if done.returncode != 0:
         return None
     threads = json.loads(done.stdout)

@@ -1,4 +1,5 @@
-"""What very many ranks cost, on one core: merging their stacks, and a verdict over stacks and Flight Recorders of 16,384."""
+"""What very many ranks cost, on one core: merging their stacks, and a verdict over stacks and Flight
+Recorders of 16,384."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ _PLACES = 40  # of main threads in one moment of a job that moves
 
 def table_of(rnd: random.Random) -> dict[str, list[Place]]:
     """Places by role, as a job has them: main threads part late, threads and children are much alike."""
-    outer = [f"function_{n} (megatron/core/pipeline_parallel/module_{n}.py:{100 + n})" for n in range(_FRAMES)]
+    outer = [
+        f"function_{n} (megatron/core/pipeline_parallel/module_{n}.py:{100 + n})" for n in range(_FRAMES)
+    ]
 
     def place(role: str, name: str, keep: int, leaf: int) -> Place:
         return Place(role, name, "other", (*outer[:keep], f"leaf_{leaf} (torch/nn/modules/module.py:{leaf})"))
@@ -58,7 +61,10 @@ def whole_stacks(size: int, table: dict[str, list[Place]], seed: int = 0) -> Ite
     """The same ranks as others send them: every stack of every rank in full."""
     rnd = random.Random(seed)
     for rank in range(size):
-        threads = [{"role": place.role, "name": place.name, "frames": list(place.path)} for place in _of_rank(table, rnd)]
+        threads = [
+            {"role": place.role, "name": place.name, "frames": list(place.path)}
+            for place in _of_rank(table, rnd)
+        ]
         yield json.dumps({"rank": rank, "threads": threads})
 
 
@@ -97,12 +103,18 @@ def merge_rows(sizes: dict[int, float], say: Callable[[str], None]) -> list[Row]
         classes, peer = naive(whole_stacks(size, table))
         if len(classes) != len(merged.ranks):
             raise NotReady(f"{len(merged.ranks)} classes by hashes, {len(classes)} by whole stacks")
-        rows.append(Row(
-            f"CPU of merging {size:,} ranks' stacks (main, 6 threads, 4 children each), sent as hashes; JSON read included",
-            f"{best:.3f} s, and {tree:.3f} s for the prefix tree", f"whole stacks: {peer:.2f} s", times(best, peer),
-            f"< {goal:g} s", "met" if best < goal else "missed", {"diag": best, "tree": tree, "peer": peer},
-            f"P10 {size}",
-        ))
+        rows.append(
+            Row(
+                f"CPU of merging {size:,} ranks' stacks (main, 6 threads, 4 children each), sent as hashes; JSON read included",
+                f"{best:.3f} s, and {tree:.3f} s for the prefix tree",
+                f"whole stacks: {peer:.2f} s",
+                times(best, peer),
+                f"< {goal:g} s",
+                "met" if best < goal else "missed",
+                {"diag": best, "tree": tree, "peer": peer},
+                f"P10 {size}",
+            )
+        )
     return rows
 
 
@@ -111,16 +123,24 @@ def verdict_rows(size: int, kinds: tuple[str, ...], say: Callable[[str], None]) 
     for kind in kinds:
         say(f"verdict over {size:,} ranks: {kind}")
         command = [sys.executable, "-m", "tests.bench.scale_job", str(size), kind]
-        done = subprocess.run(command, check=False, cwd=ROOT, env=bench_env(), capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            command, check=False, cwd=ROOT, env=bench_env(), capture_output=True, text=True, timeout=600
+        )
         if done.returncode != 0:
             raise NotReady(f"scale_job {kind}: {done.stderr[-300:]}")
         told: dict[str, Any] = json.loads(done.stdout)
         seconds, peak = told["seconds"], told["peak_bytes"]
         parts = ", ".join(f"{name} {value:.2f}" for name, value in told["parts"].items())
-        rows.append(Row(
-            f"merge and verdict, {size:,} ranks with Flight Recorders (100 calls each, read twice), {kind}",
-            f"{seconds:.2f} s ({parts}), peak {peak / 1e9:.2f} GB", "", "", "< 5 s, 2 GB",
-            "met" if seconds < 5 and peak < 2e9 else "missed", {"diag": seconds, "peak_bytes": peak, **told["parts"]},
-            f"verdict, {kind}",
-        ))
+        rows.append(
+            Row(
+                f"merge and verdict, {size:,} ranks with Flight Recorders (100 calls each, read twice), {kind}",
+                f"{seconds:.2f} s ({parts}), peak {peak / 1e9:.2f} GB",
+                "",
+                "",
+                "< 5 s, 2 GB",
+                "met" if seconds < 5 and peak < 2e9 else "missed",
+                {"diag": seconds, "peak_bytes": peak, **told["parts"]},
+                f"verdict, {kind}",
+            )
+        )
     return rows

@@ -1,7 +1,8 @@
-"""One verdict over very many synthetic ranks, in a process of its own: `python -m tests.bench.scale_job SIZE KIND`.
+"""One verdict over very many synthetic ranks, in a process of its own: `python -m tests.bench.scale_job SIZE
+KIND`.
 
-KIND is absent (one rank waits for its data), mismatch (one calls another collective) or half (half of them do). Prints JSON:
-CPU seconds of each part, the whole process's peak of memory, and what was found.
+KIND is absent (one rank waits for its data), mismatch (one calls another collective) or half (half of them
+do). Prints JSON: CPU seconds of each part, the whole process's peak of memory, and what was found.
 """
 
 from __future__ import annotations
@@ -89,10 +90,21 @@ def main() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert root.count == size, root.count
     (found,) = findings
-    print(json.dumps({
-        "seconds": sum(parts.values()), "parts": parts, "told_seconds": told - began, "peak_bytes": peak, "class": found.klass,
-        "ranks": found.ranks[:4], "culprits": len(found.ranks), "summary": found.summary[:300], "lines": len(text.splitlines()),
-    }))
+    print(
+        json.dumps(
+            {
+                "seconds": sum(parts.values()),
+                "parts": parts,
+                "told_seconds": told - began,
+                "peak_bytes": peak,
+                "class": found.klass,
+                "ranks": found.ranks[:4],
+                "culprits": len(found.ranks),
+                "summary": found.summary[:300],
+                "lines": len(text.splitlines()),
+            }
+        )
+    )
     return 0
 
 

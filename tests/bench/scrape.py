@@ -1,4 +1,5 @@
-"""What a scrape of /metrics costs, against an app that serves as many series with prometheus_client, scraped in turns."""
+"""What a scrape of /metrics costs, against an app that serves as many series with prometheus_client, scraped
+in turns."""
 
 from __future__ import annotations
 

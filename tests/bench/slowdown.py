@@ -1,7 +1,9 @@
-"""What a whole run costs: the same job alone, under diag and beside a shell loop; and one run with diag on and off.
+"""What a whole run costs: the same job alone, under diag and beside a shell loop; and one run with diag on
+and off.
 
-Runs of minutes cannot be told apart by a percent on a machine with other users. Blocks of seconds within one run can:
-`switched` stops diag's processes (SIGSTOP) in every other block. The job does not notice, its output goes to files.
+Runs of minutes cannot be told apart by a percent on a machine with other users. Blocks of seconds within one
+run can: `switched` stops diag's processes (SIGSTOP) in every other block. The job does not notice, its output
+goes to files.
 """
 
 from __future__ import annotations
@@ -44,12 +46,27 @@ def rows(seconds: float, rounds: int, say: Say) -> list[Row]:
     base = statistics.median(step.wall for run in measured["alone"] for step in run)
     note = f"bundled job, {_RANKS} ranks, {1000 * base:.0f} ms steps, {rounds} paired runs of {seconds:.0f} s"
     return [
-        _row(f"slowdown of the median step ({note})", measured, lambda run: statistics.median(step.wall for step in run), _GOAL,
-             "pairs median"),
-        _row("slowdown of the mean step (same runs)", measured, lambda run: statistics.fmean(step.wall for step in run), _GOAL,
-             "pairs mean"),
-        _row("CPU time of a rank's step (same runs; waiting is not in it)", measured,
-             lambda run: statistics.median(step.cpu for step in run), None, "pairs CPU"),
+        _row(
+            f"slowdown of the median step ({note})",
+            measured,
+            lambda run: statistics.median(step.wall for step in run),
+            _GOAL,
+            "pairs median",
+        ),
+        _row(
+            "slowdown of the mean step (same runs)",
+            measured,
+            lambda run: statistics.fmean(step.wall for step in run),
+            _GOAL,
+            "pairs mean",
+        ),
+        _row(
+            "CPU time of a rank's step (same runs; waiting is not in it)",
+            measured,
+            lambda run: statistics.median(step.cpu for step in run),
+            None,
+            "pairs CPU",
+        ),
     ]
 
 
@@ -64,15 +81,37 @@ def _run(way: str, seconds: float) -> list[Step]:
         return target.read_steps(folder)[_WARM_UP_STEPS:]
 
 
-def _row(title: str, measured: dict[str, list[list[Step]]], of: Callable[[list[Step]], float], limit: float | None,
-         key: str) -> Row:
+def _row(
+    title: str,
+    measured: dict[str, list[list[Step]]],
+    of: Callable[[list[Step]], float],
+    limit: float | None,
+    key: str,
+) -> Row:
     figures = {way: [of(run) for run in runs] for way, runs in measured.items()}
-    slower = {way: ratios(runs, figures["alone"]).scaled(1.0, -1.0) for way, runs in figures.items() if way != "alone"}
+    slower = {
+        way: ratios(runs, figures["alone"]).scaled(1.0, -1.0)
+        for way, runs in figures.items()
+        if way != "alone"
+    }
     diag = slower.pop("diag")
-    peers = "; ".join(f"py-spy loop each {way.split()[1]} s: {percent(value)}" for way, value in slower.items())
-    values = {f"{way}, round {number + 1}": run for way, runs in figures.items() for number, run in enumerate(runs)}
+    peers = "; ".join(
+        f"py-spy loop each {way.split()[1]} s: {percent(value)}" for way, value in slower.items()
+    )
+    values = {
+        f"{way}, round {number + 1}": run for way, runs in figures.items() for number, run in enumerate(runs)
+    }
     goal, verdict = (f"< {percent(limit, 0)}", judge(diag, limit)) if limit else ("", "")
-    return Row(title, percent(diag), peers, times(1 + diag.mid, 1 + slower["shell 10"].mid), goal, verdict, values, key)
+    return Row(
+        title,
+        percent(diag),
+        peers,
+        times(1 + diag.mid, 1 + slower["shell 10"].mid),
+        goal,
+        verdict,
+        values,
+        key,
+    )
 
 
 def switched(pairs: int, say: Say) -> list[Row]:
@@ -94,15 +133,24 @@ def switched(pairs: int, say: Say) -> list[Row]:
     for what, of in (("median", statistics.median), ("mean", statistics.fmean)):
         slower = ratios([of(block) for block in on], [of(block) for block in off]).scaled(1.0, -1.0)
         title = f"slowdown of the {what} step, diag on against off ({pairs} pairs of {_BLOCK_SECONDS:g} s, busy loops)"
-        found.append(Row(title, percent(slower), "the same run, diag stopped", times(1 + slower.mid, 1.0),
-                         f"< {percent(_GOAL, 0)}", judge(slower, _GOAL),
-                         {"diag": slower.mid, "low": slower.low, "high": slower.high}, f"P4 blocks {what}"))
+        found.append(
+            Row(
+                title,
+                percent(slower),
+                "the same run, diag stopped",
+                times(1 + slower.mid, 1.0),
+                f"< {percent(_GOAL, 0)}",
+                judge(slower, _GOAL),
+                {"diag": slower.mid, "low": slower.low, "high": slower.high},
+                f"P4 blocks {what}",
+            )
+        )
     return found
 
 
 def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
-    """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the next on.
-    Raises NotReady."""
+    """Begin and end of each pair's blocks, on and off; which comes first is chance. What is due waits for the
+    next on. Raises NotReady."""
     found, pid = [], diag.hub
     try:
         for _ in range(pairs):
@@ -116,7 +164,9 @@ def switch(diag: Diag, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
             found.append((block[True], block[False]))
     except ProcessLookupError:
         which = "the hub" if pid == diag.hub else "a sidecar"
-        raise NotReady(f"{which} (pid {pid}) ended while its cost was measured, after {len(found)} pairs of blocks") from None
+        raise NotReady(
+            f"{which} (pid {pid}) ended while its cost was measured, after {len(found)} pairs of blocks"
+        ) from None
     finally:
         for pid in (diag.hub, *diag.sidecars):
             with contextlib.suppress(ProcessLookupError):  # the others must go on

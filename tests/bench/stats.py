@@ -31,7 +31,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a training loop: wall clock at its start, and seconds; `waited` is for a core, in the run queue."""
+    """One step of a training loop: wall clock at its start, and seconds; `waited` is for a core, in the run
+    queue."""
 
     start: float
     wall: float
@@ -44,7 +45,8 @@ class Step:
 
     @property
     def held(self) -> float:
-        """How long it took, less what it waited for a core: other users of the machine are not in it, stops are."""
+        """How long it took, less what it waited for a core: other users of the machine are not in it, stops
+        are."""
         return self.wall - self.waited
 
 
@@ -69,9 +71,12 @@ def difference(
     """
     chance = random.Random(_SEED)
     drawn = sorted(
-        of(chance.choices(values, k=len(values))) - of(chance.choices(control, k=len(control))) for _ in range(_RESAMPLES)
+        of(chance.choices(values, k=len(values))) - of(chance.choices(control, k=len(control)))
+        for _ in range(_RESAMPLES)
     )
-    return Interval(drawn[int(0.025 * _RESAMPLES)], of(values) - of(control), drawn[int(0.975 * _RESAMPLES) - 1])
+    return Interval(
+        drawn[int(0.025 * _RESAMPLES)], of(values) - of(control), drawn[int(0.975 * _RESAMPLES) - 1]
+    )
 
 
 def ratios(measured: Sequence[float], base: Sequence[float]) -> Interval:
@@ -86,7 +91,8 @@ def ratios(measured: Sequence[float], base: Sequence[float]) -> Interval:
 def event_losses(
     steps: Sequence[Step], windows: Sequence[tuple[float, float]], disturbed: Sequence[tuple[float, float]]
 ) -> list[float]:
-    """For each window, the excess of the steps that overlap it over the median of undisturbed steps near it, in seconds.
+    """For each window, the excess of the steps that overlap it over the median of undisturbed steps near it,
+    in seconds.
 
     `disturbed` are all windows in which anything happened. Windows at the edge of the record are left out.
     """

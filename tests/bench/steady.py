@@ -1,4 +1,5 @@
-"""Memory and CPU of diag's own processes, from /proc: without ranks, beside a healthy job, and under suspicion."""
+"""Memory and CPU of diag's own processes, from /proc: without ranks, beside a healthy job, and under
+suspicion."""
 
 from __future__ import annotations
 
@@ -47,9 +48,17 @@ def rows(ranks: int, seconds: float, scrapes: int, say: Callable[[str], None]) -
         time.sleep(_SETTLE_SECONDS)
         app = stack.enter_context(_peer_app(series_in(fetched(f"{url}/metrics"))))
         scraped = [f"{url}/metrics", f"http://127.0.0.1:{app[1]}/metrics/"]
-        groups = {"hub": [diag.hub], "sidecar": list(diag.sidecars), "other": list(diag.others), "app": [app[0]]}
+        groups = {
+            "hub": [diag.hub],
+            "sidecar": list(diag.sidecars),
+            "other": list(diag.others),
+            "app": [app[0]],
+        }
         use = _watch(groups, seconds, scraped)
-        loop = statistics.median(ran(["bash", "-c", shell_script(list(pids.values()))]).cpu for _ in range(5)) / _LOOP_SECONDS
+        loop = (
+            statistics.median(ran(["bash", "-c", shell_script(list(pids.values()))]).cpu for _ in range(5))
+            / _LOOP_SECONDS
+        )
         found = _table(use, loop, _bare_rss(), ranks)
         if scrapes:
             found += scrape.rows((diag.hub, scraped[0]), (app[0], scraped[1]), scrapes, say)
@@ -85,9 +94,20 @@ def _suspicion(use: dict[str, tuple[float, float]], loop: float, ranks: int) -> 
     return Row(
         f"CPU of all of diag under suspicion (a hang, stacks each 2 s), {ranks} rank{'s' * (ranks > 1)}",
         f"{percent(whole)}: hub {percent(hub_cpu)}, {hub_rss:.0f} MB; a sidecar {percent(sidecar_cpu)}, {sidecar_rss:.0f} MB",
-        f"py-spy loop each 2 s: {percent(peer)}", times(whole, peer), f"< {percent(goal, 0)}", judge(whole, goal),
-        {"diag": whole, "hub": hub_cpu, "sidecar": sidecar_cpu, "hub_rss": hub_rss, "sidecar_rss": sidecar_rss, "peer": peer},
-        f"suspicion, {ranks}")
+        f"py-spy loop each 2 s: {percent(peer)}",
+        times(whole, peer),
+        f"< {percent(goal, 0)}",
+        judge(whole, goal),
+        {
+            "diag": whole,
+            "hub": hub_cpu,
+            "sidecar": sidecar_cpu,
+            "hub_rss": hub_rss,
+            "sidecar_rss": sidecar_rss,
+            "peer": peer,
+        },
+        f"suspicion, {ranks}",
+    )
 
 
 def _complete(run: LiveRun, ranks: int) -> Diag | None:
@@ -97,7 +117,9 @@ def _complete(run: LiveRun, ranks: int) -> Diag | None:
     return None
 
 
-def _watch(groups: dict[str, list[int]], seconds: float, scrape: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _watch(
+    groups: dict[str, list[int]], seconds: float, scrape: Sequence[str]
+) -> dict[str, tuple[float, float]]:
     """Group -> (most RSS of one process, CPU of one process as a share of a core, mean over the group)."""
     began, first = time.monotonic(), {pid: cost(pid) for pids in groups.values() for pid in pids}
     most = {pid: value.rss for pid, value in first.items()}
@@ -114,13 +136,21 @@ def _watch(groups: dict[str, list[int]], seconds: float, scrape: Sequence[str]) 
         most = {pid: max(most[pid], value.rss) for pid, value in last.items()}
     took = time.monotonic() - began
     return {
-        name: (max(most[pid] for pid in pids), statistics.fmean((last[pid].cpu - first[pid].cpu) / took for pid in pids))
-        for name, pids in groups.items() if pids
+        name: (
+            max(most[pid] for pid in pids),
+            statistics.fmean((last[pid].cpu - first[pid].cpu) / took for pid in pids),
+        )
+        for name, pids in groups.items()
+        if pids
     }
 
 
 def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks: int) -> list[Row]:
-    (sidecar_rss, sidecar_cpu), (hub_rss, hub_cpu), (app_rss, app_cpu) = use["sidecar"], use["hub"], use["app"]
+    (sidecar_rss, sidecar_cpu), (hub_rss, hub_cpu), (app_rss, app_cpu) = (
+        use["sidecar"],
+        use["hub"],
+        use["app"],
+    )
     other_rss, other_cpu = use.get("other", (0.0, 0.0))
     whole_rss = hub_rss + other_rss + ranks * sidecar_rss
     whole_cpu = hub_cpu + other_cpu + ranks * sidecar_cpu
@@ -128,28 +158,68 @@ def _table(use: dict[str, tuple[float, float]], loop: float, bare: float, ranks:
     scraped, of = f", scraped each {_SCRAPE_SECONDS:.0f} s", f"{ranks} rank{'s' * (ranks > 1)}"
     both = f"< {_WHOLE_RSS:.0f} MB, {percent(_WHOLE_CPU, 1)}"
     return [
-        _memory(f"memory of a sidecar, {of}", sidecar_rss, "`python -c pass`, asleep", bare, _SIDECAR_RSS,
-                f"sidecar memory, {ranks}"),
-        Row(f"CPU of a sidecar, {of}", percent(sidecar_cpu), each, times(sidecar_cpu, loop / ranks),
-            f"< {percent(_SIDECAR_CPU, 1)}", judge(sidecar_cpu, _SIDECAR_CPU), {"diag": sidecar_cpu, "peer": loop / ranks},
-            f"sidecar CPU, {ranks}"),
-        _memory(f"memory of the hub, {of}", hub_rss, "bare FastAPI + prometheus_client", app_rss, _HUB_RSS,
-                f"hub memory, {ranks}"),
-        Row(f"CPU of the hub{scraped}, {of}", percent(hub_cpu), f"bare FastAPI{scraped}: {percent(app_cpu)}",
-            times(hub_cpu, app_cpu), f"< {percent(_HUB_CPU, 0)}", judge(hub_cpu, _HUB_CPU), {"diag": hub_cpu, "peer": app_cpu},
-            f"hub CPU, {ranks}"),
-        Row(f"all of diag on a node of {of}", f"{whole_rss:.0f} MB, {percent(whole_cpu)} of a core",
-            f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop)}; bare Python: {bare:.0f} MB", times(whole_cpu, loop), both,
+        _memory(
+            f"memory of a sidecar, {of}",
+            sidecar_rss,
+            "`python -c pass`, asleep",
+            bare,
+            _SIDECAR_RSS,
+            f"sidecar memory, {ranks}",
+        ),
+        Row(
+            f"CPU of a sidecar, {of}",
+            percent(sidecar_cpu),
+            each,
+            times(sidecar_cpu, loop / ranks),
+            f"< {percent(_SIDECAR_CPU, 1)}",
+            judge(sidecar_cpu, _SIDECAR_CPU),
+            {"diag": sidecar_cpu, "peer": loop / ranks},
+            f"sidecar CPU, {ranks}",
+        ),
+        _memory(
+            f"memory of the hub, {of}",
+            hub_rss,
+            "bare FastAPI + prometheus_client",
+            app_rss,
+            _HUB_RSS,
+            f"hub memory, {ranks}",
+        ),
+        Row(
+            f"CPU of the hub{scraped}, {of}",
+            percent(hub_cpu),
+            f"bare FastAPI{scraped}: {percent(app_cpu)}",
+            times(hub_cpu, app_cpu),
+            f"< {percent(_HUB_CPU, 0)}",
+            judge(hub_cpu, _HUB_CPU),
+            {"diag": hub_cpu, "peer": app_cpu},
+            f"hub CPU, {ranks}",
+        ),
+        Row(
+            f"all of diag on a node of {of}",
+            f"{whole_rss:.0f} MB, {percent(whole_cpu)} of a core",
+            f"py-spy loop each {_LOOP_SECONDS:.0f} s: {percent(loop)}; bare Python: {bare:.0f} MB",
+            times(whole_cpu, loop),
+            both,
             "met" if whole_rss < _WHOLE_RSS and whole_cpu < _WHOLE_CPU else "missed",
-            {"rss": whole_rss, "cpu": whole_cpu, "peer_cpu": loop}, f"P5 P12, {ranks}"),
+            {"rss": whole_rss, "cpu": whole_cpu, "peer_cpu": loop},
+            f"P5 P12, {ranks}",
+        ),
     ]
 
 
 def _memory(  # noqa: PLR0917 - one file
     what: str, rss: float, peer: str, peer_rss: float, limit: float, key: str
 ) -> Row:
-    return Row(what, f"{rss:.1f} MB", f"{peer}: {peer_rss:.1f} MB", times(rss, peer_rss), f"< {limit:.0f} MB", judge(rss, limit),
-               {"diag": rss, "peer": peer_rss}, key)
+    return Row(
+        what,
+        f"{rss:.1f} MB",
+        f"{peer}: {peer_rss:.1f} MB",
+        times(rss, peer_rss),
+        f"< {limit:.0f} MB",
+        judge(rss, limit),
+        {"diag": rss, "peer": peer_rss},
+        key,
+    )
 
 
 @contextlib.contextmanager
@@ -158,7 +228,9 @@ def _peer_app(series: int) -> Iterator[tuple[int, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    process = subprocess.Popen([sys.executable, "-m", "tests.bench.peer_app", str(port), str(series)], env=bench_env())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.peer_app", str(port), str(series)], env=bench_env()
+    )
     try:
         until(lambda: _answers(port), 60, "the bare FastAPI app answers")
         yield process.pid, port

@@ -17,7 +17,8 @@ SCHEMA = "diag.bench/1"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `values` are its numbers, unrounded. `key` stays from run to run: history goes by it."""
+    """One line of the table; `values` are its numbers, unrounded. `key` stays from run to run: history goes
+    by it."""
 
     what: str
     diag: str
@@ -49,12 +50,21 @@ def times(measured: float, peer: float) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Row]) -> str:
-    lines = [*(f"- {line}" for line in header), "", "| " + " | ".join(_HEADS) + " |", "|---" * len(_HEADS) + "|"]
-    lines += ["| " + " | ".join(getattr(row, head).replace("|", "\\|") for head in _HEADS) + " |" for row in rows]
+    lines = [
+        *(f"- {line}" for line in header),
+        "",
+        "| " + " | ".join(_HEADS) + " |",
+        "|---" * len(_HEADS) + "|",
+    ]
+    lines += [
+        "| " + " | ".join(getattr(row, head).replace("|", "\\|") for head in _HEADS) + " |" for row in rows
+    ]
     return "\n".join(lines) + "\n"
 
 
-def write(path: Path, header: Sequence[str], facts: Mapping[str, object], rows: Sequence[Row]) -> tuple[Path, Path]:
+def write(
+    path: Path, header: Sequence[str], facts: Mapping[str, object], rows: Sequence[Row]
+) -> tuple[Path, Path]:
     """`path` less its suffix, with .json and .md."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"schema": SCHEMA, "machine": facts, "rows": [asdict(row) for row in rows]}

@@ -48,7 +48,9 @@ def read_steps(folder: Path, rank: int = 0) -> list[Step]:
 
 def pids(folder: Path) -> dict[int, int]:
     """Rank -> pid, of the ranks that began their steps."""
-    return {int(path.name[4:]): int(path.read_text()) for path in folder.glob("pid-*") if path.suffix != ".new"}
+    return {
+        int(path.name[4:]): int(path.read_text()) for path in folder.glob("pid-*") if path.suffix != ".new"
+    }
 
 
 def complete(folder: Path, ranks: int) -> dict[int, int]:
@@ -76,12 +78,41 @@ def _timed(count: int) -> float:
     return time.perf_counter() - began
 
 
-def command(folder: Path, *, ranks: int, spins: int, rest: float = 0.0, threads: int = 0, core: int = -1,
-            calls: int = 0, modules: bool = False, stop_file: Path | None = None) -> list[str]:
-    """`modules`: steps of calls that go up and down; `stop_file`: once it is there no rank makes a step any more."""
+def command(
+    folder: Path,
+    *,
+    ranks: int,
+    spins: int,
+    rest: float = 0.0,
+    threads: int = 0,
+    core: int = -1,
+    calls: int = 0,
+    modules: bool = False,
+    stop_file: Path | None = None,
+) -> list[str]:
+    """`modules`: steps of calls that go up and down; `stop_file`: once it is there no rank makes a step any
+    more."""
     more = [*(["--modules"] if modules else []), *(["--stop-file", str(stop_file)] if stop_file else [])]
-    return [sys.executable, "-m", "tests.bench.target", "--folder", str(folder), "--ranks", str(ranks), "--spins", str(spins),
-            "--rest", str(rest), "--threads", str(threads), "--core", str(core), "--calls", str(calls), *more]
+    return [
+        sys.executable,
+        "-m",
+        "tests.bench.target",
+        "--folder",
+        str(folder),
+        "--ranks",
+        str(ranks),
+        "--spins",
+        str(spins),
+        "--rest",
+        str(rest),
+        "--threads",
+        str(threads),
+        "--core",
+        str(core),
+        "--calls",
+        str(calls),
+        *more,
+    ]
 
 
 def _modules(count: int) -> int:
@@ -105,8 +136,8 @@ def waits_for_the_others() -> None:
 
 
 def _collectives(folder: Path, count: int) -> None:
-    """So many gloo all_reduces, alone in the world: what torch's Flight Recorder keeps. Before the steps, not in them: a
-    step must not wait for threads on other cores."""
+    """So many gloo all_reduces, alone in the world: what torch's Flight Recorder keeps. Before the steps, not
+    in them: a step must not wait for threads on other cores."""
     import torch
     import torch.distributed as dist
 
@@ -122,7 +153,9 @@ def _rank(options: argparse.Namespace, rank: int) -> None:
         threading.Thread(target=_deep, args=(_DEPTH, threading.Event().wait), daemon=True).start()
     if options.calls:
         _collectives(options.folder, options.calls)
-    if options.core >= 0:  # of this thread alone: torch's server has the other cores, as it has beside a real rank
+    if (
+        options.core >= 0
+    ):  # of this thread alone: torch's server has the other cores, as it has beside a real rank
         os.sched_setaffinity(0, {options.core})
     recorder = Recorder(options.folder, rank)
     work = _modules if options.modules else _spin
@@ -137,7 +170,9 @@ def _rank(options: argparse.Namespace, rank: int) -> None:
             if options.rest:
                 time.sleep(options.rest)
             number += 1
-            if rank == 0 and time.monotonic() - said >= 1.0:  # a Megatron line a second: diag sees the job move
+            if (
+                rank == 0 and time.monotonic() - said >= 1.0
+            ):  # a Megatron line a second: diag sees the job move
                 said = time.monotonic()
                 print(f" iteration {number:8d}/{10**7:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
 
@@ -152,7 +187,9 @@ def main() -> int:
     parser.add_argument("--rest", type=float, default=0.0, help="sleep this long in each step")
     parser.add_argument("--threads", type=int, default=0, help="idle Python threads in each rank")
     parser.add_argument("--core", type=int, default=-1, help="run on this core only")
-    parser.add_argument("--calls", type=int, default=0, help="collectives before the first step (torch, one rank)")
+    parser.add_argument(
+        "--calls", type=int, default=0, help="collectives before the first step (torch, one rank)"
+    )
     parser.add_argument("--modules", action="store_true", help="steps of nested calls instead of one loop")
     parser.add_argument("--stop-file", type=Path, help="once this file is there no further step is made")
     options = parser.parse_args()
@@ -161,8 +198,10 @@ def main() -> int:
         return 0
     world = {"WORLD_SIZE": str(options.ranks), "LOCAL_WORLD_SIZE": str(options.ranks)}
     ranks = [
-        subprocess.Popen([sys.executable, "-m", "tests.bench.target", *sys.argv[1:]],
-                         env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.target", *sys.argv[1:]],
+            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
         for rank in range(options.ranks)
     ]
     return max(rank.wait() for rank in ranks)

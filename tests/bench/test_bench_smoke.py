@@ -1,4 +1,5 @@
-"""The benchmark's arithmetic on known inputs, and that its command starts. What it measures is not judged here."""
+"""The benchmark's arithmetic on known inputs, and that its command starts. What it measures is not judged
+here."""
 
 from __future__ import annotations
 
@@ -17,8 +18,19 @@ from tests.bench.missed import EXPLAINED
 from tests.bench.stats import Interval, Step
 
 ROOT = Path(__file__).resolve().parents[2]
-MACHINE = {"started": "2026-11-22 18:00:00 +0000", "commit": "c0", "cores": 2, "cpu": "a CPU", "memory_gib": 24, "kernel": "6.1",
-           "python": "3.11.7", "versions": {"diag": "0.1.0"}, "seconds": 900, "quick": False, "load_meanwhile": [0.5, 1.5]}
+MACHINE = {
+    "started": "2026-11-22 18:00:00 +0000",
+    "commit": "c0",
+    "cores": 2,
+    "cpu": "a CPU",
+    "memory_gib": 24,
+    "kernel": "6.1",
+    "python": "3.11.7",
+    "versions": {"diag": "0.1.0"},
+    "seconds": 900,
+    "quick": False,
+    "load_meanwhile": [0.5, 1.5],
+}
 
 
 def steps_of(durations: list[float], waited: float = 0.0) -> list[Step]:
@@ -34,7 +46,10 @@ def test_event_method_finds_what_a_stop_takes_from_the_steps_it_falls_into() -> 
     durations = [0.010] * 200
     durations[60], durations[120] = 0.035, 0.030  # 25 ms and 20 ms more
     steps = steps_of(durations)
-    windows = [(steps[60].start + 0.001, steps[60].end - 0.001), (steps[120].start + 0.001, steps[121].end - 0.001)]
+    windows = [
+        (steps[60].start + 0.001, steps[60].end - 0.001),
+        (steps[120].start + 0.001, steps[121].end - 0.001),
+    ]
 
     losses = stats.event_losses(steps, windows, windows)
 
@@ -42,7 +57,11 @@ def test_event_method_finds_what_a_stop_takes_from_the_steps_it_falls_into() -> 
 
 
 def test_event_method_leaves_out_what_steps_waited_for_a_core() -> None:
-    steps = steps_of([0.010] * 50) + [Step(0.5, 0.050, 0.010, 0.040)] + [Step(0.55 + 0.01 * i, 0.010) for i in range(50)]
+    steps = (
+        steps_of([0.010] * 50)
+        + [Step(0.5, 0.050, 0.010, 0.040)]
+        + [Step(0.55 + 0.01 * i, 0.010) for i in range(50)]
+    )
 
     losses = stats.event_losses(steps, [(0.51, 0.52)], [(0.51, 0.52)])
 
@@ -107,7 +126,9 @@ def test_table_is_written_as_json_and_markdown(tmp_path: Path) -> None:
 
     document = json.loads(as_json.read_text())
     assert document["schema"] == "diag.bench/1" and document["rows"][0]["values"] == {"diag": 17.0}
-    assert "| memory \\| of it | 17 MB | bare: 9 MB | 1.9 | < 30 MB | met |" in as_text.read_text().splitlines()
+    assert (
+        "| memory \\| of it | 17 MB | bare: 9 MB | 1.9 | < 30 MB | met |" in as_text.read_text().splitlines()
+    )
 
 
 def test_steps_are_read_back_without_a_line_that_is_still_written(tmp_path: Path) -> None:
@@ -126,10 +147,14 @@ def test_hashes_and_whole_stacks_come_to_the_same_classes() -> None:
     places = scale.table_of(random.Random(7))
     keys = {place: place.key for each in places.values() for place in each}
 
-    merged = merge(map(json.loads, scale.pictures(200, places, keys)), {key: place for place, key in keys.items()})
+    merged = merge(
+        map(json.loads, scale.pictures(200, places, keys)), {key: place for place, key in keys.items()}
+    )
     whole, _ = scale.naive(scale.whole_stacks(200, places))
 
-    by_path = {(place.role, place.name, *place.path): merged.ranks[key] for key, place in merged.classes.items()}
+    by_path = {
+        (place.role, place.name, *place.path): merged.ranks[key] for key, place in merged.classes.items()
+    }
     assert by_path == {path: spans_of(ranks) for path, ranks in whole.items()}
 
 
@@ -153,7 +178,12 @@ def test_command_starts() -> None:
 
 
 def test_history_has_neither_paths_nor_names_of_this_machine(tmp_path: Path) -> None:
-    row = table.Row("a row", f"not measured: no {tmp_path}/run.json on {socket.gethostname()}", verdict="not measured", key="a")
+    row = table.Row(
+        "a row",
+        f"not measured: no {tmp_path}/run.json on {socket.gethostname()}",
+        verdict="not measured",
+        key="a",
+    )
 
     history.append(MACHINE, [row], tmp_path / "history.jsonl")
 
@@ -167,7 +197,9 @@ def test_page_shows_the_newest_run_why_goals_were_missed_and_the_runs_before(tmp
     path = tmp_path / "history.jsonl"
     for number, verdict in ((1, "met"), (2, "missed")):
         values = {"diag": float(number)}
-        row = table.Row("time of a dump", f"{number} s", "a loop: 4 s", "0.5", "< 0.3 x", verdict, values, "P7 64 ranks")
+        row = table.Row(
+            "time of a dump", f"{number} s", "a loop: 4 s", "0.5", "< 0.3 x", verdict, values, "P7 64 ranks"
+        )
         history.append({**MACHINE, "commit": f"c{number}"}, [row], path)
     text = f"by hand\n{history._BEGIN}\nold\n{history._END}\nby hand too\n"
 

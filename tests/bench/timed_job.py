@@ -1,4 +1,5 @@
-"""The bundled job with the duration of its steps noted: under torchrun, `-m tests.bench.timed_job` for `-m diag.job`.
+"""The bundled job with the duration of its steps noted: under torchrun, `-m tests.bench.timed_job` for `-m
+diag.job`.
 
 The folder for the notes is DIR in the variable BENCH_FOLDER.
 """
@@ -17,8 +18,19 @@ __all__ = ["command"]
 
 def command(ranks: int, *, step_seconds: float = 0.0, workers: int = 2) -> list[str]:
     """Without an end: whoever starts it ends it."""
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks),
-            "-m", "tests.bench.timed_job", "--iters=1000000", f"--step-seconds={step_seconds}", f"--workers={workers}"]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        str(ranks),
+        "-m",
+        "tests.bench.timed_job",
+        "--iters=1000000",
+        f"--step-seconds={step_seconds}",
+        f"--workers={workers}",
+    ]
 
 
 def main() -> int:

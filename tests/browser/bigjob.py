@@ -1,4 +1,5 @@
-"""A journal of very many ranks, made of a recorded hang of four: the same record shapes and stacks, one culprit among all."""
+"""A journal of very many ranks, made of a recorded hang of four: the same record shapes and stacks, one
+culprit among all."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ from typing import Any
 
 __all__ = ["HOST", "RECORDED", "many_ranks", "records_of"]
 
-# Four ranks on H200s (TP 2, PP 2, EP 2), the DataLoader worker of rank 2 stands still: tests/captures/gpu-drills/README.md.
+# Four ranks on H200s (TP 2, PP 2, EP 2), the DataLoader worker of rank 2 stands still:
+# tests/captures/gpu-drills/README.md.
 RECORDED = Path(__file__).parents[1] / "captures/gpu-drills/data-hang-TP2-PP2-EP2"
 HOST = "gpu-node-{}"
 _CULPRIT, _WORLD = 2, 4
 _PER_NODE = 8
 _STILL_SECONDS = 55.0  # into the recording: the job stands since then
 _OF_RANK = ("proc", "remote_stack")
-# Of a rank that waits this much is kept: its own process and its main thread, from time to time before it stands.
+# Of a rank that waits this much is kept: its own process and its main thread, from time to time before it
+# stands.
 _EVERY_SECONDS, _EVERY_SECONDS_STILL = 20.0, 1.9
 _NOT_KEPT = ("flight_recorder", "nccl_ras", "estimate")  # they tell of groups of four ranks
 
@@ -31,7 +34,8 @@ def records_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def many_ranks(folder: Path, nodes: int, culprit: int) -> Path:
-    """Write a journal of `nodes` x 8 ranks, in which `culprit` is held by its DataLoader worker. Returns `folder`."""
+    """Write a journal of `nodes` x 8 ranks, in which `culprit` is held by its DataLoader worker. Returns
+    `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(folder / "journal-000001.jsonl.gz", "wt", encoding="utf-8", compresslevel=1) as file:
         file.write('{"schema":"diag.journal/1","segment":1}\n')
@@ -51,7 +55,8 @@ def _lines(records: list[dict[str, Any]], world: int, culprit: int) -> Iterator[
         if rank == _CULPRIT:
             yield _as(text, rank, culprit, world)
             continue
-        # The first pipeline stage has the first half of the ranks: as ranks 0 and 1 there, the rest as rank 3.
+        # The first pipeline stage has the first half of the ranks: as ranks 0 and 1 there, the rest as rank
+        # 3.
         for number in range(rank, world // 2, 2) if rank < _CULPRIT else range(world // 2, world):
             if number != culprit:
                 yield _as(text, rank, number, world)
@@ -87,9 +92,19 @@ def _thinned(records: Iterable[dict[str, Any]], pids: dict[int, int]) -> Iterato
 def _as(text: str, rank: int, number: int, world: int) -> str:
     """The record of `rank` as that of `number`, on the node that has it."""
     node, local = divmod(number, _PER_NODE)
-    text = text.replace(f'"rank": {rank}', f'"rank": {number}').replace(f'"local_rank": {rank}', f'"local_rank": {local}')
-    text = text.replace(f'"world_size": {_WORLD}', f'"world_size": {world}').replace('"node_rank": 0', f'"node_rank": {node}')
+    text = text.replace(f'"rank": {rank}', f'"rank": {number}').replace(
+        f'"local_rank": {rank}', f'"local_rank": {local}'
+    )
+    text = text.replace(f'"world_size": {_WORLD}', f'"world_size": {world}').replace(
+        '"node_rank": 0', f'"node_rank": {node}'
+    )
     text = text.replace(f'"local_world_size": {_WORLD}', f'"local_world_size": {_PER_NODE}')
-    told = {"RANK": number, "LOCAL_RANK": local, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": _PER_NODE, "GROUP_RANK": node}
+    told = {
+        "RANK": number,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": _PER_NODE,
+        "GROUP_RANK": node,
+    }
     text = re.sub(rf'"({"|".join(told)})": "\d+"', lambda found: f'"{found[1]}": "{told[found[1]]}"', text)
     return re.sub(r'"host": "gpu-node-\d+"', f'"host": "{HOST.format(node)}"', text)

@@ -1,6 +1,7 @@
 """One Chromium a module, a context of its own for each page; a page's troubles fail the test that opened it.
 
-Playwright's loop lives in the thread of the tests: it ends with the module, so that tests of other folders may have their own.
+Playwright's loop lives in the thread of the tests: it ends with the module, so that tests of other folders
+may have their own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opener(browser: Browser) -> Iterator[Opener]:
-    """`opener(url, **context)` makes a page that is not opened yet; `context` is playwright's (viewport, colour scheme, ...)."""
+    """`opener(url, **context)` makes a page that is not opened yet; `context` is playwright's (viewport,
+    colour scheme, ...)."""
     made: list[tuple[Any, Watched]] = []
 
     def make(url: str, **context: Any) -> Watched:

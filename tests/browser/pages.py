@@ -25,7 +25,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 ROOT = Path(__file__).parents[2]
 PHONE = {"width": 390, "height": 844}
 _ADDRESS = re.compile(r"page (http://\S+?)[ ;,\n]")
-# Said by the page as it starts, so that what the policy refused is known even where the console does not tell.
+# Said by the page as it starts, so that what the policy refused is known even where the console does not
+# tell.
 _LISTEN = """
 window.__violations = [];
 document.addEventListener("securitypolicyviolation", (event) => {
@@ -39,7 +40,9 @@ def started(playwright: Playwright) -> Iterator[Browser]:
     """Chromium of the system: playwright's own cannot be had everywhere. Root has no sandbox to give it."""
     if CHROMIUM is None:
         pytest.skip("needs chromium (make test installs it as root)")
-    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+    browser = playwright.chromium.launch(
+        executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+    )
     try:
         yield browser
     finally:
@@ -51,7 +54,9 @@ def served(path: Path, *, cwd: Path | None = None) -> Iterator[str]:
     """The address of `diag replay PATH --serve`, started in `cwd`."""
     command = [*DIAG, "replay", str(path), "--serve", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment
+    )
     try:
         assert process.stderr is not None
         said = ""
@@ -70,7 +75,8 @@ def served(path: Path, *, cwd: Path | None = None) -> Iterator[str]:
 
 
 class Watched:
-    """A page of which every error is kept in `troubles`: of the console, of scripts, of requests, of the policy, of dialogs.
+    """A page of which every error is kept in `troubles`: of the console, of scripts, of requests, of the
+    policy, of dialogs.
 
     Requests that fail by intent are taken out by the test that means them, with `forgive`.
     """
@@ -107,7 +113,9 @@ class Watched:
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning", "assert"):
-            self.troubles.append(f"console {message.type}: {message.text} ({message.location.get('url', '')})")
+            self.troubles.append(
+                f"console {message.type}: {message.text} ({message.location.get('url', '')})"
+            )
 
     def _request(self, request: Request) -> None:
         parts = urlsplit(request.url)

@@ -1,7 +1,8 @@
-"""A job without torch, for tests: `python stuck_ranks.py RANKS STEPS` starts its ranks, which train STEPS steps of 0.1 s.
+"""A job without torch, for tests: `python stuck_ranks.py RANKS STEPS` starts its ranks, which train STEPS
+steps of 0.1 s.
 
-Then the last rank is stopped by a signal and the others wait for it. Where UNTIL names a file, they train until it is there
-instead, and end well. NODE_RANK and NNODES: these are the ranks of one node of several.
+Then the last rank is stopped by a signal and the others wait for it. Where UNTIL names a file, they train
+until it is there instead, and end well. NODE_RANK and NNODES: these are the ranks of one node of several.
 """
 
 from __future__ import annotations
@@ -44,8 +45,14 @@ def main() -> int:
     children = [
         subprocess.Popen(
             [sys.executable, "-u", *sys.argv],
-            env={**os.environ, "RANK": str(node * world + rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(nodes * world),
-                 "LOCAL_WORLD_SIZE": str(world), "GROUP_RANK": str(node)},
+            env={
+                **os.environ,
+                "RANK": str(node * world + rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(nodes * world),
+                "LOCAL_WORLD_SIZE": str(world),
+                "GROUP_RANK": str(node),
+            },
         )
         for rank in range(world)
     ]

@@ -1,4 +1,5 @@
-"""The page of jobs that run under `diag run`: it tells a hang in time, outlives diag, and what was recorded reads the same."""
+"""The page of jobs that run under `diag run`: it tells a hang in time, outlives diag, and what was recorded
+reads the same."""
 
 from __future__ import annotations
 
@@ -25,7 +26,18 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Opener
 from tests.browser.pages import served
-from tests.browser.parts import article, axe_issues, cell, connection, overflow, panel, ready, region, state_of, told
+from tests.browser.parts import (
+    article,
+    axe_issues,
+    cell,
+    connection,
+    overflow,
+    panel,
+    ready,
+    region,
+    state_of,
+    told,
+)
 from tests.liverun import DIAG, LiveRun, live_run
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("browser-live"), pytest.mark.timeout(180)]
@@ -71,7 +83,8 @@ def stuck() -> Iterator[Stuck]:
             psutil.wait_procs(made.left, timeout=10)
 
 
-# --- a hang ----------------------------------------------------------------------------------------------------
+# --- a hang
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_hang_is_on_the_open_page_five_seconds_after_it_was_found(stuck: Stuck, opener: Opener) -> None:
@@ -86,7 +99,9 @@ def test_hang_is_on_the_open_page_five_seconds_after_it_was_found(stuck: Stuck, 
     assert change is not None
     print(f"hang on the page {seen - change['opened_at']:.1f} s after it was found")
     assert seen - change["opened_at"] < 5.0
-    assert page.title().startswith("!") or "hang" in page.title().lower() or "hung" in page.title().lower(), page.title()
+    assert page.title().startswith("!") or "hang" in page.title().lower() or "hung" in page.title().lower(), (
+        page.title()
+    )
     ready(page, "The job is hung")
     culprits = article(page, HANG).get_by_role("group", name="Culprit ranks")
     expect(culprits.get_by_role("button", name=f"rank {CULPRIT}", exact=True)).to_be_visible()
@@ -94,7 +109,9 @@ def test_hang_is_on_the_open_page_five_seconds_after_it_was_found(stuck: Stuck, 
     for rank in range(CULPRIT):
         expect(cell(page, rank, "stalled")).to_be_visible()
     cell(page, 0, "stalled").click()
-    expect(panel(page, 0).get_by_role("region", name="Stacks of rank 0")).to_contain_text("waits_for_the_others")
+    expect(panel(page, 0).get_by_role("region", name="Stacks of rank 0")).to_contain_text(
+        "waits_for_the_others"
+    )
 
 
 def test_time_line_of_a_live_job_has_its_steps_and_the_mark_of_the_hang(stuck: Stuck, opener: Opener) -> None:
@@ -103,7 +120,9 @@ def test_time_line_of_a_live_job_has_its_steps_and_the_mark_of_the_hang(stuck: S
 
     line = region(page, "Time line")
     expect(line.get_by_role("button", name=re.compile("hang")).first).to_be_visible(timeout=20_000)
-    said = " ".join(line.get_by_role("img").evaluate_all("all => all.map((one) => one.getAttribute('aria-label') || '')"))
+    said = " ".join(
+        line.get_by_role("img").evaluate_all("all => all.map((one) => one.getAttribute('aria-label') || '')")
+    )
     assert "steady" in said + line.inner_text()
 
 
@@ -116,7 +135,9 @@ def test_flame_graph_of_a_living_rank_is_recorded_when_asked(stuck: Stuck, opene
     flame.get_by_role("spinbutton", name="Seconds").fill("1")
     flame.get_by_role("button", name="Record").click()
 
-    expect(flame.locator("iframe").content_frame.get_by_text("waits_for_the_others").first).to_be_attached(timeout=40_000)
+    expect(flame.locator("iframe").content_frame.get_by_text("waits_for_the_others").first).to_be_attached(
+        timeout=40_000
+    )
 
 
 def test_dump_is_made_with_the_keyboard_alone_and_can_be_copied(stuck: Stuck, opener: Opener) -> None:
@@ -140,10 +161,13 @@ def test_dump_is_made_with_the_keyboard_alone_and_can_be_copied(stuck: Stuck, op
     assert axe_issues(page) == [] and overflow(page) == []
 
 
-# --- what was recorded -----------------------------------------------------------------------------------------
+# --- what was recorded
+# -----------------------------------------------------------------------------------------
 
 
-def test_bundle_of_a_dump_and_run_directory_read_like_the_live_page(stuck: Stuck, opener: Opener, tmp_path: Path) -> None:
+def test_bundle_of_a_dump_and_run_directory_read_like_the_live_page(
+    stuck: Stuck, opener: Opener, tmp_path: Path
+) -> None:
     stuck.hung()
     live = opener(stuck.url).open()
     ready(live, "The job is hung")
@@ -162,7 +186,9 @@ def test_bundle_of_a_dump_and_run_directory_read_like_the_live_page(stuck: Stuck
             expect(page.get_by_role("gridcell")).to_have_count(4)
             again = told(page)
             end = time.monotonic() + 15
-            while told(live) != again and time.monotonic() < end:  # the open page hears of a look with its next event
+            while (
+                told(live) != again and time.monotonic() < end
+            ):  # the open page hears of a look with its next event
                 live.wait_for_timeout(200)
             assert told(live) == again
             assert facts(state_of(url)) == state
@@ -173,14 +199,17 @@ def facts(state: dict[str, Any]) -> dict[str, Any]:
     """What does not go by how the page came by it: a record that ends while the job goes on says so."""
     report = state["report"]
     return {
-        "findings": [(one["id"], one["class"], one["cause"], one["ranks"], one["advice"]) for one in report["findings"]],
+        "findings": [
+            (one["id"], one["class"], one["cause"], one["ranks"], one["advice"]) for one in report["findings"]
+        ],
         "not checked": [one for one in report["not_checked"] if one["what"] != "how the run ended"],
         "ranks": [(one["rank"], one["state"], one["where"], one["pid"]) for one in state["ranks"]],
         "stacks": [(one["kind"], one["ranks"], one["frames"]) for one in state["stacks"]],
     }
 
 
-# --- diag ends -------------------------------------------------------------------------------------------------
+# --- diag ends
+# -------------------------------------------------------------------------------------------------
 
 
 def test_page_outlives_the_end_of_its_job_and_says_so(opener: Opener, tmp_path: Path) -> None:
@@ -198,21 +227,34 @@ def test_page_outlives_the_end_of_its_job_and_says_so(opener: Opener, tmp_path: 
     watched.forgive("ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET")
 
 
-def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_next_one(stuck: Stuck, opener: Opener) -> None:
+def test_page_says_that_a_killed_diag_does_not_answer_and_comes_back_with_the_next_one(
+    stuck: Stuck, opener: Opener
+) -> None:
     stuck.hung()
     watched = opener(stuck.url)
     page = watched.open()
     ready(page, "The job is hung")
     before = told(page)["findings"]
     family = [stuck.run.process, *stuck.run.process.children(recursive=True)]
-    stuck.left += [process for process in family if JOB[1] in process.cmdline()[1:3]]  # a rank is `python -u stuck_ranks.py ...`
+    stuck.left += [
+        process for process in family if JOB[1] in process.cmdline()[1:3]
+    ]  # a rank is `python -u stuck_ranks.py ...`
     for process in family:
         if process not in stuck.left:
             process.kill()
 
     expect(connection(page)).to_contain_text("does not answer", timeout=10_000)
     assert told(page)["findings"] == before
-    words = [*DIAG, "watch", "--run-dir", str(stuck.run.run_dir), "--port", str(stuck.port), "--run-root", str(stuck.run.root)]
+    words = [
+        *DIAG,
+        "watch",
+        "--run-dir",
+        str(stuck.run.run_dir),
+        "--port",
+        str(stuck.port),
+        "--run-root",
+        str(stuck.run.root),
+    ]
     again = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         expect(connection(page)).to_contain_text("live", timeout=40_000)

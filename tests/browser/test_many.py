@@ -31,8 +31,8 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def seconds_to_details(page: Page, url: str, culprit: int) -> tuple[float, float]:
-    """From the start of the navigation, by the browser's clock: until the culprit's cell is there, and until a click on it has
-    opened its details."""
+    """From the start of the navigation, by the browser's clock: until the culprit's cell is there, and until
+    a click on it has opened its details."""
     page.goto(url, wait_until="commit")
     cell(page, culprit, "hung").wait_for()
     there = page.evaluate("performance.now()")
@@ -48,7 +48,10 @@ def test_culprit_among_a_thousand_ranks_is_opened_within_two_seconds(thousand: s
         tries.append(seconds_to_details(page, thousand, CULPRIT))
         nodes = page.evaluate("document.querySelectorAll('*').length")
         page.close()
-    print("1,024 ranks: " + "; ".join(f"cell after {there:.2f} s, details after {open_:.2f} s" for there, open_ in tries))
+    print(
+        "1,024 ranks: "
+        + "; ".join(f"cell after {there:.2f} s, details after {open_:.2f} s" for there, open_ in tries)
+    )
     print(f"1,024 ranks: {nodes} elements")
 
     # Where more wants to run than there are processors, all takes that much longer.
@@ -63,7 +66,9 @@ def test_page_of_a_thousand_ranks_names_one_and_keeps_the_rest_short(thousand: s
 
     expect(page.get_by_role("gridcell")).to_have_count(1024)
     finding = article(page, "critical: hang (data_loading)")
-    expect(finding.get_by_role("group", name="Culprit ranks").get_by_role("button", name=f"rank {CULPRIT}")).to_be_visible()
+    expect(
+        finding.get_by_role("group", name="Culprit ranks").get_by_role("button", name=f"rank {CULPRIT}")
+    ).to_be_visible()
     box = finding.bounding_box()
     assert box is not None and box["height"] < 700, "the waiting ranks fill the screen"
     assert finding.get_by_role("group", name="Waiting ranks").get_by_role("button").count() < 20

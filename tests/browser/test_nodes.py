@@ -28,7 +28,9 @@ JOB = [sys.executable, str(Path(__file__).parent / "stuck_ranks.py"), "2", "0"]
 TOKEN = "the-word-of-both-nodes"
 
 
-def test_nodes_of_a_job_are_told_and_one_that_falls_silent_stands_first(opener: Opener, tmp_path: Path) -> None:
+def test_nodes_of_a_job_are_told_and_one_that_falls_silent_stands_first(
+    opener: Opener, tmp_path: Path
+) -> None:
     ports = [a_free_port(), a_free_port()]
     for node in "01":
         (tmp_path / node).mkdir()
@@ -57,7 +59,9 @@ def test_nodes_of_a_job_are_told_and_one_that_falls_silent_stands_first(opener: 
         try:
             expect(nodes.nth(1)).to_contain_text(re.compile(r"^1.*silent"), timeout=60_000)
             expect(nodes.nth(1)).to_contain_text("ago")
-            expect(article(page, re.compile("node-failure"))).to_have_count(0)  # its ranks go on: only its hub stands
+            expect(article(page, re.compile("node-failure"))).to_have_count(
+                0
+            )  # its ranks go on: only its hub stands
         finally:
             os.kill(hub, signal.SIGCONT)
         expect(nodes.nth(2)).to_contain_text(re.compile("^1.*heard"), timeout=60_000)

@@ -1,6 +1,8 @@
-"""Text of a job is text: whatever stands in its lines, names and frames, nothing of it runs, asks, or turns the page around.
+"""Text of a job is text: whatever stands in its lines, names and frames, nothing of it runs, asks, or turns
+the page around.
 
-Journals are recorded ones with words of theirs replaced, and go to the page by the whole way: journal, parsers, findings, HTTP.
+Journals are recorded ones with words of theirs replaced, and go to the page by the whole way: journal,
+parsers, findings, HTTP.
 """
 
 from __future__ import annotations
@@ -28,21 +30,25 @@ pytestmark = [pytest.mark.xdist_group("browser-odd"), pytest.mark.timeout(120)]
 # Each would make itself known: by a dialog, a request, a variable, an element, or an error in the console.
 MARKUP = (
     "<script>alert(1);window.__hit=1</script>"
-    "<img src=x onerror=\"alert(2);window.__hit=2\">"
+    '<img src=x onerror="alert(2);window.__hit=2">'
     "<svg/onload=alert(3)><svg><animate onbegin=alert(4) attributeName=x dur=1s>"
-    "\"'><iframe src=\"javascript:alert(5)\"></iframe>"
+    '"\'><iframe src="javascript:alert(5)"></iframe>'
     "</title></textarea></style></script><style>*{display:none}</style><base href=//elsewhere.example/>"
-    "<a href=\"javascript:alert(6)\">javascript:alert(6)</a><meta http-equiv=refresh content=\"0;url=//elsewhere.example\">"
+    '<a href="javascript:alert(6)">javascript:alert(6)</a><meta http-equiv=refresh content="0;url=//elsewhere.example">'
     "{{constructor.constructor('alert(7)')()}}${alert(8)}<link rel=stylesheet href=//elsewhere.example/x.css>"
 )
 TURNED = "\u202egpj.exe\u202c\u2066right\u2069\u200f\u200b\ufeff"
-BROKEN = "nul\x00bell\x07escape\x1b[31mred\x1b]0;title\x07\x9b31m half\ud800 lines\u2028\u2029\x85 tag\U000e0041"
+BROKEN = (
+    "nul\x00bell\x07escape\x1b[31mred\x1b]0;title\x07\x9b31m half\ud800 lines\u2028\u2029\x85 tag\U000e0041"
+)
 LONG = "long" * 25_000
 ODD = MARKUP + TURNED + BROKEN
 NEVER_SHOWN = "\u202e\u202c\u2066\u2069\u200f\u200b\ufeff\x00\x07\x1b\x9b\u2028\u2029\U000e0041"
 
 
-def written(folder: Path, source: Path, change: Callable[[dict[str, Any]], None], more: Callable[[float], list[Any]]) -> Path:
+def written(
+    folder: Path, source: Path, change: Callable[[dict[str, Any]], None], more: Callable[[float], list[Any]]
+) -> Path:
     """The journal of `source` with each record changed, and more records of its last moment."""
     folder.mkdir()
     with gzip.open(folder / "journal-000001.jsonl.gz", "wt", encoding="ascii") as file:
@@ -82,7 +88,12 @@ def of_hang(record: dict[str, Any]) -> None:
 
 
 def line(at: float, text: str) -> dict[str, Any]:
-    return {"at": at, "source": "output", "payload": {"stream": "both", "lines": [[text, 0]]}, "host": "gpu-node-0"}
+    return {
+        "at": at,
+        "source": "output",
+        "payload": {"stream": "both", "lines": [[text, 0]]},
+        "host": "gpu-node-0",
+    }
 
 
 def of_nccl(at: float) -> list[dict[str, Any]]:
@@ -90,7 +101,10 @@ def of_nccl(at: float) -> list[dict[str, Any]]:
     name = MARKUP.replace(" ", "")
     return [
         line(at, f"{name}:1317:1686 [1] NCCL INFO NET/IB : No device found. {ODD}"),
-        line(at, f"gpu-node-0:1317:1686 [1] misc/socket.cc:57 NCCL WARN socketProgress: Connection closed by remote peer {ODD}"),
+        line(
+            at,
+            f"gpu-node-0:1317:1686 [1] misc/socket.cc:57 NCCL WARN socketProgress: Connection closed by remote peer {ODD}",
+        ),
         line(at, f"[rank1]: RuntimeError: {ODD}"),
         line(at, f"[rank1]: torch.OutOfMemoryError: CUDA out of memory. {ODD} {LONG}"),
         line(at, LONG + ODD),
@@ -102,13 +116,17 @@ DRILLS = RECORDED.parent
 
 @pytest.fixture(scope="module")
 def odd_hang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(written(tmp_path_factory.mktemp("odd") / ("run" + "<b>x"), RECORDED, of_hang, lambda at: [])) as url:
+    with served(
+        written(tmp_path_factory.mktemp("odd") / ("run" + "<b>x"), RECORDED, of_hang, lambda at: [])
+    ) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def odd_lines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(written(tmp_path_factory.mktemp("odd") / "run", DRILLS / "shm-full", of_hang, of_nccl)) as url:
+    with served(
+        written(tmp_path_factory.mktemp("odd") / "run", DRILLS / "shm-full", of_hang, of_nccl)
+    ) as url:
         yield url
 
 
@@ -160,7 +178,9 @@ def test_odd_names_of_a_hang_stay_text(odd_hang: str, opener: Opener) -> None:
     assert overflow(page) == []
 
 
-def test_odd_lines_of_a_log_stay_text_and_long_ones_do_not_fill_the_page(odd_lines: str, opener: Opener) -> None:
+def test_odd_lines_of_a_log_stay_text_and_long_ones_do_not_fill_the_page(
+    odd_lines: str, opener: Opener
+) -> None:
     page = opener(odd_lines).open()
     articles = region(page, "Findings").get_by_role("article")
     expect(articles.first).to_be_visible()

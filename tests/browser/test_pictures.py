@@ -1,4 +1,5 @@
-"""The pictures of the page in the documentation: there, small, shown somewhere. `make screenshots` takes them anew."""
+"""The pictures of the page in the documentation: there, small, shown somewhere. `make screenshots` takes them
+anew."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def recorded(browser: Any) -> Iterator[str]:
 def taken(page: Page, name: str) -> None:
     page.mouse.move(0, 0)
     page.evaluate("document.fonts.ready")
-    page.wait_for_function("document.querySelectorAll('canvas').length > 0 || document.querySelectorAll('svg').length > 0")
+    page.wait_for_function(
+        "document.querySelectorAll('canvas').length > 0 || document.querySelectorAll('svg').length > 0"
+    )
     IMAGES.mkdir(exist_ok=True)
     page.screenshot(path=IMAGES / f"{name}.png", animations="disabled", caret="hide")
 
@@ -74,7 +77,9 @@ def test_picture_of_a_thousand_ranks(tmp_path: Path, opener: Opener) -> None:
         page = opener(url, timezone_id="UTC").open()
         ready(page, "The job is hung")
         cell(page, CULPRIT, "hung").click()
-        expect(panel(page, CULPRIT).get_by_role("region", name=f"Stacks of rank {CULPRIT}")).to_contain_text("_try_get_data")
+        expect(panel(page, CULPRIT).get_by_role("region", name=f"Stacks of rank {CULPRIT}")).to_contain_text(
+            "_try_get_data"
+        )
         page.locator("#ranks").evaluate("one => one.scrollIntoView({block: 'start'})")
 
         taken(page, "page-1024")
@@ -91,4 +96,6 @@ def test_picture_is_there_small_and_shown_in_the_documentation(name: str) -> Non
     width, height = struct.unpack(">II", data[16:24])
     scale = 2 if name == "page-phone" else 1
     assert (width, height) == tuple(scale * side for side in PICTURES[name])
-    assert any(f"images/{name}.png" in text.read_text(encoding="utf-8") for text in texts), f"nothing shows {path.name}"
+    assert any(f"images/{name}.png" in text.read_text(encoding="utf-8") for text in texts), (
+        f"nothing shows {path.name}"
+    )

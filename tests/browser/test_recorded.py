@@ -1,4 +1,5 @@
-"""What a person does with the page: by mouse, by keyboard alone, on a phone. Over the recorded hang of four ranks on H200s."""
+"""What a person does with the page: by mouse, by keyboard alone, on a phone. Over the recorded hang of four
+ranks on H200s."""
 
 from __future__ import annotations
 
@@ -37,15 +38,20 @@ def clipboard(page: Page) -> str:
     return text
 
 
-# --- what it says ----------------------------------------------------------------------------------------------
+# --- what it says
+# ----------------------------------------------------------------------------------------------
 
 
 def test_hang_is_told_with_its_culprit_its_evidence_and_its_advice(page: Page) -> None:
     finding = article(page, HANG)
 
     expect(finding).to_contain_text("rank 2 has waited for a batch from DataLoader worker pid 3053")
-    expect(finding.get_by_role("group", name="Culprit ranks").get_by_role("button", name="rank 2", exact=True)).to_be_visible()
-    expect(finding.get_by_role("group", name="Waiting ranks").get_by_role("button", name="ranks 0-1", exact=True)).to_be_visible()
+    expect(
+        finding.get_by_role("group", name="Culprit ranks").get_by_role("button", name="rank 2", exact=True)
+    ).to_be_visible()
+    expect(
+        finding.get_by_role("group", name="Waiting ranks").get_by_role("button", name="ranks 0-1", exact=True)
+    ).to_be_visible()
     expect(finding).to_contain_text("--dataloader_num_workers 0")
     finding.get_by_text(re.compile(r"^Evidence \(\d+\)$")).click()
     expect(finding.get_by_text("AllGather launched 521").first).to_be_visible()
@@ -82,7 +88,9 @@ def test_times_of_the_sentence_are_of_the_zone_of_who_reads(opener: Opener) -> N
         expect(article(page, "over, was critical: hang (data_loading)")).to_be_visible()
 
 
-def test_job_that_failed_while_it_hung_says_when_it_failed_and_not_when_the_hang_began(opener: Opener) -> None:
+def test_job_that_failed_while_it_hung_says_when_it_failed_and_not_when_the_hang_began(
+    opener: Opener,
+) -> None:
     with served(CAPTURES / "h200-live" / "data-hang") as url:
         page = opener(url).open()
         ready(page, "The job failed (exit 247) at ")
@@ -92,7 +100,13 @@ def test_job_that_failed_while_it_hung_says_when_it_failed_and_not_when_the_hang
         expect(article(page, HANG)).to_contain_text(", open when the job ended")
 
         expect(page.get_by_role("heading", level=1)).to_contain_text(", after hanging 34 s;")
-        assert abs(datetime.fromisoformat(str(since.get_attribute("datetime"))).timestamp() - told["job"]["ended_at"]) < 1.0
+        assert (
+            abs(
+                datetime.fromisoformat(str(since.get_attribute("datetime"))).timestamp()
+                - told["job"]["ended_at"]
+            )
+            < 1.0
+        )
         assert told["job"]["ended_at"] - hang["since"] > 30
 
 
@@ -110,7 +124,11 @@ def test_policy_lets_the_page_load_from_diag_alone(opener: Opener, recorded_hang
 
     assert answer is not None
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
-    assert policy["default-src"] == "'none'" and policy["script-src"] == "'self'" and policy["frame-ancestors"] == "'none'"
+    assert (
+        policy["default-src"] == "'none'"
+        and policy["script-src"] == "'self'"
+        and policy["frame-ancestors"] == "'none'"
+    )
     refused = watched.page.evaluate("""() => new Promise((say) => {
       document.addEventListener("securitypolicyviolation", (event) => say(event.violatedDirective));
       const script = document.createElement("script"); script.textContent = "window.__ran = true"; document.body.append(script);
@@ -131,7 +149,9 @@ def test_cell_of_a_rank_opens_its_stacks(page: Page) -> None:
 
 
 def test_ranks_that_wait_are_marked_in_the_grid_from_the_finding(page: Page) -> None:
-    article(page, HANG).get_by_role("group", name="Waiting ranks").get_by_role("button", name="ranks 0-1", exact=True).click()
+    article(page, HANG).get_by_role("group", name="Waiting ranks").get_by_role(
+        "button", name="ranks 0-1", exact=True
+    ).click()
 
     expect(cell(page, 0)).to_have_attribute("aria-selected", "true")
     expect(cell(page, 1)).to_have_attribute("aria-selected", "true")
@@ -153,14 +173,17 @@ def test_merged_stacks_show_the_outlier_first(page: Page) -> None:
     assert 0 < text.index("_BaseDataLoaderIter.__next__") < text.index("P2PCommunicator"), text[:3000]
 
 
-# --- flame graphs, time line, copies ---------------------------------------------------------------------------
+# --- flame graphs, time line, copies
+# ---------------------------------------------------------------------------
 
 
 def test_flame_graph_of_a_recorded_rank_and_of_all(page: Page) -> None:
     cell(page, CULPRIT, "hung").click()
     flame = panel(page, CULPRIT).get_by_role("region", name="Flame graph of rank 2")
     flame.get_by_role("button").first.click()
-    expect(flame.locator("iframe").content_frame.get_by_text("diag: rank 2").first).to_be_attached(timeout=20_000)
+    expect(flame.locator("iframe").content_frame.get_by_text("diag: rank 2").first).to_be_attached(
+        timeout=20_000
+    )
     panel(page, CULPRIT).get_by_role("button", name="Close").click()
 
     page.get_by_role("button", name="Flame graph of all ranks").click()
@@ -168,17 +191,23 @@ def test_flame_graph_of_a_recorded_rank_and_of_all(page: Page) -> None:
     expect(dialog.locator("iframe").content_frame.locator("svg")).to_be_attached(timeout=20_000)
 
 
-def test_flame_graph_has_a_sandbox_in_which_it_reaches_nothing_of_ours(page: Page, recorded_hang: str) -> None:
+def test_flame_graph_has_a_sandbox_in_which_it_reaches_nothing_of_ours(
+    page: Page, recorded_hang: str
+) -> None:
     policy = page.request.get(f"{recorded_hang}/flame").headers["content-security-policy"]
 
-    assert policy.startswith("sandbox") and "allow-same-origin" not in policy and "default-src 'none'" in policy
+    assert (
+        policy.startswith("sandbox") and "allow-same-origin" not in policy and "default-src 'none'" in policy
+    )
 
 
 def test_time_line_shows_the_phases_and_where_the_hang_began(page: Page) -> None:
     line = region(page, "Time line")
 
     expect(line.get_by_role("img").first).to_be_visible()
-    said = " ".join(line.get_by_role("img").evaluate_all("all => all.map((one) => one.getAttribute('aria-label') || '')"))
+    said = " ".join(
+        line.get_by_role("img").evaluate_all("all => all.map((one) => one.getAttribute('aria-label') || '')")
+    )
     assert "steady" in said or "steady" in line.inner_text()
     expect(line.get_by_role("button", name=re.compile("hang")).first).to_be_visible()
 
@@ -212,7 +241,8 @@ def test_manual_page_of_a_finding_in_both_languages(page: Page) -> None:
     expect(manual.get_by_role("heading", name="含义")).to_be_visible()
 
 
-# --- keyboard alone --------------------------------------------------------------------------------------------
+# --- keyboard alone
+# --------------------------------------------------------------------------------------------
 
 
 def has_focus(target: Locator) -> bool:
@@ -233,13 +263,19 @@ def tab_to(page: Page, target: Locator, most: int = 80) -> None:
 
 
 def test_keyboard_alone_reaches_the_culprits_stack_and_comes_back(page: Page) -> None:
-    chip = article(page, HANG).get_by_role("group", name="Culprit ranks").get_by_role("button", name="rank 2", exact=True)
+    chip = (
+        article(page, HANG)
+        .get_by_role("group", name="Culprit ranks")
+        .get_by_role("button", name="rank 2", exact=True)
+    )
     tab_to(page, chip)
     page.keyboard.press("Enter")
 
     stacks = panel(page, CULPRIT).get_by_role("region", name="Stacks of rank 2")
     expect(stacks).to_contain_text("_try_get_data")
-    assert panel(page, CULPRIT).evaluate("one => one.contains(document.activeElement)"), "the focus is not in what was opened"
+    assert panel(page, CULPRIT).evaluate("one => one.contains(document.activeElement)"), (
+        "the focus is not in what was opened"
+    )
     page.keyboard.press("Escape")
     expect(panel(page, CULPRIT)).to_have_count(0)
     assert has_focus(chip)
@@ -269,7 +305,9 @@ def test_keyboard_alone_opens_the_manual_and_the_focus_comes_back(page: Page) ->
     expect(manual.get_by_role("heading", name="Meaning")).to_be_visible()
     for _ in range(30):
         page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement === document.body || !!document.activeElement.closest('dialog')")
+        assert page.evaluate(
+            "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+        )
     page.keyboard.press("Escape")
 
     expect(manual).to_have_count(0)
@@ -294,10 +332,13 @@ def test_keys_are_told_by_a_key(page: Page) -> None:
     expect(keys).to_have_count(0)
 
 
-# --- phone, themes ---------------------------------------------------------------------------------------------
+# --- phone, themes
+# ---------------------------------------------------------------------------------------------
 
 
-def test_first_screen_of_a_phone_has_the_sentence_and_the_gravest_finding(opener: Opener, recorded_hang: str) -> None:
+def test_first_screen_of_a_phone_has_the_sentence_and_the_gravest_finding(
+    opener: Opener, recorded_hang: str
+) -> None:
     page = opener(recorded_hang, viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True).open()
     ready(page, SENTENCE)
 
@@ -333,7 +374,9 @@ def background(page: Page) -> int:
     return value
 
 
-def test_theme_follows_the_system_until_a_person_chooses_and_is_kept(opener: Opener, recorded_hang: str) -> None:
+def test_theme_follows_the_system_until_a_person_chooses_and_is_kept(
+    opener: Opener, recorded_hang: str
+) -> None:
     page = opener(recorded_hang, color_scheme="dark").open()
     ready(page, SENTENCE)
     assert background(page) < 200
@@ -352,12 +395,15 @@ def test_theme_follows_the_system_until_a_person_chooses_and_is_kept(opener: Ope
     assert background(page) > 500
 
 
-# --- axe -------------------------------------------------------------------------------------------------------
+# --- axe
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["wide", "phone"])
-def test_axe_finds_nothing_that_keeps_people_out(opener: Opener, recorded_hang: str, scheme: str, size: str) -> None:
+def test_axe_finds_nothing_that_keeps_people_out(
+    opener: Opener, recorded_hang: str, scheme: str, size: str
+) -> None:
     viewport = PHONE if size == "phone" else {"width": 1280, "height": 900}
     page = opener(recorded_hang, color_scheme=scheme, viewport=viewport).open()
     ready(page, SENTENCE)
@@ -365,7 +411,9 @@ def test_axe_finds_nothing_that_keeps_people_out(opener: Opener, recorded_hang: 
 
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     cell(page, CULPRIT, "hung").click()
-    expect(panel(page, CULPRIT).get_by_role("region", name="Stacks of rank 2")).to_contain_text("_try_get_data")
+    expect(panel(page, CULPRIT).get_by_role("region", name="Stacks of rank 2")).to_contain_text(
+        "_try_get_data"
+    )
     assert axe_issues(page) == []
 
     panel(page, CULPRIT).get_by_role("button", name="Close").click()

@@ -24,15 +24,24 @@ def bash(script: Path, line: str, cwd: Path) -> list[str]:
         f"source {script}; COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; COMP_LINE={shlex.quote(line)};"
         f" COMP_POINT={len(line)}; _diag diag; (( ${{#COMPREPLY[@]}} )) && printf '%s\\n' \"${{COMPREPLY[@]}}\""
     )
-    done = subprocess.run(["bash", "--norc", "-c", asked], cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", asked], cwd=cwd, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.stderr == ""
     return done.stdout.splitlines()
 
 
 def fish(script: Path, line: str, cwd: Path) -> list[str]:
     asked = f"source {script}; complete -C {shlex.quote(line)}"
-    done = subprocess.run(["fish", "--no-config", "-c", asked], cwd=cwd, capture_output=True, text=True, timeout=30, check=False,
-                          env={**os.environ, "HOME": str(script.parent)})
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", asked],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "HOME": str(script.parent)},
+    )
     assert done.stderr == ""
     return [row.partition("\t")[0] for row in done.stdout.splitlines()]
 

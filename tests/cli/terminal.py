@@ -1,4 +1,5 @@
-"""A command on a terminal, seen as a person sees it: a pseudo-terminal of a given size with a screen behind it."""
+"""A command on a terminal, seen as a person sees it: a pseudo-terminal of a given size with a screen behind
+it."""
 
 from __future__ import annotations
 
@@ -29,12 +30,21 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        self.process = subprocess.Popen(list(words), stdin=self.slave, stdout=self.slave, stderr=self.slave, cwd=cwd,
-                                        env={**environment, "TERM": "xterm", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8",
-                                             **(env or {})},
-                                        start_new_session=True)
+    def start(
+        self, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
+        self.process = subprocess.Popen(
+            list(words),
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            cwd=cwd,
+            env={**environment, "TERM": "xterm", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", **(env or {})},
+            start_new_session=True,
+        )
         os.close(self.slave)
         self.slave = -1
 

@@ -1,4 +1,5 @@
-"""Who decides whether diag's lines are coloured: --color, NO_COLOR, FORCE_COLOR, the terminal; and that CMD is none of it."""
+"""Who decides whether diag's lines are coloured: --color, NO_COLOR, FORCE_COLOR, the terminal; and that CMD
+is none of it."""
 
 from __future__ import annotations
 
@@ -23,9 +24,17 @@ def manifest(tmp_path: Path) -> str:
 
 
 def printed(*words: str, **env: str) -> str:
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE")
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "diag", *words], capture_output=True, text=True, check=False, env={**clean, **env}
+        [sys.executable, "-m", "diag", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**clean, **env},
     )
     return done.stdout + done.stderr
 
@@ -49,7 +58,9 @@ def test_who_decides(options: tuple[str, ...], env: dict[str, str], coloured: bo
     assert ("\x1b[" in printed("doctor", *options, "--manifest", manifest, **env)) == coloured
 
 
-@pytest.mark.parametrize(("terminal", "term", "wanted"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)])
+@pytest.mark.parametrize(
+    ("terminal", "term", "wanted"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)]
+)
 def test_without_a_word_the_terminal_decides(terminal: bool, term: str, wanted: bool) -> None:
     assert colour.is_wanted("auto", {"TERM": term}, is_terminal=terminal) == wanted
 
@@ -68,7 +79,11 @@ def test_commands_that_colour_have_the_option_and_the_others_have_not() -> None:
 
 def test_no_other_place_asks_the_environment_whether_to_colour() -> None:
     package = Path(cli.__file__).parent
-    asking = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if "NO_COLOR" in path.read_text()}
+    asking = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "NO_COLOR" in path.read_text()
+    }
 
     # command.py and software/ask.py set it for the processes that they start; cli.py names it in its help.
     assert asking == {"colour.py", "cli.py", "command.py", "preflight/software/ask.py"}
@@ -77,7 +92,9 @@ def test_no_other_place_asks_the_environment_whether_to_colour() -> None:
 def test_cmd_inherits_nothing_of_it(tmp_path: Path) -> None:
     show = "import os; print([name for name in os.environ if 'COLOR' in name])"
 
-    out = printed("run", "--no-http", "--color", "always", "--run-root", str(tmp_path), "--", sys.executable, "-c", show)
+    out = printed(
+        "run", "--no-http", "--color", "always", "--run-root", str(tmp_path), "--", sys.executable, "-c", show
+    )
 
     assert "[]" in out.splitlines()
 
@@ -85,7 +102,9 @@ def test_cmd_inherits_nothing_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "same"), [("help rules list", "rules list --help"), ("help", "--help"), ("version", "--version")]
 )
-def test_words_that_say_the_same_as_an_option(line: str, same: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_say_the_same_as_an_option(
+    line: str, same: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def out(words: str) -> str:
         with pytest.raises(SystemExit) as end:
             cli.main(words.split())

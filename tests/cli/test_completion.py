@@ -87,7 +87,9 @@ def test_script_is_one_that_the_shell_reads(name: str, tmp_path: Path) -> None:
         pytest.skip(f"{name} is not installed")
     file = tmp_path / "script"
     file.write_text(script(name) + "\n")
-    words = [name, "-f", str(file)] if name == "tcsh" else [name, "-n", str(file)]  # tcsh -n does not look into `complete`
+    words = (
+        [name, "-f", str(file)] if name == "tcsh" else [name, "-n", str(file)]
+    )  # tcsh -n does not look into `complete`
 
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
 
@@ -95,7 +97,9 @@ def test_script_is_one_that_the_shell_reads(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_script_says_where_it_belongs_and_names_no_other_program(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_says_where_it_belongs_and_names_no_other_program(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", name]) == 0
 
     text = capsys.readouterr().out

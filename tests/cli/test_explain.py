@@ -1,4 +1,5 @@
-"""`diag explain` takes the words that diag prints: findings, classes and causes, in the forms in which they stand there."""
+"""`diag explain` takes the words that diag prints: findings, classes and causes, in the forms in which they
+stand there."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def first(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "asked", [["hang/data_loading"], ["hang (data_loading)"], ["hang", "data_loading"], ["HANG (Data_Loading)"]]
+    "asked",
+    [["hang/data_loading"], ["hang (data_loading)"], ["hang", "data_loading"], ["HANG (Data_Loading)"]],
 )
 def test_class_of_a_finding_is_its_paragraphs(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(capsys, *asked)
@@ -38,7 +40,9 @@ def test_word_that_several_findings_have_is_told_of_each(capsys: pytest.CaptureF
     assert first(text) == "hang (data_loading)"  # a class there, a cause of the others
     for finding in ("slow", "straggler", "throughput-drop"):
         assert f"{finding} (data_loading)" in text
-    assert text.endswith("diag explain hang | diag explain slow | diag explain straggler | diag explain throughput-drop")
+    assert text.endswith(
+        "diag explain hang | diag explain slow | diag explain straggler | diag explain throughput-drop"
+    )
 
 
 def test_cause_is_found_without_its_finding(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +53,9 @@ def test_cause_is_found_without_its_finding(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("asked", ["xid_79", "gpu-fault/xid_79", "XID_79"])
 def test_number_of_an_xid_is_a_cause(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "79: the GPU fell off the bus" in explained(capsys, asked) or "Bus (79, 167)" in explained(capsys, asked)
+    assert "79: the GPU fell off the bus" in explained(capsys, asked) or "Bus (79, 167)" in explained(
+        capsys, asked
+    )
 
 
 def test_finding_in_capitals_is_its_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +68,9 @@ def every_word() -> Iterator[tuple[str, str]]:
             yield from ((finding, name) for name in (*item.causes, *item.classes))
 
 
-def test_every_class_and_cause_of_every_page_is_explained_in_both_languages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_class_and_cause_of_every_page_is_explained_in_both_languages(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     words = sorted(set(every_word()))
     assert len(words) > 200
 

@@ -1,4 +1,5 @@
-"""Whatever is at the address of a hub, `diag dump`, `top` and `flame` say it in a sentence with a hint, and end with 1."""
+"""Whatever is at the address of a hub, `diag dump`, `top` and `flame` say it in a sentence with a hint, and
+end with 1."""
 
 from __future__ import annotations
 
@@ -73,11 +74,15 @@ def stranger() -> Iterator[Callable[..., int]]:
         each.close()
 
 
-def said(command: list[str], url: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:
+def said(
+    command: list[str], url: str, capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, str, str]:
     code = main([*command, "--endpoint", url, *more])
     out, err = capsys.readouterr()
     assert out == ""
-    err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith("diag: looking at rank"))
+    err = "".join(
+        line for line in err.splitlines(keepends=True) if not line.startswith("diag: looking at rank")
+    )
     error, _, hint = err.rstrip("\n").partition("\n\nhint: ")
     assert error.startswith("error: ") and hint, err
     assert not RAW.search(err), err
@@ -109,7 +114,11 @@ ANSWERS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 @pytest.mark.parametrize("sent, told", ANSWERS, ids=[str(number) for number in range(len(ANSWERS))])
 def test_whatever_answers_is_told_in_a_sentence(
-    command: list[str], sent: bytes, told: str, stranger: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    sent: bytes,
+    told: str,
+    stranger: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, error, hint = said(command, f"http://127.0.0.1:{stranger(sent)}", capsys)
 
@@ -118,8 +127,9 @@ def test_whatever_answers_is_told_in_a_sentence(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-def test_nobody_there_wrong_names_and_silence_are_told(command: list[str], capsys: pytest.CaptureFixture[str],
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_there_wrong_names_and_silence_are_told(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("diag.commands.dump._GRACE_SECONDS", 0.1)
     monkeypatch.setattr("diag.commands.flame._GRACE_SECONDS", 0.1)
     monkeypatch.setattr("diag.top.live._STACKS_SECONDS", 0.5)
@@ -134,8 +144,12 @@ def test_nobody_there_wrong_names_and_silence_are_told(command: list[str], capsy
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-@pytest.mark.parametrize("url", ["foo", "ftp://h:1", "http://", "http://h:abc", "http://h:99999", "127.0.0.1:9095", "http://h:"])
-def test_what_is_no_address_is_an_error_of_usage(command: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "url", ["foo", "ftp://h:1", "http://", "http://h:abc", "http://h:99999", "127.0.0.1:9095", "http://h:"]
+)
+def test_what_is_no_address_is_an_error_of_usage(
+    command: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, error, hint = said(command, url, capsys)
 
     assert code == 2 and "is no address of a hub" in error and "http://127.0.0.1:9095" in hint
@@ -173,16 +187,26 @@ def test_token_that_is_not_the_runs_is_told(
 
     _, error, hint = said(command, f"http://127.0.0.1:{port}", capsys, "--token-file", str(token))
 
-    assert "the token is not that of this run" in error and "--token-file" in hint and "tttt" not in error + hint
+    assert (
+        "the token is not that of this run" in error and "--token-file" in hint and "tttt" not in error + hint
+    )
 
 
-@pytest.mark.parametrize("words", [["replay"], ["replay", "--json"], ["top", "--once"], ["flame", "0", "-o", "-", "--from"]])
+@pytest.mark.parametrize(
+    "words", [["replay"], ["replay", "--json"], ["top", "--once"], ["flame", "0", "-o", "-", "--from"]]
+)
 @pytest.mark.parametrize("url", ["https://host/logs/train.log", "s3://bucket/train.log"])
-def test_address_in_place_of_a_file_is_not_downloaded(words: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_address_in_place_of_a_file_is_not_downloaded(
+    words: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words, url]) == 2
 
     out, err = capsys.readouterr()
-    assert out == "" and f"error: {url} is an address, and diag downloads nothing" in err and f"curl -sSL '{url}' | diag" in err
+    assert (
+        out == ""
+        and f"error: {url} is an address, and diag downloads nothing" in err
+        and f"curl -sSL '{url}' | diag" in err
+    )
 
 
 def test_settings_that_cannot_be_used_name_the_page_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:

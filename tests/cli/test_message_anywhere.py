@@ -1,4 +1,5 @@
-"""A message at any byte of what drawing programs write: it stays whole on the screen, and the last frame is as it is alone."""
+"""A message at any byte of what drawing programs write: it stays whole on the screen, and the last frame is
+as it is alone."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ def tqdm_bars(count: int) -> bytes:
     tqdm = pytest.importorskip("tqdm").tqdm
     out = io.StringIO()
     out.write("the job begins\n")
-    bars = [tqdm(total=4, desc=f"bar {n}", position=n, file=out, ncols=60, mininterval=0, miniters=1) for n in range(count)]
+    bars = [
+        tqdm(total=4, desc=f"bar {n}", position=n, file=out, ncols=60, mininterval=0, miniters=1)
+        for n in range(count)
+    ]
     for _ in range(4):
         for bar in bars:
             bar.update()
@@ -48,18 +52,26 @@ def screen_of(data: bytes) -> list[str]:
 
 
 def whole_places(data: bytes) -> list[int]:
-    """Places between characters and runs of control sequences: a read ends within one so seldom that it may show."""
-    inside = {at for match in re.finditer(rb"(?:\r|\x1b\[[0-9;?]*[A-Za-z])+|[\xc0-\xff][\x80-\xbf]+", data)
-              for at in range(match.start() + 1, match.end())}
+    """Places between characters and runs of control sequences: a read ends within one so seldom that it may
+    show."""
+    inside = {
+        at
+        for match in re.finditer(rb"(?:\r|\x1b\[[0-9;?]*[A-Za-z])+|[\xc0-\xff][\x80-\xbf]+", data)
+        for at in range(match.start() + 1, match.end())
+    }
     return [at for at in range(len(data) + 1) if at not in inside]
 
 
 @pytest.mark.parametrize("draw", [tqdm_bars, rich_live])
 @pytest.mark.parametrize("count", [1, 3])
-def test_message_stays_whole_wherever_it_comes_once_the_first_frame_is_drawn(draw: Callable[[int], bytes], count: int) -> None:
+def test_message_stays_whole_wherever_it_comes_once_the_first_frame_is_drawn(
+    draw: Callable[[int], bytes], count: int
+) -> None:
     data = draw(count)
     ends = [line for line in screen_of(data) if line][-count - 1 :]
-    drawn = len(data) // 4 if count > 1 else 0  # by then each line has been drawn once, and the cursor has gone up
+    drawn = (
+        len(data) // 4 if count > 1 else 0
+    )  # by then each line has been drawn once, and the cursor has gone up
     places = [place for place in whole_places(data) if place >= drawn]
     assert len(places) > 50
     for place in places[::4]:
@@ -74,4 +86,8 @@ def test_message_stays_whole_wherever_it_comes_once_the_first_frame_is_drawn(dra
         at = shown.index("diag| one")
         assert shown[at + 1] == "diag| two", (place, data[place - 20 : place], shown)
         if place < len(data) // 2:  # frames are still to come
-            assert [text for text in shown if text][-count - 1 :] == ends, (place, data[place - 20 : place], shown)
+            assert [text for text in shown if text][-count - 1 :] == ends, (
+                place,
+                data[place - 20 : place],
+                shown,
+            )

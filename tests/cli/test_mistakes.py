@@ -1,4 +1,5 @@
-"""What a person typed wrong is answered with what was meant, where something is near, and with nothing made up where not."""
+"""What a person typed wrong is answered with what was meant, where something is near, and with nothing made
+up where not."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def test_empty_word_is_no_command(verb: str, capsys: pytest.CaptureFixture[str])
     assert said([verb, "--", ""], capsys)[0] == "the command after `--` is an empty word"
 
 
-@pytest.mark.parametrize("words", [["help", "run", "sh", "-c", "exit 9"], ["help", "doctor", "--", "sh"], ["help", "help"]])
+@pytest.mark.parametrize(
+    "words", [["help", "run", "sh", "-c", "exit 9"], ["help", "doctor", "--", "sh"], ["help", "help"]]
+)
 def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
@@ -47,7 +50,11 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
     [
         ("dmup", "diag has no command 'dmup'", "did you mean `diag dump`?"),
         ("doc", "diag has no command 'doc'", "did you mean `diag doctor`?"),
-        ("xyzzy-not-a-command", "diag has no command 'xyzzy-not-a-command'", "diag --help lists the commands"),
+        (
+            "xyzzy-not-a-command",
+            "diag has no command 'xyzzy-not-a-command'",
+            "diag --help lists the commands",
+        ),
         ("sh -c x y z", "diag has no command 'sh'", "to run it under diag: diag run -- sh -c x ..."),
         ("--verison", "diag has no option --verison", "did you mean --version?"),
         ("run --prot 9 -- true", "diag run has no option --prot", "did you mean --port?"),
@@ -56,34 +63,78 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ("watch --xyzzy", "diag watch has no option --xyzzy", "diag watch --help lists them"),
         ("dump now", "diag dump takes no further word 'now'", "diag dump --help"),
         ("explain hnag", "there is no finding, class, cause or rule 'hnag'", "did you mean hang?"),
-        ("explain hang/data_laoding", "there is no finding, class, cause or rule 'hang/data_laoding'",
-         "did you mean diag explain hang/data_loading?"),
-        ("explain slow/xyzzy", "there is no finding, class, cause or rule 'slow/xyzzy'", "diag explain slow has its causes"),
+        (
+            "explain hang/data_laoding",
+            "there is no finding, class, cause or rule 'hang/data_laoding'",
+            "did you mean diag explain hang/data_loading?",
+        ),
+        (
+            "explain slow/xyzzy",
+            "there is no finding, class, cause or rule 'slow/xyzzy'",
+            "diag explain slow has its causes",
+        ),
         ("hepl", "diag has no command 'hepl'", "did you mean `diag help`?"),
         ("help dmup", "diag has no command 'dmup'", "did you mean `diag dump`?"),
         ("run --colour never -- true", "diag run has no option --colour", "did you mean --color?"),
         ("rules list --color never", "diag rules has no option --color", "diag rules --help lists them"),
-        ("explain --color never hang", "diag explain has no option --color", "diag explain --help lists them"),
-        ("run --color sometimes -- true", "argument --color: invalid choice: 'sometimes' (choose from 'auto', 'always', 'never')",
-         "diag run --help"),
+        (
+            "explain --color never hang",
+            "diag explain has no option --color",
+            "diag explain --help lists them",
+        ),
+        (
+            "run --color sometimes -- true",
+            "argument --color: invalid choice: 'sometimes' (choose from 'auto', 'always', 'never')",
+            "diag run --help",
+        ),
         ("-- true", "no command of diag stands in front of `--`", "diag run -- true"),
         ("rules", "diag rules needs WHAT: test, list or schema", "diag rules --help"),
-        ("doctor --wait soon -- true", "argument --wait: 'soon' is no number of seconds from 0 to 3600", "diag doctor --help"),
-        ("doctor --wait 1e9 -- true", "argument --wait: '1e9' is no number of seconds from 0 to 3600", "diag doctor --help"),
-        ("doctor --manifest", "--manifest FILE: the FILE is missing (one that begins with a dash: --manifest=...)",
-         "diag doctor --help"),
-        ("estimate --gpus-per-node many -- x", "argument --gpus-per-node: 'many' is no whole number", "diag estimate --help"),
+        (
+            "doctor --wait soon -- true",
+            "argument --wait: 'soon' is no number of seconds from 0 to 3600",
+            "diag doctor --help",
+        ),
+        (
+            "doctor --wait 1e9 -- true",
+            "argument --wait: '1e9' is no number of seconds from 0 to 3600",
+            "diag doctor --help",
+        ),
+        (
+            "doctor --manifest",
+            "--manifest FILE: the FILE is missing (one that begins with a dash: --manifest=...)",
+            "diag doctor --help",
+        ),
+        (
+            "estimate --gpus-per-node many -- x",
+            "argument --gpus-per-node: 'many' is no whole number",
+            "diag estimate --help",
+        ),
         ("run --stack-seconds x -- true", "argument --stack-seconds: 'x' is no number", "diag run --help"),
-        ("explain Watchdog caught collective operation timeout",
-         "there is no finding, class, cause or rule 'Watchdog caught collective operation timeout'",
-         "of a line of a log: diag replay LOG; diag explain lists them"),
-        ("completion bahs", "argument SHELL: invalid choice: 'bahs' (choose from 'bash', 'zsh', 'fish', 'tcsh')",
-         "did you mean bash?"),
-        ("run -- --port 9 true", "--port is an option of diag, but stands after `--`, where CMD begins",
-         "diag run --port ... -- CMD"),
-        ("run --port 0 -- -q true", "-q is an option of diag, but stands after `--`, where CMD begins", "diag run -q ... -- CMD"),
-        ("run --nproc_per_node 8 train.py", "diag run has no option --nproc_per_node",
-         "an option of the command stands after it, or after `--`: diag run [options] -- CMD ..."),
+        (
+            "explain Watchdog caught collective operation timeout",
+            "there is no finding, class, cause or rule 'Watchdog caught collective operation timeout'",
+            "of a line of a log: diag replay LOG; diag explain lists them",
+        ),
+        (
+            "completion bahs",
+            "argument SHELL: invalid choice: 'bahs' (choose from 'bash', 'zsh', 'fish', 'tcsh')",
+            "did you mean bash?",
+        ),
+        (
+            "run -- --port 9 true",
+            "--port is an option of diag, but stands after `--`, where CMD begins",
+            "diag run --port ... -- CMD",
+        ),
+        (
+            "run --port 0 -- -q true",
+            "-q is an option of diag, but stands after `--`, where CMD begins",
+            "diag run -q ... -- CMD",
+        ),
+        (
+            "run --nproc_per_node 8 train.py",
+            "diag run has no option --nproc_per_node",
+            "an option of the command stands after it, or after `--`: diag run [options] -- CMD ...",
+        ),
     ],
 )
 def test_mistake_is_answered(line: str, error: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,20 +169,32 @@ def test_command_of_a_near_name_is_looked_for_in_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "hint"),
-    [(["unmae"], "did you mean uname?"), (["train.py"], "(python train.py)"), (["./trian.py"], "did you mean train.py?")],
+    [
+        (["unmae"], "did you mean uname?"),
+        (["train.py"], "(python train.py)"),
+        (["./trian.py"], "did you mean train.py?"),
+    ],
 )
 def test_command_that_is_not_there_ends_as_in_a_shell(words: list[str], hint: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
 
-    done = subprocess.run([sys.executable, "-m", "diag", "run", "--no-http", "--run-root", str(tmp_path / "r"), "--", *words],
-                          cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-                          env=os.environ | {"PATH": "/usr/bin"})
+    done = subprocess.run(
+        [sys.executable, "-m", "diag", "run", "--no-http", "--run-root", str(tmp_path / "r"), "--", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PATH": "/usr/bin"},
+    )
 
     assert done.returncode == 127
     assert "cannot run" in done.stderr and hint in done.stderr
 
 
-def test_unknown_key_of_diag_toml_is_an_error_with_the_near_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_key_of_diag_toml_is_an_error_with_the_near_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "diag.toml").write_text("prot = 9100\nxyzzy = 1\n")
 
@@ -139,10 +202,20 @@ def test_unknown_key_of_diag_toml_is_an_error_with_the_near_one(tmp_path: Path, 
         load()
 
     assert "prot: there is no such setting, did you mean port?" in str(error.value)
-    assert "xyzzy: there is no such setting" in str(error.value) and "xyzzy: there is no such setting," not in str(error.value)
+    assert "xyzzy: there is no such setting" in str(
+        error.value
+    ) and "xyzzy: there is no such setting," not in str(error.value)
 
 
-OTHERS = ("DIAG_RUN_DIR", "DIAG_FAULT", "DIAG_STACK_SIGNAL", "DIAG_OUR_TEAM", "diag_port", "DIAGNOSE", "DIAG_X")
+OTHERS = (
+    "DIAG_RUN_DIR",
+    "DIAG_FAULT",
+    "DIAG_STACK_SIGNAL",
+    "DIAG_OUR_TEAM",
+    "diag_port",
+    "DIAGNOSE",
+    "DIAG_X",
+)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -152,8 +225,14 @@ def test_variable_of_somebody_else_is_left_alone(name: str) -> None:
 
 def test_variable_that_nothing_reads_is_said_once_and_the_job_runs(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "diag", "run", "-q", "--no-http", "--run-root", str(tmp_path), "--", "true"], cwd=tmp_path,
-        capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"DIAG_STACK_SECOND": "3"})
+        [sys.executable, "-m", "diag", "run", "-q", "--no-http", "--run-root", str(tmp_path), "--", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"DIAG_STACK_SECOND": "3"},
+    )
 
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "diag: DIAG_STACK_SECOND is read by nothing: did you mean DIAG_STACK_SECONDS?\n"

@@ -1,4 +1,5 @@
-"""What a person sees of a finding beside a real progress bar: the bar, the panel below it, and the bar going on below that."""
+"""What a person sees of a finding beside a real progress bar: the bar, the panel below it, and the bar going
+on below that."""
 
 from __future__ import annotations
 
@@ -65,8 +66,22 @@ def job_seen(
 ) -> None:
     script = folder / "job.py"
     script.write_text(f"LOSS = {LOSS!r}\n{job}")
-    words = [*DIAG, "run", "-q", "--no-http", "--run-root", str(folder / "runs"), "--", sys.executable, str(script), *bars]
-    seen.start(["sh", "-c", '"$@" ' + redirect, "sh", *words], {"DIAG_LANG": "en", "DIAG_LONE_PROCESS_SECONDS": "600", **env})
+    words = [
+        *DIAG,
+        "run",
+        "-q",
+        "--no-http",
+        "--run-root",
+        str(folder / "runs"),
+        "--",
+        sys.executable,
+        str(script),
+        *bars,
+    ]
+    seen.start(
+        ["sh", "-c", '"$@" ' + redirect, "sh", *words],
+        {"DIAG_LANG": "en", "DIAG_LONE_PROCESS_SECONDS": "600", **env},
+    )
 
 
 def wanted_panel(folder: Path, width: int, lang: str) -> list[str]:
@@ -75,7 +90,9 @@ def wanted_panel(folder: Path, width: int, lang: str) -> list[str]:
     change = json.loads(told[0])
     assert change["change"] == "opened" and change["finding"]["id"] == "loss-nan"
     finding = SimpleNamespace(to_json=lambda: change["finding"])
-    return panel(Change(ChangeKind.OPENED, cast(Any, finding), change["at"], change["at"]), False, width, lang).split("\n")
+    return panel(
+        Change(ChangeKind.OPENED, cast(Any, finding), change["at"], change["at"]), False, width, lang
+    ).split("\n")
 
 
 def bar_at(line: str, name: str = "Train") -> int | None:
@@ -122,7 +139,9 @@ def test_several_bars_go_on_below_and_none_is_torn(tmp_path: Path) -> None:
     at = lines.index(told[0])
     assert lines[at : at + len(told)] == told
     assert None not in [bar_at(line, name) for line, name in zip(lines[at - 3 : at], NAMES, strict=True)]
-    assert [bar_at(line, name) for line, name in zip(lines[at + len(told) :], NAMES, strict=False)] == [STEPS] * 3
+    assert [bar_at(line, name) for line, name in zip(lines[at + len(told) :], NAMES, strict=False)] == [
+        STEPS
+    ] * 3
 
 
 def test_live_display_of_rich_goes_on_below(tmp_path: Path) -> None:

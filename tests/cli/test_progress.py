@@ -1,4 +1,5 @@
-"""Long work says on a terminal how far it is, takes the line away when it is done, and says nothing anywhere else."""
+"""Long work says on a terminal how far it is, takes the line away when it is done, and says nothing anywhere
+else."""
 
 from __future__ import annotations
 
@@ -63,8 +64,13 @@ def test_reading_of_any_evidence_is_shown_up_to_its_end_and_then_gone(kind: str,
 
     replay([evidence(kind, tmp_path)], progress)
 
-    drawn = re.findall(r"\r(diag: \[[# ]{24}\] ([\d.]+) MB of ([\d.]+) MB, [\d.]+ MB/s, \d+ s left)\x1b\[K", stream.getvalue())
-    assert drawn and stream.getvalue() == "".join(f"\r{line}\x1b[K" for line, _, _ in drawn)  # no torn and no other line
+    drawn = re.findall(
+        r"\r(diag: \[[# ]{24}\] ([\d.]+) MB of ([\d.]+) MB, [\d.]+ MB/s, \d+ s left)\x1b\[K",
+        stream.getvalue(),
+    )
+    assert drawn and stream.getvalue() == "".join(
+        f"\r{line}\x1b[K" for line, _, _ in drawn
+    )  # no torn and no other line
     done = [float(at) for _, at, _ in drawn]
     assert done == sorted(done) and drawn[-1][0].startswith(f"diag: [{'#' * 24}]")
     assert len({total for _, _, total in drawn}) == 1
@@ -91,7 +97,8 @@ def test_pipe_and_dumb_terminal_get_no_line(stream: io.StringIO, monkeypatch: py
     assert stream.getvalue() == ""
 
 
-# --- a hub that takes its time -----------------------------------------------------------------------------------
+# --- a hub that takes its time
+# -----------------------------------------------------------------------------------
 
 
 class SlowHub(ThreadingHTTPServer):
@@ -154,7 +161,9 @@ def test_dump_tells_whom_it_waits_for_until_it_answers(hub: SlowHub, columns: in
 
 def test_flame_shows_how_much_is_recorded(hub: SlowHub, tmp_path: Path) -> None:
     with terminal() as seen:
-        seen.start([*DIAG, "flame", "3", "--seconds", "1", "--endpoint", hub.url, "-o", "x.svg"], cwd=tmp_path)
+        seen.start(
+            [*DIAG, "flame", "3", "--seconds", "1", "--endpoint", hub.url, "-o", "x.svg"], cwd=tmp_path
+        )
         seen.until(lambda: re.search(r"diag: \[#+ *\] 1 of 1 s$", seen.text))
         seen.until(lambda: "s: the graph is made" in seen.text)
 
@@ -165,7 +174,9 @@ def test_flame_shows_how_much_is_recorded(hub: SlowHub, tmp_path: Path) -> None:
 
 
 def test_waiting_writes_nothing_into_a_pipe(hub: SlowHub) -> None:
-    process = subprocess.Popen([*DIAG, "dump", "--endpoint", hub.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*DIAG, "dump", "--endpoint", hub.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2.0)  # long enough for several lines on a terminal
     hub.answers.set()

@@ -1,4 +1,5 @@
-"""Tests of one installed system (Slurm, podman, a Prometheus) share it and stay with one worker; labs of namespaces are apart."""
+"""Tests of one installed system (Slurm, podman, a Prometheus) share it and stay with one worker; labs of
+namespaces are apart."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import pytest
 HERE = Path(__file__).parent
 
 
-# First: xdist reads the marks in the same hook, and comes before the conftest of a folder named on the command line.
+# First: xdist reads the marks in the same hook, and comes before the conftest of a folder named on the
+# command line.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -24,8 +24,16 @@ def node(number: int | None, **changes: Any) -> NodeDigest:
     return NodeDigest(**values)
 
 
-def rank(number: int, at: float, *, of: int | None = None, moved: float | None = None, exited: RankExited | None = None,
-         world: int = 2, **changes: Any) -> RankDigest:
+def rank(
+    number: int,
+    at: float,
+    *,
+    of: int | None = None,
+    moved: float | None = None,
+    exited: RankExited | None = None,
+    world: int = 2,
+    **changes: Any,
+) -> RankDigest:
     """`of`: the number of its node."""
     home = number if of is None else of
     place = Placement(number, 0, world, f"gpu-{home}", 1000 + number, 777, home, 1, "torchrun")
@@ -40,15 +48,24 @@ def rank(number: int, at: float, *, of: int | None = None, moved: float | None =
 
 def finding(kind: str = "ib-fallback", **changes: Any) -> Finding:
     values: dict[str, Any] = {
-        "id": kind, "subject": JOB, "severity": Severity.WARNING, "confidence": Confidence.HIGH, "summary": f"{kind} it is",
-        "advice": "mend it", "since": START, **changes,
+        "id": kind,
+        "subject": JOB,
+        "severity": Severity.WARNING,
+        "confidence": Confidence.HIGH,
+        "summary": f"{kind} it is",
+        "advice": "mend it",
+        "since": START,
+        **changes,
     }
     return Finding(**values)
 
 
 def death(number: int, since: float, said: str = "", **changes: Any) -> Finding:
     words = f'; it said: "{said}"' if said else "; it said nothing that tells why"
-    evidence = (Evidence("exits", "status", since, number), *((Evidence("output", said, since, number),) if said else ()))
+    evidence = (
+        Evidence("exits", "status", since, number),
+        *((Evidence("output", said, since, number),) if said else ()),
+    )
     return finding("rank-died", subject=f"rank {number}", severity=Severity.CRITICAL, since=since, ranks=(number,),
                    cause="exit_1", summary=f"rank {number} (pid {1000 + number}) ended with exit code 1{words}",
                    evidence=evidence, final=True, **changes)  # fmt: skip
@@ -69,7 +86,9 @@ class Reports:
             if isinstance(fact, RankDigest) and fact.exited is not None:
                 self.engine._tell(fact.exited)
 
-    def hear(self, number: int, *, moved: float | None = None, ranks: tuple[int, ...] | None = None, **changes: Any) -> None:
+    def hear(
+        self, number: int, *, moved: float | None = None, ranks: tuple[int, ...] | None = None, **changes: Any
+    ) -> None:
         """A digest of this node with a rank of its number; both moved just now unless told otherwise."""
         self._seq += 1
         last = self.now if moved is None else moved

@@ -1,7 +1,8 @@
-"""Nodes without machines: an engine each, told records or facts; their digests, over JSON as on the wire, and the job's engine.
+"""Nodes without machines: an engine each, told records or facts; their digests, over JSON as on the wire, and
+the job's engine.
 
-`JobOfNodes` is what hubs and their threads do, in told time: a digest of each node every five seconds, every three with stacks
-while somebody wants a closer look, and the verdict back.
+`JobOfNodes` is what hubs and their threads do, in told time: a digest of each node every five seconds, every
+three with stacks while somebody wants a closer look, and the verdict back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ CALM_SECONDS, CLOSER_SECONDS = 5.0, 3.0
 class NodeEngine:
     """One node as its hub has it."""
 
-    def __init__(self, number: int | None, nodes: int = 2, host: str = "", run_id: str = "", **identity: Any) -> None:
+    def __init__(
+        self, number: int | None, nodes: int = 2, host: str = "", run_id: str = "", **identity: Any
+    ) -> None:
         detectors = make_detectors()
         self.hang = next(one for one in detectors if isinstance(one, HangDetector))
         self.collector = Collector()
@@ -38,8 +41,15 @@ class NodeEngine:
         self.engine = Engine(PARSERS, [*detectors, self.collector])
         self.maker = DigestMaker(self.collector)
         self.host = host or f"node-{number}"
-        self.me = Identity(run_id or f"run-{self.host}", self.host, "0", f"http://10.0.0.{(number or 0) + 1}:9095", number, nodes,
-                           **{"rendezvous": "10.0.0.1:29500", **identity})
+        self.me = Identity(
+            run_id or f"run-{self.host}",
+            self.host,
+            "0",
+            f"http://10.0.0.{(number or 0) + 1}:9095",
+            number,
+            nodes,
+            **{"rendezvous": "10.0.0.1:29500", **identity},
+        )
         self.sizes: list[int] = []
         self.changes: list[Change] = []
 
@@ -48,7 +58,9 @@ class NodeEngine:
         for fact in facts:
             self.engine._tell(fact)
 
-    def digest(self, at: float, detail: int = 0, every: float = CALM_SECONDS, **changes: Any) -> dict[str, Any]:
+    def digest(
+        self, at: float, detail: int = 0, every: float = CALM_SECONDS, **changes: Any
+    ) -> dict[str, Any]:
         """As it arrives: JSON."""
         gpus = self.hang.gpu_states(self.engine.now, self.engine.job)
         document = self.maker.make(self.engine, self.me, at, every, gpus, detail=detail, **changes)
@@ -96,10 +108,14 @@ class JobOfNodes:
         self.changes += self.engine.feed(Record(digest_source.SOURCE, document, host=node.host, at=at))
         self._next[node.host] = at + every
         if self._told_back:
-            findings = tuple(one for one in self.engine.active() if _is_for(one, node is self.nodes[0], self.nodes[0].host))
+            findings = tuple(
+                one for one in self.engine.active() if _is_for(one, node is self.nodes[0], self.nodes[0].host)
+            )
             fact = JobVerdict(None, self.nodes[0].host, len(self.nodes), len(self.nodes), findings)
             told = json.loads(json.dumps(digest_source.verdict(fact, self.engine.now)))
-            node.changes += node.engine.feed(Record(digest_source.VERDICT_SOURCE, told, host=self.nodes[0].host, at=at + 1e-3))
+            node.changes += node.engine.feed(
+                Record(digest_source.VERDICT_SOURCE, told, host=self.nodes[0].host, at=at + 1e-3)
+            )
 
     def finish(self, now: float) -> None:
         """The commands have ended. What a hub says last follows its next check, one second later at most."""
@@ -124,8 +140,8 @@ class JobOfNodes:
 
 
 def split(records: Iterable[Record], log_node: int = 0) -> Iterable[tuple[list[int], Record]]:
-    """A journal of one machine as those of two: even ranks on the first, odd ones on the second. What is no rank's is on both,
-    but the log, of which each line is printed on one node."""
+    """A journal of one machine as those of two: even ranks on the first, odd ones on the second. What is no
+    rank's is on both, but the log, of which each line is printed on one node."""
     for record in records:
         if record.rank is not None:
             yield [record.rank % 2], record

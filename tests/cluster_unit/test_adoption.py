@@ -1,4 +1,5 @@
-"""An engine that is told digests says of a job what one says that is told everything: real runs, split into two nodes."""
+"""An engine that is told digests says of a job what one says that is told everything: real runs, split into
+two nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def as_two_nodes(records: list[Record], log_node: int) -> JobOfNodes:
 def of_two_hosts(run: Path) -> JobOfNodes:
     job = JobOfNodes([NodeEngine(0), NodeEngine(1)])
     each = [records_of(run), records_of(run.with_name(run.name.replace("node0", "node1")))]
-    for at, number, place in heapq.merge(*([(r.at, n, i) for i, r in enumerate(records)] for n, records in enumerate(each))):
+    for at, number, place in heapq.merge(
+        *([(r.at, n, i) for i, r in enumerate(records)] for n, records in enumerate(each))
+    ):
         assert at > 0
         job.feed(job.nodes[number], each[number][place])
     job.finish(max(records[-1].at for records in each))
@@ -48,7 +51,11 @@ def verdicts(engine: Engine) -> list[tuple[object, ...]]:
 
 
 def opened(changes: list[Change]) -> list[float]:
-    return [change.at for change in changes if change.finding.id in ("hang", "rank-died") and change.kind.value == "opened"]
+    return [
+        change.at
+        for change in changes
+        if change.finding.id in ("hang", "rank-died") and change.kind.value == "opened"
+    ]
 
 
 @pytest.mark.parametrize("log_node", [0, 1], ids=["log-on-node-0", "log-on-node-1"])
@@ -87,16 +94,24 @@ def test_the_words_of_a_hang_are_those_of_one_who_saw_the_stacks() -> None:
 
     seen = next(finding for finding in told_all.active() if finding.id == "hang")
     assert said.advice == seen.advice
-    assert said.summary.split(" for ")[0] == seen.summary.split(" for ")[0]  # subject, line of code, worker's pid
+    assert (
+        said.summary.split(" for ")[0] == seen.summary.split(" for ")[0]
+    )  # subject, line of code, worker's pid
     assert "DataLoader worker pid" in said.summary
 
 
-@pytest.mark.parametrize("run", [run for run in ONE_HOST if "hang" in run.name or "killed" in run.name], ids=lambda run: run.name)
+@pytest.mark.parametrize(
+    "run", [run for run in ONE_HOST if "hang" in run.name or "killed" in run.name], ids=lambda run: run.name
+)
 def test_what_one_node_would_say_of_the_job_is_withheld_while_the_job_hub_is_heard(run: Path) -> None:
     job = as_two_nodes(records_of(run), 0)
 
     for node in job.nodes:
-        own = [change.finding for change in node.changes if change.finding.id in WHOLE_JOB and not change.finding.told_by]
+        own = [
+            change.finding
+            for change in node.changes
+            if change.finding.id in WHOLE_JOB and not change.finding.told_by
+        ]
         assert own == []
         assert verdicts(node.engine) == verdicts(job.engine)
 
@@ -120,7 +135,9 @@ def test_network_findings_of_two_real_hosts_are_one_each(run: Path) -> None:
     for key, ranks in expected.items():
         if key[0] != "rank-died":
             assert found[key] == ranks, key
-    assert len([one for one in job.findings() if one.id == "rank-died"]) == any(kind == "rank-died" for kind, _ in expected)
+    assert len([one for one in job.findings() if one.id == "rank-died"]) == any(
+        kind == "rank-died" for kind, _ in expected
+    )
     assert all(one.id in {kind for kind, _ in expected} for one in job.findings())
 
 
@@ -136,7 +153,8 @@ def test_whom_the_other_nodes_death_is_told_of() -> None:
 
 @pytest.mark.parametrize(("run", "calm", "most"), [("healthy", 4_000, 50_000), ("sigstop", 4_000, 150_000)])
 def test_digests_are_small(run: str, calm: int, most: int) -> None:
-    """Of one rank: calm ones carry no stacks and no facts that were told; the largest has NCCL's facts or the recorder."""
+    """Of one rank: calm ones carry no stacks and no facts that were told; the largest has NCCL's facts or the
+    recorder."""
     job = as_two_nodes(records_of(CAPTURES / "h200-live" / run), 0)
 
     for node in job.nodes:

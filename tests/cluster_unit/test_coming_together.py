@@ -8,7 +8,12 @@ import pytest
 
 from tests.cluster_unit.facts import Reports
 
-EARLY: dict[str, Any] = {"phase": "rendezvous", "marked_phase": "launch", "iteration": None, "log_moved_at": None}
+EARLY: dict[str, Any] = {
+    "phase": "rendezvous",
+    "marked_phase": "launch",
+    "iteration": None,
+    "log_moved_at": None,
+}
 
 
 def waiting(reports: Reports, numbers: tuple[int, ...], seconds: float, **changes: Any) -> None:
@@ -103,7 +108,9 @@ def test_one_number_given_to_two_nodes_is_said_with_both_hosts() -> None:
         ("port_differs", {"rendezvous": "10.0.0.0:29501"}, "29501 on gpu-1 (node 1)"),
     ],
 )
-def test_nodes_that_were_told_different_things_are_named(cause: str, second: dict[str, Any], words: str) -> None:
+def test_nodes_that_were_told_different_things_are_named(
+    cause: str, second: dict[str, Any], words: str
+) -> None:
     reports = Reports()
     for _ in range(2):
         reports.hear(0, ranks=(), **EARLY)

@@ -1,4 +1,5 @@
-"""Hangs of jobs over several nodes of one rank each, told by their digests: whose rank, whose node, and who is only waiting."""
+"""Hangs of jobs over several nodes of one rank each, told by their digests: whose rank, whose node, and who
+is only waiting."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Nodes:
                     continue
                 moving = lines is None
                 worked = tree(number, self.now, cpu=self.now if moving else 0.0)
-                home.tell(self.now, worked, stack(number, self.now, lines or (f"step_{self.now} /app/train.py:7",)))
+                home.tell(
+                    self.now, worked, stack(number, self.now, lines or (f"step_{self.now} /app/train.py:7",))
+                )
             self.now += 2.0
             self.job.advance(self.now)
 
@@ -43,7 +46,9 @@ class Nodes:
 
 
 def hangs(engine: Engine) -> list[tuple[object, ...]]:
-    return [(one.klass, one.cause, one.ranks, one.waiting_ranks) for one in engine.active() if one.id == "hang"]
+    return [
+        (one.klass, one.cause, one.ranks, one.waiting_ranks) for one in engine.active() if one.id == "hang"
+    ]
 
 
 def test_rank_of_another_node_that_does_not_join_is_named_on_every_node() -> None:
@@ -53,7 +58,9 @@ def test_rank_of_another_node_that_does_not_join_is_named_on_every_node() -> Non
     verdict = [("peer_not_joined", "not_in_collective", (3,), (0, 1, 2))]
     assert hangs(nodes.job.engine) == verdict
     assert [hangs(node.engine) for node in nodes.job.nodes] == [verdict] * 4
-    assert {one.told_by for node in nodes.job.nodes for one in node.engine.active() if one.id == "hang"} == {"node-0"}
+    assert {one.told_by for node in nodes.job.nodes for one in node.engine.active() if one.id == "hang"} == {
+        "node-0"
+    }
 
 
 @pytest.mark.parametrize("moving", [0, 3])
@@ -105,7 +112,11 @@ def test_stopped_rank_of_another_node_is_named() -> None:
     nodes.still(20.0, [ALL_REDUCE] * 3)
     for _ in range(40):
         for number, home in enumerate(nodes.job.nodes):
-            home.tell(nodes.now, tree(number, nodes.now, state="T" if number == 2 else "S"), stack(number, nodes.now, ALL_REDUCE))
+            home.tell(
+                nodes.now,
+                tree(number, nodes.now, state="T" if number == 2 else "S"),
+                stack(number, nodes.now, ALL_REDUCE),
+            )
         nodes.now += 2.0
         nodes.job.advance(nodes.now)
 
@@ -118,8 +129,12 @@ def test_worker_of_another_node_is_blamed_by_its_pid() -> None:
     for _ in range(40):
         worker = process(4711, ppid=pid_of(1))
         nodes.job.nodes[0].tell(nodes.now, tree(0, nodes.now), stack(0, nodes.now, ALL_REDUCE))
-        nodes.job.nodes[1].tell(nodes.now, tree(1, nodes.now, worker), stack(1, nodes.now, DATA),
-                                stack(1, nodes.now, reader, pid=4711))
+        nodes.job.nodes[1].tell(
+            nodes.now,
+            tree(1, nodes.now, worker),
+            stack(1, nodes.now, DATA),
+            stack(1, nodes.now, reader, pid=4711),
+        )
         nodes.now += 2.0
         nodes.job.advance(nodes.now)
 
@@ -135,13 +150,27 @@ def test_words_of_a_gpu_or_a_network_that_only_its_node_sees_reach_the_verdict()
     began = reports.now
     for step in range(20):
         for number in (0, 1, 2):
-            reports.tell(FramesSeen(None, "k", frames), node(number, seq=step + 2, nodes=3, log_moved_at=began,
-                                                            hangs=(said,) if number == 1 else ()))
-            one = rank(number, reports.now, moved=began, stack_since=began, stack_samples=step + 1, world=3,
-                       standing="joined", threads=(ThreadSeen("k", 1, "MainThread"),))
+            reports.tell(
+                FramesSeen(None, "k", frames),
+                node(number, seq=step + 2, nodes=3, log_moved_at=began, hangs=(said,) if number == 1 else ()),
+            )
+            one = rank(
+                number,
+                reports.now,
+                moved=began,
+                stack_since=began,
+                stack_samples=step + 1,
+                world=3,
+                standing="joined",
+                threads=(ThreadSeen("k", 1, "MainThread"),),
+            )
             place = replace(one.placement, world_size=3)
             reports.tell(RankFound(number, place, "python train.py"), replace(one, placement=place))
         reports.wait(5.0)
 
     found_hang = reports.the("hang")
-    assert (found_hang.klass, found_hang.cause, found_hang.ranks) == ("network_transport", "transport_error", (1,))
+    assert (found_hang.klass, found_hang.cause, found_hang.ranks) == (
+        "network_transport",
+        "transport_error",
+        (1,),
+    )

@@ -1,4 +1,5 @@
-"""What the job hub makes of its nodes' own findings: the first death of all, equal findings as one, the ranks of each."""
+"""What the job hub makes of its nodes' own findings: the first death of all, equal findings as one, the ranks
+of each."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547]
 OWN = "ValueError: batch 7 has no labels"
 
 
-# --- the first death ---------------------------------------------------------------------------------------------
+# --- the first death
+# ---------------------------------------------------------------------------------------------
 
 
 def test_rank_that_failed_by_itself_is_named_though_its_victim_was_heard_of_first() -> None:
@@ -123,13 +125,18 @@ def test_node_whose_processes_all_went_at_once_is_named_by_the_address_that_its_
     assert heard.ids() == []  # its word on its own rank is waited for
 
 
-# --- findings of single nodes ------------------------------------------------------------------------------------
+# --- findings of single nodes
+# ------------------------------------------------------------------------------------
 
 
 def test_equal_findings_of_many_nodes_are_one_with_all_ranks_and_hosts() -> None:
     reports = Reports()
     for number in range(6):
-        one = finding(ranks=(number,), since=START - number, evidence=(Evidence("nccl", f"line {number}", START, number),))
+        one = finding(
+            ranks=(number,),
+            since=START - number,
+            evidence=(Evidence("nccl", f"line {number}", START, number),),
+        )
         reports.hear(number, nodes=6, findings=(one,))
     reports.wait(1.0)
 
@@ -158,7 +165,12 @@ def test_finding_of_some_nodes_names_them() -> None:
 def test_graver_one_of_two_speaks_for_both() -> None:
     reports = Reports()
     reports.hear(0, findings=(finding("disk-full", summary="89 % of /data used"),))
-    reports.hear(1, findings=(finding("disk-full", summary="/data is full", severity=Severity.CRITICAL, since=START + 3),))
+    reports.hear(
+        1,
+        findings=(
+            finding("disk-full", summary="/data is full", severity=Severity.CRITICAL, since=START + 3),
+        ),
+    )
     reports.wait(4.0)
 
     found = reports.the("disk-full")
@@ -173,13 +185,18 @@ def test_gpu_of_one_number_on_two_nodes_is_two_gpus() -> None:
         reports.hear(number, findings=(finding("ecc-error", subject="GPU 3", ranks=(number,)),))
     reports.wait(1.0)
 
-    assert sorted(one.subject for one in reports.findings()) == ["GPU 3 on gpu-0 (node 0)", "GPU 3 on gpu-1 (node 1)"]
+    assert sorted(one.subject for one in reports.findings()) == [
+        "GPU 3 on gpu-0 (node 0)",
+        "GPU 3 on gpu-1 (node 1)",
+    ]
 
 
 def test_variable_that_is_set_on_all_nodes_is_one_finding() -> None:
     reports = Reports()
     for number in range(5):
-        reports.hear(number, nodes=5, findings=(finding("env-harmful", subject="NCCL_IB_DISABLE", ranks=(number,)),))
+        reports.hear(
+            number, nodes=5, findings=(finding("env-harmful", subject="NCCL_IB_DISABLE", ranks=(number,)),)
+        )
     reports.wait(1.0)
 
     assert [(one.subject, one.ranks) for one in reports.findings()] == [("NCCL_IB_DISABLE", (0, 1, 2, 3, 4))]
@@ -207,7 +224,10 @@ def test_ranks_findings_keep_their_subject_since_ranks_are_the_jobs() -> None:
 
 def test_what_a_node_says_of_the_whole_job_is_not_passed_on() -> None:
     reports = Reports()
-    reports.hear(0, findings=(finding("straggler"), finding("hang"), finding("hang", rule="nccl-hang", subject="rank 0")))
+    reports.hear(
+        0,
+        findings=(finding("straggler"), finding("hang"), finding("hang", rule="nccl-hang", subject="rank 0")),
+    )
     reports.hear(1)
     reports.wait(1.0)
 
@@ -227,7 +247,10 @@ def test_finding_that_its_node_says_no_more_is_over() -> None:
 
 
 def test_notes_of_many_nodes_are_one_line() -> None:
-    same, own = NotChecked("GPUs", "no NVML", "install the driver"), NotChecked("kernel log", "no rights", "CAP_SYSLOG")
+    same, own = (
+        NotChecked("GPUs", "no NVML", "install the driver"),
+        NotChecked("kernel log", "no rights", "CAP_SYSLOG"),
+    )
     reports = Reports()
     reports.hear(0, not_checked=(same, own))
     reports.hear(1, not_checked=(same,))

@@ -54,11 +54,15 @@ def with_rank(number: int, *more: Observation) -> NodeEngine:
     return node
 
 
-def test_answer_tells_when_to_report_again_the_verdict_and_the_roster_where_it_is_news(job_hub: JobHub) -> None:
+def test_answer_tells_when_to_report_again_the_verdict_and_the_roster_where_it_is_news(
+    job_hub: JobHub,
+) -> None:
     node = with_rank(1)
 
     first = job_hub.take(document(node), "10.0.0.2", now=True)
-    second = job_hub.take(document(node, roster_seen=["run-node-0", first["roster_version"]]), "10.0.0.2", now=True)
+    second = job_hub.take(
+        document(node, roster_seen=["run-node-0", first["roster_version"]]), "10.0.0.2", now=True
+    )
 
     assert first["hub"] == "run-node-0" and first["every"] == 5.0 and first["over"] is False
     (entry,) = first["roster"]
@@ -116,7 +120,9 @@ def test_nodes_of_the_roster_before_are_missed_when_they_never_report(job_hub: J
     entry = {"run_id": "run-node-7", "host": "node-7", "node_rank": 7, "url": "http://10.0.0.8:9095", "gone": False, "nodes": 8,
              "rendezvous": "", "world_size": 8, "ranks": [[7, 0, 1007, 777]]}  # fmt: skip
 
-    job_hub.seed([entry, {**entry, "run_id": "run-node-6", "gone": True}, {**entry, "run_id": "run-node-0"}], 60.0)
+    job_hub.seed(
+        [entry, {**entry, "run_id": "run-node-6", "gone": True}, {**entry, "run_id": "run-node-0"}], 60.0
+    )
     job_hub.take(document(NodeEngine(0)), "", now=True)
 
     with job_hub.lock:
@@ -131,7 +137,9 @@ def test_address_that_was_sent_away_is_a_note_for_the_job_hubs_own_node(job_hub:
     own = job_hub.take(document(NodeEngine(0)), "", now=True)["verdict"]["fact"]
     other = job_hub.take(document(NodeEngine(1)), "10.0.0.2", now=True)["verdict"]["fact"]
 
-    assert any("10.0.0.9" in line["what"] and "another token" in line["reason"] for line in own["not_checked"])
+    assert any(
+        "10.0.0.9" in line["what"] and "another token" in line["reason"] for line in own["not_checked"]
+    )
     assert "10.0.0.9" not in json.dumps(other)
 
 
@@ -177,10 +185,24 @@ def test_address_that_was_sent_away_last_is_noted_however_many_were_before(job_h
     assert list(job_hub.refused)[-1] == "10.0.3.249"
 
 
-def test_many_nodes_report_less_often_and_are_told_only_of_those_that_could_take_over(job_hub: JobHub) -> None:
-    entry = {"host": "n", "url": "http://10.1.0.1:9095", "nodes": 1000, "rendezvous": "", "world_size": 1000, "ranks": []}
+def test_many_nodes_report_less_often_and_are_told_only_of_those_that_could_take_over(
+    job_hub: JobHub,
+) -> None:
+    entry = {
+        "host": "n",
+        "url": "http://10.1.0.1:9095",
+        "nodes": 1000,
+        "rendezvous": "",
+        "world_size": 1000,
+        "ranks": [],
+    }
     for number in range(1000):
-        job_hub.roster[f"run-{number}"] = {**entry, "run_id": f"run-{number}", "node_rank": number, "gone": number < 3}
+        job_hub.roster[f"run-{number}"] = {
+            **entry,
+            "run_id": f"run-{number}",
+            "node_rank": number,
+            "gone": number < 3,
+        }
     job_hub._tell_roster()
 
     answer = job_hub.reply("run-999", {})
@@ -223,8 +245,14 @@ told = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(story=st.lists(st.tuples(st.floats(0.1, 40.0), st.integers(0, 1), st.one_of(st.none(), told)), max_size=40))
-def test_digests_told_again_lead_to_the_same_changes(story: list[tuple[float, int, Observation | None]]) -> None:
+@given(
+    story=st.lists(
+        st.tuples(st.floats(0.1, 40.0), st.integers(0, 1), st.one_of(st.none(), told)), max_size=40
+    )
+)
+def test_digests_told_again_lead_to_the_same_changes(
+    story: list[tuple[float, int, Observation | None]],
+) -> None:
     """Whatever the nodes saw in whatever rhythm, with checks of a timer in between, over JSON."""
     nodes, now = [NodeEngine(0), NodeEngine(1)], 1000.0
     live, said, journal = Engine(PARSERS, make_job_detectors()), [], []

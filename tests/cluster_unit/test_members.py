@@ -34,7 +34,9 @@ TOKEN = "a token of the job"
 class OneNode:
     """A node's real hub with its loop and its server, without a job: it is told of a rank."""
 
-    def __init__(self, number: int, tmp_path: Path, *, token: str = TOKEN, tls: tuple[Path, Path] | None = None) -> None:
+    def __init__(
+        self, number: int, tmp_path: Path, *, token: str = TOKEN, tls: tuple[Path, Path] | None = None
+    ) -> None:
         self.number = number
         self.said: list[str] = []
         settings = load(run_root=tmp_path, token=token)
@@ -132,11 +134,16 @@ def ranks_at(node: OneNode) -> list[int]:
         return sorted(node.member.job_hub.engine.job.ranks)
 
 
-def test_hub_at_the_rendezvous_judges_and_the_next_takes_over_until_it_is_back(make: Callable[..., list[OneNode]]) -> None:
+def test_hub_at_the_rendezvous_judges_and_the_next_takes_over_until_it_is_back(
+    make: Callable[..., list[OneNode]],
+) -> None:
     nodes = make(3)
     until(judged(nodes, 0), *nodes)
     until(lambda: ranks_at(nodes[0]) == [0, 1, 2], *nodes)
-    until(lambda: all([len(entry["ranks"]) for entry in node.member.roster] == [1, 1, 1] for node in nodes[1:]), *nodes)
+    until(
+        lambda: all([len(entry["ranks"]) for entry in node.member.roster] == [1, 1, 1] for node in nodes[1:]),
+        *nodes,
+    )
     assert [node.member.is_job_hub for node in nodes] == [True, False, False]
 
     # when the first dies
@@ -177,7 +184,9 @@ def test_hub_is_found_at_the_port_that_the_list_of_nodes_gives_it(tmp_path: Path
             node.die()
 
 
-def test_dump_of_one_node_has_all_nodes_and_says_why_one_is_missing(make: Callable[..., list[OneNode]]) -> None:
+def test_dump_of_one_node_has_all_nodes_and_says_why_one_is_missing(
+    make: Callable[..., list[OneNode]],
+) -> None:
     nodes = make(3)
     until(lambda: judged(nodes, 0)() and len(nodes[1].member.roster) == 3, *nodes)
 
@@ -188,7 +197,9 @@ def test_dump_of_one_node_has_all_nodes_and_says_why_one_is_missing(make: Callab
     assert [row["rank"] for row in whole["ranks"]] == [0, 1, 2]
     assert [node["reason"] for node in whole["nodes"]] == ["", "", ""]
     assert [row["rank"] for row in part["ranks"]] == [0, 1]
-    assert "refuses the connection" in part["missing"]["2"][0] and part["missing"]["2"][0].startswith("node-2")
+    assert "refuses the connection" in part["missing"]["2"][0] and part["missing"]["2"][0].startswith(
+        "node-2"
+    )
 
 
 def test_hub_with_another_token_is_sent_away_once_and_the_job_hub_names_its_address(
@@ -201,7 +212,16 @@ def test_hub_with_another_token_is_sent_away_once_and_the_job_hub_names_its_addr
         stranger.join(nodes[0], 3)
         until(lambda: stranger.member.counts.digests["sent", "failed"] > 2, stranger)
 
-        assert len([line for line in stranger.said if "takes no digests from here: this needs the run's token" in line]) == 1
+        assert (
+            len(
+                [
+                    line
+                    for line in stranger.said
+                    if "takes no digests from here: this needs the run's token" in line
+                ]
+            )
+            == 1
+        )
         assert stranger.judged_by() == ""
         job_hub = nodes[0].member.job_hub
         assert job_hub is not None and job_hub.refused == {"127.0.0.1": "another token"}
@@ -293,7 +313,8 @@ def test_death_of_a_rank_is_told_on_every_node_at_the_end(make: Callable[..., li
     for end in ends:
         end.join(30.0)
 
-    # On a crowded machine node 1 may give up waiting for the job hub's word, and says then what it knows by itself.
+    # On a crowded machine node 1 may give up waiting for the job hub's word, and says then what it knows by
+    # itself.
     for node, by in zip(nodes, ({"node-0"}, {"node-0", ""}), strict=True):
         found = [(one.id, one.ranks) for one in node.hub.engine.active()]
         assert found == [("rank-died", (1,))], (node.number, found)
@@ -314,10 +335,20 @@ def test_without_a_token_or_with_nodes_off_each_hub_stays_by_itself(tmp_path: Pa
     assert len(said) == 1 and "set the same DIAG_TOKEN on all of them" in said[0]
 
 
-@pytest.mark.parametrize("given, told", [("foo:bar", "nodes='foo:bar'"), ("a,b:99999", "'a,b:99999'"), ("a b,c", "'a b,c'"),
-                                         ("@/no/such/file", "no such file can be read"), ("a,a", "names a host twice")])
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ("foo:bar", "nodes='foo:bar'"),
+        ("a,b:99999", "'a,b:99999'"),
+        ("a b,c", "'a b,c'"),
+        ("@/no/such/file", "no such file can be read"),
+        ("a,a", "names a host twice"),
+    ],
+)
 @pytest.mark.parametrize("token", [TOKEN, None])
-def test_hosts_that_cannot_be_right_are_said(given: str, told: str, token: str | None, tmp_path: Path) -> None:
+def test_hosts_that_cannot_be_right_are_said(
+    given: str, told: str, token: str | None, tmp_path: Path
+) -> None:
     said: list[str] = []
     hub = Hub(load(run_root=tmp_path, token=token, nodes=given), None, talk=said.append)
     hub.join(nodes_of(["torchrun", "t.py"], {}, given))
@@ -329,7 +360,9 @@ def test_hosts_that_cannot_be_right_are_said(given: str, told: str, token: str |
 @pytest.mark.parametrize("given", ["auto", "off"])
 def test_hosts_that_nobody_gave_are_not_spoken_of(given: str, tmp_path: Path) -> None:
     said: list[str] = []
-    Hub(load(run_root=tmp_path, nodes=given), None, talk=said.append).join(nodes_of(["torchrun", "t.py"], {}, given))
+    Hub(load(run_root=tmp_path, nodes=given), None, talk=said.append).join(
+        nodes_of(["torchrun", "t.py"], {}, given)
+    )
 
     assert said == []
 
@@ -372,7 +405,8 @@ def test_hub_that_is_bound_to_loopback_by_hand_says_that_others_cannot_reach_it(
     assert any("cannot reach this one at 127.0.0.1" in line for line in said)
 
 
-# --- one request ---------------------------------------------------------------------------------------------------
+# --- one request
+# ---------------------------------------------------------------------------------------------------
 
 
 class _Nonsense(http.server.BaseHTTPRequestHandler):
@@ -405,7 +439,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_dump_does_not_wait_for_a_node_that_hangs_and_names_each_that_fails(make: Callable[..., list[OneNode]]) -> None:
+def test_dump_does_not_wait_for_a_node_that_hangs_and_names_each_that_fails(
+    make: Callable[..., list[OneNode]],
+) -> None:
     nodes = make(2)
     until(lambda: judged(nodes, 0)() and len(nodes[0].member.roster) == 2, *nodes)
     entry = {"host": "h", "node_rank": 5, "ranks": []}
@@ -416,13 +452,18 @@ def test_dump_does_not_wait_for_a_node_that_hangs_and_names_each_that_fails(make
             "html": f"http://127.0.0.1:{port}",
         }  # fmt: skip
         began = time.monotonic()
-        gathering = Gathering(Sender(TOKEN), [{**entry, "run_id": name, "url": url} for name, url in urls.items()], began + 4.0)
+        gathering = Gathering(
+            Sender(TOKEN), [{**entry, "run_id": name, "url": url} for name, url in urls.items()], began + 4.0
+        )
         gathering.start()
         answers = {answer.entry["run_id"]: answer for answer in gathering.wait()}
         seconds = time.monotonic() - began
 
     assert seconds < 5.0
-    assert answers["good"].document is not None and answers["good"].document["digest"]["node"]["host"] == "node-1"
+    assert (
+        answers["good"].document is not None
+        and answers["good"].document["digest"]["node"]["host"] == "node-1"
+    )
     assert {name for name, answer in answers.items() if answer.document is None} == {*urls} - {"good"}
     assert "in time" in answers["hangs"].reason
     assert "refuses the connection" in answers["refuses"].reason
@@ -450,7 +491,8 @@ def test_connection_is_tried_with_a_word_for_what_came_of_it() -> None:
     assert try_connection("http://no-such-host.invalid:9", 2.0)[0] == "unresolved"
 
 
-# --- TLS -------------------------------------------------------------------------------------------------------------
+# --- TLS
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -507,7 +549,8 @@ def test_a_dump_has_its_digest_while_a_digest_waits_for_a_hub_that_does_not_answ
 
 @pytest.fixture
 def silent_port() -> Iterator[tuple[int, threading.Event]]:
-    """A port that accepts and drips one byte of a header now and then, so that no read of a socket ever times out."""
+    """A port that accepts and drips one byte of a header now and then, so that no read of a socket ever times
+    out."""
     listener = socket.create_server(("127.0.0.1", 0))
     taken, over = threading.Event(), threading.Event()
 
@@ -558,10 +601,16 @@ def test_the_end_of_a_command_does_not_wait_for_a_hub_that_never_ends_its_answer
     assert "are not waited for any longer" in "\n".join(node.said)
 
 
-def test_two_nodes_that_are_asked_for_the_whole_job_at_once_both_have_all_of_it(make: Callable[..., list[OneNode]]) -> None:
+def test_two_nodes_that_are_asked_for_the_whole_job_at_once_both_have_all_of_it(
+    make: Callable[..., list[OneNode]],
+) -> None:
     # Given two nodes that have joined, and know of each other
     nodes = make(2)
-    until(lambda: all(len(node.member.roster) == 2 and all(row["url"] for row in node.member.roster) for node in nodes))
+    until(
+        lambda: all(
+            len(node.member.roster) == 2 and all(row["url"] for row in node.member.roster) for node in nodes
+        )
+    )
 
     # When both are asked in the same moment, as `srun diag dump` does
     answers: dict[int, dict[str, Any]] = {}
@@ -601,8 +650,19 @@ def test_proxy_that_says_503_for_a_job_hub_that_is_gone_is_not_waited_for_for_ev
         node.hub, JobNodes(2, 1, "127.0.0.1", 29500), node.port, Sender(TOKEN), node.hub._collector, node.said.append,
         clock=node.hub._clock, peer_port=proxy.server_address[1],
     )  # fmt: skip
-    member._roster = [{"run_id": "run-1", "host": "node-1", "node_rank": 1, "url": f"http://127.0.0.1:{node.port}", "gone": False,
-                       "nodes": 2, "rendezvous": "", "world_size": 2, "ranks": []}]
+    member._roster = [
+        {
+            "run_id": "run-1",
+            "host": "node-1",
+            "node_rank": 1,
+            "url": f"http://127.0.0.1:{node.port}",
+            "gone": False,
+            "nodes": 2,
+            "rendezvous": "",
+            "world_size": 2,
+            "ranks": [],
+        }
+    ]
     member._report()
     waits = member._target
 

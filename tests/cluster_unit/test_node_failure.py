@@ -1,4 +1,5 @@
-"""A node falls silent: is it gone, is only its hub gone, or is this node cut off; and nothing while the job goes on."""
+"""A node falls silent: is it gone, is only its hub gone, or is this node cut off; and nothing while the job
+goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ def job_of(nodes: int) -> Reports:
     return reports
 
 
-def silence_of(reports: Reports, silent: set[int], nodes: int, seconds: float = 30.0, *, moves: bool = False) -> None:
+def silence_of(
+    reports: Reports, silent: set[int], nodes: int, seconds: float = 30.0, *, moves: bool = False
+) -> None:
     """The other nodes go on to report."""
     stood = reports.now
     for _ in range(int(seconds / 5.0)):
@@ -33,7 +36,12 @@ def test_node_without_any_answer_is_gone(answer: str) -> None:
 
     found = reports.the("node-failure")
 
-    assert (found.cause, found.subject, found.ranks, found.waiting_ranks) == ("node_unreachable", "gpu-2", (2,), (0, 1))
+    assert (found.cause, found.subject, found.ranks, found.waiting_ranks) == (
+        "node_unreachable",
+        "gpu-2",
+        (2,),
+        (0, 1),
+    )
     assert found.severity.value == "critical"
     assert "gpu-2 (node 2) with rank 2" in found.summary and "last heard" in found.evidence[0].excerpt
 
@@ -88,7 +96,12 @@ def test_one_node_that_hears_nobody_is_the_one_that_is_cut_off() -> None:
 
     found = reports.the("node-failure")
 
-    assert (found.cause, found.subject, found.ranks, found.waiting_ranks) == ("this_node_cut_off", "gpu-0", (0,), (1, 2, 3))
+    assert (found.cause, found.subject, found.ranks, found.waiting_ranks) == (
+        "this_node_cut_off",
+        "gpu-0",
+        (0,),
+        (1, 2, 3),
+    )
     assert "none of the other 3 nodes answers gpu-0" in found.summary
 
 
@@ -176,7 +189,10 @@ def test_clock_of_a_node_that_is_minutes_ahead_is_a_note() -> None:
     reports = job_of(2)
     reports.hear(1, skew_seconds=-200.0)
 
-    assert "times in the logs of gpu-1 (node 1): its clock is 200 s behind that of the job hub" in reports.notes()
+    assert (
+        "times in the logs of gpu-1 (node 1): its clock is 200 s behind that of the job hub"
+        in reports.notes()
+    )
     reports.hear(1, skew_seconds=2.0)
     assert "times in the logs" not in reports.notes()
 

@@ -1,4 +1,5 @@
-"""One node's network answers late beside the others'; nothing where all do, or for a moment; less where RDMA carries the load."""
+"""One node's network answers late beside the others'; nothing where all do, or for a moment; less where RDMA
+carries the load."""
 
 from __future__ import annotations
 
@@ -10,11 +11,15 @@ from diag.observations import Look, NcclCommunicator, NcclLine, NcclNetChosen
 from tests.cluster_unit.facts import Reports, rank
 
 LINE = NcclLine(2, "gpu-2", 31, 31, 0, "INFO", "Using network IB")
-QUICK, LATE = 0.00004, 0.012  # seconds: 40 us and, through a full token bucket of 5 Mbit/s, 12 ms (network namespaces)
+QUICK, LATE = (
+    0.00004,
+    0.012,
+)  # seconds: 40 us and, through a full token bucket of 5 Mbit/s, 12 ms (network namespaces)
 
 
 def told(trips: list[list[float]], *, waits: bool = True) -> Reports:
-    """What nodes 1, 2, ... measured to the job hub on node 0, digest by digest; ranks that are found waiting for each other."""
+    """What nodes 1, 2, ... measured to the job hub on node 0, digest by digest; ranks that are found waiting
+    for each other."""
     reports = Reports()
     for row in trips:
         reports.hear(0, nodes=4)
@@ -31,7 +36,12 @@ def test_node_whose_link_is_late_is_named_with_its_ranks() -> None:
 
     found = reports.the("straggler")
 
-    assert (found.cause, found.subject, found.ranks, found.severity.value) == ("slow_link", "gpu-2", (2,), "warning")
+    assert (found.cause, found.subject, found.ranks, found.severity.value) == (
+        "slow_link",
+        "gpu-2",
+        (2,),
+        "warning",
+    )
     assert found.waiting_ranks == (0, 1, 3)
     assert "12 ms there, 0.04 ms on the other nodes" in found.summary and "100% of samples" in found.summary
 
@@ -58,7 +68,9 @@ def test_link_beside_rdma_is_information() -> None:
     reports = told([[QUICK, LATE, QUICK]] * 6)
     assert reports.the("straggler").severity.value == "warning"
 
-    reports.tell(NcclNetChosen(2, LINE, "IB"), NcclCommunicator(2, LINE, "start", "0x1", 2, 4, comm_id="0xabc"))
+    reports.tell(
+        NcclNetChosen(2, LINE, "IB"), NcclCommunicator(2, LINE, "start", "0x1", 2, 4, comm_id="0xabc")
+    )
     reports.wait(2.0)
 
     assert reports.the("straggler").severity.value == "info"

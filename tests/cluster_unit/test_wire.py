@@ -1,4 +1,5 @@
-"""What goes over the wire comes out as it went in, with its times laid on another clock; what is no digest does no harm."""
+"""What goes over the wire comes out as it went in, with its times laid on another clock; what is no digest
+does no harm."""
 
 from __future__ import annotations
 
@@ -99,13 +100,20 @@ def test_nodes_state_comes_out_as_it_went_in_on_the_takers_clock(sent: NodeDiges
 
     def later(those: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
-            replace(one, since=moved(one.since), evidence=tuple(replace(item, at=moved(item.at)) for item in one.evidence))
+            replace(
+                one,
+                since=moved(one.since),
+                evidence=tuple(replace(item, at=moved(item.at)) for item in one.evidence),
+            )
             for one in those
         )
 
     names = ("phase_at", "iteration_at", "log_moved_at", "save_moved_at", "started_at")
     assert came == replace(
-        sent, findings=later(sent.findings), deaths=later(sent.deaths), hangs=later(sent.hangs),
+        sent,
+        findings=later(sent.findings),
+        deaths=later(sent.deaths),
+        hangs=later(sent.hangs),
         **{name: moved(getattr(sent, name)) for name in names},
     )
 
@@ -146,7 +154,8 @@ def test_verdict_comes_home_as_it_was_said(sent: tuple[Any, ...]) -> None:
 
 
 def captured() -> Iterator[Observation]:
-    """All facts of real runs that go up as they are: journals of two hosts, of H200 runs, logs of NCCL 2.18 to 2.31."""
+    """All facts of real runs that go up as they are: journals of two hosts, of H200 runs, logs of NCCL 2.18
+    to 2.31."""
     for journal in sorted(CAPTURES.glob("h200-*/*/journal-*")):
         for record in JournalReader(segments(journal.parent)):
             yield from PARSERS[record.source](record)
@@ -163,7 +172,14 @@ def test_every_forwarded_fact_of_real_runs_comes_out_as_it_went_in() -> None:
     came = [fact for fact in parsed(document(node(0), **told)) if isinstance(fact, (*FORWARDED, Unparsed))]
 
     kinds = {type(fact).__name__ for fact in facts}
-    assert kinds >= {"FlightRecorder", "RasReading", "NcclCommunicator", "NcclNetChosen", "NcclIbDevices", "NcclSockets"}
+    assert kinds >= {
+        "FlightRecorder",
+        "RasReading",
+        "NcclCommunicator",
+        "NcclNetChosen",
+        "NcclIbDevices",
+        "NcclSockets",
+    }
     assert came == facts
     assert sum(isinstance(fact, FlightRecorder) for fact in facts) > 5
 
@@ -184,11 +200,15 @@ def test_frames_are_sent_once_and_stacks_point_at_them() -> None:
     assert any(isinstance(fact, FramesSeen) and fact.frames for fact in parsed(first))
 
 
-# --- what is no digest -------------------------------------------------------------------------------------------
+# --- what is no digest
+# -------------------------------------------------------------------------------------------
 
 junk = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)), max_leaves=8,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
 )
 WHOLE = document(node(0, findings=(finding(),)), rank(3, NOW, threads=(ThreadSeen("k", 1, "MainThread"),)),
                  frames={"k": [["main", "train.py", 3]]}, facts=[["NcclSockets", {}]])  # fmt: skip
@@ -209,7 +229,9 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @example(where=("frames", "k"), what={"a": 1})
 @example(where=("commands",), what=7)
 @example(where=("frames",), what=[])
-def test_digest_with_anything_in_any_place_raises_nothing_and_times_stay_times(where: tuple[Any, ...], what: Any) -> None:
+def test_digest_with_anything_in_any_place_raises_nothing_and_times_stay_times(
+    where: tuple[Any, ...], what: Any
+) -> None:
     payload = json.loads(json.dumps(WHOLE))
     place = payload
     for key in where[:-1]:
@@ -240,7 +262,9 @@ def test_forwarded_fact_of_an_unknown_kind_does_not_hide_the_others() -> None:
 
 
 def test_probe_is_a_fact_of_its_own() -> None:
-    assert parsed(digest_source.probed("run-1", "gpu-1", "timeout", 3.0)) == [NodeProbed(None, "run-1", "gpu-1", "timeout", 3.0)]
+    assert parsed(digest_source.probed("run-1", "gpu-1", "timeout", 3.0)) == [
+        NodeProbed(None, "run-1", "gpu-1", "timeout", 3.0)
+    ]
 
 
 @pytest.mark.parametrize("place", ["facts", "ranks", "node", "frames"])

@@ -27,7 +27,9 @@ all_there.wait()
 
 
 def _heaps(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", _THREADS, how], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", _THREADS, how], capture_output=True, text=True, check=True, timeout=60
+    )
     return int(done.stdout)
 
 

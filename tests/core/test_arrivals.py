@@ -27,7 +27,9 @@ def of_capture(name: str) -> Arrivals | None:
 
 
 def at(rank: int, times: list[float], group: str = "0") -> FlightRecorder:
-    entries = [dataclasses.replace(call(group, seq), time_created=time) for seq, time in enumerate(times, 1) if time]
+    entries = [
+        dataclasses.replace(call(group, seq), time_created=time) for seq, time in enumerate(times, 1) if time
+    ]
     return recorder(rank, entries)
 
 
@@ -72,6 +74,8 @@ def test_dump_says_who_came_last_while_the_recorders_are_fresh() -> None:
     told = arrivals_json(story.engine)
 
     assert told is not None and told["last"][0]["rank"] == 0
-    assert told["text"].startswith("arrival at 25 collectives of 2 ranks: rank 0 came last to 17 of them, 14.5 ms after")
+    assert told["text"].startswith(
+        "arrival at 25 collectives of 2 ranks: rank 0 came last to 17 of them, 14.5 ms after"
+    )
     story.wait(300)
     assert arrivals_json(story.engine) is None

@@ -21,7 +21,13 @@ from diag.model import Record
 
 
 def record(number: int, size: int = 10) -> Record:
-    return Record("output", {"stream": "stdout", "lines": [["x" * size, 0]]}, at=float(number), rank=number % 8, host="node-0")
+    return Record(
+        "output",
+        {"stream": "stdout", "lines": [["x" * size, 0]]},
+        at=float(number),
+        rank=number % 8,
+        host="node-0",
+    )
 
 
 def read(directory: Path) -> list[Record]:
@@ -68,7 +74,9 @@ def test_journal_stays_within_its_bound_and_keeps_beginning_and_end(tmp_path: Pa
     journal = JournalWriter(tmp_path, max_bytes=1 << 20, segment_bytes=1 << 17)
 
     for number in range(3000):
-        journal.write(Record("output", {"stream": "s", "lines": [[noise.randbytes(500).hex(), 0]]}, at=float(number)))
+        journal.write(
+            Record("output", {"stream": "s", "lines": [[noise.randbytes(500).hex(), 0]]}, at=float(number))
+        )
     journal.close()
 
     assert sum(path.stat().st_size for path in segments(tmp_path)) <= (1 << 20) + (1 << 17)
@@ -96,11 +104,18 @@ def test_journal_of_another_version_is_refused_with_what_to_do(tmp_path: Path) -
 
 @settings(max_examples=100, deadline=None)
 @given(junk=st.binary(max_size=400))
-def test_garbage_is_no_record_and_raises_nothing(tmp_path_factory: pytest.TempPathFactory, junk: bytes) -> None:
+def test_garbage_is_no_record_and_raises_nothing(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes
+) -> None:
     path = tmp_path_factory.mktemp("j") / "journal-000001.jsonl.gz"
     path.write_bytes(
         gzip.compress(
-            json.dumps({"schema": SCHEMA}).encode() + b"\n" + junk + b"\n" + json.dumps(record(3).to_json()).encode() + b"\n"
+            json.dumps({"schema": SCHEMA}).encode()
+            + b"\n"
+            + junk
+            + b"\n"
+            + json.dumps(record(3).to_json()).encode()
+            + b"\n"
         )
     )
 
@@ -157,12 +172,17 @@ def test_read_only_directory_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A segment as its writer leaves it on disk, closed at the end: text that packs badly, flushed now and then."""
+    """A segment as its writer leaves it on disk, closed at the end: text that packs badly, flushed now and
+    then."""
     folder = tmp_path_factory.mktemp("growing")
     journal, random_ = JournalWriter(folder), random.Random(7)
     for number in range(300):
         noise = "".join(random_.choices("abcdefghij 0123456789", k=random_.randrange(400)))
-        journal.write(Record("output", {"stream": "stdout", "lines": [[noise, 0]]}, at=float(number), rank=0, host="node-0"))
+        journal.write(
+            Record(
+                "output", {"stream": "stdout", "lines": [[noise, 0]]}, at=float(number), rank=0, host="node-0"
+            )
+        )
         if random_.random() < 0.2:
             journal.flush()
     journal.close()
@@ -171,7 +191,9 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_segment_that_grows_or_whose_writer_was_killed_is_made_a_whole_file(growing: bytes, data: st.DataObject) -> None:
+def test_segment_that_grows_or_whose_writer_was_killed_is_made_a_whole_file(
+    growing: bytes, data: st.DataObject
+) -> None:
     cut = data.draw(st.integers(0, len(growing)))
 
     kept, end = whole(io.BytesIO(growing), cut)

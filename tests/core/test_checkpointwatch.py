@@ -1,4 +1,5 @@
-"""The watch over checkpoints, on real folders: what it tells, how often, and what it does where a look does not come back."""
+"""The watch over checkpoints, on real folders: what it tells, how often, and what it does where a look does
+not come back."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def look(one: CheckpointWatch, patience: float = 30.0) -> None:
     one._look(patience)
 
 
-def test_folder_of_ms_swifts_run_is_found_below_its_output_dir_and_told_once_while_nothing_changes(tmp_path: Path) -> None:
+def test_folder_of_ms_swifts_run_is_found_below_its_output_dir_and_told_once_while_nothing_changes(
+    tmp_path: Path,
+) -> None:
     run = tmp_path / "out/v0-20261121-194515"
     torch_dist(run / "checkpoint-4/iter_0000004")
     told = Told()
@@ -90,7 +93,10 @@ def test_what_the_job_begins_from_is_told_once_with_its_flag(tmp_path: Path) -> 
     look(one)
     look(one)
 
-    assert [(fact.flag, fact.role, fact.exists) for fact in told.seen()] == [("--model", "load", True), ("--load", "load", False)]
+    assert [(fact.flag, fact.role, fact.exists) for fact in told.seen()] == [
+        ("--model", "load", True),
+        ("--load", "load", False),
+    ]
 
 
 def test_last_look_tells_again_what_lies_there(tmp_path: Path) -> None:
@@ -173,9 +179,13 @@ def test_folder_that_may_not_be_read_is_not_checked_with_the_reason(tmp_path: Pa
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a mount namespace of its own needs root")
 def test_folder_in_a_mount_namespace_of_the_ranks_is_seen_through_their_root(tmp_path: Path) -> None:
-    script = (f"mount -t tmpfs -o size=1m none {tmp_path} && mkdir -p {tmp_path}/iter_0000004 && "
-              f"touch {tmp_path}/iter_0000004/__0_0.distcp && echo ready && read line")
-    rank = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    script = (
+        f"mount -t tmpfs -o size=1m none {tmp_path} && mkdir -p {tmp_path}/iter_0000004 && "
+        f"touch {tmp_path}/iter_0000004/__0_0.distcp && echo ready && read line"
+    )
+    rank = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert rank.stdout is not None
     told = Told()
     try:
@@ -192,19 +202,40 @@ def test_folder_in_a_mount_namespace_of_the_ranks_is_seen_through_their_root(tmp
 
 
 def test_flags_of_launchers_and_frameworks_name_their_folders_and_models_on_a_hub_are_none() -> None:
-    argv = ("torchrun", "--nproc_per_node", "8", "train.py", "--save_dir=/a", "--save", "true", "--load", "7",
-            "--model", "Qwen/Qwen3-8B", "trainer.default_local_dir=/b", "--ref_model", "./ref",
-            "--resume_from_checkpoint", "s3://bucket/x", "--mcore_model", "/c")
+    argv = (
+        "torchrun",
+        "--nproc_per_node",
+        "8",
+        "train.py",
+        "--save_dir=/a",
+        "--save",
+        "true",
+        "--load",
+        "7",
+        "--model",
+        "Qwen/Qwen3-8B",
+        "trainer.default_local_dir=/b",
+        "--ref_model",
+        "./ref",
+        "--resume_from_checkpoint",
+        "s3://bucket/x",
+        "--mcore_model",
+        "/c",
+    )
 
     assert [(item.flag, item.path, item.role) for item in named_paths(argv)] == [
-        ("--save_dir", "/a", "save"), ("trainer.default_local_dir", "/b", "save"), ("--ref_model", "./ref", "load"),
+        ("--save_dir", "/a", "save"),
+        ("trainer.default_local_dir", "/b", "save"),
+        ("--ref_model", "./ref", "load"),
         ("--mcore_model", "/c", "load"),
     ]
 
 
 def test_flags_that_a_script_around_the_launcher_hides_are_read_from_the_rank(tmp_path: Path) -> None:
     torch_dist(tmp_path / "save/iter_0000004")
-    rank = subprocess.Popen([sys.executable, "-c", "input()", "--save", str(tmp_path / "save")], stdin=subprocess.PIPE)
+    rank = subprocess.Popen(
+        [sys.executable, "-c", "input()", "--save", str(tmp_path / "save")], stdin=subprocess.PIPE
+    )
     told = Told()
     try:
         one = watch(JobView(("bash", "train.sh"), os.getpid(), rank.pid), told)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tests.facts import TRAIN, Story, process, stack, tree
 
-READS = (*TRAIN, "_worker_loop torch/utils/data/_utils/worker.py:300", "fetch torch/utils/data/_utils/fetch.py:50")
+READS = (
+    *TRAIN,
+    "_worker_loop torch/utils/data/_utils/worker.py:300",
+    "fetch torch/utils/data/_utils/fetch.py:50",
+)
 
 
 def test_stacks_of_workers_that_ended_with_their_epoch_are_forgotten_after_a_minute() -> None:

@@ -27,7 +27,9 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_every_verb_has_help_with_every_option_explained(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_with_every_option_explained(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])
 
@@ -108,7 +110,15 @@ def test_nothing_said_shows_help(words: list[str], capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["run", "--help"], ["replay", "--help"], ["watch", "--help"], ["top", "--help"]]
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["run", "--help"],
+        ["replay", "--help"],
+        ["watch", "--help"],
+        ["top", "--help"],
+    ],
 )
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (
@@ -119,7 +129,9 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
         "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -131,13 +143,17 @@ def test_dump_loads_nothing_that_a_person_would_wait_for() -> None:
         f"sys.exit(','.join(sorted({slow} & set(sys.modules))) or 0)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert "does not answer" in done.stderr
 
 
-def test_explain_without_an_id_lists_every_finding_and_each_has_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_without_an_id_lists_every_finding_and_each_has_its_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from diag.commands.explain import pages
 
     assert main(["explain", "--lang", "en"]) == 0
@@ -162,7 +178,11 @@ def test_output_that_nobody_reads_on_is_no_error() -> None:
     os.close(read)
 
     done = subprocess.run(
-        [sys.executable, "-m", "diag", "explain", "hang"], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+        [sys.executable, "-m", "diag", "explain", "hang"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
     )
     os.close(write)
 
@@ -182,7 +202,11 @@ def test_text_that_the_terminal_cannot_show_is_no_error(tmp_path: Path) -> None:
 
 def test_closed_stdout_is_no_error() -> None:
     done = subprocess.run(
-        f'"{sys.executable}" -m diag explain hang >&-', shell=True, capture_output=True, timeout=60, check=False
+        f'"{sys.executable}" -m diag explain hang >&-',
+        shell=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr

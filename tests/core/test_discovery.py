@@ -43,7 +43,11 @@ def becomes(look: Callable[[], Any], wanted: Any, within: float = 20.0) -> None:
 
 
 def targets_in(path: Path) -> list[str]:
-    return [address for group in json.loads(path.read_text()) for address in group["targets"]] if path.exists() else []
+    return (
+        [address for group in json.loads(path.read_text()) for address in group["targets"]]
+        if path.exists()
+        else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,9 @@ def test_file_of_another_hub_is_not_taken_away(tmp_path: Path) -> None:
     assert path.read_text() == "[]"
 
 
-@pytest.mark.parametrize("body", ["", "[]", "secret = 1\n", '[{"targets": ["a:1"], "labels": {"job_id": "8"}}]', "[" * 5000])
+@pytest.mark.parametrize(
+    "body", ["", "[]", "secret = 1\n", '[{"targets": ["a:1"], "labels": {"job_id": "8"}}]', "[" * 5000]
+)
 def test_file_that_diag_did_not_write_is_neither_replaced_nor_removed(tmp_path: Path, body: str) -> None:
     said: list[str] = []
     path = tmp_path / "settings.conf"
@@ -133,7 +139,9 @@ def test_file_that_diag_did_not_write_is_neither_replaced_nor_removed(tmp_path: 
 
 def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     said: list[str] = []
-    (tmp_path / "mine.json").write_text(json.dumps(sd_document([HERE])))  # even where diag wrote what it leads to
+    (tmp_path / "mine.json").write_text(
+        json.dumps(sd_document([HERE]))
+    )  # even where diag wrote what it leads to
     (tmp_path / "diag.json").symlink_to("mine.json")
 
     keeper = SdFile(tmp_path / "diag.json", Known((THERE,)), said.append).start()
@@ -219,4 +227,7 @@ def test_hub_tells_itself_first_and_then_the_others_that_it_knows(monkeypatch: p
     hub.other_targets = lambda: (THERE,)
 
     assert before == ()  # nothing to scrape
-    assert [(target.address, target.job_id) for target in hub.targets()] == [("127.0.0.1:9095", "dpo"), (THERE.address, "812")]
+    assert [(target.address, target.job_id) for target in hub.targets()] == [
+        ("127.0.0.1:9095", "dpo"),
+        (THERE.address, "812"),
+    ]

@@ -35,7 +35,13 @@ from tests.facts import ALL_REDUCE, DATA, Story, stack, tree
 
 
 def answer(*missing: str) -> dict[str, Any]:
-    probe = {"probe": "stack", "seconds": 0.2, "paused_target": False, "ok": not missing, "reason": "; ".join(missing)}
+    probe = {
+        "probe": "stack",
+        "seconds": 0.2,
+        "paused_target": False,
+        "ok": not missing,
+        "reason": "; ".join(missing),
+    }
     return {"missing": list(missing), "seconds": 0.2, "probes": [probe]}
 
 
@@ -81,7 +87,18 @@ def test_document_has_the_shape_that_others_script_against(story: Story) -> None
 
     assert made["schema"] == "diag.dump/1"
     assert made["report"]["schema"] == "diag.report/1"
-    assert {"run_id", "diag_version", "host", "at", "seconds", "ranks", "classes", "missing", "probes", "text"} <= set(made)
+    assert {
+        "run_id",
+        "diag_version",
+        "host",
+        "at",
+        "seconds",
+        "ranks",
+        "classes",
+        "missing",
+        "probes",
+        "text",
+    } <= set(made)
     assert {"found", "next_command", "next_reason", "versions"} <= set(made)
     assert [probe["rank"] for probe in made["probes"]] == [0, 1, 2]
     assert not any(probe["paused_target"] for probe in made["probes"])
@@ -124,7 +141,8 @@ def test_part_that_failed_is_told_with_its_cost_and_reason(story: Story) -> None
     assert failed["reason"] == "no stack: ptrace is not permitted"
 
 
-# --- native frames ---------------------------------------------------------------------------------------------
+# --- native frames
+# ---------------------------------------------------------------------------------------------
 
 
 def test_native_frames_are_asked_of_one_rank_of_each_class(story: Story) -> None:
@@ -140,7 +158,9 @@ def test_stopped_rank_is_not_stopped_once_more_for_native_frames(story: Story) -
 def test_native_frames_of_many_classes_are_asked_of_the_odd_ones_and_one_of_the_crowd() -> None:
     job = Story(world=32)
     for rank in range(32):
-        lines = ALL_REDUCE if rank >= 20 else [f"<module> train_{rank}.py:1", f"step_{rank} train_{rank}.py:7"]
+        lines = (
+            ALL_REDUCE if rank >= 20 else [f"<module> train_{rank}.py:1", f"step_{rank} train_{rank}.py:7"]
+        )
         job.tell(tree(rank, job.now), stack(rank, job.now, lines))
 
     chosen = native_ranks(job.engine)
@@ -150,7 +170,10 @@ def test_native_frames_of_many_classes_are_asked_of_the_odd_ones_and_one_of_the_
 
 def test_pause_for_native_frames_is_said_with_its_cost(story: Story) -> None:
     made = document(story)
-    frames = [{"name": "epoll_wait", "filename": "libc.so.6", "line": 0}, {"name": "train", "filename": "train.py", "line": 7}]
+    frames = [
+        {"name": "epoll_wait", "filename": "libc.so.6", "line": 0},
+        {"name": "train", "filename": "train.py", "line": 7},
+    ]
     threads = [{"thread_name": "MainThread", "os_thread_id": 100, "frames": frames}]
 
     add_native(made, [0, 2], {0: {"seconds": 0.7, "native": {"pid": 100, "stdout": threads}}})
@@ -158,10 +181,14 @@ def test_pause_for_native_frames_is_said_with_its_cost(story: Story) -> None:
 
     assert "epoll_wait (libc.so.6:0)" in text and "ranks 0,2 paused for native frames, at most 0.7 s" in text
     assert "native frames of rank 2 (pid None): none: its sidecar did not answer in time" in text
-    assert [(row["rank"], row["ok"]) for row in made["probes"] if row["paused_target"]] == [(0, True), (2, False)]
+    assert [(row["rank"], row["ok"]) for row in made["probes"] if row["paused_target"]] == [
+        (0, True),
+        (2, False),
+    ]
 
 
-# --- what to type next -----------------------------------------------------------------------------------------
+# --- what to type next
+# -----------------------------------------------------------------------------------------
 
 
 def test_stopped_rank_is_let_go_on_first(story: Story) -> None:
@@ -170,7 +197,9 @@ def test_stopped_rank_is_let_go_on_first(story: Story) -> None:
     made = document(story)
 
     assert made["next_command"] == f"kill -CONT {story.engine.job.ranks[2].placement.pid}"
-    assert f"next: {made['next_command']}   (rank 2 is stopped (state T))" in dump_text(made, colour=False, width=100)
+    assert f"next: {made['next_command']}   (rank 2 is stopped (state T))" in dump_text(
+        made, colour=False, width=100
+    )
 
 
 def test_finding_without_a_command_of_its_own_is_explained(story: Story) -> None:
@@ -183,7 +212,8 @@ def test_job_without_findings_has_nothing_to_type_next() -> None:
     assert document(Story(world=2), {})["next_command"] == ""
 
 
-# --- bundle ----------------------------------------------------------------------------------------------------
+# --- bundle
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -197,7 +227,9 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def test_bundle_is_read_back_by_replay_and_holds_what_a_person_reads(story: Story, run_dir: Path, tmp_path: Path) -> None:
+def test_bundle_is_read_back_by_replay_and_holds_what_a_person_reads(
+    story: Story, run_dir: Path, tmp_path: Path
+) -> None:
     made = document(story)
 
     bundle(story, made, run_dir, tmp_path / "dump.tar.gz")
@@ -212,7 +244,9 @@ def test_bundle_is_read_back_by_replay_and_holds_what_a_person_reads(story: Stor
     assert replay([tmp_path / "dump.tar.gz"])[0].job.returncode == 0
 
 
-def test_manifest_tells_what_is_in_the_bundle_and_where_it_comes_from(story: Story, run_dir: Path, tmp_path: Path) -> None:
+def test_manifest_tells_what_is_in_the_bundle_and_where_it_comes_from(
+    story: Story, run_dir: Path, tmp_path: Path
+) -> None:
     bundle(story, document(story), run_dir, tmp_path / "dump.tar.gz")
 
     with tarfile.open(tmp_path / "dump.tar.gz") as tar:
@@ -275,7 +309,9 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
     hub = hub_of(story)
     hub.member, hub.lock = None, threading.RLock()
     taker = DumpTaker(hub, cast(Any, None), lambda: None, lambda seconds: None, lambda: True)
-    monkeypatch.setattr(taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz"))
+    monkeypatch.setattr(
+        taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz")
+    )
 
     assert taker.take_now(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
     assert sorted(path.name for path in folder.iterdir()) == ["dump-2.tar.gz", "dump-3.tar.gz"]
@@ -290,7 +326,11 @@ def test_every_journal_of_a_bundle_is_a_whole_gzip_file(story: Story, tmp_path: 
     noise = random.Random(3)
     for number in range(400):
         text = "".join(noise.choices("abcdefghijklmnop", k=600))
-        journal.write(Record("output", {"stream": "stdout", "lines": [[text, 0]]}, at=float(number), rank=0, host="node-0"))
+        journal.write(
+            Record(
+                "output", {"stream": "stdout", "lines": [[text, 0]]}, at=float(number), rank=0, host="node-0"
+            )
+        )
     if state == "was closed":
         journal.close()
     elif state != "grows unflushed":

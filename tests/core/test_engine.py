@@ -70,7 +70,12 @@ def test_finding_opens_once_updates_when_its_face_changes_and_resolves() -> None
     says.findings = []
     resolved = engine.advance(13.0)
 
-    assert [kinds(changes) for changes in (opened, same, updated, resolved)] == [["opened"], [], ["updated"], ["resolved"]]
+    assert [kinds(changes) for changes in (opened, same, updated, resolved)] == [
+        ["opened"],
+        [],
+        ["updated"],
+        ["resolved"],
+    ]
     assert resolved[0].opened_at == 10.0
 
 
@@ -86,7 +91,10 @@ def test_finding_that_holds_is_not_resolved_by_a_gap_and_a_final_one_never() -> 
 
     assert quiet == []
     assert [change.finding.id for change in resolved] == ["hang"]
-    assert (resolved[0].at, resolved[0].resolved_at) == (15.0, 11.0)  # told late, and not called longer than it was
+    assert (resolved[0].at, resolved[0].resolved_at) == (
+        15.0,
+        11.0,
+    )  # told late, and not called longer than it was
     assert [found.id for found in engine.active()] == ["rank-died"]
 
 
@@ -188,12 +196,20 @@ def records() -> st.SearchStrategy[Record]:
     return st.one_of(
         ranks.map(placed),
         st.just(run_source.started(["python"], 1, "n", 2)),
-        st.builds(lambda rank, name: Record("pyspy", stack_payload(rank, name), rank=rank), ranks, st.sampled_from("ab")),
         st.builds(
-            lambda rank, ticks: Record("proc", proc_payload(rank, ticks), rank=rank, emitted=1.0), ranks, st.integers(0, 500)
+            lambda rank, name: Record("pyspy", stack_payload(rank, name), rank=rank),
+            ranks,
+            st.sampled_from("ab"),
         ),
         st.builds(
-            lambda rank, status: Record("exits", {"pid": pid_of(rank), "status": status, "how": "pidfd"}, rank=rank),
+            lambda rank, ticks: Record("proc", proc_payload(rank, ticks), rank=rank, emitted=1.0),
+            ranks,
+            st.integers(0, 500),
+        ),
+        st.builds(
+            lambda rank, status: Record(
+                "exits", {"pid": pid_of(rank), "status": status, "how": "pidfd"}, rank=rank
+            ),
             ranks,
             st.sampled_from([0, 9, 256]),
         ),
@@ -266,7 +282,10 @@ def test_finding_that_another_takes_the_place_of_is_not_over() -> None:
 
     changes = engine.advance(11.0)
 
-    assert [(change.kind.value, change.replaced) for change in changes] == [("opened", False), ("resolved", True)]
+    assert [(change.kind.value, change.replaced) for change in changes] == [
+        ("opened", False),
+        ("resolved", True),
+    ]
     assert engine.over() == [] and engine.active() == [second]
 
 
@@ -295,18 +314,41 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/steptimes.py": {"diag.state.pace"},
         "state/residence.py": {"diag.observations", "diag.stacks"},
         "state/arrivals.py": {"diag.observations"},
-        "state/progress.py": {"diag.observations", "diag.state.saves", "diag.state.silences",
-                              "diag.state.steptimes"},
-        "state/machine.py": {"diag.observations"} | {
-            f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
-        "state/job.py": {"diag.model", "diag.observations", "diag.stacks"} | {
-            f"diag.state.{part}" for part in ("brokenoff", "cluster", "machine", "nccl", "ncclprocesses", "printed", "rank",
-                                              "residence", "saves")},
+        "state/progress.py": {
+            "diag.observations",
+            "diag.state.saves",
+            "diag.state.silences",
+            "diag.state.steptimes",
+        },
+        "state/machine.py": {"diag.observations"}
+        | {f"diag.state.{part}" for part in ("gpufaults", "network", "progress", "rank", "save_memory")},
+        "state/job.py": {"diag.model", "diag.observations", "diag.stacks"}
+        | {
+            f"diag.state.{part}"
+            for part in (
+                "brokenoff",
+                "cluster",
+                "machine",
+                "nccl",
+                "ncclprocesses",
+                "printed",
+                "rank",
+                "residence",
+                "saves",
+            )
+        },
         "state/printed.py": {"diag.observations", "diag.state.rank"},
         "state/cluster.py": {"diag.observations", "diag.stacks", "diag.state.rank"},
-        "observations/cluster.py": {"diag.model"} | {f"diag.observations.{part}" for part in ("base", "run", "stacks")},
+        "observations/cluster.py": {"diag.model"}
+        | {f"diag.observations.{part}" for part in ("base", "run", "stacks")},
         "sources/digest.py": {"diag.merge", "diag.model", "diag.observations"},
-        "cluster/collector.py": {"diag.model", "diag.observations", "diag.sources.digest", "diag.stacks", "diag.state.job"},
+        "cluster/collector.py": {
+            "diag.model",
+            "diag.observations",
+            "diag.sources.digest",
+            "diag.stacks",
+            "diag.state.job",
+        },
         "cluster/post.py": set(),
         "state/pinned.py": {"diag.observations"},
         "state/gpufaults.py": {"diag.observations", "diag.state.pinned", "diag.xids"},
@@ -314,13 +356,29 @@ def test_imports_point_at_the_model_never_sideways() -> None:
         "state/savefacts.py": {"diag.state.job"},
         "state/memory_series.py": set(),
         "state/save_shape.py": {"diag.state.memory_series"},
-        "state/save_memory.py": {"diag.observations", "diag.state.memory_series", "diag.state.progress", "diag.state.save_shape",
-                                 "diag.state.saves"},
+        "state/save_memory.py": {
+            "diag.observations",
+            "diag.state.memory_series",
+            "diag.state.progress",
+            "diag.state.save_shape",
+            "diag.state.saves",
+        },
         "merge.py": {"diag.observations", "diag.state.rank", "diag.stacks"},
         "aftermath.py": {"diag.model"},
-        "engine.py": {"diag.aftermath", "diag.model", "diag.observations", "diag.state.job", "diag.state.rank",
-                      "diag.state.timeline"},
-            "state/timeline.py": {"diag.observations", "diag.state.gpustate", "diag.state.job", "diag.state.traffic"},
+        "engine.py": {
+            "diag.aftermath",
+            "diag.model",
+            "diag.observations",
+            "diag.state.job",
+            "diag.state.rank",
+            "diag.state.timeline",
+        },
+        "state/timeline.py": {
+            "diag.observations",
+            "diag.state.gpustate",
+            "diag.state.job",
+            "diag.state.traffic",
+        },
         "capture.py": {"diag.model", "diag.errors"},
     }
     for name, names in allowed.items():
@@ -333,8 +391,10 @@ def test_what_follows_from_another_finding_is_read_after_it() -> None:
 
     says = Says()
     says.findings = [
-        finding("checkpoint-missing", 0.2, "left_behind"), finding("checkpoint-corrupt", 0.1, "left_behind"),
-        finding("hang", 1.0, "peer_lost"), finding("rank-died", 2.0),
+        finding("checkpoint-missing", 0.2, "left_behind"),
+        finding("checkpoint-corrupt", 0.1, "left_behind"),
+        finding("hang", 1.0, "peer_lost"),
+        finding("rank-died", 2.0),
         finding("shm-too-small", 3.0),
         finding("straggler", 0.0, severity=Severity.WARNING),
     ]
@@ -344,7 +404,14 @@ def test_what_follows_from_another_finding_is_read_after_it() -> None:
     engine.advance(12.0)
 
     read = [item.id for item in engine.active()]
-    assert read == ["shm-too-small", "rank-died", "hang", "checkpoint-corrupt", "checkpoint-missing", "straggler"]
+    assert read == [
+        "shm-too-small",
+        "rank-died",
+        "hang",
+        "checkpoint-corrupt",
+        "checkpoint-missing",
+        "straggler",
+    ]
 
 
 def test_gpu_that_failed_is_read_before_the_wait_for_it() -> None:
@@ -370,7 +437,12 @@ def test_a_steep_rise_near_the_limit_is_judged_with_its_reading_not_at_the_next_
     def reading(at: float, used: int) -> list[str]:
         stat = "anon 0\ninactive_file 0\nactive_file 0\n"
         level = {"path": "/a", "limit": str(10 * gib), "usage": str(used * gib), "stat": stat}
-        payload = {"pid": 1, "version": 2, "levels": [level], "meminfo": "MemTotal: 99999999 kB\nMemAvailable: 9 kB\n"}
+        payload = {
+            "pid": 1,
+            "version": 2,
+            "levels": [level],
+            "meminfo": "MemTotal: 99999999 kB\nMemAvailable: 9 kB\n",
+        }
         return kinds(engine.feed(Record("cgroup", payload, rank=0, at=at)))
 
     saves = engine.job.save_log

@@ -36,10 +36,24 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
         ({"CUDA_LAUNCH_BLOCKING": "1"}, {}, "CUDA_LAUNCH_BLOCKING", HARMFUL, "each kernel"),
         ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, {}, "TORCH_NCCL_BLOCKING_WAIT", HARMFUL, "no longer overlap"),
         ({"NCCL_BLOCKING_WAIT": "1"}, {}, "NCCL_BLOCKING_WAIT", HARMFUL, "no longer overlap"),
-        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, {}, "TORCH_NCCL_ASYNC_ERROR_HANDLING", HARMFUL, "hangs for ever"),
+        (
+            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+            {},
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+            HARMFUL,
+            "hangs for ever",
+        ),
         ({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {}, "TORCH_DISTRIBUTED_DEBUG", HARMFUL, "over gloo"),
-        ({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_abort"}, {},
-         "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", HARMFUL, "reported as success"),
+        (
+            {
+                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
+                "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory,skip_abort",
+            },
+            {},
+            "CUDA_ENABLE_USER_TRIGGERED_COREDUMP",
+            HARMFUL,
+            "reported as success",
+        ),
         ({"NCCL_ALGO": "Ring"}, {}, "NCCL_ALGO", HARMFUL, "pins"),
         ({"NCCL_PROTO": "LL128"}, {}, "NCCL_PROTO", HARMFUL, "pins"),
         ({"NCCL_BUFFSIZE": "8"}, {}, "NCCL_BUFFSIZE", HARMFUL, "8 bytes"),
@@ -52,24 +66,68 @@ def advice(env: dict[str, str], **known: Any) -> list[Advice]:
         ({"NCCL_TREE_THRESHOLD": "0"}, {}, "NCCL_TREE_THRESHOLD", USELESS, "2.5 and later"),
         ({"NCCL_RINGS": "0 1"}, {}, "NCCL_RINGS", USELESS, "2.5 and later"),
         ({"NCCL_LL_THRESHOLD": "0"}, {}, "NCCL_LL_THRESHOLD", USELESS, "2.5 and later"),
-        ({"NCCL_WORK_FIFO_DEPTH": "9"}, {"nccl_version": (2, 27, 5)}, "NCCL_WORK_FIFO_DEPTH", USELESS, "this is 2.27.5"),
+        (
+            {"NCCL_WORK_FIFO_DEPTH": "9"},
+            {"nccl_version": (2, 27, 5)},
+            "NCCL_WORK_FIFO_DEPTH",
+            USELESS,
+            "this is 2.27.5",
+        ),
         ({"NCCL_RAS_ENABLE": "1"}, {"nccl_version": (2, 21, 5)}, "NCCL_RAS_ENABLE", USELESS, "from 2.24 on"),
-        ({"NCCL_ASYNC_ERROR_HANDLING": "1"}, {}, "NCCL_ASYNC_ERROR_HANDLING", USELESS, "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, {}, "TORCH_NCCL_TRACE_BUFFER_SIZE", USELESS, "TORCH_FR_BUFFER_SIZE"),
-        ({"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}, {}, "TORCH_NCCL_AVOID_RECORD_STREAMS", USELESS, "always does this"),
+        (
+            {"NCCL_ASYNC_ERROR_HANDLING": "1"},
+            {},
+            "NCCL_ASYNC_ERROR_HANDLING",
+            USELESS,
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        ),
+        (
+            {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"},
+            {},
+            "TORCH_NCCL_TRACE_BUFFER_SIZE",
+            USELESS,
+            "TORCH_FR_BUFFER_SIZE",
+        ),
+        (
+            {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"},
+            {},
+            "TORCH_NCCL_AVOID_RECORD_STREAMS",
+            USELESS,
+            "always does this",
+        ),
         ({"NCCL_SOCKET_IFNAMES": "eth0"}, {}, "NCCL_SOCKET_IFNAMES", USELESS, "NCCL_SOCKET_IFNAME is meant"),
-        ({"NCCL_NSOCKS_PER_THREAD": "4"}, {}, "NCCL_NSOCKS_PER_THREAD", USELESS, "NCCL_NSOCKS_PERTHREAD is meant"),
+        (
+            {"NCCL_NSOCKS_PER_THREAD": "4"},
+            {},
+            "NCCL_NSOCKS_PER_THREAD",
+            USELESS,
+            "NCCL_NSOCKS_PERTHREAD is meant",
+        ),
         ({"NCCL_P2P_DISABLE": "true"}, {}, "NCCL_P2P_DISABLE", USELESS, "'true' for 0"),
-        ({"NCCL_IB_HCA": "mlx5_0", "NCCL_IB_DISABLE": "1"}, {"rdma": False}, "NCCL_IB_HCA", USELESS, "NCCL_IB_DISABLE=1"),
+        (
+            {"NCCL_IB_HCA": "mlx5_0", "NCCL_IB_DISABLE": "1"},
+            {"rdma": False},
+            "NCCL_IB_HCA",
+            USELESS,
+            "NCCL_IB_DISABLE=1",
+        ),
         ({"NCCL_DEBUG": "VERBOSE"}, {}, "NCCL_DEBUG", USELESS, "prints nothing"),
         ({"NCCL_DEBUG_SUBSYS": "NET"}, {}, "NCCL_DEBUG_SUBSYS", USELESS, "without NCCL_DEBUG=INFO"),
-        ({"NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG": "WARN"}, {}, "NCCL_DEBUG_SUBSYS", USELESS, "without NCCL_DEBUG=INFO"),
+        (
+            {"NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG": "WARN"},
+            {},
+            "NCCL_DEBUG_SUBSYS",
+            USELESS,
+            "without NCCL_DEBUG=INFO",
+        ),
         ({"NCCL_DEBUG_FILE": "/x"}, {}, "NCCL_DEBUG_FILE", USELESS, "only with NCCL_DEBUG"),
         ({"NCCL_SOCKET_FAMILY": "ipv4"}, {}, "NCCL_SOCKET_FAMILY", USELESS, "AF_INET"),
         ({"NCCL_SOCKET_IFNAME": "e"}, {}, "NCCL_SOCKET_IFNAME", USELESS, "one character"),
     ],
 )
-def test_what_harms_or_does_nothing_is_told(env: dict[str, str], known: Known, variable: str, identity: str, words: str) -> None:
+def test_what_harms_or_does_nothing_is_told(
+    env: dict[str, str], known: Known, variable: str, identity: str, words: str
+) -> None:
     (told,) = [one for one in advice(env, **known) if one.variable == variable]
 
     assert told.id == identity and words in told.does and told.instead and told.value == env[variable]
@@ -79,7 +137,13 @@ def test_what_harms_or_does_nothing_is_told(env: dict[str, str], known: Known, v
     ("env", "known"),
     [
         ({}, {}),
-        ({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory"}, {}),
+        (
+            {
+                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
+                "CUDA_COREDUMP_GENERATION_FLAGS": "skip_global_memory",
+            },
+            {},
+        ),
         ({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0", "CUDA_COREDUMP_GENERATION_FLAGS": "skip_abort"}, {}),
         ({"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_FILE": "/data/core.%p"}, {}),
         ({"NCCL_IB_DISABLE": "1"}, {"rdma": False}),  # on machines without RDMA it only saves a search
@@ -97,7 +161,10 @@ def test_what_harms_or_does_nothing_is_told(env: dict[str, str], known: Known, v
         ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, {}),
         ({"NCCL_SOCKET_IFNAME": "bond0", "GLOO_SOCKET_IFNAME": "bond0"}, {}),
         ({"CUDA_LAUNCH_BLOCKING": "0"}, {}),
-        ({"TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}),  # torchrun sets the second
+        (
+            {"TORCH_NCCL_BLOCKING_WAIT": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"},
+            {},
+        ),  # torchrun sets the second
         ({"TORCH_DISTRIBUTED_DEBUG": "INFO"}, {}),
         ({"NCCL_BUFFSIZE": "8388608", "NCCL_MAX_NCHANNELS": "16"}, {}),
         ({"NCCL_IB_TIMEOUT": "22"}, {}),  # in many clusters' own guides
@@ -108,12 +175,51 @@ def test_what_harms_or_does_nothing_is_told(env: dict[str, str], known: Known, v
         ({"NCCL_WORK_FIFO_DEPTH": "9"}, {"nccl_version": (2, 21, 5)}),
         ({"NCCL_WORK_FIFO_DEPTH": "9"}, {}),  # which NCCL it is is not known
         ({"NCCL_RAS_ENABLE": "0"}, {"nccl_version": (2, 27, 3)}),
-        ({"TORCH_NCCL_ENABLE_MONITORING": "0", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "1800", "TORCH_FR_BUFFER_SIZE": "9"}, {}),
-        ({"NCCL_IB_HCA": "mlx5", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_TC": "106"}, {}),
-        ({"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_CROSS_NIC": "1", "NCCL_PXN_DISABLE": "0"}, {}),
+        (
+            {
+                "TORCH_NCCL_ENABLE_MONITORING": "0",
+                "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "1800",
+                "TORCH_FR_BUFFER_SIZE": "9",
+            },
+            {},
+        ),
+        (
+            {
+                "NCCL_IB_HCA": "mlx5",
+                "NCCL_IB_GID_INDEX": "3",
+                "NCCL_IB_QPS_PER_CONNECTION": "4",
+                "NCCL_IB_TC": "106",
+            },
+            {},
+        ),
+        (
+            {
+                "NCCL_CUMEM_ENABLE": "0",
+                "NCCL_NVLS_ENABLE": "0",
+                "NCCL_CROSS_NIC": "1",
+                "NCCL_PXN_DISABLE": "0",
+            },
+            {},
+        ),
         # plugins', forks', images' and builds' own
-        ({"NCCL_IBEXT_DISABLE": "1", "NCCL_OFI_DISABLE": "1", "NCCL_FASTRAK_IFNAME": "eth1", "NCCL_UCX_TLS": "x"}, {}),
-        ({"NCCL_VERSION": "2.28.9-1", "NCCL_HOME": "/x", "NCCL_TUNER_CONFIG_FILE": "/x", "NCCL_MSCCL_ENABLE": "1"}, {}),
+        (
+            {
+                "NCCL_IBEXT_DISABLE": "1",
+                "NCCL_OFI_DISABLE": "1",
+                "NCCL_FASTRAK_IFNAME": "eth1",
+                "NCCL_UCX_TLS": "x",
+            },
+            {},
+        ),
+        (
+            {
+                "NCCL_VERSION": "2.28.9-1",
+                "NCCL_HOME": "/x",
+                "NCCL_TUNER_CONFIG_FILE": "/x",
+                "NCCL_MSCCL_ENABLE": "1",
+            },
+            {},
+        ),
         ({"NCCL_SOMETHING_ELSE_ENTIRELY": "1", "TORCH_NCCL_UNHEARD_OF": "1"}, {}),
         ({"NCCL_TIMEOUT": ""}, {}),
         ({"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FLASH_ATTN": "0"}, {}),
@@ -132,9 +238,16 @@ def test_what_is_not_known_is_said_softly() -> None:
 
 
 def test_each_variable_is_told_once_and_harm_first() -> None:
-    told = advice({"NCCL_BLOCKING_WAIT": "1", "NCCL_TIMEOUT": "9", "NCCL_DEBUG_SUBSYS": "NET", "NCCL_SHM_DISABLE": "1"})
+    told = advice(
+        {"NCCL_BLOCKING_WAIT": "1", "NCCL_TIMEOUT": "9", "NCCL_DEBUG_SUBSYS": "NET", "NCCL_SHM_DISABLE": "1"}
+    )
 
-    assert [one.variable for one in told] == ["NCCL_SHM_DISABLE", "NCCL_BLOCKING_WAIT", "NCCL_DEBUG_SUBSYS", "NCCL_TIMEOUT"]
+    assert [one.variable for one in told] == [
+        "NCCL_SHM_DISABLE",
+        "NCCL_BLOCKING_WAIT",
+        "NCCL_DEBUG_SUBSYS",
+        "NCCL_TIMEOUT",
+    ]
 
 
 def test_no_name_that_nccl_reads_is_called_unread() -> None:
@@ -152,13 +265,31 @@ def test_no_name_that_nccl_reads_is_called_unread() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1", 1), (" 2", 2), ("-2", -2), ("0x1F", 31), ("010", 8), ("08", 0), ("yes", 0), ("", 0), ("4M", 4), ("+3", 3), ("1.5", 1)],
+    [
+        ("1", 1),
+        (" 2", 2),
+        ("-2", -2),
+        ("0x1F", 31),
+        ("010", 8),
+        ("08", 0),
+        ("yes", 0),
+        ("", 0),
+        ("4M", 4),
+        ("+3", 3),
+        ("1.5", 1),
+    ],
 )
 def test_numbers_are_read_as_nccl_does(text: str, value: int) -> None:
     assert number(text) == value
 
 
-@given(st.dictionaries(st.sampled_from([*nccl_variables(), "NCCL_TIMEOUT", "NCCL_", "NCCL_X"]), st.text(max_size=40), max_size=8))
+@given(
+    st.dictionaries(
+        st.sampled_from([*nccl_variables(), "NCCL_TIMEOUT", "NCCL_", "NCCL_X"]),
+        st.text(max_size=40),
+        max_size=8,
+    )
+)
 def test_any_value_is_taken(env: dict[str, str]) -> None:
     for one in advice(env):
         assert one.variable in env and one.does and one.instead

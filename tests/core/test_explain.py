@@ -73,7 +73,9 @@ def test_page_is_chinese_by_locale_by_setting_and_by_flag_and_the_flag_wins(
     assert heading("--lang", "zh") == "含义："
 
 
-def test_language_that_there_is_not_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_language_that_there_is_not_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("DIAG_LANG", "fr")
 
     assert main(["explain", "hang"]) == 2
@@ -92,7 +94,9 @@ def test_name_of_a_cause_leads_to_its_finding(capsys: pytest.CaptureFixture[str]
     assert main(["explain", "fragmentation", "--lang", "en"]) == 0
 
     said = capsys.readouterr().out
-    assert said.startswith("cuda-oom (fragmentation)\n") and said.endswith("the whole page: diag explain cuda-oom\n")
+    assert said.startswith("cuda-oom (fragmentation)\n") and said.endswith(
+        "the whole page: diag explain cuda-oom\n"
+    )
 
 
 @pytest.mark.parametrize("wrong", ["../en/hang", "hang.md", "", "en/hang"])
@@ -142,14 +146,22 @@ def test_lines_of_a_page_keep_the_width_but_for_commands_and_names(
         assert main(["explain", finding, "--lang", lang]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(_columns, lines)) <= width
-        assert width < 80 or [line for line in lines if line.strip()[:1] in ("，", "。", "：", "；", "、", "）")] == []
+        assert (
+            width < 80
+            or [line for line in lines if line.strip()[:1] in ("，", "。", "：", "；", "、", "）")] == []
+        )
 
 
 def test_command_in_backticks_is_not_broken_where_it_fits_into_a_line() -> None:
-    assert wrap("先看 `ls -l /proc/PID/fd`，再看 `df`。", 23) == ["先看", "`ls -l /proc/PID/fd`，", "再看 `df`。"]
+    assert wrap("先看 `ls -l /proc/PID/fd`，再看 `df`。", 23) == [
+        "先看",
+        "`ls -l /proc/PID/fd`，",
+        "再看 `df`。",
+    ]
 
 
-# --- below findings ----------------------------------------------------------------------------------------------
+# --- below findings
+# ----------------------------------------------------------------------------------------------
 
 
 def test_finding_that_opens_says_in_chinese_what_it_means_and_where_its_page_is() -> None:
@@ -183,7 +195,9 @@ def test_report_has_the_chinese_lines_and_its_json_has_none() -> None:
 def test_replay_speaks_chinese_by_locale_and_its_json_does_not(tmp_path: Path) -> None:
     log = tmp_path / "job.log"  # of CPython 3.11
     error = "OSError: [Errno 28] No space left on device: '/out/checkpoint-4/optimizer.pt'"
-    log.write_text(f"Traceback (most recent call last):\n  File \"/job/train.py\", line 7, in <module>\n{error}\n")
+    log.write_text(
+        f'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n{error}\n'
+    )
     words = ("replay", str(log))
 
     shown, data = run(*words, LANG="zh_CN.UTF-8"), run(*words, "--json", LANG="zh_CN.UTF-8")

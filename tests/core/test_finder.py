@@ -16,7 +16,8 @@ import pytest
 
 from diag.finder import _SHELL_SCANS, Found, RankFinder
 
-# A launcher that does what it is told on stdin: [what, name, argv, environment]. It says "did NAME" on stdout.
+# A launcher that does what it is told on stdin: [what, name, argv, environment]. It says "did NAME" on
+# stdout.
 LAUNCHER = """
 import ctypes, json, os, signal, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as slurmstepd, tini and other inits: orphans come to it
@@ -42,7 +43,8 @@ for line in sys.stdin:
         started[name].wait()
         print("did", name, 0, flush=True)
 """
-# A process that says its pid and waits; "workers" forks children that keep its environment, as a DataLoader does.
+# A process that says its pid and waits; "workers" forks children that keep its environment, as a DataLoader
+# does.
 WAIT = "import os, sys; print('did', sys.argv[1], os.getpid(), flush=True); sys.stdin.read()"
 WORKERS = """
 import os, sys
@@ -57,7 +59,9 @@ print("did", sys.argv[1], os.getpid(), flush=True)
 sys.stdin.read()
 """
 CLEAN = {
-    k: v for k, v in os.environ.items() if not k.startswith(("RANK", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC"))
+    k: v
+    for k, v in os.environ.items()
+    if not k.startswith(("RANK", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC"))
 }
 
 
@@ -66,7 +70,12 @@ class Job:
 
     def __init__(self, launcher: list[str], env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            launcher, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**CLEAN, **env}, start_new_session=True
+            launcher,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**CLEAN, **env},
+            start_new_session=True,
         )
         self.pids = {"launcher": self.said("launcher")}
 
@@ -79,7 +88,9 @@ class Job:
                 return int(pid)
         raise AssertionError(f"{name} never came")
 
-    def order(self, what: str, name: str, argv: list[str] | None = None, env: dict[str, str] | None = None) -> None:
+    def order(
+        self, what: str, name: str, argv: list[str] | None = None, env: dict[str, str] | None = None
+    ) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([what, name, argv or [], env or {}]) + "\n")
         self.process.stdin.flush()
@@ -255,7 +266,13 @@ def test_process_between_fork_and_exec_is_found_once_it_is_the_rank(job: Job) ->
 
 
 def slurm(task: int) -> dict[str, str]:
-    return {"SLURM_PROCID": str(task), "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NODEID": str(task)}
+    return {
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_NODEID": str(task),
+    }
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["alone", "with its ranks"])
@@ -298,7 +315,11 @@ def test_command_without_ranks_is_its_topmost_python_process() -> None:
         found = finder_of(job).sole_process()
 
         assert found is not None
-        assert (found.placement.pid, found.placement.rank, found.distributed) == (job.pids["launcher"], 0, False)
+        assert (found.placement.pid, found.placement.rank, found.distributed) == (
+            job.pids["launcher"],
+            0,
+            False,
+        )
         assert found.command.startswith(sys.executable)
 
 
@@ -326,7 +347,9 @@ def test_files_that_a_rank_prints_to_are_named_and_pipes_are_not(job: Job, tmp_p
     script = f'exec "{sys.executable}" -c "{code}" 2>>{log}'
     rank = job.start("rank0", ["bash", "-c", script], torchrun(0))
 
-    assert list(finder_of(job).output_files(rank)) == [("stderr", log, True)]  # appended to: what stands in it may be older
+    assert list(finder_of(job).output_files(rank)) == [
+        ("stderr", log, True)
+    ]  # appended to: what stands in it may be older
     assert list(finder_of(job).output_files(0)) == []
 
 

@@ -1,7 +1,8 @@
-"""Process trees as they were: torchrun, deepspeed, accelerate, `swift` and `megatron`, on a CPU machine and on H200s.
+"""Process trees as they were: torchrun, deepspeed, accelerate, `swift` and `megatron`, on a CPU machine and
+on H200s.
 
-Each row of a capture is a process: pid, parent, threads, state, command; a line with # begins another moment. Environments were
-not captured: ranks get what their launcher sets, and all below them inherit it, as they do.
+Each row of a capture is a process: pid, parent, threads, state, command; a line with # begins another moment.
+Environments were not captured: ranks get what their launcher sets, and all below them inherit it, as they do.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def moments(name: str) -> Iterator[list[Row]]:
 
 
 def write(proc: Path, rows: list[Row], ranks: list[int], told: dict[str, str]) -> None:
-    """The moment as /proc shows it. Who is a rank, or below one, has its variables; a zombie shows nothing of itself."""
+    """The moment as /proc shows it. Who is a rank, or below one, has its variables; a zombie shows nothing of
+    itself."""
     shutil.rmtree(proc, ignore_errors=True)
     proc.mkdir()
     parents = {pid: parent for pid, parent, *_ in rows}
@@ -64,9 +66,16 @@ def write(proc: Path, rows: list[Row], ranks: list[int], told: dict[str, str]) -
         while above in parents and above not in ranks:
             above = parents[above]
         gone = state.startswith("Z") or command.startswith("[")
-        variables = {} if above not in ranks or gone else {
-            **told, "RANK": str(ranks.index(above)), "LOCAL_RANK": str(ranks.index(above)), "WORLD_SIZE": str(len(ranks)),
-        }
+        variables = (
+            {}
+            if above not in ranks or gone
+            else {
+                **told,
+                "RANK": str(ranks.index(above)),
+                "LOCAL_RANK": str(ranks.index(above)),
+                "WORLD_SIZE": str(len(ranks)),
+            }
+        )
         (folder / "environ").write_text("\0".join(f"{name}={value}" for name, value in variables.items()))
         (folder / "cmdline").write_text("" if gone else _argv(command))
         if not gone:
@@ -80,8 +89,11 @@ def _argv(command: str) -> str:
 
 
 @pytest.mark.parametrize("name", RANKS)
-def test_ranks_of_a_real_tree_are_found_once_each_and_nothing_else_is_a_rank(name: str, tmp_path: Path) -> None:
-    """DataLoader and compile workers, resource trackers, spawned managers and forked writers have a rank's variables too."""
+def test_ranks_of_a_real_tree_are_found_once_each_and_nothing_else_is_a_rank(
+    name: str, tmp_path: Path
+) -> None:
+    """DataLoader and compile workers, resource trackers, spawned managers and forked writers have a rank's
+    variables too."""
     ranks, told = RANKS[name]
     finder, found = None, []
 
@@ -106,11 +118,20 @@ def test_accelerate_with_cpu_alone_starts_one_process_without_a_rank_which_is_th
 
 
 def test_helper_that_outlives_its_rank_is_not_that_rank_started_again(tmp_path: Path) -> None:
-    """ms-swift 4.6.0 with --async_save, seen 2026-11-22: the rank's main thread ends first, so that for a moment nobody lists its
-    children; then the launcher's own parent has them."""
-    launcher, rank = (1, 0, 1, "S", "python3 launch.py"), (10, 1, 9, "S", "python3 -u rlhf.py --rlhf_type dpo")
+    """ms-swift 4.6.0 with --async_save, seen 2026-11-22: the rank's main thread ends first, so that for a
+    moment nobody lists its children; then the launcher's own parent has them."""
+    launcher, rank = (
+        (1, 0, 1, "S", "python3 launch.py"),
+        (10, 1, 9, "S", "python3 -u rlhf.py --rlhf_type dpo"),
+    )
     tracker = (11, 10, 1, "S", "python3 -B -c from multiprocessing.resource_tracker import main;main(118)")
-    manager = (12, 10, 3, "S", "python3 -B -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=119)")
+    manager = (
+        12,
+        10,
+        3,
+        "S",
+        "python3 -B -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=119)",
+    )
     proc = tmp_path / "proc"
     write(proc, [launcher, rank, tracker, manager], [10], TORCHRUN)
     variables = (proc / "10" / "environ").read_text()
@@ -134,7 +155,13 @@ def test_helper_that_was_never_seen_below_its_rank_is_no_rank_either(tmp_path: P
     """diag came late: the rank is gone, its resource tracker and a compile worker are not."""
     launcher = (1, 0, 1, "S", "python3 launch.py")
     tracker = (11, 1, 1, "S", "python3 -B -c from multiprocessing.resource_tracker import main;main(118)")
-    compiler = (12, 1, 1, "S", "python3 /opt/torch/_inductor/compile_worker/__main__.py --pickler=torch._inductor.x")
+    compiler = (
+        12,
+        1,
+        1,
+        "S",
+        "python3 /opt/torch/_inductor/compile_worker/__main__.py --pickler=torch._inductor.x",
+    )
     write(tmp_path / "proc", [launcher, tracker, compiler], [11, 12], TORCHRUN)
 
     assert RankFinder(1, "host", tmp_path / "proc").scan() == []
@@ -142,7 +169,13 @@ def test_helper_that_was_never_seen_below_its_rank_is_no_rank_either(tmp_path: P
 
 def test_rank_that_multiprocessing_spawned_is_a_rank(tmp_path: Path) -> None:
     launcher = (1, 0, 1, "S", "python3 launch.py")
-    spawned = (11, 1, 1, "S", "python3 -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)")
+    spawned = (
+        11,
+        1,
+        1,
+        "S",
+        "python3 -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)",
+    )
     write(tmp_path / "proc", [launcher, spawned], [11], TORCHRUN)
 
     assert [item.placement.pid for item in RankFinder(1, "host", tmp_path / "proc").scan()] == [11]

@@ -1,4 +1,5 @@
-"""The hub's flame graphs: one of a rank at a time, none after the hub has ended, and the server's loop is never held."""
+"""The hub's flame graphs: one of a rank at a time, none after the hub has ended, and the server's loop is
+never held."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def test_second_graph_of_the_same_rank_is_refused_while_the_first_is_made(place:
 
     async def both() -> list[bytes | BaseException]:
         nonlocal ticks
-        task = asyncio.gather(recorder.record(place, wanted), recorder.record(place, wanted), return_exceptions=True)
+        task = asyncio.gather(
+            recorder.record(place, wanted), recorder.record(place, wanted), return_exceptions=True
+        )
         while not task.done():
             await asyncio.sleep(0.05)
             ticks += 1

@@ -1,4 +1,5 @@
-"""README's table of what was seen on GPUs, held to the journals that it names: replayed, each gives what its row says."""
+"""README's table of what was seen on GPUs, held to the journals that it names: replayed, each gives what its
+row says."""
 
 from __future__ import annotations
 
@@ -27,9 +28,19 @@ class Row:
 
 def _rows() -> list[Row]:
     section = (_ROOT / "README.md").read_text().partition("## Does it work on GPUs?")[2].partition("\n## ")[0]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| ")]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
     return [
-        Row(int(re.findall(r", (\d)", row[0])[0]), row[2], tuple(map(int, re.findall(r"\d+", row[3]))), row[4], row[6])
+        Row(
+            int(re.findall(r", (\d)", row[0])[0]),
+            row[2],
+            tuple(map(int, re.findall(r"\d+", row[3]))),
+            row[4],
+            row[6],
+        )
         for row in cells[2:]
     ]
 

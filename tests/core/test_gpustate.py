@@ -34,9 +34,17 @@ def test_gpu_of_a_rank_is_known_after_its_death() -> None:
 
 @pytest.mark.parametrize(
     ("devices", "expected"),
-    [("2,3", {0: 2, 1: 3}), ("GPU-3,GPU-1", {0: 3, 1: 1}), ("0", {0: 0, 1: 0}), ("MIG-5,MIG-6", {}), ("2,3,9,9", {0: 2, 1: 3})],
+    [
+        ("2,3", {0: 2, 1: 3}),
+        ("GPU-3,GPU-1", {0: 3, 1: 1}),
+        ("0", {0: 0, 1: 0}),
+        ("MIG-5,MIG-6", {}),
+        ("2,3,9,9", {0: 2, 1: 3}),
+    ],
 )
-def test_hidden_processes_go_by_the_devices_that_a_rank_may_see(devices: str, expected: dict[int, int]) -> None:
+def test_hidden_processes_go_by_the_devices_that_a_rank_may_see(
+    devices: str, expected: dict[int, int]
+) -> None:
     gpus = [sample(index, pids=()) for index in range(4)]
 
     assert whose(Story(), visible(0, devices), visible(1, devices), *gpus) == expected

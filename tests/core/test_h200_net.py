@@ -1,4 +1,5 @@
-"""Jobs on two nodes, recorded live with real NCCL: each node's journal gives what is wrong with the network, and nothing else."""
+"""Jobs on two nodes, recorded live with real NCCL: each node's journal gives what is wrong with the network,
+and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import pytest
 from diag.capture import JournalReader, segments
 from diag.replay import replay_records
 
-RUNS = sorted(path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-net").glob("*/expected.json"))
+RUNS = sorted(
+    path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-net").glob("*/expected.json")
+)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
@@ -19,9 +22,17 @@ def test_nodes_journal_leads_to_the_networks_findings(run: Path) -> None:
 
     engine, changes = replay_records(JournalReader(segments(run)))
 
-    found = [[finding.id, finding.cause, list(finding.ranks)] for finding in engine.active() if finding.severity.counts]
+    found = [
+        [finding.id, finding.cause, list(finding.ranks)]
+        for finding in engine.active()
+        if finding.severity.counts
+    ]
     assert sorted(found) == sorted(expected)
     assert engine.job.world_size == 2
     if run.name.startswith("ib-healthy"):
         assert changes == []
-        assert {net for process in engine.job.nccl_processes.by_pid.values() for net in process.nets_between_nodes()} == {"IB"}
+        assert {
+            net
+            for process in engine.job.nccl_processes.by_pid.values()
+            for net in process.nets_between_nodes()
+        } == {"IB"}

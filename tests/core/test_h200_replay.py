@@ -10,12 +10,16 @@ import pytest
 from diag.capture import JournalReader, segments
 from diag.replay import replay_records
 
-RUNS = sorted(path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-live").glob("*/expected.json"))
+RUNS = sorted(
+    path.parent for path in (Path(__file__).parents[1] / "captures" / "h200-live").glob("*/expected.json")
+)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
-    expected = [tuple(map(_tuple, row)) for row in json.loads((run / "expected.json").read_text())["findings"]]
+    expected = [
+        tuple(map(_tuple, row)) for row in json.loads((run / "expected.json").read_text())["findings"]
+    ]
 
     engine, changes = replay_records(JournalReader(segments(run)))
 
@@ -25,17 +29,23 @@ def test_recorded_gpu_run_is_judged_as_it_was_injected(run: Path) -> None:
     assert len(engine.job.gpus) == 2
     assert engine.job.ranks_seen == 2
     if run.name == "loop-slow":
-        slow = next(finding for finding in [*engine.active(), *engine.resolved()] if finding.id == "straggler")
+        slow = next(
+            finding for finding in [*engine.active(), *engine.resolved()] if finding.id == "straggler"
+        )
         assert (slow.ranks, slow.waiting_ranks) == ((1,), (0,)) and "write_report" in slow.summary
     if run.name.endswith("rank-killed"):
-        assert [(finding.id, finding.ranks, finding.waiting_ranks) for finding in engine.active()] == [("rank-died", (1,), (0,))]
+        assert [(finding.id, finding.ranks, finding.waiting_ranks) for finding in engine.active()] == [
+            ("rank-died", (1,), (0,))
+        ]
     if run.name.startswith("healthy"):
         assert changes == []
         assert engine.job_word() == "finished"
         assert engine.job.iteration == 30
 
 
-@pytest.mark.parametrize("name", ["loop-skip-collective", "loop-data-hang", "loop-gil-held", "loop-dump-pipe", "data-hang-ras"])
+@pytest.mark.parametrize(
+    "name", ["loop-skip-collective", "loop-data-hang", "loop-gil-held", "loop-dump-pipe", "data-hang-ras"]
+)
 def test_verdict_joins_stacks_recorder_ras_and_gpus(name: str) -> None:
     """On real NCCL; of loop-dump-pipe (--no-inject) the recorder's answer came through torch's dump pipe."""
     engine, _ = replay_records(JournalReader(segments(next(run for run in RUNS if run.name == name))))
@@ -66,10 +76,16 @@ def test_want_of_memory_and_failing_kernels_are_told_apart_on_real_gpus(
     assert all(f"The {found[0][0]} finding says why rank 1 failed" in finding.advice for finding in died)
 
 
-@pytest.mark.parametrize(("name", "iterations", "size"), [
-    ("healthy-saves", [10, 20, 30], 93_746_238), ("async-saves", [8, 16, 24], 81_811_456),
-])
-def test_saves_of_the_real_job_are_seen_and_their_size_was_estimated(name: str, iterations: list[int], size: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "iterations", "size"),
+    [
+        ("healthy-saves", [10, 20, 30], 93_746_238),
+        ("async-saves", [8, 16, 24], 81_811_456),
+    ],
+)
+def test_saves_of_the_real_job_are_seen_and_their_size_was_estimated(
+    name: str, iterations: list[int], size: int
+) -> None:
     """ms-swift says nothing when a save begins: stacks tell, or its end."""
     engine, _ = replay_records(JournalReader(segments(next(run for run in RUNS if run.name == name))))
     job = engine.job

@@ -55,7 +55,9 @@ def test_answer_of_a_real_server_comes_whole() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"127.0.0.1:{server.server_port}"
-        status, reason, body = get(f"http://{place}/below/dump?deadline=3", {"Authorization": "Bearer x"}, 10.0)
+        status, reason, body = get(
+            f"http://{place}/below/dump?deadline=3", {"Authorization": "Bearer x"}, 10.0
+        )
         server.shutdown()
 
     assert (status, reason, body) == (200, "OK", f"/below/dump?deadline=3 Bearer x {place}".encode() * 10_000)

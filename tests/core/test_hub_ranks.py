@@ -44,7 +44,9 @@ def launcher(what: str) -> Iterator[tuple[int, int]]:
 def watched(pid: int, tmp_path: Path) -> tuple[Hub, list[str]]:
     """A hub that has seen a rank, and what it said."""
     said: list[str] = []
-    hub = Hub(load(run_root=tmp_path).model_copy(update={"lone_process_seconds": 0.0}), None, talk=said.append)
+    hub = Hub(
+        load(run_root=tmp_path).model_copy(update={"lone_process_seconds": 0.0}), None, talk=said.append
+    )
     hub.watch_job(["launcher"], pid)
     end = time.monotonic() + 30
     hub.loop(lambda: bool(hub.engine.job.ranks) or time.monotonic() > end)
@@ -76,7 +78,11 @@ def test_launcher_that_waits_for_other_nodes_is_no_rank(tmp_path: Path) -> None:
     with launcher("none") as (pid, _):
         hub = Hub(settings, None, talk=said.append)
         hub.watch_job(["launcher"], pid)
-        hub.join(nodes_of(["torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", "node0", "train.py"], {}))
+        hub.join(
+            nodes_of(
+                ["torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", "node0", "train.py"], {}
+            )
+        )
         end = time.monotonic() + 3  # a scan each second; without other nodes the first one takes it
         hub.loop(lambda: bool(hub.engine.job.ranks) or time.monotonic() > end)
         hub.finish(None)

@@ -1,4 +1,5 @@
-"""Output that comes faster than the hub reads it: what waits is bounded, what is left out is counted, the end is kept."""
+"""Output that comes faster than the hub reads it: what waits is bounded, what is left out is counted, the end
+is kept."""
 
 from __future__ import annotations
 

@@ -111,8 +111,13 @@ def test_links_stay_beneath_the_root(opener: Callable[..., int], tmp_path: Path)
     for path in ("/etc/passwd", "/logs/absolute", "logs/upwards", "/logs/deep/../absolute"):
         assert read(path) == "of the jail", path
     assert read("../../etc/passwd", links=False) == "of the jail"
-    for path, number in (("/logs/outside", errno.ENOENT), ("/logs/round", errno.ELOOP), ("/logs/magic", errno.ENOENT),
-                         ("/logs/no/such", errno.ENOENT), ("/etc/passwd/x", errno.ENOTDIR)):
+    for path, number in (
+        ("/logs/outside", errno.ENOENT),
+        ("/logs/round", errno.ELOOP),
+        ("/logs/magic", errno.ENOENT),
+        ("/logs/no/such", errno.ENOENT),
+        ("/etc/passwd/x", errno.ENOTDIR),
+    ):
         with pytest.raises(OSError) as error:
             read(path)
         assert error.value.errno == number, path
@@ -148,7 +153,11 @@ def test_rank_in_a_root_of_its_own_names_files_from_there(start: Start, place: P
 
     with JobFiles(start(0, root=str(jail))) as files:  # a root user, as in most containers
         assert files.apart and not files.plain
-        assert files.read("/logs/latest", 99) == b"step 1" == files.read(files.inside(str(jail / "logs" / "out.log")), 99)
+        assert (
+            files.read("/logs/latest", 99)
+            == b"step 1"
+            == files.read(files.inside(str(jail / "logs" / "out.log")), 99)
+        )
         with pytest.raises(FileNotFoundError):
             files.read("/logs/trap", 99)
 
@@ -188,7 +197,8 @@ def test_another_process_under_the_same_pid_is_not_taken_for_it(place: Path) -> 
 
 @as_root
 def test_log_that_root_opened_for_the_rank_is_read(start: Start, place: Path) -> None:
-    """`setpriv --reuid=nobody python train.py > /var/log/train.log` in root's shell: it may write there, and opened nothing."""
+    """`setpriv --reuid=nobody python train.py > /var/log/train.log` in root's shell: it may write there, and
+    opened nothing."""
     pid = start(redirect=f"os.dup2(os.open({str(place / 'secret')!r}, os.O_WRONLY), 1)")
 
     with JobFiles(pid) as files:
@@ -199,9 +209,14 @@ def test_log_that_root_opened_for_the_rank_is_read(start: Start, place: Path) ->
 
 
 @as_root
-@pytest.mark.parametrize("mode, flags", [(0o600, "os.O_PATH"), (0o622, "os.O_WRONLY"), (0o600, "os.O_RDONLY")])
-def test_descriptor_that_proves_no_right_to_read_is_not_read(start: Start, place: Path, mode: int, flags: str) -> None:
-    """Anybody gets O_PATH of any file that has a name; and a box that all may put letters into is not for all to read."""
+@pytest.mark.parametrize(
+    "mode, flags", [(0o600, "os.O_PATH"), (0o622, "os.O_WRONLY"), (0o600, "os.O_RDONLY")]
+)
+def test_descriptor_that_proves_no_right_to_read_is_not_read(
+    start: Start, place: Path, mode: int, flags: str
+) -> None:
+    """Anybody gets O_PATH of any file that has a name; and a box that all may put letters into is not for all
+    to read."""
     (place / "secret").chmod(mode)
     pid = start(redirect=f"os.dup2(os.open({str(place / 'secret')!r}, {flags}), 1)")
 
@@ -210,7 +225,9 @@ def test_descriptor_that_proves_no_right_to_read_is_not_read(start: Start, place
 
 
 @as_root
-def test_without_the_right_to_act_as_the_rank_modes_decide(start: Start, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_act_as_the_rank_modes_decide(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A diag without CAP_SETUID, such as one of a user of its own in a container with SYS_PTRACE."""
     (place / "closed").mkdir(mode=0o700)
     (place / "closed" / "for-all").write_text("behind a door")
@@ -221,7 +238,10 @@ def test_without_the_right_to_act_as_the_rank_modes_decide(start: Start, place: 
     monkeypatch.setattr(filerights, "_can_drop", lambda: False)
 
     with JobFiles(start()) as files, JobFiles(start(groups=(4711,))) as member:
-        assert files.read(str(place / "link"), 99) == b"step 1" and files.read(str(place / "for-all"), 99) == b"for all"
+        assert (
+            files.read(str(place / "link"), 99) == b"step 1"
+            and files.read(str(place / "for-all"), 99) == b"for all"
+        )
         assert member.read(str(place / "group"), 99) == b"for some"
         for name in ("secret", "trap", "closed/for-all", "group"):
             with pytest.raises(PermissionError, match="the rank may not open it"):
@@ -254,7 +274,9 @@ def test_descriptor_of_the_rank_is_judged_by_modes_there_too(
 def test_same_user_in_the_same_root_reads_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run5.log").write_text("step 1")
     (tmp_path / "latest.log").symlink_to("run5.log")
-    monkeypatch.setattr("diag.jobfiles.acting_as", lambda rights: pytest.fail("nothing is to be done as somebody else"))
+    monkeypatch.setattr(
+        "diag.jobfiles.acting_as", lambda rights: pytest.fail("nothing is to be done as somebody else")
+    )
 
     with JobFiles(os.getpid()) as files:
         assert files.plain and files.read(str(tmp_path / "latest.log"), 99) == b"step 1"

@@ -1,4 +1,5 @@
-"""The kernel's log while a job runs: a real kill is told, a flood costs nothing, one that may not be read is said once."""
+"""The kernel's log while a job runs: a real kill is told, a flood costs nothing, one that may not be read is
+said once."""
 
 from __future__ import annotations
 
@@ -59,7 +60,10 @@ def test_report_that_comes_line_by_line_is_one_record() -> None:
     record = log.records.get(timeout=5)
     log.watch.stop()
 
-    assert [line.partition("] ")[2][:12] for line in record.payload["lines"]] == ["oom-kill:con", "Out of memor"]
+    assert [line.partition("] ")[2][:12] for line in record.payload["lines"]] == [
+        "oom-kill:con",
+        "Out of memor",
+    ]
     assert record.payload["lines"][1].startswith("[   57.407793] Out of memory")
     assert [type(fact) for fact in facts([record])] == [KernelOomKill]
 
@@ -100,28 +104,48 @@ def test_flood_is_read_at_a_bounded_rate_and_taken_at_a_bounded_size() -> None:
 def test_only_lines_that_matter_are_taken_and_tables_only_inside_a_report() -> None:
     lines = KmsgLines()
     texts = [
-        b"anon 4096", b"[  300]     0   300   100000    90000 1 2 3 0 0 0 python3", b"usb 1-1: new device",
-        b"python3 invoked oom-killer: gfp_mask=0xcc0", b"anon 4096", b"anon_thp 4096",
-        b"[  300]     0   300   100000    90000 1 2 3 0 0 0 python3", b"[  301]     0   301   100000      900 1 2 3 0 0 0 sh",
-        b"Memory cgroup out of memory: Killed process 300 (python3) total-vm:1kB", b"anon 4096",
+        b"anon 4096",
+        b"[  300]     0   300   100000    90000 1 2 3 0 0 0 python3",
+        b"usb 1-1: new device",
+        b"python3 invoked oom-killer: gfp_mask=0xcc0",
+        b"anon 4096",
+        b"anon_thp 4096",
+        b"[  300]     0   300   100000    90000 1 2 3 0 0 0 python3",
+        b"[  301]     0   301   100000      900 1 2 3 0 0 0 sh",
+        b"Memory cgroup out of memory: Killed process 300 (python3) total-vm:1kB",
+        b"anon 4096",
         b"NVRM: Xid (PCI:0000:00:07): 43, pid=1562, name=python3, channel 0x0000000a",
     ]
 
     taken = [line for text in texts for line in lines.take(b"6,1,1000000,-;" + text + b"\n")]
 
     assert [line.partition("] ")[2][:9] for line in taken] == [
-        "python3 i", "anon 4096", "[  300]  ", "Memory cg", "NVRM: Xid",
+        "python3 i",
+        "anon 4096",
+        "[  300]  ",
+        "Memory cg",
+        "NVRM: Xid",
     ]
 
 
 def test_lines_of_nvidias_driver_stay_lines_though_the_kernel_flags_them_as_continued() -> None:
     # 2 x H200, driver 580.159.04: three programs fail one after the other
-    raw = (Path(__file__).parents[1] / "captures" / "gpu" / "kmsg_raw.txt").read_bytes().splitlines(keepends=True)
+    raw = (
+        (Path(__file__).parents[1] / "captures" / "gpu" / "kmsg_raw.txt")
+        .read_bytes()
+        .splitlines(keepends=True)
+    )
     lines = KmsgLines()
     taken = [line for record in raw for line in lines.take(record)]
 
     told = [fact for fact in kmsg.parse(Record("kmsg", {"lines": taken})) if isinstance(fact, XidReported)]
-    assert [(fact.xid, fact.pid) for fact in told] == [(43, 11853), (31, 11865), (13, None), (13, None), (13, 11881)]
+    assert [(fact.xid, fact.pid) for fact in told] == [
+        (43, 11853),
+        (31, 11865),
+        (13, None),
+        (13, None),
+        (13, 11881),
+    ]
 
 
 def test_fragments_of_one_line_are_put_together_and_damage_is_passed_by() -> None:
@@ -131,10 +155,14 @@ def test_fragments_of_one_line_are_put_together_and_damage_is_passed_by() -> Non
     assert lines.take(b"6,2,1,+; /docker/4d27\n") == [
         "[    0.000001] cgroup: fork rejected by pids controller in /docker/4d27"
     ]
-    assert [lines.take(raw) for raw in (b"", b";", b"6,1;Killed process", b"\xff\xfe", b"6,1,x,-;nothing")] == [[]] * 5
+    assert [
+        lines.take(raw) for raw in (b"", b";", b"6,1;Killed process", b"\xff\xfe", b"6,1,x,-;nothing")
+    ] == [[]] * 5
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.EPERM, "Operation not permitted"), (errno.ENOENT, "no /dev/kmsg")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.EPERM, "Operation not permitted"), (errno.ENOENT, "no /dev/kmsg")]
+)
 def test_log_that_may_not_be_read_is_said_once_with_a_remedy(number: int, words: str) -> None:
     def refuse() -> int:
         raise OSError(number, os.strerror(number))
@@ -163,7 +191,11 @@ def test_real_kernel_tells_of_a_real_kill_and_nothing_from_before(small_cgroup: 
     eater.communicate(b"\n")
     watch.stop()
 
-    told = [fact for fact in facts([records.get() for _ in range(records.qsize())]) if isinstance(fact, KernelOomKill)]
+    told = [
+        fact
+        for fact in facts([records.get() for _ in range(records.qsize())])
+        if isinstance(fact, KernelOomKill)
+    ]
     (kill,) = [fact for fact in told if fact.pid == eater.pid]
     assert eater.returncode == -9
     assert kill.cgroup.endswith(small_cgroup.name) and kill.limit_bytes == 48 << 20
@@ -172,10 +204,14 @@ def test_real_kernel_tells_of_a_real_kill_and_nothing_from_before(small_cgroup: 
 
 def test_numbers_of_a_cgroup_that_come_as_one_record_are_lines() -> None:
     lines = KmsgLines()
-    lines.take(b"4,440,57952877,-;python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n")
+    lines.take(
+        b"4,440,57952877,-;python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n"
+    )
 
     # Linux 6.1, cgroup v2, /dev/kmsg, 2026-11-21; the rest of 40 numbers left out
-    taken = lines.take(b"6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0ashmem 4096\\x0afile_mapped 0\n")
+    taken = lines.take(
+        b"6,443,57954903,-;anon 116965376\\x0afile 8192\\x0akernel 466944\\x0ashmem 4096\\x0afile_mapped 0\n"
+    )
 
     assert taken == ["[   57.954903] anon 116965376", "[   57.954903] file 8192", "[   57.954903] shmem 4096"]
 

@@ -16,7 +16,9 @@ class _Words(dict[str, object]):
 
 @pytest.mark.parametrize("cause", sorted(_ADVICE))
 def test_no_advice_for_a_hang_names_a_process_once_it_is_gone(cause: str) -> None:
-    living = numbered(_ADVICE[cause], 1).format_map(_Words(child=3548, pids="33", cause="Xid 79", wait="wait"))
+    living = numbered(_ADVICE[cause], 1).format_map(
+        _Words(child=3548, pids="33", cause="Xid 79", wait="wait")
+    )
 
     left = lasting(living)
 

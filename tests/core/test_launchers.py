@@ -1,4 +1,5 @@
-"""Who am I, by the environment that each launcher gives; captured with the launchers named, or from their sources."""
+"""Who am I, by the environment that each launcher gives; captured with the launchers named, or from their
+sources."""
 
 from __future__ import annotations
 
@@ -93,7 +94,12 @@ def test_rank_is_read_from_its_launchers_variables(env: dict[str, str], identity
     "env",
     [
         {},
-        {"RANK": "0", "WORLD_SIZE": "2", "PET_NNODES": "2", "MASTER_ADDR": "job-master-0"},  # Kubeflow: RANK is the node's
+        {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "PET_NNODES": "2",
+            "MASTER_ADDR": "job-master-0",
+        },  # Kubeflow: RANK is the node's
         {"LOCAL_RANK": "0"},
         SLURM_BATCH,
         {**SLURM_STEP, "SLURM_NTASKS": "1"},
@@ -108,7 +114,10 @@ def test_process_that_is_no_rank_is_none(env: dict[str, str]) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(sorted({**TORCHRUN, **SLURM_STEP, **OPENMPI, **HYDRA, **DEEPSPEED})), st.text(max_size=12))
+    st.dictionaries(
+        st.sampled_from(sorted({**TORCHRUN, **SLURM_STEP, **OPENMPI, **HYDRA, **DEEPSPEED})),
+        st.text(max_size=12),
+    )
 )
 def test_any_values_are_no_error(env: dict[str, str]) -> None:
     identify(env)

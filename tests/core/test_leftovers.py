@@ -44,7 +44,10 @@ def test_run_leaves_nothing_in_the_temporary_directory(tmp_path: Path) -> None:
 
 def test_processes_are_known_by_their_mark_alone() -> None:
     mark, other = uuid.uuid4().hex, uuid.uuid4().hex
-    mine, his = (subprocess.Popen(ORPHANS, stdout=subprocess.PIPE, env={**os.environ, "MARK": one}) for one in (mark, other))
+    mine, his = (
+        subprocess.Popen(ORPHANS, stdout=subprocess.PIPE, env={**os.environ, "MARK": one})
+        for one in (mark, other)
+    )
     try:
         assert mine.stdout is not None and his.stdout is not None
         orphan, spared = (int(job.stdout.readline().partition(b"=")[2]) for job in (mine, his))
@@ -69,11 +72,28 @@ def test_session_fails_for_what_its_tests_left_running_and_ends_it(tmp_path: Pat
         f"    with open({str(note)!r}, 'wb') as note:\n"
         f"        subprocess.run({ORPHANS!r}, stdout=note)\n"
     )
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+    ]
 
-    done = subprocess.run([*words, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [*words, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
 
     orphan = int(note.read_text().partition("=")[2])
     assert done.returncode == 1, done.stdout
-    assert f"{orphan} (parent" in done.stdout and "sleep 1000" in done.stdout and "::test_careless" in done.stdout
+    assert (
+        f"{orphan} (parent" in done.stdout
+        and "sleep 1000" in done.stdout
+        and "::test_careless" in done.stdout
+    )
     assert not is_alive(orphan)

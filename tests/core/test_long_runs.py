@@ -16,8 +16,13 @@ ROOT = "/out/v0-20261121-194515"
 def test_checkpoints_that_were_rotated_away_are_forgotten_but_not_that_the_job_wrote_there() -> None:
     folders = Folders()
     for step in range(0, 3000, 10):
-        kept = tuple(CheckpointFolder(f"{ROOT}/checkpoint-{number}", "torch_dist", number, 15, 1 << 30, 1000.0 + number, ())
-                     for number in (step - 10, step) if number > 0)
+        kept = tuple(
+            CheckpointFolder(
+                f"{ROOT}/checkpoint-{number}", "torch_dist", number, 15, 1 << 30, 1000.0 + number, ()
+            )
+            for number in (step - 10, step)
+            if number > 0
+        )
         folders.observe(1000.0 + step, CheckpointsSeen(None, ROOT, kept, None, 1000.0, "save", True, ""))
 
     assert sum(held(folders).entries.values()) < 20
@@ -41,7 +46,9 @@ def test_durations_of_thousands_of_saves_take_no_more_room_than_those_of_some_hu
 
 def test_processes_that_held_a_gpu_once_are_not_all_remembered() -> None:
     unlogged = Unlogged()
-    sample = GpuSample(None, 0, "GPU-0", "0000:06:00.0", "NVIDIA H200", None, None, None, None, None, None, None)
+    sample = GpuSample(
+        None, 0, "GPU-0", "0000:06:00.0", "NVIDIA H200", None, None, None, None, None, None, None
+    )
     for pid in range(0, 40_000, 8):
         unlogged.observe(float(pid), replace(sample, pids=tuple(range(pid, pid + 8))))
 

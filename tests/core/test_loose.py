@@ -23,7 +23,9 @@ def judged(folder: Path) -> dict[str, Finding]:
     except DiagError as error:
         assert error.exit_code == 2
         return {}
-    return {finding.id: finding for finding in [*engine.active(), *engine.resolved()] if finding.severity.counts}
+    return {
+        finding.id: finding for finding in [*engine.active(), *engine.resolved()] if finding.severity.counts
+    }
 
 
 def part_of(scenario: str, into: Path, wanted: Callable[[str], bool]) -> Path:
@@ -34,7 +36,8 @@ def part_of(scenario: str, into: Path, wanted: Callable[[str], bool]) -> Path:
     return into
 
 
-# --- all of it -------------------------------------------------------------------------------------------------
+# --- all of it
+# -------------------------------------------------------------------------------------------------
 
 HANGS = [
     ("data_hang", "data_loading", (1,), (0,)),
@@ -65,27 +68,42 @@ def test_missions_hang_names_the_stuck_worker_and_the_call_that_the_other_waits_
     assert "2 of 2 ranks seen" in hang.summary
 
 
-def test_hang_in_the_first_step_says_that_the_groups_communicator_is_not_made_and_ras_knows_only_the_worlds() -> None:
-    """TP 2 on two GPUs: rank 0 stands in the first call of its tensor parallel group; RAS's "RUNNING OK" is no evidence."""
-    said = [item.excerpt for item in judged(LOOSE / "megatron_data_hang")["hang"].evidence if item.kind == "nccl_ras"]
+def test_hang_in_the_first_step_says_that_the_groups_communicator_is_not_made_and_ras_knows_only_the_worlds() -> (
+    None
+):
+    """TP 2 on two GPUs: rank 0 stands in the first call of its tensor parallel group; RAS's "RUNNING OK" is
+    no evidence."""
+    said = [
+        item.excerpt
+        for item in judged(LOOSE / "megatron_data_hang")["hang"].evidence
+        if item.kind == "nccl_ras"
+    ]
 
     assert len(said) == 1
     assert "no communicator has counted the call of rank 0 in reduce_scatter_tensor" in said[0]
     assert "of all 2 ranks, is at rest" in said[0] and "not made yet" in said[0]
 
 
-def test_hang_among_stages_tells_apart_who_waits_for_the_other_stage_and_who_in_the_dispatch_of_tokens() -> None:
-    """TP 2, PP 2, EP 2: rank 2 stands in the data; its peer 3 by one all-gather ahead; ranks 0 and 1 are the first stage."""
+def test_hang_among_stages_tells_apart_who_waits_for_the_other_stage_and_who_in_the_dispatch_of_tokens() -> (
+    None
+):
+    """TP 2, PP 2, EP 2: rank 2 stands in the data; its peer 3 by one all-gather ahead; ranks 0 and 1 are the
+    first stage."""
     engine, _, _ = replay([LOOSE / "mega4_data_hang"])
     hang = next(finding for finding in engine.active() if finding.id == "hang")
 
     assert "rank 2 has waited for a batch from DataLoader worker pid 1938" in hang.summary
     assert "ranks 0-1 wait in synchronize (from P2PCommunicator._communicate_shapes" in hang.summary
-    assert "rank 3 waits in Event.synchronize (from MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize" in hang.summary
+    assert (
+        "rank 3 waits in Event.synchronize (from MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize"
+        in hang.summary
+    )
     said = [item.excerpt for item in hang.evidence if item.kind == "nccl_ras"]
     assert said and all("launched up to operation" in text for text in said)
     assert any("process 1230 on node" in text for text in said)  # rank 2's
-    assert "straggler" not in {item.what for item in engine.not_checked()}  # "TP: 2, PP: 2" in the log tells who its peers are
+    assert "straggler" not in {
+        item.what for item in engine.not_checked()
+    }  # "TP: 2, PP: 2" in the log tells who its peers are
 
 
 def test_mismatch_shows_both_calls() -> None:
@@ -104,7 +122,9 @@ def test_two_hosts_without_rdma_are_on_sockets_and_nobody_is_hung() -> None:
 
     assert list(found) == ["ib-fallback"]
     assert (found["ib-fallback"].ranks, found["ib-fallback"].cause) == ((0, 1), "no_device")
-    assert found["ib-fallback"].severity.value == "warning"  # the log does not tell whether the machine has RDMA at all
+    assert (
+        found["ib-fallback"].severity.value == "warning"
+    )  # the log does not tell whether the machine has RDMA at all
 
 
 def test_interface_that_is_not_there_is_named_with_the_variable_that_asks_for_it() -> None:
@@ -132,11 +152,16 @@ def test_slow_rank_is_a_straggler_and_no_hang() -> None:
         ("healthy__iffail", 0, "NCCL error"),
     ],
 )
-def test_rank_that_failed_is_the_root_and_its_peers_timeout_is_not(scenario: str, rank: int, words: str) -> None:
+def test_rank_that_failed_is_the_root_and_its_peers_timeout_is_not(
+    scenario: str, rank: int, words: str
+) -> None:
     found = judged(LOOSE / scenario)
 
     assert found["rank-died"].ranks == (rank,)
-    told = [found["rank-died"].summary, *(item.excerpt for finding in found.values() for item in finding.evidence)]
+    told = [
+        found["rank-died"].summary,
+        *(item.excerpt for finding in found.values() for item in finding.evidence),
+    ]
     assert any(words in text for text in told)
     assert found["hang"].ranks == (rank,) if "hang" in found else True
 
@@ -148,7 +173,9 @@ def test_memory_of_the_gpu_that_ran_out_comes_before_the_death_and_the_hang_that
     assert [finding.id for finding in engine.active()] == ["cuda-oom", "rank-died", "hang"]
     assert (first.ranks, first.cause, first.confidence.value) == ((1,), "capacity", "high")
     assert "rank 1 ran out of GPU memory after iteration 4: it asked for 16.0 GiB of GPU 1" in first.summary
-    assert judged(LOOSE / "cuda_oom")["rank-died"].advice.startswith("The cuda-oom finding says why rank 1 failed")
+    assert judged(LOOSE / "cuda_oom")["rank-died"].advice.startswith(
+        "The cuda-oom finding says why rank 1 failed"
+    )
 
 
 def test_failed_check_in_a_kernel_is_the_programs_and_xid_43_its_consequence() -> None:
@@ -161,7 +188,9 @@ def test_failed_check_in_a_kernel_is_the_programs_and_xid_43_its_consequence() -
 
 
 @pytest.mark.parametrize(("scenario", "wanted"), [("cuda_oom", "cuda-oom"), ("device_assert", "gpu-fault")])
-def test_logs_alone_are_enough_to_name_what_failed_on_the_gpu(scenario: str, wanted: str, tmp_path: Path) -> None:
+def test_logs_alone_are_enough_to_name_what_failed_on_the_gpu(
+    scenario: str, wanted: str, tmp_path: Path
+) -> None:
     found = judged(part_of(scenario, tmp_path, lambda name: name.endswith(".log")))
 
     assert found[wanted].ranks == (1,)
@@ -173,7 +202,8 @@ def test_shared_memory_that_ran_out_is_named_on_the_rank_that_had_too_little() -
     assert (engine.active()[0].id, engine.active()[0].ranks) == ("shm-too-small", (0,))
 
 
-# --- parts of it -----------------------------------------------------------------------------------------------
+# --- parts of it
+# -----------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[str], bool]] = {
     "logs only": lambda name: name.endswith(".log"),
@@ -191,15 +221,30 @@ PARTS: dict[str, Callable[[str], bool]] = {
 }
 # (what may be named, or nothing at all): a wrong culprit never.
 TRUTH = {
-    "data_hang": (1,), "skip_collective": (1,), "mismatch_op": (0, 1), "rank_killed": (1,), "straggler": None, "healthy": None,
-    "healthy__twohosts": None, "megatron_healthy": None, "megatron_data_hang": (1,), "mega4_data_hang": (2,), "cuda_oom": (1,),
-    "device_assert": (1,), "healthy__smallshm": (0,), "cudnn_mismatch": None,
+    "data_hang": (1,),
+    "skip_collective": (1,),
+    "mismatch_op": (0, 1),
+    "rank_killed": (1,),
+    "straggler": None,
+    "healthy": None,
+    "healthy__twohosts": None,
+    "megatron_healthy": None,
+    "megatron_data_hang": (1,),
+    "mega4_data_hang": (2,),
+    "cuda_oom": (1,),
+    "device_assert": (1,),
+    "healthy__smallshm": (0,),
+    "cudnn_mismatch": None,
 }
 CLASSES = {
-    "data_hang": {"data_loading", "peer_not_joined"}, "skip_collective": {"peer_not_joined"},
-    "mismatch_op": {"collective_mismatch"}, "rank_killed": {"peer_lost", "peer_not_joined"},
-    "megatron_data_hang": {"data_loading"}, "mega4_data_hang": {"data_loading"},
-    "cuda_oom": {"peer_lost", "peer_not_joined"}, "device_assert": {"peer_lost", "peer_not_joined"},
+    "data_hang": {"data_loading", "peer_not_joined"},
+    "skip_collective": {"peer_not_joined"},
+    "mismatch_op": {"collective_mismatch"},
+    "rank_killed": {"peer_lost", "peer_not_joined"},
+    "megatron_data_hang": {"data_loading"},
+    "mega4_data_hang": {"data_loading"},
+    "cuda_oom": {"peer_lost", "peer_not_joined"},
+    "device_assert": {"peer_lost", "peer_not_joined"},
     "healthy__smallshm": {"peer_lost", "peer_not_joined"},
 }
 
@@ -209,12 +254,16 @@ def has_part(scenario: str, part: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "part"), [(scenario, part) for scenario in TRUTH for part in PARTS if has_part(scenario, part)]
+    ("scenario", "part"),
+    [(scenario, part) for scenario in TRUTH for part in PARTS if has_part(scenario, part)],
 )
 def test_part_of_the_evidence_never_names_a_wrong_rank(scenario: str, part: str, tmp_path: Path) -> None:
     found = judged(part_of(scenario, tmp_path, PARTS[part]))
 
-    assert [slow.ranks for slow in [found.get("straggler")] if slow] in ([], [(1,)] if scenario == "straggler" else [])
+    assert [slow.ranks for slow in [found.get("straggler")] if slow] in (
+        [],
+        [(1,)] if scenario == "straggler" else [],
+    )
     hang, truth = found.get("hang"), TRUTH[scenario]
     if truth is None:
         assert hang is None
@@ -260,16 +309,28 @@ def test_part_of_the_evidence_that_suffices_is_used(
     assert (hang.klass, hang.ranks) == (klass, culprits), hang.summary
 
 
-# --- hostile and damaged -----------------------------------------------------------------------------------------
+# --- hostile and damaged
+# -----------------------------------------------------------------------------------------
 
 
 def test_damaged_files_are_told_and_the_rest_is_used(tmp_path: Path) -> None:
     folder = part_of("data_hang", tmp_path, lambda name: True)
-    for name in ("pyspy_rank0.json", "pyspy_rank0_child846.json", "fr_trace_0", "nvml.jsonl", "ras_json.txt", "rank0.log"):
+    for name in (
+        "pyspy_rank0.json",
+        "pyspy_rank0_child846.json",
+        "fr_trace_0",
+        "nvml.jsonl",
+        "ras_json.txt",
+        "rank0.log",
+    ):
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data[: len(data) // 2] + b"\xff\x00\xfe")
-    (folder / "meta.json").write_text('{"codes": [null, "x", {}], "events": [1, ["a"], [0, "b", "looked"], [1e99, "looked"]]')
-    (folder / "pyspy_rank7.txt").write_bytes(b"Process 1: \n" + b"Thread 5 (idle)\n" + b"    f (a.py:1)\n" * 100_000)
+    (folder / "meta.json").write_text(
+        '{"codes": [null, "x", {}], "events": [1, ["a"], [0, "b", "looked"], [1e99, "looked"]]'
+    )
+    (folder / "pyspy_rank7.txt").write_bytes(
+        b"Process 1: \n" + b"Thread 5 (idle)\n" + b"    f (a.py:1)\n" * 100_000
+    )
     (folder / "proc_status_rank1").write_bytes(b"\x00" * 4096)
 
     engine, _, notes = replay([folder])
@@ -279,8 +340,25 @@ def test_damaged_files_are_told_and_the_rest_is_used(tmp_path: Path) -> None:
     assert any("pyspy_rank0.json" in note for note in notes)
 
 
-NONSENSE = [b"", b"[", b"{", b"[[[[" * 50_000, b"\x80\x04.", b"Process 12: x", b'{"gpu": {}}', b"\xef\xbf\xbd\x02}"]
-NAMES = ["pyspy_rank0.json", "fr_trace_0", "nvml.jsonl", "meta.json", "ras.json", "rank0.log", "proc_stat_rank0"]
+NONSENSE = [
+    b"",
+    b"[",
+    b"{",
+    b"[[[[" * 50_000,
+    b"\x80\x04.",
+    b"Process 12: x",
+    b'{"gpu": {}}',
+    b"\xef\xbf\xbd\x02}",
+]
+NAMES = [
+    "pyspy_rank0.json",
+    "fr_trace_0",
+    "nvml.jsonl",
+    "meta.json",
+    "ras.json",
+    "rank0.log",
+    "proc_stat_rank0",
+]
 
 
 @pytest.mark.parametrize("content", NONSENSE)
@@ -293,11 +371,15 @@ def test_nonsense_in_any_file_is_no_finding_and_no_error(name: str, content: byt
 
 def test_moments_are_put_in_order_by_the_cpu_that_the_ranks_used(tmp_path: Path) -> None:
     part_of("megatron_data_hang", tmp_path, lambda name: name.startswith("hang_") or name == "job.log")
-    for path in list(tmp_path.glob("hang_pyspy_rank?.json")):  # an earlier moment, whose name comes later in the alphabet
+    for path in list(
+        tmp_path.glob("hang_pyspy_rank?.json")
+    ):  # an earlier moment, whose name comes later in the alphabet
         rank = path.name.split("rank")[1][0]
         earlier = (LOOSE / "megatron_healthy" / f"steps_pyspy_rank{rank}.json").read_text()
         pid = 2237 + int(rank)
-        (tmp_path / f"warmup_pyspy_rank{rank}.json").write_text(earlier.replace(f'"pid": {911 + 1 + int(rank)}', f'"pid": {pid}'))
+        (tmp_path / f"warmup_pyspy_rank{rank}.json").write_text(
+            earlier.replace(f'"pid": {911 + 1 + int(rank)}', f'"pid": {pid}')
+        )
         stat = (tmp_path / f"hang_proc_stat_rank{rank}").read_text().split()
         stat[13] = "100"
         (tmp_path / f"warmup_proc_stat_rank{rank}").write_text(" ".join(stat))
@@ -325,7 +407,8 @@ def test_log_that_just_ends_is_no_hang(tmp_path: Path) -> None:
     assert judged(tmp_path) == {}
 
 
-# --- GPU core dumps --------------------------------------------------------------------------------------------
+# --- GPU core dumps
+# --------------------------------------------------------------------------------------------
 
 _STUCK = """Process {pid}: /usr/bin/python3 /app/train.py
 Python v3.12.3 (/usr/bin/python3.12)
@@ -350,8 +433,15 @@ def stuck(into: Path, cores: dict[str, str], pids: tuple[int, int] = (1145, 1146
 def test_gpu_core_dumps_tell_a_kernel_that_does_not_end_from_the_wait_for_it(tmp_path: Path) -> None:
     hang = judged(stuck(tmp_path, {"core.gpu-3.1145": "nccl_wait", "core.gpu-3.1146": "own_kernel"}))["hang"]
 
-    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == ("gpu_side", (1,), (0,), "kernel_does_not_end")
-    assert any(item.kind == "cuda_coredump" and "user_endless_kernel" in item.excerpt for item in hang.evidence)
+    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == (
+        "gpu_side",
+        (1,),
+        (0,),
+        "kernel_does_not_end",
+    )
+    assert any(
+        item.kind == "cuda_coredump" and "user_endless_kernel" in item.excerpt for item in hang.evidence
+    )
 
 
 def test_two_ranks_that_both_wait_in_nccl_are_not_blamed(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Many ranks' stacks as hashes, ranges and one tree: the same as looking at every rank, and safe to be told by strangers."""
+"""Many ranks' stacks as hashes, ranges and one tree: the same as looking at every rank, and safe to be told
+by strangers."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_ranges_less_others_are_the_difference(all_of_them: set[int], some: set[
 
 
 @pytest.mark.parametrize(
-    "text", ["-1", "3-1", "1,", "a", "1 ,2", "0-1048576", "99999999", "1--2", "0-5\n", "\u0661", "1," * (5 << 20)]
+    "text",
+    ["-1", "3-1", "1,", "a", "1 ,2", "0-1048576", "99999999", "1--2", "0-5\n", "\u0661", "1," * (5 << 20)],
 )
 def test_what_is_no_range_of_ranks_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="rank"):
@@ -115,7 +117,10 @@ def test_tree_parts_where_the_ranks_part_with_the_fewest_first() -> None:
 
     fork = next(node for node in walk(tree_of_all) if len(node.children) > 1)
     assert fork.step == "train (/app/train.py:200)" and fork.count == 64
-    assert [(format_spans(child.ranks), child.count) for child in fork.children] == [("5", 1), ("0-4,6-63", 63)]
+    assert [(format_spans(child.ranks), child.count) for child in fork.children] == [
+        ("5", 1),
+        ("0-4,6-63", 63),
+    ]
     for node in walk(tree_of_all):
         assert node.count == node.ends + sum(child.count for child in node.children)
 
@@ -152,7 +157,11 @@ def test_children_and_other_threads_are_roles_of_their_own() -> None:
     places = places_of(story.engine.job.ranks[0])
 
     worker = "DataLoader worker"
-    assert [(place.role, place.name) for place in places] == [("main", ""), ("child", worker), ("idle", worker)]
+    assert [(place.role, place.name) for place in places] == [
+        ("main", ""),
+        ("child", worker),
+        ("idle", worker),
+    ]
 
 
 def test_digest_stays_while_a_rank_stands_and_changes_when_it_does_not() -> None:
@@ -182,7 +191,7 @@ def test_nothing_that_a_stranger_sends_breaks_the_merge(told: list[Any]) -> None
 
 def test_class_under_a_hash_that_is_not_its_own_is_left_out() -> None:
     told = picture(job(2, {}).engine.job.ranks.values())
-    (key, honest), = told["classes"].items()
+    ((key, honest),) = told["classes"].items()
     forged = {**honest, "path": ["rm_rf (/evil.py:1)"]}
 
     merged = merge([{"classes": {key: forged}, "ranks": told["ranks"]}, told])
@@ -222,7 +231,9 @@ def test_hundred_thousand_ranks_by_hashes() -> None:
 
     merged = merge(told, dict(zip(keys, table, strict=True)))
 
-    assert all(merged.ranks[keys[n]] == spans_of(r for r in range(100_000) if chosen[r] == n) for n in range(40))
+    assert all(
+        merged.ranks[keys[n]] == spans_of(r for r in range(100_000) if chosen[r] == n) for n in range(40)
+    )
     fork = next(node for node in walk(merged.tree()) if len(node.children) > 1)
     assert fork.step == "f19 (m.py:19)" and len(fork.children) == 40 and fork.count == 100_000
 
@@ -251,8 +262,17 @@ def test_text_of_ranks_in_places_of_their_own_shows_the_rarest_and_the_largest()
     lines = classes_text(stack_classes(job(6000, own, samples=1).engine), 100).splitlines()
 
     assert any("in 61 more places" in line for line in lines) and len(lines) < 200
-    assert lines[-2].endswith("all_reduce (torch/distributed/distributed_c10d.py:3173)") or "all_reduce" in "".join(lines[-6:])
+    assert lines[-2].endswith(
+        "all_reduce (torch/distributed/distributed_c10d.py:3173)"
+    ) or "all_reduce" in "".join(lines[-6:])
 
 
 def test_empty_merge_has_an_empty_tree() -> None:
-    assert Merged().tree().to_json() == {"step": "", "ranks": "", "count": 0, "moving": 0, "ends": 0, "children": []}
+    assert Merged().tree().to_json() == {
+        "step": "",
+        "ranks": "",
+        "count": 0,
+        "moving": 0,
+        "ends": 0,
+        "children": [],
+    }

@@ -52,23 +52,37 @@ class World:
         (self.proc / str(pid)).symlink_to(f"/proc/{pid}")
         return pid
 
-    def process(self, argv: list[str], env: Mapping[str, str], *, session: bool = True) -> subprocess.Popen[str]:
-        process = subprocess.Popen(argv, env={**CLEAN, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                   start_new_session=session)
+    def process(
+        self, argv: list[str], env: Mapping[str, str], *, session: bool = True
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            argv,
+            env={**CLEAN, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=session,
+        )
         self.started.append(process)
         assert process.stdout is not None
         process.stdout.readline()
         self.show(process.pid)
         return process
 
-    def launcher(self, argv: list[str] | None = None, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def launcher(
+        self, argv: list[str] | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         return self.process(argv or [sys.executable, str(self.torchrun)], env or {})
 
-    def below(self, launcher: subprocess.Popen[str], env: Mapping[str, str], argv: list[str] | None = None) -> int:
+    def below(
+        self, launcher: subprocess.Popen[str], env: Mapping[str, str], argv: list[str] | None = None
+    ) -> int:
         """A process that `launcher` starts."""
         assert launcher.stdin is not None and launcher.stdout is not None
         words = argv or [sys.executable, "-c", WAIT]
-        launcher.stdin.write("\t".join([*(f"{name}={value}" for name, value in env.items()), "--", *words]) + "\n")
+        launcher.stdin.write(
+            "\t".join([*(f"{name}={value}" for name, value in env.items()), "--", *words]) + "\n"
+        )
         launcher.stdin.flush()
         return self.show(int(launcher.stdout.readline()))
 
@@ -77,7 +91,9 @@ class World:
         process.communicate()
         (self.proc / str(process.pid)).unlink()
 
-    def search(self, environ: Mapping[str, str] | None = None, *, shared: bool = False, own: int | None = None) -> JobSearch:
+    def search(
+        self, environ: Mapping[str, str] | None = None, *, shared: bool = False, own: int | None = None
+    ) -> JobSearch:
         space = Namespace(self.proc, own or self.own, environ or {})
         return JobSearch("host", 15.0, space, lambda: self.now, shared)
 
@@ -100,13 +116,27 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def torchrun(rank: int, port: str = "29500") -> dict[str, str]:
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "SESSION": "own",
-            "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "SESSION": "own",
+        "TORCHELASTIC_RUN_ID": "x",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+    }
 
 
 def slurm(task: int, step: str = "0", job: str = "7") -> dict[str, str]:
-    return {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step, "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task),
-            "SLURM_NTASKS": "2", "SLURM_NODEID": "0"}
+    return {
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_ID": step,
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": str(task),
+        "SLURM_NTASKS": "2",
+        "SLURM_NODEID": "0",
+    }
 
 
 def taken(search: JobSearch) -> Chosen:
@@ -115,7 +145,8 @@ def taken(search: JobSearch) -> Chosen:
     return chosen
 
 
-# -- one job ------------------------------------------------------------------------------------------------------------
+# -- one job
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_job_of_a_launcher_is_found_with_its_launcher_as_the_root(world: World) -> None:
@@ -129,13 +160,17 @@ def test_job_of_a_launcher_is_found_with_its_launcher_as_the_root(world: World) 
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["script", "typed in"])
-def test_script_that_starts_the_ranks_is_the_root_and_a_shell_that_is_typed_in_is_not(world: World, typed: bool) -> None:
+def test_script_that_starts_the_ranks_is_the_root_and_a_shell_that_is_typed_in_is_not(
+    world: World, typed: bool
+) -> None:
     # given ranks that are started with &: a shell that is typed in gives each a group of its own
     variables = "LOCAL_RANK=$RANK WORLD_SIZE=2 MASTER_PORT=1"
     rank = f"{variables} {sys.executable} -c 'import time; time.sleep(1000)' &"
     script = f"{'set -m;' if typed else ''} RANK=0 {rank} RANK=1 {rank} echo; wait".replace("$RANK", "0")
     shell = world.process(["bash", "-c", script], {})
-    children = [int(child) for child in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()]
+    children = [
+        int(child) for child in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+    ]
     for child in children:
         world.show(child)
 
@@ -197,11 +232,13 @@ def test_process_that_becomes_a_rank_later_is_seen_then(world: World) -> None:
     assert taken(search).pid == shell.pid
 
 
-# -- what is not the job ------------------------------------------------------------------------------------------------
+# -- what is not the job
+# ------------------------------------------------------------------------------------------------
 
 
 def test_what_is_diags_own_is_no_rank(world: World) -> None:
-    # given a diag that was started with a rank's variables (srun does), what it started, another diag, and tasks of the same step
+    # given a diag that was started with a rank's variables (srun does), what it started, another diag, and
+    # tasks of the same step
     ours = world.launcher([sys.executable, "-c", LAUNCHER], slurm(0, step="1"))
     world.below(ours, {})
     world.process(["bash", "-c", f"exec -a diag {sys.executable} -c '{WAIT}'"], slurm(0))
@@ -234,7 +271,9 @@ def test_monitor_that_srun_started_is_not_the_job_beside_ranks_of_torchrun(world
     assert taken(search).root == torch.pid
 
 
-def test_python_service_of_the_machine_is_not_the_job_and_one_that_loads_torch_in_a_pod_is(world: World, tmp_path: Path) -> None:
+def test_python_service_of_the_machine_is_not_the_job_and_one_that_loads_torch_in_a_pod_is(
+    world: World, tmp_path: Path
+) -> None:
     # given `python train.py` without ranks
     (tmp_path / "libtorch_cpu.so").write_bytes(b"x")
     train = world.process([sys.executable, "-c", TORCH, str(tmp_path / "libtorch_cpu.so")], {})
@@ -263,7 +302,8 @@ def test_launcher_that_waits_for_other_nodes_is_taken_without_ranks(world: World
     assert (taken(search).root, taken(search).ranks, taken(search).lone) == (torch.pid, (), None)
 
 
-# -- several jobs -------------------------------------------------------------------------------------------------------
+# -- several jobs
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_two_jobs_are_refused_with_the_pids_to_choose_from(world: World) -> None:
@@ -281,7 +321,9 @@ def test_two_jobs_are_refused_with_the_pids_to_choose_from(world: World) -> None
 
     # then it says what to type for each
     said = str(refused.value)
-    assert said.startswith("2 jobs run here") and all(re.search(rf"pid {one.pid} \(.*\): rank 0", said) for one in torch)
+    assert said.startswith("2 jobs run here") and all(
+        re.search(rf"pid {one.pid} \(.*\): rank 0", said) for one in torch
+    )
     assert {f"diag watch --pid {one.pid}" for one in torch} == set((refused.value.hint or "").split(" or "))
 
 
@@ -297,7 +339,8 @@ def test_second_job_that_ends_soon_leaves_the_first(world: World) -> None:
     assert taken(search).root == torch.pid
 
 
-# -- what it says while it waits ----------------------------------------------------------------------------------------
+# -- what it says while it waits
+# ----------------------------------------------------------------------------------------
 
 
 def test_nobody_seen_says_how_to_share_processes(world: World) -> None:
@@ -321,13 +364,18 @@ def test_processes_that_may_not_be_read_are_counted_with_their_user_and_the_line
 
     state, remedy = search.state()
 
-    assert state == "no rank yet; 2 processes seen, 1 unreadable (of uid 4242): diag needs the same user or SYS_PTRACE"
+    assert (
+        state
+        == "no rank yet; 2 processes seen, 1 unreadable (of uid 4242): diag needs the same user or SYS_PTRACE"
+    )
     assert "capabilities: {add: [SYS_PTRACE]}" in remedy and "--cap-add SYS_PTRACE" in remedy
 
 
 def test_processes_of_other_users_of_a_machine_are_no_reason_to_ask_for_rights(world: World) -> None:
     (world.proc / "77").mkdir()
-    (world.proc / "77" / "stat").write_text(f"77 (sshd) S 1 77 77 {' '.join(['0'] * 15)} 100 {' '.join(['0'] * 30)}")
+    (world.proc / "77" / "stat").write_text(
+        f"77 (sshd) S 1 77 77 {' '.join(['0'] * 15)} 100 {' '.join(['0'] * 30)}"
+    )
     search = world.search(shared=False)
     assert search.look() is None
 
@@ -348,7 +396,9 @@ def test_readable_processes_without_ranks_need_nothing(world: World) -> None:
 def test_second_process_of_a_container_is_not_the_kernels(world: World) -> None:
     """2 is kthreadd on a machine only."""
     (world.proc / "2").mkdir()
-    (world.proc / "2" / "stat").write_text(f"2 (sleep) S 1 2 2 {' '.join(['0'] * 15)} 100 {' '.join(['0'] * 30)}")
+    (world.proc / "2" / "stat").write_text(
+        f"2 (sleep) S 1 2 2 {' '.join(['0'] * 15)} 100 {' '.join(['0'] * 30)}"
+    )
     (world.proc / "2" / "environ").write_text("A=b\0")
     search = world.search()
     assert search.look() is None

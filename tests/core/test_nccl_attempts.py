@@ -12,7 +12,9 @@ def begin(processes: NcclProcesses, attempt: int, host: str = "node-0.cluster.lo
         pid = 1000 + 10 * attempt + rank
         processes.observe(attempt, RankFound(rank, Placement(rank, rank, 2, host, pid, 5), "python train.py"))
         line = NcclLine(None, "node-0", pid, pid, rank, "INFO", "ncclCommInitRank")
-        processes.observe(attempt, NcclCommunicator(None, line, "complete", "0x1", rank, 2, comm_id=f"0x{attempt}"))
+        processes.observe(
+            attempt, NcclCommunicator(None, line, "complete", "0x1", rank, 2, comm_id=f"0x{attempt}")
+        )
 
 
 def test_processes_of_attempts_long_past_are_forgotten() -> None:

@@ -1,4 +1,5 @@
-"""The node's networks from readings to what is told of them: bytes a second, metrics, the lines of a dump, the watch itself."""
+"""The node's networks from readings to what is told of them: bytes a second, metrics, the lines of a dump,
+the watch itself."""
 
 from __future__ import annotations
 
@@ -30,8 +31,15 @@ from tests.facts import Story, pid_of
 GB = 10**9
 
 
-def port(sent: int | None = None, received: int | None = None, *, device: str = "mlx5_0", state: int | None = 4,
-         layer: str = "InfiniBand", **counters: int) -> RdmaPort:
+def port(
+    sent: int | None = None,
+    received: int | None = None,
+    *,
+    device: str = "mlx5_0",
+    state: int | None = 4,
+    layer: str = "InfiniBand",
+    **counters: int,
+) -> RdmaPort:
     data = {"port_xmit_data": sent, "port_rcv_data": received}
     told = {name: value for name, value in data.items() if value is not None} | counters
     return RdmaPort(device, 1, state, "LinkUp", 50e9, layer, tuple(told.items()))
@@ -60,13 +68,17 @@ def over_ten_seconds(before: tuple[Observation, ...], after: tuple[Observation, 
     return told
 
 
-# --- where the bytes go --------------------------------------------------------------------------------------
+# --- where the bytes go
+# --------------------------------------------------------------------------------------
 
 
 def test_bytes_of_rdma_and_of_sockets_are_told_apart() -> None:
     told = over_ten_seconds(
         (ports(1, port(0, 0), port(5, 5, device="mlx5_1")), net(1, eth0=(0, 0), lo=(0, 0), bond0=(0, 0))),
-        (ports(2, port(100 * GB, 80 * GB), port(5, 5, device="mlx5_1")), net(2, eth0=(GB, 2 * GB), lo=(GB, GB), bond0=(GB, GB))),
+        (
+            ports(2, port(100 * GB, 80 * GB), port(5, 5, device="mlx5_1")),
+            net(2, eth0=(GB, 2 * GB), lo=(GB, GB), bond0=(GB, GB)),
+        ),
     )
 
     assert (told.rdma_sent, told.rdma_received) == (10e9, 8e9)
@@ -75,7 +87,8 @@ def test_bytes_of_rdma_and_of_sockets_are_told_apart() -> None:
 
 
 def test_sockets_over_infiniband_are_no_rdma() -> None:
-    # given NCCL on sockets over ib0, which it prefers: the port's counter moves as it would with RDMA, by 1.8 % more
+    # given NCCL on sockets over ib0, which it prefers: the port's counter moves as it would with RDMA, by 1.8
+    # % more
     told = over_ten_seconds(
         (ports(1, port(0, 0)), net(1, ib0=(0, 0), eth0=(0, 0))),
         (ports(2, port(101_800_000_000, 100 * GB)), net(2, ib0=(99 * GB, 100 * GB), eth0=(0, 0))),
@@ -151,7 +164,8 @@ def test_first_previous_and_last_readings_are_kept() -> None:
     assert len(state.ports.latest) == 31
 
 
-# --- outputs -------------------------------------------------------------------------------------------------
+# --- outputs
+# -------------------------------------------------------------------------------------------------
 
 
 def samples(engine: Engine) -> dict[tuple[str, ...], float]:
@@ -175,8 +189,15 @@ def test_metrics_tell_ports_and_bytes_by_transport() -> None:
 
 
 def access(rank: int, **changed: Any) -> RdmaAccess:
-    facts: dict[str, Any] = {"device_nodes": ("uverbs0", "uverbs1"), "open_nodes": ("uverbs0",), "mapped": ("libibverbs",),
-                             "verbs_library": True, "providers": ("mlx5",), "ipc_lock": True, "container": "kubernetes"}
+    facts: dict[str, Any] = {
+        "device_nodes": ("uverbs0", "uverbs1"),
+        "open_nodes": ("uverbs0",),
+        "mapped": ("libibverbs",),
+        "verbs_library": True,
+        "providers": ("mlx5",),
+        "ipc_lock": True,
+        "container": "kubernetes",
+    }
     return RdmaAccess(rank, pid_of(rank), **{**facts, **changed})
 
 
@@ -209,7 +230,8 @@ def test_access_of_an_earlier_process_of_a_rank_is_not_its_own() -> None:
     assert story.engine.job.ranks[0].rdma is None
 
 
-# --- the watch -----------------------------------------------------------------------------------------------
+# --- the watch
+# -----------------------------------------------------------------------------------------------
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -254,7 +276,9 @@ def test_port_that_holds_up_its_reader_holds_up_nobody_else(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     os.mkfifo(folder / "state")
     told: list[Record] = []
-    watch = NetworkWatch("here", told.append, lambda: None, ports=InfinibandReader(tmp_path / "class/infiniband"))
+    watch = NetworkWatch(
+        "here", told.append, lambda: None, ports=InfinibandReader(tmp_path / "class/infiniband")
+    )
     watch.start()
     until(lambda: any(thread.name == "networks" for thread in threading.enumerate()))
 
@@ -274,8 +298,14 @@ def test_port_that_holds_up_its_reader_holds_up_nobody_else(tmp_path: Path) -> N
 def test_what_cannot_be_looked_at_is_said_once_and_taken_back(tmp_path: Path) -> None:
     told: list[Record] = []
     root = tmp_path / "class/infiniband"
-    watch = NetworkWatch("here", told.append, lambda: None, seconds=0.02, ports=InfinibandReader(root),
-                         net=InterfacesReader(proc=tmp_path))
+    watch = NetworkWatch(
+        "here",
+        told.append,
+        lambda: None,
+        seconds=0.02,
+        ports=InfinibandReader(root),
+        net=InterfacesReader(proc=tmp_path),
+    )
     watch.start()
     until(lambda: len(told) >= 2)
     root.mkdir(parents=True)

@@ -44,7 +44,11 @@ def test_what_cannot_be_read_is_an_error_with_a_hint(
     assert main([*verb.split(), name]) == 2
 
     said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith(f"error: {why}") and "hint: give what the job printed as text" in said.err
+    assert (
+        said.out == ""
+        and said.err.startswith(f"error: {why}")
+        and "hint: give what the job printed as text" in said.err
+    )
 
 
 def test_empty_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +59,9 @@ def test_empty_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "error: stdin is empty" in capsys.readouterr().err
 
 
-def test_one_unreadable_log_of_several_is_said_and_the_others_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_unreadable_log_of_several_is_said_and_the_others_are_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("rank0.log").write_text(LOG)
     Path("rank1.log").write_bytes(b"")
 
@@ -78,7 +84,9 @@ def test_packed_log_that_was_cut_off_is_read_as_far_as_it_goes(capsys: pytest.Ca
 @pytest.mark.parametrize("text", [
     "hi\n", "no trainer wrote this\n" * 50, "数据\n".encode("gbk").decode("latin-1") * 50, "\x1b[31mred\x1b[0m\r\n" * 9,
 ])  # fmt: skip
-def test_text_that_says_nothing_of_a_job_is_neither_starting_nor_healthy(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_says_nothing_of_a_job_is_neither_starting_nor_healthy(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("some.log").write_bytes(text.encode("latin-1", "ignore"))
 
     assert main(["replay", "--json", "some.log"]) == 0
@@ -87,7 +95,9 @@ def test_text_that_says_nothing_of_a_job_is_neither_starting_nor_healthy(text: s
 
     assert document["job"]["state"] == "unknown"
     assert document["not_checked"][0]["what"] == "progress of the job"
-    assert capsys.readouterr().out.startswith("The state of the job is unknown; nothing found; 1 not checked.\n")
+    assert capsys.readouterr().out.startswith(
+        "The state of the job is unknown; nothing found; 1 not checked.\n"
+    )
 
 
 def test_log_of_a_job_that_starts_is_still_one_that_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
-"""All faces say the same of a job: its state, what is open, what is over and from when to when. Over every capture, by the
-commands themselves."""
+"""All faces say the same of a job: its state, what is open, what is over and from when to when. Over every
+capture, by the commands themselves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def facts(document: dict[str, Any]) -> tuple[str, Open, Over]:
     return (
         document["job"]["state"],
         [(one["id"], one["class"], tuple(one["ranks"])) for one in open_now],
-        [(one["id"], one["class"], tuple(one["ranks"]), one["since"], one["resolved_at"]) for one in document["past"]],
+        [
+            (one["id"], one["class"], tuple(one["ranks"]), one["since"], one["resolved_at"])
+            for one in document["past"]
+        ],
     )
 
 
@@ -66,14 +69,18 @@ def asked(engine: Engine, *paths: str) -> list[dict[str, Any]]:
     view = RecordedView(engine, [Path("evidence")])
 
     async def play() -> list[dict[str, Any]]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(view)), base_url="http://127.0.0.1") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_app(view)), base_url="http://127.0.0.1"
+        ) as client:
             return [(await client.get(path)).json() for path in paths]
 
     return asyncio.run(play())
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, int]]:
+def typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, int]]:
     """Type a command of diag over an engine that has read its evidence; its stdout and exit code."""
     monkeypatch.setenv("COLUMNS", "20000")  # a finding's heading is one line
     monkeypatch.setenv("DIAG_LANG", "en")
@@ -102,7 +109,10 @@ def agree(engine: Engine, typed: Callable[..., tuple[str, int]]) -> tuple[str, O
     # texts
     written, text_code = typed(engine, "replay")
     picture, picture_code = typed(engine, "top", "--once")
-    expected = [name(kind, klass) for kind, klass, _ in open_now], [name(kind, klass) for kind, klass, *_ in over]
+    expected = (
+        [name(kind, klass) for kind, klass, _ in open_now],
+        [name(kind, klass) for kind, klass, *_ in over],
+    )
     for text in (written, picture):
         assert document["sentence"] in text
         said = heads(text)
@@ -170,7 +180,9 @@ def test_hang_that_ended_is_first_open_and_then_over_for_everybody(
     assert all(19 < resolved - since < 22 for *_, since, resolved in over)
 
 
-def test_hang_that_was_open_when_the_job_was_killed_is_neither_over_nor_resolved(typed: Callable[..., tuple[str, int]]) -> None:
+def test_hang_that_was_open_when_the_job_was_killed_is_neither_over_nor_resolved(
+    typed: Callable[..., tuple[str, int]],
+) -> None:
     engine, changes, _ = diag_replay([CAPTURES / "h200-live" / "data-hang"])
 
     _, open_now, over = agree(engine, typed)
@@ -189,5 +201,7 @@ def test_report_of_a_job_that_lives_has_in_its_findings_what_is_open() -> None:
 
     document = report(engine)
 
-    assert [one["id"] for one in document["findings"]] == [] and [one["id"] for one in document["past"]] == ["hang"]
+    assert [one["id"] for one in document["findings"]] == [] and [one["id"] for one in document["past"]] == [
+        "hang"
+    ]
     assert "nothing open; 1 over: hang (data_loading), rank 1" in document["sentence"]

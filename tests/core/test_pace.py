@@ -1,4 +1,5 @@
-"""When a job's steps are said to have become slower: never of thousands of healthy series, soon of one that did."""
+"""When a job's steps are said to have become slower: never of thousands of healthy series, soon of one that
+did."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def heavy_tails(dice: random.Random) -> Iterator[float]:
 def saves_that_nothing_tells_of(dice: random.Random) -> Iterator[float]:
     every = dice.choice((20, 50, 200))
     for step in itertools.count(1):
-        yield 1.2 * dice.lognormvariate(0, 0.05) + (20 * dice.lognormvariate(0, 0.3) if step % every == 0 else 0)
+        yield 1.2 * dice.lognormvariate(0, 0.05) + (
+            20 * dice.lognormvariate(0, 0.3) if step % every == 0 else 0
+        )
 
 
 def drift(dice: random.Random) -> Iterator[float]:
@@ -121,8 +124,13 @@ def first_drop(made: Iterator[Lap], *, any_drop: bool = False) -> tuple[float, D
 
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_of_healthy_series_none_is_said_to_be_slower(kind: str) -> None:
-    """100 of each kind, half an hour each: 600 hours. 5,000 hours: `python -m tests.core.test_pace`, see DECISIONS."""
-    alarms = [seed for seed in range(100) if first_drop(laps(HEALTHY[kind](random.Random(seed)), 0.5, 1 + 9 * (seed % 2)))]
+    """100 of each kind, half an hour each: 600 hours. 5,000 hours: `python -m tests.core.test_pace`, see
+    DECISIONS."""
+    alarms = [
+        seed
+        for seed in range(100)
+        if first_drop(laps(HEALTHY[kind](random.Random(seed)), 0.5, 1 + 9 * (seed % 2)))
+    ]
 
     assert alarms == []
 
@@ -140,8 +148,7 @@ def slower_from(at: float, factor: float, spread: float, median: float) -> Serie
 
 @pytest.mark.parametrize(
     ("factor", "spread", "within"),
-    [(1.35, 0.05, 360), (1.5, 0.05, 100), (2.0, 0.05, 90),
-     (5.0, 0.05, 90), (1.5, 0.3, 350), (2.0, 0.3, 120)],
+    [(1.35, 0.05, 360), (1.5, 0.05, 100), (2.0, 0.05, 90), (5.0, 0.05, 90), (1.5, 0.3, 350), (2.0, 0.3, 120)],
 )
 def test_steps_that_stay_slower_are_said_soon(factor: float, spread: float, within: float) -> None:
     for seed in range(20):
@@ -173,18 +180,27 @@ def _measure() -> None:
     total = hours = 0.0
     for kind, series in HEALTHY.items():
         each = 10_000 // len(HEALTHY) + 1
-        found = [first_drop(laps(series(random.Random(seed)), 0.5, 1 + 9 * (seed % 2)), any_drop=any_drop)
-                 for seed in range(each) for any_drop in (False, True)]
+        found = [
+            first_drop(laps(series(random.Random(seed)), 0.5, 1 + 9 * (seed % 2)), any_drop=any_drop)
+            for seed in range(each)
+            for any_drop in (False, True)
+        ]
         alarms, infos = (sum(one is not None for one in found[part::2]) for part in (0, 1))
         total, hours = total + alarms, hours + 0.5 * each
         print(f"{kind}: {alarms} of {each} (with info: {infos})", flush=True)
     print(f"{total:.0f} alarms in {hours:.0f} hours")
     for spread in (0.05, 0.3):
         for factor in (1.3, 1.5, 2.0, 5.0):
-            found = [first_drop(laps(slower_from(1200, factor, spread, 0.7)(random.Random(seed)), 2.0)) for seed in range(100)]
+            found = [
+                first_drop(laps(slower_from(1200, factor, spread, 0.7)(random.Random(seed)), 2.0))
+                for seed in range(100)
+            ]
             delays = sorted(each[0] - 1200 for each in found if each is not None)
             middle, last = (delays[len(delays) // 2], delays[-1]) if delays else (float("nan"),) * 2
-            print(f"x{factor} spread {spread}: {len(delays)} of 100, median {middle:.0f} s, longest {last:.0f} s", flush=True)
+            print(
+                f"x{factor} spread {spread}: {len(delays)} of 100, median {middle:.0f} s, longest {last:.0f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

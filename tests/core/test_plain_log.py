@@ -20,10 +20,12 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 LOGS = CAPTURES / "logs"
 
 # Python 3.11, ms-swift 4.6.0 (megatron_dpo_4.6.0.log): a step as rank 0 prints it
-STEP = ("{{'loss': 0.69314718, 'grad_norm': 1.10422194, 'learning_rate': 1e-05, 'iteration': '{0}/12', 'elapsed_time': '0s', "
-        "'memory(GiB)': 0.0}}")
+STEP = (
+    "{{'loss': 0.69314718, 'grad_norm': 1.10422194, 'learning_rate': 1e-05, 'iteration': '{0}/12', 'elapsed_time': '0s', "
+    "'memory(GiB)': 0.0}}"
+)
 # torch 2.3 and before: no rank before the lines of an uncaught exception
-TRACEBACK = '''Traceback (most recent call last):
+TRACEBACK = """Traceback (most recent call last):
   File "/app/train.py", line 83, in <module>
     main()
   File "/app/train.py", line 40, in main
@@ -31,23 +33,23 @@ TRACEBACK = '''Traceback (most recent call last):
   File "/app/losses.py", line 12, in forward
     raise ValueError(f"batch of {n} tokens does not fit {self.most}")
 ValueError: batch of 8193 tokens does not fit 8192
-'''
+"""
 # tests/captures/logs/elastic_2.13.log
-AGENT = '''W1121 00:37:02.585000 20337 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 20341 closing \
+AGENT = """W1121 00:37:02.585000 20337 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 20341 closing \
 signal SIGTERM
 E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 \
 (pid: 20342) of binary: /usr/local/bin/python3
-'''
+"""
 # torch 2.11, H200, tests/captures/loose/cuda_oom
-OOM = '''torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of \
+OOM = """torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of \
 which 10.65 GiB is free. Process 1 has 129.15 GiB memory in use. Of the allocated memory 128.50 GiB is allocated by PyTorch, and \
 5.20 MiB is reserved by PyTorch but unallocated.
-'''
+"""
 
 
 def table() -> str:
     text = (LOGS / "elastic_2.13.log").read_text()
-    return text[text.index("Traceback (most recent call last):\n  File \"<frozen runpy>") :]
+    return text[text.index('Traceback (most recent call last):\n  File "<frozen runpy>') :]
 
 
 def replayed(tmp_path: Path, text: str, name: str = "train.log") -> dict[str, Any]:
@@ -83,7 +85,8 @@ def test_process_whose_log_ends_with_a_traceback_died_of_it(tmp_path: Path) -> N
 
 
 def test_death_long_after_a_save_is_in_no_save_in_a_log_without_times(tmp_path: Path) -> None:
-    # ms-swift 4.6.0, two gloo ranks, 2026-11-21: a data worker was killed at step 155, the save of step 100 long over
+    # ms-swift 4.6.0, two gloo ranks, 2026-11-21: a data worker was killed at step 155, the save of step 100
+    # long over
     saved = "[INFO:swift] Successfully saved Megatron model weights in `/out/checkpoint-4`.\n"
     killed = "RuntimeError: DataLoader worker (pid 20521) is killed by signal: Killed. \n"
     traceback = TRACEBACK.replace(TRACEBACK.splitlines()[-1] + "\n", killed)
@@ -102,7 +105,9 @@ def test_traceback_that_training_goes_on_after_killed_nobody(tmp_path: Path) -> 
 
 
 def test_exception_of_a_thread_is_no_death(tmp_path: Path) -> None:
-    document = replayed(tmp_path, steps(1, 3) + "Exception in thread Thread-3 (_pin_memory_loop):\n" + TRACEBACK)
+    document = replayed(
+        tmp_path, steps(1, 3) + "Exception in thread Thread-3 (_pin_memory_loop):\n" + TRACEBACK
+    )
 
     assert ids(document) == []
 
@@ -110,7 +115,12 @@ def test_exception_of_a_thread_is_no_death(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", [AGENT + table(), AGENT], ids=["table", "the agent's line alone"])
 def test_launcher_names_the_rank_whose_traceback_has_no_rank(end: str, tmp_path: Path) -> None:
     # given a log of torch before 2.4, of two ranks
-    text = "[INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2\n" + steps(1, 3) + TRACEBACK + end
+    text = (
+        "[INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2\n"
+        + steps(1, 3)
+        + TRACEBACK
+        + end
+    )
 
     # when
     document = replayed(tmp_path, text)
@@ -122,24 +132,38 @@ def test_launcher_names_the_rank_whose_traceback_has_no_rank(end: str, tmp_path:
     assert document["log"]["launcher"] == "torchrun"
 
 
-@pytest.mark.parametrize(("line", "code"), [
-    ("srun: error: gpu-17: task 3: Exited with exit code 1", "exit_1"),
-    ("srun: error: gpu-17: task 3: Killed", "signal_9"),
-    ("mpirun noticed that process rank 3 with PID 4711 on node gpu-17 exited on signal 11 (Segmentation fault).", "signal_11"),
-    ("[2023-05-12 07:24:57,912] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] "
-     "exits with return code = -6", "signal_6"),
-])
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("srun: error: gpu-17: task 3: Exited with exit code 1", "exit_1"),
+        ("srun: error: gpu-17: task 3: Killed", "signal_9"),
+        (
+            "mpirun noticed that process rank 3 with PID 4711 on node gpu-17 exited on signal 11 (Segmentation fault).",
+            "signal_11",
+        ),
+        (
+            "[2023-05-12 07:24:57,912] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] "
+            "exits with return code = -6",
+            "signal_6",
+        ),
+    ],
+)
 def test_other_launchers_name_the_rank_too(line: str, code: str, tmp_path: Path) -> None:
     document = replayed(tmp_path, steps(1, 3) + line + "\n")
 
-    assert [(one["id"], one["ranks"], one["cause"]) for one in document["findings"]] == [("rank-died", [3], code)]
+    assert [(one["id"], one["ranks"], one["cause"]) for one in document["findings"]] == [
+        ("rank-died", [3], code)
+    ]
 
 
-@pytest.mark.parametrize(("line", "cause"), [
-    ("Fatal Python error: Segmentation fault", "signal_11"),
-    ("train.sh: line 12: 20342 Killed                  python train.py --config a.yaml", "signal_9"),
-    ("terminate called after throwing an instance of 'c10::Error'", "signal_6"),
-])
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("Fatal Python error: Segmentation fault", "signal_11"),
+        ("train.sh: line 12: 20342 Killed                  python train.py --config a.yaml", "signal_9"),
+        ("terminate called after throwing an instance of 'c10::Error'", "signal_6"),
+    ],
+)
 def test_process_that_native_code_or_the_kernel_ended_is_dead(line: str, cause: str, tmp_path: Path) -> None:
     document = replayed(tmp_path, steps(1, 3) + line + "\n")
 
@@ -150,11 +174,14 @@ def test_error_that_needs_a_failure_is_found_in_a_log_of_one_process(tmp_path: P
     raised = TRACEBACK.rpartition("ValueError")[0] + OOM
 
     assert "cuda-oom" in [one["id"] for one in replayed(tmp_path, steps(1, 3) + raised)["findings"]]
-    assert "rank-died" not in [one["id"] for one in replayed(tmp_path, steps(1, 3) + raised + steps(4, 9))["findings"]]
+    assert "rank-died" not in [
+        one["id"] for one in replayed(tmp_path, steps(1, 3) + raised + steps(4, 9))["findings"]
+    ]
 
 
 @pytest.mark.parametrize(
-    "name", ["megatron_dpo_4.6.0", "megatron_dpo_3.8.3", "swift_dpo_3.12.6", "hf_trainer_4.57.6", "deepspeed_0.16.9"]
+    "name",
+    ["megatron_dpo_4.6.0", "megatron_dpo_3.8.3", "swift_dpo_3.12.6", "hf_trainer_4.57.6", "deepspeed_0.16.9"],
 )
 def test_log_that_ends_with_the_trainers_own_last_words_is_finished(name: str) -> None:
     engine, _, _ = replay([LOGS / f"{name}.log"])
@@ -224,8 +251,13 @@ def test_clock_of_a_log_never_goes_back_nor_leaps_for_a_date_in_the_data() -> No
     times = LineTimes(2026)
     told: list[float | None] = []
     for line in (
-        "[2026-11-21 18:00:00] iteration 1/ 12 |", "E1121 10:00:01.000000 20337 torch/x.py:1] y", "sample: 2019-01-01 00:00:00 x",
-        "sample: 2031-05-05 00:00:00 x", "[2026-11-21 18:00:03] iteration 2/ 12 |", "no time here", "[2026-11-21 17:59:00] torn",
+        "[2026-11-21 18:00:00] iteration 1/ 12 |",
+        "E1121 10:00:01.000000 20337 torch/x.py:1] y",
+        "sample: 2019-01-01 00:00:00 x",
+        "sample: 2031-05-05 00:00:00 x",
+        "[2026-11-21 18:00:03] iteration 2/ 12 |",
+        "no time here",
+        "[2026-11-21 17:59:00] torn",
     ):
         times.read(line)
         told.append(times.at)

@@ -1,4 +1,5 @@
-"""The port that `diag run` gives to NCCL RAS: free, not held, and not one that an outgoing connection gets first."""
+"""The port that `diag run` gives to NCCL RAS: free, not held, and not one that an outgoing connection gets
+first."""
 
 from __future__ import annotations
 

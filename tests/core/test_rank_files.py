@@ -20,7 +20,9 @@ LINE = "node-0:{pid}:{pid} [0] NCCL INFO Using network Socket\n"
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a folder of its own that lives until its input ends."""
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, cwd=tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, cwd=tmp_path
+    )
     yield process
     process.communicate()
 
@@ -38,7 +40,9 @@ def lost(path: Path, error: OSError) -> None:
     raise AssertionError(f"{path}: {error}")
 
 
-def followed(rank: subprocess.Popen[bytes], named: str, before: Callable[[], None] = lambda: None) -> tuple[RankFiles, Told]:
+def followed(
+    rank: subprocess.Popen[bytes], named: str, before: Callable[[], None] = lambda: None
+) -> tuple[RankFiles, Told]:
     told = Told()
     files = RankFiles(told.put, lost)
     before()
@@ -47,7 +51,9 @@ def followed(rank: subprocess.Popen[bytes], named: str, before: Callable[[], Non
     return files, told
 
 
-def test_file_of_a_pattern_is_followed_once_nccl_made_it(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_file_of_a_pattern_is_followed_once_nccl_made_it(
+    rank: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     files, told = followed(rank, "%h.%p.log")
     before = list(told.lines)
 
@@ -58,7 +64,9 @@ def test_file_of_a_pattern_is_followed_once_nccl_made_it(rank: subprocess.Popen[
     assert told.lines == [(LINE.format(pid=rank.pid).strip(), 3)]
 
 
-def test_file_of_an_earlier_run_is_not_read_until_nccl_begins_it_anew(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_file_of_an_earlier_run_is_not_read_until_nccl_begins_it_anew(
+    rank: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     path = tmp_path / "nccl.log"
 
     def earlier() -> None:
@@ -98,8 +106,10 @@ def test_file_of_another_container_that_two_ranks_print_to_is_read_once_and_nobo
     log.write_text("")
     others = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
     told: list[tuple[str, int | None]] = []
-    files = RankFiles(lambda payload, rank: told.extend((line[0], rank) for line in (payload or {"lines": ()})["lines"]),
-                      lambda path, error: None)
+    files = RankFiles(
+        lambda payload, rank: told.extend((line[0], rank) for line in (payload or {"lines": ()})["lines"]),
+        lambda path, error: None,
+    )
     try:
         for rank, other in enumerate(others):
             files.follow(Path(f"/proc/{other.pid}/root{log}"), "stdout:train.log", rank)
@@ -121,7 +131,9 @@ def test_file_of_another_container_that_two_ranks_print_to_is_read_once_and_nobo
     assert [(line, rank) for line, rank in told if line] == [("step 1", None), ("step 2", None)]
 
 
-def test_files_of_attempts_long_ago_are_read_to_their_ends_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_attempts_long_ago_are_read_to_their_ends_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("diag.rankfiles._MOST_FILES", 3)
     monkeypatch.setattr("diag.rankfiles._OLD_SECONDS", 0.0)
     told, home = Told(), tmp_path / "run"
@@ -135,5 +147,7 @@ def test_files_of_attempts_long_ago_are_read_to_their_ends_and_closed(tmp_path: 
     files.read_new(home)
 
     assert len(os.listdir("/proc/self/fd")) - before == 3
-    assert [text for text, _ in told.lines if text.startswith("attempt")] == [f"attempt {attempt}" for attempt in range(10)]
+    assert [text for text, _ in told.lines if text.startswith("attempt")] == [
+        f"attempt {attempt}" for attempt in range(10)
+    ]
     assert ("no end of line 0", None) in told.lines  # the last words of one that was killed

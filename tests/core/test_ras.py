@@ -1,4 +1,5 @@
-"""When NCCL RAS is asked: by version and setting, under suspicion, twice at most, never while communicators are made."""
+"""When NCCL RAS is asked: by version and setting, under suspicion, twice at most, never while communicators
+are made."""
 
 from __future__ import annotations
 
@@ -30,20 +31,38 @@ from diag.sources import nccl_ras, output
 from diag.sources.nccl_library import library_of, version_of
 from diag.sources.parsers import PARSERS
 from diag.state.job import JobState
-from diag.watches.ras import APART_SECONDS, MOST_QUESTIONS, PATIENCE_SECONDS, REST_SECONDS, Budget, RasWatch, creating, refusal
+from diag.watches.ras import (
+    APART_SECONDS,
+    MOST_QUESTIONS,
+    PATIENCE_SECONDS,
+    REST_SECONDS,
+    Budget,
+    RasWatch,
+    creating,
+    refusal,
+)
 from tests.facts import frames
 from tests.rasserver import captured, ras_server
 
-# --- the gate of versions --------------------------------------------------------------------------------------
+# --- the gate of versions
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("version", "auto", "force"),
     [
-        ("2.18.3", False, False), ("2.23.4", False, False),  # no RAS there
-        ("2.24.3", False, True), ("2.26.5", False, True), ("2.27.7", False, True), ("2.28.6", False, True),
-        ("2.28.7", True, True), ("2.28.9", True, True), ("2.30.7", True, True), ("3.0.0", True, True),
-        ("", False, True), ("2.28", False, True),
+        ("2.18.3", False, False),
+        ("2.23.4", False, False),  # no RAS there
+        ("2.24.3", False, True),
+        ("2.26.5", False, True),
+        ("2.27.7", False, True),
+        ("2.28.6", False, True),
+        ("2.28.7", True, True),
+        ("2.28.9", True, True),
+        ("2.30.7", True, True),
+        ("3.0.0", True, True),
+        ("", False, True),
+        ("2.28", False, True),
     ],
 )
 def test_version_decides_unless_forced_and_off_is_off(version: str, auto: bool, force: bool) -> None:
@@ -57,10 +76,13 @@ def test_refusal_says_what_would_let_it_be_asked() -> None:
     assert "2.26.5" in refused.reason and "2.28.7" in refused.remedy and "--ras force" in refused.remedy
 
 
-# --- the budget ------------------------------------------------------------------------------------------------
+# --- the budget
+# ------------------------------------------------------------------------------------------------
 
 
-def questions(suspicious: Callable[[float], bool], seconds: float, *, answered: bool = True, takes: float = 0.3) -> list[float]:
+def questions(
+    suspicious: Callable[[float], bool], seconds: float, *, answered: bool = True, takes: float = 0.3
+) -> list[float]:
     """When questions are put if somebody looks each second."""
     budget = Budget()
     asked = []
@@ -93,13 +115,16 @@ def test_who_does_not_answer_is_not_asked_again_in_that_suspicion() -> None:
     assert len(questions(lambda now: now >= 10, 10_000, answered=False)) == 1
 
 
-# --- while communicators are made ------------------------------------------------------------------------------
+# --- while communicators are made
+# ------------------------------------------------------------------------------
 
 
 def job_of(*pids: int, node_rank: int = 0, first: int = 0, steps: int = 5) -> JobState:
     job = JobState()
     for number, pid in enumerate(pids):
-        place = Placement(first + number, number, first + len(pids), "node-0", pid, 7, node_rank, len(pids), "torchrun")
+        place = Placement(
+            first + number, number, first + len(pids), "node-0", pid, 7, node_rank, len(pids), "torchrun"
+        )
         job.observe(10.0, RankFound(first + number, place, "python train.py"))
     if steps:
         job.observe(20.0, Iteration(None, steps, 100, f"iteration {steps}"))
@@ -108,18 +133,24 @@ def job_of(*pids: int, node_rank: int = 0, first: int = 0, steps: int = 5) -> Jo
 
 def say(job: JobState, line: str, at: float = 30.0) -> None:
     """A line of output, through the parsers that the hub uses."""
-    for fact in PARSERS[output.SOURCE](Record(output.SOURCE, {"stream": "stderr", "lines": [[line, False]]}, at=at)):
+    for fact in PARSERS[output.SOURCE](
+        Record(output.SOURCE, {"stream": "stderr", "lines": [[line, False]]}, at=at)
+    ):
         job.observe(at, fact)
 
 
 def stand(job: JobState, rank: int, *lines: str) -> None:
     pid = job.ranks[rank].placement.pid
-    job.observe(30.0, StackSample(rank, pid, (ThreadStack(pid, "MainThread", frames(*lines)),), "pyspy", 30.0))
+    job.observe(
+        30.0, StackSample(rank, pid, (ThreadStack(pid, "MainThread", frames(*lines)),), "pyspy", 30.0)
+    )
 
 
 # NCCL 2.28.9, H200, 2026-11-20 (tests/captures/logs/nccl/healthy_rank0.log)
-START = ("gpu-node-0:566:566 [0] NCCL INFO ncclCommInitRankConfig comm 0x400879c0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 "
-         "commId 0x67f05fb031510889 - Init START")
+START = (
+    "gpu-node-0:566:566 [0] NCCL INFO ncclCommInitRankConfig comm 0x400879c0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 "
+    "commId 0x67f05fb031510889 - Init START"
+)
 COMPLETE = START.replace("START", "COMPLETE")
 
 
@@ -138,7 +169,11 @@ def test_line_of_an_unfinished_init_forbids_asking_until_it_is_complete() -> Non
 
 def test_real_log_ends_with_no_communicator_under_way_and_tells_version_and_address() -> None:
     job = job_of(566)
-    lines = (Path(__file__).parents[1] / "captures" / "logs" / "nccl" / "healthy_rank0.log").read_text().splitlines()
+    lines = (
+        (Path(__file__).parents[1] / "captures" / "logs" / "nccl" / "healthy_rank0.log")
+        .read_text()
+        .splitlines()
+    )
     made = []
     for line in lines:
         say(job, line)
@@ -179,21 +214,30 @@ def test_other_nodes_leave_it_to_the_node_of_rank_0() -> None:
     assert creating(job_of(1, 2, node_rank=0)) is None
 
 
-# --- the watch: decisions, a real server, real processes -------------------------------------------------------
+# --- the watch: decisions, a real server, real processes
+# -------------------------------------------------------
 
 
 class Watched:
     """A RasWatch whose clock is told; each `second` is one look of the hub."""
 
-    def __init__(self, job: JobState, address: str | None = None, proc: Path = Path("/proc"), **settings: Any) -> None:
+    def __init__(
+        self, job: JobState, address: str | None = None, proc: Path = Path("/proc"), **settings: Any
+    ) -> None:
         self.now = 1000.0
         self.job = job
         self.records: list[Record] = []
         self.samples: list[str] = []
         self.errors: list[tuple[str, str]] = []
         self.watch = RasWatch(
-            Settings(**settings), "node-0", self.records.append, address=address, proc=proc, steady=lambda: self.now,
-            sampled=lambda source, seconds: self.samples.append(source), erred=lambda *error: self.errors.append(error),
+            Settings(**settings),
+            "node-0",
+            self.records.append,
+            address=address,
+            proc=proc,
+            steady=lambda: self.now,
+            sampled=lambda source, seconds: self.samples.append(source),
+            erred=lambda *error: self.errors.append(error),
         )
 
     def seconds(self, count: int, suspicious: bool = True) -> None:
@@ -219,10 +263,16 @@ class Watched:
 def with_nccl(tmp_path: Path, version: str) -> Iterator[int]:
     """A process that has mapped a file called libnccl.so.2 with this version in it; its pid."""
     library = tmp_path / "libnccl.so.2"
-    library.write_bytes(b"\x7fELF" + b"\0" * (1 << 20) + f"NCCL version {version}+cuda13.0\0".encode() + b"\0" * 5000)
-    code = ("import mmap, sys; file = open(sys.argv[1], 'rb'); kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ);"
-            "print('ready', flush=True); sys.stdin.read()")
-    with subprocess.Popen([sys.executable, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    library.write_bytes(
+        b"\x7fELF" + b"\0" * (1 << 20) + f"NCCL version {version}+cuda13.0\0".encode() + b"\0" * 5000
+    )
+    code = (
+        "import mmap, sys; file = open(sys.argv[1], 'rb'); kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ);"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         try:
             yield process.pid
@@ -255,8 +305,13 @@ def test_hang_is_asked_about_twice_and_both_answers_are_kept() -> None:
     assert watched.samples == ["nccl_ras"] * 2 and watched.errors == [] and watched.reasons() == []
 
 
-def test_nccl_too_old_to_be_asked_safely_is_not_asked_and_that_is_said_until_the_suspicion_is_over(tmp_path: Path) -> None:
-    with with_nccl(tmp_path, "2.27.3") as pid, ras_server(captured("skip_collective/ras_verbose.txt")) as server:
+def test_nccl_too_old_to_be_asked_safely_is_not_asked_and_that_is_said_until_the_suspicion_is_over(
+    tmp_path: Path,
+) -> None:
+    with (
+        with_nccl(tmp_path, "2.27.3") as pid,
+        ras_server(captured("skip_collective/ras_verbose.txt")) as server,
+    ):
         watched = Watched(job_of(pid), server.address)
         watched.seconds(60)
         assert server.connections == 0
@@ -332,10 +387,14 @@ def test_asked_as_soon_as_no_communicator_is_made_any_more() -> None:
 def test_address_of_the_ranks_is_asked_and_that_of_the_log_before_it() -> None:
     job = job_of(1005, 1006)
     job.nccl.version = "2.28.9"
-    with ras_server(json=captured("skip_collective/ras_json.txt")) as ranks, ras_server(
-        json=captured("skip_collective/ras_json.txt")) as log:
+    with (
+        ras_server(json=captured("skip_collective/ras_json.txt")) as ranks,
+        ras_server(json=captured("skip_collective/ras_json.txt")) as log,
+    ):
         watched = Watched(job, "localhost:1")
-        watched.watch.rank_found(job.ranks[0].placement, {"NCCL_RAS_ADDR": ranks.address, "NCCL_DEBUG": "INFO"})
+        watched.watch.rank_found(
+            job.ranks[0].placement, {"NCCL_RAS_ADDR": ranks.address, "NCCL_DEBUG": "INFO"}
+        )
         watched.seconds(9)
         assert ranks.connections == 1
 
@@ -349,7 +408,9 @@ def test_line_of_the_log_cannot_send_diag_to_another_machine() -> None:
     job.nccl.version = "2.28.9"
     asked: list[str] = []
     watched = Watched(job, "localhost:5")
-    watched.watch._ask = lambda address, **kwargs: asked.append(address) or {"failed": "refused", "detail": ""}
+    watched.watch._ask = lambda address, **kwargs: (
+        asked.append(address) or {"failed": "refused", "detail": ""}
+    )
     say(job, "gpu-node-0:1005:1005 [0] NCCL INFO RAS client listening socket at 198.51.100.7<80>")
     watched.seconds(30)
     assert asked == ["localhost:5"]
@@ -360,7 +421,9 @@ def test_default_address_is_that_of_nccl() -> None:
     job.nccl.version = "2.28.9"
     asked: list[str] = []
     watched = Watched(job)
-    watched.watch._ask = lambda address, **kwargs: asked.append(address) or {"failed": "refused", "detail": ""}
+    watched.watch._ask = lambda address, **kwargs: (
+        asked.append(address) or {"failed": "refused", "detail": ""}
+    )
     watched.seconds(30)
     assert asked == [nccl_ras.DEFAULT_ADDRESS]
     assert watched.errors == [("nccl_ras", "refused")] and "nothing listens" in watched.reasons()[0]
@@ -396,7 +459,9 @@ def test_large_job_is_asked_for_text() -> None:
     job = job_of(1005, 1006)
     job.nccl.version = "2.28.9"
     job.world_size = 4096
-    with ras_server(captured("skip_collective/ras_verbose.txt"), captured("skip_collective/ras_json.txt")) as server:
+    with ras_server(
+        captured("skip_collective/ras_verbose.txt"), captured("skip_collective/ras_json.txt")
+    ) as server:
         Watched(job, server.address).seconds(9)
         assert "SET FORMAT json" not in server.commands and server.reports == 1
 
@@ -412,7 +477,8 @@ def test_job_that_ended_or_was_interrupted_is_not_asked() -> None:
         assert server.connections == 0
 
 
-# --- which NCCL a process has loaded ---------------------------------------------------------------------------
+# --- which NCCL a process has loaded
+# ---------------------------------------------------------------------------
 
 
 def test_library_is_found_in_the_map_of_a_real_process_and_its_version_in_the_file(tmp_path: Path) -> None:

@@ -43,8 +43,11 @@ def test_words_that_are_no_secret_are_kept(line: str) -> None:
     assert redacted(line.split()) == line.split()
 
 
-@pytest.mark.parametrize("word", [":" + "//:" * 40_000, "://a:b" * 20_000, "a=" * 60_000, 'token:"' * 20_000, "?a" * 60_000 + "://"],
-                         ids=["colons", "users", "assigned", "quotes", "parameters"])
+@pytest.mark.parametrize(
+    "word",
+    [":" + "//:" * 40_000, "://a:b" * 20_000, "a=" * 60_000, 'token:"' * 20_000, "?a" * 60_000 + "://"],
+    ids=["colons", "users", "assigned", "quotes", "parameters"],
+)
 def test_long_odd_words_are_read_at_once(word: str) -> None:
     began = time.process_time()
     redacted([word])

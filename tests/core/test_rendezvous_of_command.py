@@ -1,4 +1,5 @@
-"""Where a command's nodes meet, by what its launcher reads: torchrun 2.13, ms-swift 4.6, accelerate 1.15, DeepSpeed 0.18."""
+"""Where a command's nodes meet, by what its launcher reads: torchrun 2.13, ms-swift 4.6, accelerate 1.15,
+DeepSpeed 0.18."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ def of(words: str, **env: str) -> Rendezvous:
     return rendezvous(words.split(), env)
 
 
-SWIFT_ENV = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29501", "NPROC_PER_NODE": "8"}
+SWIFT_ENV = {
+    "NNODES": "2",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29501",
+    "NPROC_PER_NODE": "8",
+}
 
 
 @pytest.mark.parametrize(
@@ -42,14 +49,21 @@ SWIFT_ENV = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PO
         ("torchrun --nnodes", {}, (1, None, 29500, 0)),
     ],
 )  # fmt: skip
-def test_meeting_place(words: str, env: dict[str, str], expected: tuple[int, str | None, int, int | None]) -> None:
+def test_meeting_place(
+    words: str, env: dict[str, str], expected: tuple[int, str | None, int, int | None]
+) -> None:
     found = of(words, **env)
 
     assert (found.nodes, found.address, found.port, found.node_rank) == expected
 
 
 def test_variables_that_the_launcher_does_not_read_are_told() -> None:
-    assert of("torchrun --nnodes 2 t.py", **SWIFT_ENV).ignored == ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK")
+    assert of("torchrun --nnodes 2 t.py", **SWIFT_ENV).ignored == (
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NNODES",
+        "NODE_RANK",
+    )
     assert of("megatron sft", **SWIFT_ENV).ignored == ()
 
 

@@ -1,4 +1,5 @@
-"""Evidence from strangers: read, never run or unpacked; what is torn, foreign or hostile is said and does no harm."""
+"""Evidence from strangers: read, never run or unpacked; what is torn, foreign or hostile is said and does no
+harm."""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ LOGS = Path(__file__).parents[1] / "captures" / "logs"
 def story() -> list[Record]:
     """Rank 1 of two is killed."""
     made = [run_source.started(["torchrun", "train.py"], 10, "node0", 2)]
-    made += [run_source.rank_found(Placement(r, r, 2, "node0", 20 + r, 5), "python train.py", {}) for r in (0, 1)]
-    made.append(Record(OUTPUT, {"stream": "stdout", "lines": [["[INFO:swift] The training of Epoch 0 starts...", 0]]}))
+    made += [
+        run_source.rank_found(Placement(r, r, 2, "node0", 20 + r, 5), "python train.py", {}) for r in (0, 1)
+    ]
+    made.append(
+        Record(OUTPUT, {"stream": "stdout", "lines": [["[INFO:swift] The training of Epoch 0 starts...", 0]]})
+    )
     made.append(Record("exits", {"pid": 21, "status": 9, "how": "pidfd"}, rank=1, host="node0"))
     made.append(run_source.ended(1, "node0"))
     return [Record(r.source, r.payload, r.rank, r.host, 1000.0 + n, 1000.0 + n) for n, r in enumerate(made)]
@@ -79,7 +84,8 @@ def journal_bytes(*lines: Any) -> bytes:
     return gzip.compress("\n".join([*texts, ""]).encode())
 
 
-# --- what it reads ---------------------------------------------------------------------------------------------
+# --- what it reads
+# ---------------------------------------------------------------------------------------------
 
 
 def test_run_directory_bundle_and_journal_give_the_same(run_dir: Path, tmp_path: Path) -> None:
@@ -126,7 +132,8 @@ def test_engine_alone_gives_what_the_files_give(run_dir: Path) -> None:
     assert [change.to_json() for change in changes] == [change.to_json() for change in replay([run_dir])[1]]
 
 
-# --- what it cannot read ---------------------------------------------------------------------------------------
+# --- what it cannot read
+# ---------------------------------------------------------------------------------------
 
 
 def test_path_that_is_nothing_is_said(tmp_path: Path) -> None:
@@ -163,14 +170,22 @@ def test_bundle_with_a_journal_of_another_schema_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "members",
-    [[], [member("dump.json", b"{}")], [member("x/journal-000001.jsonl.gz", journal_bytes())], [member("journal-1", b"")]],
+    [
+        [],
+        [member("dump.json", b"{}")],
+        [member("x/journal-000001.jsonl.gz", journal_bytes())],
+        [member("journal-1", b"")],
+    ],
 )
-def test_archive_without_a_journal_is_no_bundle(tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+def test_archive_without_a_journal_is_no_bundle(
+    tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]
+) -> None:
     with pytest.raises(DiagError, match=r"no bundle of diag|cannot be read"):
         replay([archive(tmp_path / "b.tar.gz", *members)])
 
 
-# --- what is torn ----------------------------------------------------------------------------------------------
+# --- what is torn
+# ----------------------------------------------------------------------------------------------
 
 
 def test_bundle_torn_anywhere_gives_what_came_before_and_a_note(run_dir: Path, tmp_path: Path) -> None:
@@ -204,7 +219,11 @@ def test_bundle_with_a_wrong_byte_raises_nothing_but_our_own(
 ) -> None:
     folder = tmp_path_factory.mktemp("b")
     lines = [record.to_json() for record in story()]
-    data = bytearray(archive(folder / "b.tar", member("journal-000001.jsonl.gz", journal_bytes(*lines)), mode="w").read_bytes())
+    data = bytearray(
+        archive(
+            folder / "b.tar", member("journal-000001.jsonl.gz", journal_bytes(*lines)), mode="w"
+        ).read_bytes()
+    )
     data[position % len(data)] = byte
     (folder / "b.tar").write_bytes(data)
 
@@ -214,7 +233,8 @@ def test_bundle_with_a_wrong_byte_raises_nothing_but_our_own(
         pass
 
 
-# --- what is hostile -------------------------------------------------------------------------------------------
+# --- what is hostile
+# -------------------------------------------------------------------------------------------
 
 
 def tree(folder: Path) -> list[str]:
@@ -223,7 +243,9 @@ def tree(folder: Path) -> list[str]:
 
 def test_log_that_begins_with_zeros_is_a_log(tmp_path: Path) -> None:
     log = tmp_path / "job.log"  # logrotate's copytruncate leaves such while the program writes on
-    log.write_bytes(b"\0" * 100_000 + b"\n[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n")
+    log.write_bytes(
+        b"\0" * 100_000 + b"\n[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n"
+    )
 
     assert replay([log])[0].job.log_lines >= 1
 
@@ -259,7 +281,9 @@ def header_of(kind: bytes, size: int) -> bytes:
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE]
+)
 def test_header_of_a_gigabyte_is_not_taken_into_memory(tmp_path: Path, kind: bytes) -> None:
     # given 1 MB that unpacks to a name of 1 GB
     bomb = tmp_path / "b.tar.gz"
@@ -271,7 +295,11 @@ def test_header_of_a_gigabyte_is_not_taken_into_memory(tmp_path: Path, kind: byt
 
     # when it is replayed with less memory than that
     done = subprocess.run(
-        ["sh", "-c", 'ulimit -v 700000; exec "$@"', "sh", *words], capture_output=True, text=True, timeout=60, check=False
+        ["sh", "-c", 'ulimit -v 700000; exec "$@"', "sh", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     # then it is refused in a line
@@ -329,7 +357,9 @@ def test_line_that_is_no_record_is_left_out_and_counted(tmp_path: Path, line: st
 
 def test_time_that_jumps_by_years_costs_no_check_for_each_second(tmp_path: Path) -> None:
     path = tmp_path / "journal-000001.jsonl.gz"
-    path.write_bytes(journal_bytes(*[{"at": at, "source": "x", "payload": 1} for at in (1.0, 9e10, 2.0, 1e11)]))
+    path.write_bytes(
+        journal_bytes(*[{"at": at, "source": "x", "payload": 1} for at in (1.0, 9e10, 2.0, 1e11)])
+    )
 
     began = time.monotonic()
     replay([path])
@@ -428,7 +458,11 @@ LEAVES = (
         ]
     )
 )
-JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6), max_leaves=20)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=20,
+)
 PAYLOADS = JSON | st.dictionaries(KEYS, JSON, max_size=10)
 
 
@@ -456,7 +490,21 @@ def test_no_record_of_a_stranger_raises(records: list[Record]) -> None:
     json.dumps(report(engine))
 
 
-JUNK: tuple[Any, ...] = (None, True, -1, 2**70, 0.5, float("inf"), float("nan"), "x", "9" * 5000, [], [None], {}, {"x": None})
+JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    2**70,
+    0.5,
+    float("inf"),
+    float("nan"),
+    "x",
+    "9" * 5000,
+    [],
+    [None],
+    {},
+    {"x": None},
+)
 
 
 def spoiled(value: Any) -> Iterator[Any]:
@@ -486,7 +534,11 @@ def readings() -> list[Record]:
         Record(cgroup.SOURCE, group.sample(), rank=0),
         Record(shm.SOURCE, shm.read(pid), rank=0),
         Record(pyspy.SOURCE, {"pid": pid, "stdout": stack}, rank=0),
-        Record(pyspy.SOURCE, {"pid": pid, "failed": "denied", "stderr": "x", "access": {"uid": 0, "our_uid": 0}}, rank=0),
+        Record(
+            pyspy.SOURCE,
+            {"pid": pid, "failed": "denied", "stderr": "x", "access": {"uid": 0, "our_uid": 0}},
+            rank=0,
+        ),
         Record(exits.SOURCE, {"pid": pid, "status": 256, "how": "pidfd"}, rank=0),
         run_source.failed("gpu", "no driver", rank=0),
         run_source.ended(1, "node0"),

@@ -38,5 +38,9 @@ def test_restarts_of_weeks_leave_the_first_failure_and_the_latest() -> None:
     failed = [rank for rank in job.past_ranks if rank.failed and not rank.was_ended]
     assert (failed[0].rank, failed[-1].rank) == (3, (RESTARTS - 1) % 3)
     assert {rank.rank for rank in job.past_ranks[-RANKS:]} == set(range(RANKS))  # the last attempt, whole
-    assert (story.the("rank-died").subject, story.the("rank-died").since) == (told.subject, told.since) == ("rank 3", told.since)
+    assert (
+        (story.the("rank-died").subject, story.the("rank-died").since)
+        == (told.subject, told.since)
+        == ("rank 3", told.since)
+    )
     assert len([one for one in story.findings() if one.id == "rank-died"]) == 1

@@ -26,7 +26,9 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing outside of the test's folder is a place for runs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     real = rundir.roots
-    monkeypatch.setattr(rundir, "roots", lambda configured: [p for p in real(configured) if str(p).startswith(str(tmp_path))])
+    monkeypatch.setattr(
+        rundir, "roots", lambda configured: [p for p in real(configured) if str(p).startswith(str(tmp_path))]
+    )
     return tmp_path
 
 
@@ -40,7 +42,8 @@ def a_run(root: Path, **facts: Any) -> Path:
     return run.path
 
 
-# --- making ----------------------------------------------------------------------------------------------------
+# --- making
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_first_place_that_takes_it_gets_the_run_and_only_its_owner_may_look(tmp_path: Path) -> None:
@@ -65,7 +68,9 @@ def test_place_that_does_not_work_is_named_and_the_next_one_taken(tmp_path: Path
     assert problems == [f"{tmp_path / 'file' / 'runs'}: Not a directory"]
 
 
-def test_no_place_that_works_names_each_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_place_that_works_names_each_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 
@@ -80,7 +85,9 @@ def test_no_place_that_works_names_each_and_what_to_do(tmp_path: Path, monkeypat
 def test_disk_with_little_room_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = shutil.disk_usage
     full = str(tmp_path / "full")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 5 << 20) if str(path).startswith(full) else real(path))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: Usage(1, 1, 5 << 20) if str(path).startswith(full) else real(path)
+    )
 
     run, problems = RunDir.create(tmp_path / "full")
 
@@ -105,7 +112,9 @@ def test_user_without_a_home_gets_no_folder_called_tilde(monkeypatch: pytest.Mon
     assert not any("~" in str(root) for root in roots(None))
 
 
-def test_working_directory_of_the_user_is_never_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_directory_of_the_user_is_never_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", "relative")
 
@@ -140,7 +149,8 @@ def test_what_is_published_is_never_seen_half_and_only_by_its_owner(tmp_path: Pa
     assert not (path / ".run.json").exists()
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,7 +180,8 @@ def test_directory_without_run_json_and_a_file_are_no_runs(tmp_path: Path) -> No
         read_run(tmp_path / "file")
 
 
-# --- living ----------------------------------------------------------------------------------------------------
+# --- living
+# ----------------------------------------------------------------------------------------------------
 
 
 def edit(path: Path, **facts: Any) -> None:
@@ -231,7 +242,8 @@ def test_newest_run_comes_first_whichever_place_it_is_in(tmp_path: Path) -> None
     assert [path for path, _ in live_runs(tmp_path / "a")] == [newest, older, oldest]
 
 
-# --- forgetting ------------------------------------------------------------------------------------------------
+# --- forgetting
+# ------------------------------------------------------------------------------------------------
 
 
 def many(root: Path, count: int, **facts: Any) -> list[Path]:
@@ -239,7 +251,13 @@ def many(root: Path, count: int, **facts: Any) -> list[Path]:
     for number in range(count):
         path = root / f"20250101-0000{number:02d}-0a1b2c"
         path.mkdir(parents=True)
-        data = {"schema": "diag.run/1", "hub_pid": 2**22 + 1, "pid": 2**22 + 1, "host": socket.gethostname(), "ended": True}
+        data = {
+            "schema": "diag.run/1",
+            "hub_pid": 2**22 + 1,
+            "pid": 2**22 + 1,
+            "host": socket.gethostname(),
+            "ended": True,
+        }
         (path / "run.json").write_text(json.dumps({**data, **facts}))
         made.append(path)
     return made
@@ -303,7 +321,8 @@ def test_folder_that_is_no_run_is_never_removed(tmp_path: Path) -> None:
     assert (tmp_path / "00000000-precious").exists()
 
 
-# --- bundles ---------------------------------------------------------------------------------------------------
+# --- bundles
+# ---------------------------------------------------------------------------------------------------
 
 
 def bundles(folder: Path, *sizes: int) -> list[Path]:
@@ -315,7 +334,9 @@ def bundles(folder: Path, *sizes: int) -> list[Path]:
     return made
 
 
-@pytest.mark.parametrize("sizes, stay", [((1, 1, 1, 1), [2, 3, 4]), ((1, 60, 60, 1), [3, 4]), ((1, 1, 1, 1, 500), [5])])
+@pytest.mark.parametrize(
+    "sizes, stay", [((1, 1, 1, 1), [2, 3, 4]), ((1, 60, 60, 1), [3, 4]), ((1, 1, 1, 1, 500), [5])]
+)
 def test_newest_bundles_stay_and_the_last_one_whatever_its_size(
     sizes: tuple[int, ...], stay: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +351,9 @@ def test_newest_bundles_stay_and_the_last_one_whatever_its_size(
     assert (tmp_path / "notes.tar.gz").exists()  # not of ours
 
 
-def test_bundle_that_was_just_written_stays_though_the_clock_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_that_was_just_written_stays_though_the_clock_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rundir, "_KEEP_BUNDLES", 1)
     made = bundles(tmp_path, 1, 1, 1)
 

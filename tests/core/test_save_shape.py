@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.state.memory_series import MemoryPoint, MemorySeries, slope
-from diag.state.save_shape import Component, Mixture, Running, SaveShape, before_save, in_save, quicker, shape_of
+from diag.state.save_shape import (
+    Component,
+    Mixture,
+    Running,
+    SaveShape,
+    before_save,
+    in_save,
+    quicker,
+    shape_of,
+)
 
 MIB = 1 << 20
 sizes = st.integers(min_value=0, max_value=1 << 44)
@@ -15,11 +24,22 @@ sizes = st.integers(min_value=0, max_value=1 << 44)
 
 def save(number: int, base: int, staged: int, kept: int = 0, seconds: float = 10.0) -> SaveShape:
     curve = tuple((seconds * i / 20, staged * i * MIB // 20) for i in range(21))
-    return SaveShape(number, number * 10, base * MIB, (base + staged) * MIB, (base + kept) * MIB, (staged - kept) * MIB, curve)
+    return SaveShape(
+        number,
+        number * 10,
+        base * MIB,
+        (base + staged) * MIB,
+        (base + kept) * MIB,
+        (staged - kept) * MIB,
+        curve,
+    )
 
 
 def running(base: int, staged: int, seconds: float, rest: float = 0.0) -> Running:
-    points = tuple(MemoryPoint(i * 0.5, (base + int(staged * i * 0.5 / seconds)) * MIB) for i in range(int(seconds * 2) + 1))
+    points = tuple(
+        MemoryPoint(i * 0.5, (base + int(staged * i * 0.5 / seconds)) * MIB)
+        for i in range(int(seconds * 2) + 1)
+    )
     return Running(base * MIB, points, points[-1].at + rest)
 
 
@@ -48,7 +68,9 @@ def test_a_linear_growth_is_gone_on_with() -> None:
 
 
 def test_one_jump_does_not_make_the_next_prediction_worthless() -> None:
-    told = before_save([*(save(n, 1000, 500) for n in (1, 2, 3)), *(save(n, 1000, 900) for n in (4, 5, 6))], 1000 * MIB)
+    told = before_save(
+        [*(save(n, 1000, 500) for n in (1, 2, 3)), *(save(n, 1000, 900) for n in (4, 5, 6))], 1000 * MIB
+    )
 
     assert peak(told) == pytest.approx(1900, rel=0.05)
 
@@ -68,7 +90,9 @@ def test_a_save_that_stands_has_reached_its_peak() -> None:
 
 def test_a_save_that_is_quicker_tells_that_it_is_larger_but_not_beyond_belief() -> None:
     saves = [save(n, 1000, 500) for n in (1, 2, 3)]
-    usual, larger, absurd = (peak(in_save(saves, running(1000, int(factor * 250), 5.0))) for factor in (1.0, 1.4, 1.9))
+    usual, larger, absurd = (
+        peak(in_save(saves, running(1000, int(factor * 250), 5.0))) for factor in (1.0, 1.4, 1.9)
+    )
 
     assert usual <= larger
     assert absurd < 2500
@@ -90,7 +114,10 @@ def test_a_peak_between_two_readings_is_told_by_the_counter() -> None:
 
 
 def test_a_counter_that_page_cache_drove_tells_no_peak() -> None:
-    points = [MemoryPoint(1, 1100 * MIB, 800 * MIB, 1900 * MIB), MemoryPoint(2, 1000 * MIB, 800 * MIB, 1900 * MIB)]
+    points = [
+        MemoryPoint(1, 1100 * MIB, 800 * MIB, 1900 * MIB),
+        MemoryPoint(2, 1000 * MIB, 800 * MIB, 1900 * MIB),
+    ]
 
     shape = shape_of(1, 10, MemoryPoint(0, 1000 * MIB, 0, 1000 * MIB), points)
 
@@ -109,7 +136,9 @@ def test_the_reading_that_holds_is_the_last_one_before() -> None:
 
 
 @given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=8), sizes)
-def test_any_saves_tell_bounds_in_order_and_a_risk_that_falls_with_the_limit(past: list[tuple[int, int, int]], base: int) -> None:
+def test_any_saves_tell_bounds_in_order_and_a_risk_that_falls_with_the_limit(
+    past: list[tuple[int, int, int]], base: int
+) -> None:
     shapes = []
     for number, (low, rise, kept) in enumerate(past):
         stays = min(rise, kept)

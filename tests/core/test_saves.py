@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from diag.model import Placement
-from diag.observations import Iteration, Observation, RankFound, RunEnded, RunStarted, SaveFinished, SaveStarted
+from diag.observations import (
+    Iteration,
+    Observation,
+    RankFound,
+    RunEnded,
+    RunStarted,
+    SaveFinished,
+    SaveStarted,
+)
 from diag.sources.output import read_text
 from diag.state.job import JobState
 from diag.state.saves import SaveLog
@@ -46,7 +54,9 @@ def test_asynchronous_save_is_unwritten_until_the_line_that_comes_steps_later() 
 
     assert before is not None and before.iteration == 4
     assert state.save_log.unwritten is None
-    assert [(save.iteration, save.seconds, save.written) for save in state.save_log.saves] == [(4, 1.0, 107.0)]
+    assert [(save.iteration, save.seconds, save.written) for save in state.save_log.saves] == [
+        (4, 1.0, 107.0)
+    ]
 
 
 def test_weights_and_safetensors_of_one_step_are_one_save_with_both_parts_in_its_time() -> None:
@@ -72,7 +82,11 @@ def test_megatron_names_its_root_in_every_line_and_each_save_is_still_its_own() 
     for step in (500, 1000):
         state.observe(step + 0.0, Iteration(None, step, 2000, "it"))
         told(state, f"saving checkpoint at iteration    {step} to /save in torch_dist format", step + 1.0)
-        told(state, f"  successfully saved checkpoint from iteration    {step} to /save [ t 1/1, p 1/1 ]", step + 5.0)
+        told(
+            state,
+            f"  successfully saved checkpoint from iteration    {step} to /save [ t 1/1, p 1/1 ]",
+            step + 5.0,
+        )
 
     assert [(save.iteration, save.seconds) for save in state.save_log.finished] == [(500, 4.0), (1000, 4.0)]
 
@@ -92,11 +106,17 @@ def test_save_of_which_only_the_end_was_told_has_no_duration() -> None:
     log = SaveLog()
     log.ended(20.0, 4, 15.0, "/out/checkpoint-4")
 
-    assert [(save.told_by, save.seconds, save.after, save.written) for save in log.saves] == [("end", None, 15.0, 20.0)]
+    assert [(save.told_by, save.seconds, save.after, save.written) for save in log.saves] == [
+        ("end", None, 15.0, 20.0)
+    ]
 
 
 def test_save_that_the_job_died_in_is_cut_off_and_not_finished() -> None:
-    facts: list[Observation] = [Iteration(None, 4, 8, "it"), SaveStarted(None, "s", "/save"), RunEnded(None, 1)]
+    facts: list[Observation] = [
+        Iteration(None, 4, 8, "it"),
+        SaveStarted(None, "s", "/save"),
+        RunEnded(None, 1),
+    ]
     state = job()
     for at, fact in enumerate(facts, 100):
         state.observe(float(at), fact)

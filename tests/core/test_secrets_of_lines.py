@@ -1,4 +1,5 @@
-"""Secrets that the job prints are hidden in what diag keeps of its lines; ordinary lines are as they were printed."""
+"""Secrets that the job prints are hidden in what diag keeps of its lines; ordinary lines are as they were
+printed."""
 
 from __future__ import annotations
 
@@ -55,13 +56,19 @@ def test_secret_that_the_job_prints_is_hidden_and_the_line_stays(line: str) -> N
 
     assert S not in hidden and "***" in hidden
     words = [word for word in line.split() if S not in word and word != "Bearer"]
-    assert [word for word in words if word not in hidden] in ([], ["csrf=1"])  # the rest of a cookie goes with it
+    assert [word for word in words if word not in hidden] in (
+        [],
+        ["csrf=1"],
+    )  # the rest of a cookie goes with it
 
 
 def test_private_key_is_hidden_line_by_line() -> None:
     printed = f"a\n-----BEGIN RSA PRIVATE KEY-----\n{S}\n{S}aa==\n-----END RSA PRIVATE KEY-----\nb"
 
-    assert hidden_in_lines(printed) == "a\n-----BEGIN RSA PRIVATE KEY-----\n***\n***\n-----END RSA PRIVATE KEY-----\nb"
+    assert (
+        hidden_in_lines(printed)
+        == "a\n-----BEGIN RSA PRIVATE KEY-----\n***\n***\n-----END RSA PRIVATE KEY-----\nb"
+    )
 
 
 ORDINARY = """
@@ -92,7 +99,11 @@ def test_ordinary_line_is_as_it_was_printed(line: str) -> None:
 
 
 def texts() -> Iterator[Path]:
-    yield from (path for path in sorted((CAPTURES / "logs").rglob("*")) if path.is_file() and path.suffix in (".log", ".txt"))
+    yield from (
+        path
+        for path in sorted((CAPTURES / "logs").rglob("*"))
+        if path.is_file() and path.suffix in (".log", ".txt")
+    )
     yield from (path for path in sorted((CAPTURES / "nccl").rglob("*.log")))
 
 
@@ -127,16 +138,29 @@ def test_bar_and_unfinished_last_line_are_looked_at_too() -> None:
     assert told is not None and len(told["lines"]) == 2 and S not in str(told)
 
 
-@pytest.mark.parametrize("line", ["Bearer " * 20_000, "://" * 40_000, "authorization:" * 10_000, "cookie: a=" * 10_000,
-                                  "-----BEGIN PRIVATE KEY-----" * 3_000, "eyJaaaaaaaaaaa." * 8_000, "api_key=" * 10_000,
-                                  "password='" * 10_000, "hooks.slack.com/services/" * 5_000, "sk-proj-" * 20_000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Bearer " * 20_000,
+        "://" * 40_000,
+        "authorization:" * 10_000,
+        "cookie: a=" * 10_000,
+        "-----BEGIN PRIVATE KEY-----" * 3_000,
+        "eyJaaaaaaaaaaa." * 8_000,
+        "api_key=" * 10_000,
+        "password='" * 10_000,
+        "hooks.slack.com/services/" * 5_000,
+        "sk-proj-" * 20_000,
+    ],
+)
 def test_long_odd_line_is_read_at_once(line: str) -> None:
     began = time.process_time()
     hidden_in_lines(line)
     assert time.process_time() - began < 10  # a pattern that goes back and forth takes minutes
 
 
-# --- command lines and variables -------------------------------------------------------------------------------
+# --- command lines and variables
+# -------------------------------------------------------------------------------
 
 WORDS = [
     ["x", "--pwd", S], ["x", "--pw", S], ["x", f"--pw={S}"], ["sshpass", "-p", S, "ssh", "h"], ["sshpass", f"-p{S}", "ssh", "h"],
@@ -171,7 +195,12 @@ def test_ordinary_words_of_a_command_line_are_kept(line: str) -> None:
 
 def test_variables_of_a_family_that_are_secrets_are_left_out() -> None:
     secret = dict.fromkeys(("NCCL_WEBHOOK", "GLOO_PWD", "NCCL_AUTH", "SLURM_DSN", "UCX_CONNECTION_STRING"), S)
-    plain = {"NCCL_DEBUG": "INFO", "NCCL_IB_PKEY": "0", "SLURM_JOB_ID": "7", "NCCL_NET_PLUGIN": f"https://me:{S}@h/x"}
+    plain = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_IB_PKEY": "0",
+        "SLURM_JOB_ID": "7",
+        "NCCL_NET_PLUGIN": f"https://me:{S}@h/x",
+    }
 
     kept = relevant({**secret, **plain})
 

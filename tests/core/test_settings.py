@@ -97,7 +97,9 @@ def test_settings_do_not_change_and_every_one_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "  "])
-def test_empty_token_is_none_and_leaves_the_file_to_be_read(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_token_is_none_and_leaves_the_file_to_be_read(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DIAG_TOKEN", word)
     assert load().token is None
 
@@ -106,7 +108,8 @@ def test_empty_token_is_none_and_leaves_the_file_to_be_read(word: str, tmp_path:
     assert load().token == "of-the-file"
 
 
-# --- whose diag.toml ---------------------------------------------------------------------------------------------
+# --- whose diag.toml
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o400])
@@ -114,7 +117,11 @@ def test_file_of_ours_is_obeyed_and_named(mode: int, tmp_path: Path) -> None:
     Path("diag.toml").write_text("port = 1001")
     Path("diag.toml").chmod(mode)
 
-    assert (load().port, load().file, load(port=1).file) == (1001, tmp_path / "diag.toml", tmp_path / "diag.toml")
+    assert (load().port, load().file, load(port=1).file) == (
+        1001,
+        tmp_path / "diag.toml",
+        tmp_path / "diag.toml",
+    )
 
 
 def test_without_one_no_file_is_named() -> None:
@@ -123,7 +130,9 @@ def test_without_one_no_file_is_named() -> None:
     assert load().file is None
 
 
-@pytest.mark.parametrize("mode, why", [(0o666, "all users can write"), (0o602, "all users can"), (0o664, "its group 4711 can")])
+@pytest.mark.parametrize(
+    "mode, why", [(0o666, "all users can write"), (0o602, "all users can"), (0o664, "its group 4711 can")]
+)
 def test_file_that_others_can_write_is_an_error_that_says_so(mode: int, why: str) -> None:
     Path("diag.toml").write_text("port = 1001")
     if os.geteuid() == 0:
@@ -135,7 +144,11 @@ def test_file_that_others_can_write_is_an_error_that_says_so(mode: int, why: str
     with pytest.raises(DiagError, match=why) as error:
         load()
 
-    assert str(Path.cwd() / "diag.toml") in str(error.value) and error.value.exit_code == 2 and "go-w" in error.value.hint
+    assert (
+        str(Path.cwd() / "diag.toml") in str(error.value)
+        and error.value.exit_code == 2
+        and "go-w" in error.value.hint
+    )
 
 
 def test_users_own_group_may_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +211,23 @@ def test_link_of_another_user_is_refused_and_one_of_ours_followed(tmp_path: Path
     assert load().file is None
 
 
-def test_command_over_evidence_takes_language_and_rules_of_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("diag.toml").write_text('lang = "zh"\nrules = "."\nhost = "0.0.0.0"\ntoken_file = "/etc/hostname"\nsd_file = "x"\n')
+def test_command_over_evidence_takes_language_and_rules_of_it_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("diag.toml").write_text(
+        'lang = "zh"\nrules = "."\nhost = "0.0.0.0"\ntoken_file = "/etc/hostname"\nsd_file = "x"\n'
+    )
 
     settings = load(take=OF_EVIDENCE, port=7)
     load(take=OF_EVIDENCE)
 
-    assert (settings.lang, settings.rules, settings.host, settings.token, settings.sd_file) == ("zh", Path(), "", None, None)
+    assert (settings.lang, settings.rules, settings.host, settings.token, settings.sd_file) == (
+        "zh",
+        Path(),
+        "",
+        None,
+        None,
+    )
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "host, sd_file, token_file of" in said
     assert load(take=OF_EVIDENCE, host="10.0.0.1").host == "10.0.0.1"

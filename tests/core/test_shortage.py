@@ -35,7 +35,9 @@ def raising(error: Exception) -> Any:
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 
 
-NO_ROOM = ImportError("/site/re2/_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object")
+NO_ROOM = ImportError(
+    "/site/re2/_re2.cpython-312-x86_64-linux-gnu.so: failed to map segment from shared object"
+)
 
 
 SHORT = [NO_THREAD, MemoryError(), NO_ROOM, *(OSError(number, os.strerror(number)) for number in NUMBERS)]
@@ -83,7 +85,9 @@ def test_thread_that_fails_prints_no_traceback_into_the_jobs_output(
         thread.start()
         thread.join()
 
-    assert said[0] == "diag: its part 'gpus' ends here: out of threads (ulimit -u, pids.max); CMD is not touched"
+    assert (
+        said[0] == "diag: its part 'gpus' ends here: out of threads (ulimit -u, pids.max); CMD is not touched"
+    )
     assert "Please report this" in said[1]
     assert capfd.readouterr() == ("", "")
 
@@ -100,13 +104,19 @@ def test_rank_whose_sidecar_cannot_be_listened_to_is_not_watched_and_the_sidecar
 
     pool.watch(Placement(rank=3, local_rank=3, world_size=4, host="gpu1", pid=os.getpid()))
 
-    assert [(record.payload["source"], record.payload["event"]) for record in records] == [("sidecar", "failed")]
+    assert [(record.payload["source"], record.payload["event"]) for record in records] == [
+        ("sidecar", "failed")
+    ]
     assert started[0].poll() is not None and pool.processes() == {}
 
 
-def test_what_is_read_once_a_node_goes_on_without_the_part_that_gets_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_once_a_node_goes_on_without_the_part_that_gets_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     records: list[Record] = []
-    watches = NodeWatches("gpu1", cast("Any", None), threading.RLock(), records.append, lambda *sample: None, 5.0, "")
+    watches = NodeWatches(
+        "gpu1", cast("Any", None), threading.RLock(), records.append, lambda *sample: None, 5.0, ""
+    )
     real = threading.Thread.start
     began: list[str] = []
 
@@ -126,7 +136,9 @@ def test_what_is_read_once_a_node_goes_on_without_the_part_that_gets_no_thread(m
 
 
 def test_helper_of_nvml_that_cannot_be_started_is_gpus_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "Popen", raising(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")))
+    monkeypatch.setattr(
+        subprocess, "Popen", raising(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+    )
 
     with pytest.raises(NvmlUnavailable, match="cannot be started"):
         NvmlReader().latest()
@@ -134,18 +146,50 @@ def test_helper_of_nvml_that_cannot_be_started_is_gpus_not_checked(monkeypatch: 
 
 @pytest.mark.live
 @pytest.mark.parametrize("tasks", [2, 3, 5, 7, 8, 10])
-def test_command_ends_as_alone_where_a_limit_leaves_room_for_it_and_not_for_diag(tasks: int, tmp_path: Path) -> None:
+def test_command_ends_as_alone_where_a_limit_leaves_room_for_it_and_not_for_diag(
+    tasks: int, tmp_path: Path
+) -> None:
     if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
-        pytest.skip("gives the command a user of its own, whose processes are counted alone: needs root, setpriv, prlimit")
+        pytest.skip(
+            "gives the command a user of its own, whose processes are counted alone: needs root, setpriv, prlimit"
+        )
     tmp_path.chmod(0o777)
     caps = "+dac_override,+dac_read_search"  # of an interpreter in root's home; no limit is lifted by these
     uid = str(60_000 + os.getpid() % 4_000)
-    words = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", f"--inh-caps=-all,{caps}", f"--ambient-caps={caps}",
-             "--", "prlimit", f"--nproc={tasks}:{tasks}", sys.executable, "-m", "diag", "run", "--no-http", "--run-root",
-             str(tmp_path / "runs"), "--", "sh", "-c", "echo out; exec sh -c 'exit 3'"]
+    words = [
+        "setpriv",
+        "--reuid",
+        uid,
+        "--regid",
+        uid,
+        "--clear-groups",
+        f"--inh-caps=-all,{caps}",
+        f"--ambient-caps={caps}",
+        "--",
+        "prlimit",
+        f"--nproc={tasks}:{tasks}",
+        sys.executable,
+        "-m",
+        "diag",
+        "run",
+        "--no-http",
+        "--run-root",
+        str(tmp_path / "runs"),
+        "--",
+        "sh",
+        "-c",
+        "echo out; exec sh -c 'exit 3'",
+    ]
 
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-                          env={**os.environ, "HOME": str(tmp_path)})
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
 
     assert (done.returncode, done.stdout.splitlines()[:1]) == (3, ["out"]), done.stderr
     assert "Traceback" not in done.stderr

@@ -169,9 +169,13 @@ def test_every_source_of_a_rank_arrives_as_a_record_of_that_rank(rank: subproces
         # then these are records with the reader's clock, and /proc was read in both ways
         records = [Record.from_json(message) for message in sidecar.seen if "source" in message]
         assert {record.rank for record in records} == {3}
-        assert all(record.emitted is not None and abs(record.emitted - time.time()) < 60 for record in records)
+        assert all(
+            record.emitted is not None and abs(record.emitted - time.time()) < 60 for record in records
+        )
         payloads = [record.payload for record in records if record.source == "proc"]
-        assert any("stat" in payload for payload in payloads) and any("limits" in str(list(payload)) for payload in payloads)
+        assert any("stat" in payload for payload in payloads) and any(
+            "limits" in str(list(payload)) for payload in payloads
+        )
         assert "waits_for_a_batch" in functions(next(m for m in sidecar.seen if m.get("source") == STACKS))
         assert all(message["took"] >= 0 for message in sidecar.seen if "took" in message)
 
@@ -188,7 +192,9 @@ def test_suspicion_makes_it_look_at_once_and_at_the_children_too(rank: subproces
 
         # then the child's stack comes
         child = sidecar.until(
-            lambda message: message.get("source") == STACKS and message["payload"].get("parent_pid") == rank.pid
+            lambda message: (
+                message.get("source") == STACKS and message["payload"].get("parent_pid") == rank.pid
+            )
         )
         assert "reads_a_shard" in functions(child)
 
@@ -204,11 +210,15 @@ def test_suspicion_reads_anew_what_the_rank_has_of_rdma(rank: subprocess.Popen[b
 
 
 @needs_pyspy
-def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(rank: subprocess.Popen[bytes]) -> None:
+def test_dump_of_a_stopped_rank_is_answered_in_time_and_leaves_it_stopped(
+    rank: subprocess.Popen[bytes],
+) -> None:
     with beside(rank) as sidecar:
         sidecar.source(STACKS)
         os.kill(rank.pid, signal.SIGSTOP)
-        wait_for(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped")
+        wait_for(
+            lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped"
+        )
 
         began = time.monotonic()
         sidecar.order({"dump": "dump-1", "deadline": 6.0})
@@ -232,9 +242,20 @@ def test_dump_tells_what_each_part_cost_and_who_read_the_stack(rank: subprocess.
 
         probes = probes_of(sidecar.until(lambda message: message.get("dumped") == "dump-1", timeout=8.0))
 
-    assert set(probes) == {"proc", "stack", "child_stacks", "flight_recorder", "cgroup", "rdma_access", "shm", "versions"}
+    assert set(probes) == {
+        "proc",
+        "stack",
+        "child_stacks",
+        "flight_recorder",
+        "cgroup",
+        "rdma_access",
+        "shm",
+        "versions",
+    }
     assert probes["stack"]["reader"] == STACKS
-    assert all(0 < row["seconds"] < 6 and row["ok"] and not row["paused_target"] for row in probes.values()), probes
+    assert all(
+        0 < row["seconds"] < 6 and row["ok"] and not row["paused_target"] for row in probes.values()
+    ), probes
 
 
 @needs_pyspy
@@ -252,10 +273,14 @@ def test_native_frames_come_when_ordered_and_the_rank_goes_on(rank: subprocess.P
     assert Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] in "SR"
 
 
-def test_recorder_of_a_stopped_rank_is_not_asked_and_said_to_be_missing(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_recorder_of_a_stopped_rank_is_not_asked_and_said_to_be_missing(
+    rank: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     # given a stopped rank whose worker server listens
     os.kill(rank.pid, signal.SIGSTOP)
-    wait_for(lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped")
+    wait_for(
+        lambda: Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "stopped"
+    )
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / f"w.3.{rank.pid}.sock"))
         server.listen()
@@ -276,7 +301,8 @@ def test_recorder_of_a_stopped_rank_is_not_asked_and_said_to_be_missing(rank: su
 
 @pytest.mark.skipif(STACKS != "remote_stack", reason="this Python is not read from its memory")
 def test_part_that_hangs_is_missing_and_takes_nothing_from_the_others(rank: subprocess.Popen[bytes]) -> None:
-    # given a sidecar whose reading of the stacks does not come back, as the kernel does it over a sick process
+    # given a sidecar whose reading of the stacks does not come back, as the kernel does it over a sick
+    # process
     sent: list[dict[str, Any]] = []
     inner = Inner(task_of(rank), sent.append)
     assert "threads" in inner.stacks.memory.dump(rank.pid)
@@ -314,7 +340,9 @@ def test_dump_of_what_nobody_can_read_says_why_there_is_no_stack() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, 9), (signal.SIGTERM, 15)])
-def test_death_of_the_rank_is_told_with_its_signal(rank: subprocess.Popen[bytes], number: int, status: int) -> None:
+def test_death_of_the_rank_is_told_with_its_signal(
+    rank: subprocess.Popen[bytes], number: int, status: int
+) -> None:
     with beside(rank, node_seconds=60.0) as sidecar:
         sidecar.source("cgroup")
         sidecar.source("shm")
@@ -344,10 +372,14 @@ def test_pid_that_was_used_again_is_not_watched_as_the_rank(rank: subprocess.Pop
         payload = sidecar.source("exits")["payload"]
 
         assert payload["status"] is None
-        assert not any(message.get("source") == "proc" and "stat" in message["payload"] for message in sidecar.seen)
+        assert not any(
+            message.get("source") == "proc" and "stat" in message["payload"] for message in sidecar.seen
+        )
 
 
-def test_sidecar_ends_when_the_hub_closes_its_orders_even_while_the_rank_is_stopped(rank: subprocess.Popen[bytes]) -> None:
+def test_sidecar_ends_when_the_hub_closes_its_orders_even_while_the_rank_is_stopped(
+    rank: subprocess.Popen[bytes],
+) -> None:
     with beside(rank) as sidecar:
         sidecar.source("proc")
         os.kill(rank.pid, signal.SIGSTOP)
@@ -414,14 +446,20 @@ def test_sidecar_steps_back_for_the_job_and_loads_nothing_heavy(rank: subprocess
         assert not any(name in maps for name in ("torch", "pydantic", "psutil"))
 
 
-# --- the hub's side --------------------------------------------------------------------------------------------
+# --- the hub's side
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[tuple[SidecarPool, queue.SimpleQueue[Record]]]:
     records: queue.SimpleQueue[Record] = queue.SimpleQueue()
     made = SidecarPool(
-        load(proc_seconds=0.2), tmp_path, 0, records.put, lambda source, seconds: None, lambda source, reason: None
+        load(proc_seconds=0.2),
+        tmp_path,
+        0,
+        records.put,
+        lambda source, seconds: None,
+        lambda source, reason: None,
     )
     yield made, records
     made.close()
@@ -456,7 +494,9 @@ def test_sidecar_that_the_kernel_kills_first_leaves_a_reading_of_the_host(
 
     os.kill(pool[0].processes()[0], signal.SIGKILL)
 
-    record = next(record for record in iter(lambda: record_of(pool[1], "cgroup"), None) if record.rank is None)
+    record = next(
+        record for record in iter(lambda: record_of(pool[1], "cgroup"), None) if record.rank is None
+    )
     (host,) = PARSERS["cgroup"](record)
     assert isinstance(host, HostMemory)
     assert host.total_bytes > host.available_bytes > 0
@@ -481,7 +521,9 @@ def test_module_of_the_users_project_is_not_the_sidecars(
 
 
 def test_process_that_cannot_be_started_is_said_with_the_reason(
-    rank: subprocess.Popen[bytes], pool: tuple[SidecarPool, queue.SimpleQueue[Record]], monkeypatch: pytest.MonkeyPatch
+    rank: subprocess.Popen[bytes],
+    pool: tuple[SidecarPool, queue.SimpleQueue[Record]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*args: object, **kwargs: object) -> object:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -549,11 +591,26 @@ def test_dump_of_no_ranks_is_done_at_once(pool: tuple[SidecarPool, queue.SimpleQ
 def test_sidecar_beside_a_pid_that_is_anothers_by_now_tells_that_the_rank_is_gone_and_looks_at_nothing(
     rank: subprocess.Popen[bytes],
 ) -> None:
-    task = {"rank": 3, "pid": rank.pid, "start_ticks": ticks(rank.pid) - 1, "run_dir": None, "stack_signal": 0,
-            "stack_seconds": 0.5, "close_stack_seconds": 0.5, "proc_seconds": 0.2, "node_seconds": 0.5}
+    task = {
+        "rank": 3,
+        "pid": rank.pid,
+        "start_ticks": ticks(rank.pid) - 1,
+        "run_dir": None,
+        "stack_signal": 0,
+        "stack_seconds": 0.5,
+        "close_stack_seconds": 0.5,
+        "proc_seconds": 0.2,
+        "node_seconds": 0.5,
+    }
 
-    done = subprocess.run([sys.executable, "-m", "diag.sidecar", json.dumps(task)], stdin=subprocess.PIPE, capture_output=True,
-                          cwd=ROOT, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "diag.sidecar", json.dumps(task)],
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        cwd=ROOT,
+        timeout=30,
+        check=True,
+    )
 
     sent = [json.loads(line) for line in done.stdout.splitlines()]
     assert [message["source"] for message in sent] == ["exits"]
@@ -564,8 +621,15 @@ def test_stacks_of_a_process_that_was_given_the_ranks_pid_are_not_read(rank: sub
     said: list[Any] = []
 
     def stacks(start_ticks: int) -> RankStacks:
-        return RankStacks(rank.pid, None, 0, lambda *record: said.append(record), lambda *error: None, threading.Event(),
-                          start_ticks=start_ticks)
+        return RankStacks(
+            rank.pid,
+            None,
+            0,
+            lambda *record: said.append(record),
+            lambda *error: None,
+            threading.Event(),
+            start_ticks=start_ticks,
+        )
 
     assert stacks(ticks(rank.pid)).main(5.0, urgent=True)[1] == "" and len(said) == 1
     stranger = stacks(ticks(rank.pid) - 1)

@@ -1,4 +1,5 @@
-"""A real sidecar beside a process whose memory rises: the cgroup is read closely when the hub says so, and a stack is taken."""
+"""A real sidecar beside a process whose memory rises: the cgroup is read closely when the hub says so, and a
+stack is taken."""
 
 from __future__ import annotations
 
@@ -47,14 +48,17 @@ def both(sidecar: Any, timeout: float = 20.0) -> None:
         kinds.add(sidecar.until(lambda message: message.get("source") in ("cgroup", STACKS), left)["source"])
 
 
-def test_memory_that_rises_is_read_long_before_the_next_period_and_with_a_stack(rank: subprocess.Popen[bytes]) -> None:
+def test_memory_that_rises_is_read_long_before_the_next_period_and_with_a_stack(
+    rank: subprocess.Popen[bytes],
+) -> None:
     with beside(rank, node_seconds=3600.0, stack_seconds=3600.0) as sidecar:
         both(sidecar)  # of the period, in whichever order
         sidecar.order({"memory": True})
         sidecar.source("cgroup")  # the first look
         began = time.monotonic()
 
-        # The cgroup is also that of whoever runs the tests: what they give back then hides a rise, so there are several.
+        # The cgroup is also that of whoever runs the tests: what they give back then hides a rise, so there
+        # are several.
         while True:
             takes(rank, 256 << 20)
             with contextlib.suppress(queue.Empty):

@@ -1,4 +1,5 @@
-"""What stacks of real hangs say: py-spy on H200 jobs, qualified names (Python 3.11 and later) and plain ones (3.10)."""
+"""What stacks of real hangs say: py-spy on H200 jobs, qualified names (Python 3.11 and later) and plain ones
+(3.10)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def sample(name: str, *, plain: bool = False) -> StackSample:
             for frame in thread["frames"]:
                 frame["name"] = frame["name"].rpartition(".")[2]
     payload = {"pid": threads[0]["pid"], "stdout": threads}
-    return next(fact for fact in pyspy.parse(Record("pyspy", payload, rank=0, at=1.0)) if isinstance(fact, StackSample))
+    return next(
+        fact
+        for fact in pyspy.parse(Record("pyspy", payload, rank=0, at=1.0))
+        if isinstance(fact, StackSample)
+    )
 
 
 def main_of(name: str, *, plain: bool = False) -> ThreadStack:
@@ -56,7 +61,12 @@ def thread(*frames: str) -> ThreadStack:
         ("mismatch_op_rank1", Activity.GPU_SYNC, "synchronize", "main"),
         ("rank_killed_rank0", Activity.GPU_SYNC, "synchronize", "main"),
         ("straggler_rank1", Activity.OTHER, "main", "<module>"),
-        ("megatron_data_hang_rank0", Activity.COLLECTIVE, "reduce_scatter_tensor", "_reduce_scatter_along_first_dim"),
+        (
+            "megatron_data_hang_rank0",
+            Activity.COLLECTIVE,
+            "reduce_scatter_tensor",
+            "_reduce_scatter_along_first_dim",
+        ),
         ("megatron_data_hang_rank1", Activity.DATA, "__next__", None),
         ("mega4_rank2", Activity.DATA, "__next__", None),
         ("mega4_rank0", Activity.GPU_SYNC, "synchronize", "_communicate_shapes"),
@@ -66,7 +76,9 @@ def thread(*frames: str) -> ThreadStack:
         ("megatron_healthy_steps_rank1", Activity.GPU_SYNC, "synchronize", "_maybe_dtoh_and_synchronize"),
     ],
 )
-def test_main_thread_of_a_real_rank_is_read(name: str, activity: Activity, where: str, caller: str | None, plain: bool) -> None:
+def test_main_thread_of_a_real_rank_is_read(
+    name: str, activity: Activity, where: str, caller: str | None, plain: bool
+) -> None:
     reading = read_stack(main_of(name, plain=plain))
 
     assert reading.activity is activity
@@ -85,7 +97,11 @@ def test_who_waits_for_a_batch_is_named_by_the_loop_that_asked_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "idle"),
-    [("data_hang_rank1_worker", False), ("megatron_data_hang_rank1_worker", False), ("megatron_data_hang_rank0_compiler", True)],
+    [
+        ("data_hang_rank1_worker", False),
+        ("megatron_data_hang_rank1_worker", False),
+        ("megatron_data_hang_rank0_compiler", True),
+    ],
 )
 def test_worker_that_reads_is_not_idle_and_a_compiler_that_waits_is(name: str, idle: bool) -> None:
     assert is_idle_worker(sample(name)) is idle
@@ -106,9 +122,12 @@ def test_child_of_a_real_rank_is_told_by_what_it_is_for(child: dict[str, Any]) -
 def test_module_of_the_checkpointing_that_is_being_imported_is_no_save() -> None:
     # megatron-core 0.16.1, a rank before its first step
     importing = thread(
-        "<module> /app/train.py:12", "_find_and_load <frozen importlib._bootstrap>:1176",
-        "<module> megatron/core/dist_checkpointing/__init__.py:14", "_call_with_frames_removed <frozen importlib._bootstrap>:241",
-        "<module> torch/distributed/checkpoint/__init__.py:3", "get_data <frozen importlib._bootstrap_external>:1073",
+        "<module> /app/train.py:12",
+        "_find_and_load <frozen importlib._bootstrap>:1176",
+        "<module> megatron/core/dist_checkpointing/__init__.py:14",
+        "_call_with_frames_removed <frozen importlib._bootstrap>:241",
+        "<module> torch/distributed/checkpoint/__init__.py:3",
+        "get_data <frozen importlib._bootstrap_external>:1073",
     )
 
     reading = read_stack(importing)
@@ -136,11 +155,19 @@ def test_worker_that_waits_for_an_index_is_idle() -> None:
         # a lock of the user's own, and the same lock inside what it belongs to
         (("main /app/train.py:3", "acquire threading.py:3"), Activity.LOCK, None),
         (
-            ("main /app/train.py:3", "save_checkpoint megatron/training/checkpointing.py:1", "wait threading.py:3"),
+            (
+                "main /app/train.py:3",
+                "save_checkpoint megatron/training/checkpointing.py:1",
+                "wait threading.py:3",
+            ),
             Activity.CHECKPOINT,
             None,
         ),
-        (("_exit_function multiprocessing/util.py:3", "join threading.py:3"), Activity.TEARDOWN, Activity.TEARDOWN),
+        (
+            ("_exit_function multiprocessing/util.py:3", "join threading.py:3"),
+            Activity.TEARDOWN,
+            Activity.TEARDOWN,
+        ),
         # a collective inside a save is a collective, of the save
         (
             ("save_checkpoint /app/save.py:1", "barrier torch/distributed/distributed_c10d.py:3"),
@@ -157,7 +184,10 @@ def test_worker_that_waits_for_an_index_is_idle() -> None:
             None,
         ),
         (
-            ("init_process_group torch/distributed/distributed_c10d.py:1", "wait torch/distributed/rendezvous.py:3"),
+            (
+                "init_process_group torch/distributed/distributed_c10d.py:1",
+                "wait torch/distributed/rendezvous.py:3",
+            ),
             Activity.RENDEZVOUS,
             None,
         ),
@@ -177,13 +207,17 @@ def test_worker_that_waits_for_an_index_is_idle() -> None:
         (("map /opt/lib/python3.12/site-packages/datasets/arrow_dataset.py:3",), Activity.PREPROCESS, None),
     ],
 )
-def test_innermost_frame_that_names_a_wait_decides(frames: tuple[str, ...], activity: Activity, context: Activity | None) -> None:
+def test_innermost_frame_that_names_a_wait_decides(
+    frames: tuple[str, ...], activity: Activity, context: Activity | None
+) -> None:
     reading = read_stack(thread(*frames))
 
     assert (reading.activity, reading.context) == (activity, context)
 
 
-@pytest.mark.parametrize("file", ["/app/datasets/reader.py", "/home/user/triton/model.py", "/app/project/safetensors/io.py"])
+@pytest.mark.parametrize(
+    "file", ["/app/datasets/reader.py", "/home/user/triton/model.py", "/app/project/safetensors/io.py"]
+)
 def test_folder_of_the_user_is_not_the_library_of_that_name(file: str) -> None:
     assert read_stack(thread("main /app/train.py:3", f"fetch {file}:7")).activity is Activity.OTHER
 
@@ -200,7 +234,9 @@ def test_poll_loop_below_a_wait_is_no_progress() -> None:
 def test_next_step_is_progress_although_the_wait_is_the_same() -> None:
     inner = ("__next__ torch/utils/data/dataloader.py:741",)
 
-    assert signature(thread("main /app/train.py:3", *inner)) != signature(thread("main /app/train.py:4", *inner))
+    assert signature(thread("main /app/train.py:3", *inner)) != signature(
+        thread("main /app/train.py:4", *inner)
+    )
 
 
 def test_line_of_code_that_no_table_names_is_part_of_where_it_stands() -> None:
@@ -219,10 +255,16 @@ def test_signature_of_a_real_stack_ends_at_its_wait(name: str) -> None:
 @pytest.mark.parametrize(
     ("file", "short"),
     [
-        ("/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", "torch/utils/data/dataloader.py"),
+        (
+            "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py",
+            "torch/utils/data/dataloader.py",
+        ),
         ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py"),
         ("/usr/lib/python3.12/threading.py", "threading.py"),
-        ("/root/.pyenv/versions/3.11.7/lib/python3.11/multiprocessing/queues.py", "multiprocessing/queues.py"),
+        (
+            "/root/.pyenv/versions/3.11.7/lib/python3.11/multiprocessing/queues.py",
+            "multiprocessing/queues.py",
+        ),
         ("/app/train.py", "/app/train.py"),
         ("/home/user/project/src/data/reader.py", "src/data/reader.py"),
         ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
@@ -235,7 +277,17 @@ def test_path_is_said_as_people_say_it(file: str, short: str) -> None:
 
 FRAMES = st.builds(
     Frame,
-    st.sampled_from(["wait", "all_reduce", "a.<locals>.wait", "", "save_checkpoint", "_exit_function", "_engine_run_backward"]),
+    st.sampled_from(
+        [
+            "wait",
+            "all_reduce",
+            "a.<locals>.wait",
+            "",
+            "save_checkpoint",
+            "_exit_function",
+            "_engine_run_backward",
+        ]
+    ),
     st.sampled_from(
         [
             "",

@@ -56,7 +56,11 @@ def test_lines_of_a_time_in_which_diag_did_not_run_count_together() -> None:
 
     told = steps.to_json()
     assert told is not None
-    assert (told["count"], told["seconds_median"], told["seconds_p95"]) == (100, 1.0, pytest.approx(1.0, abs=0.05))
+    assert (told["count"], told["seconds_median"], told["seconds_p95"]) == (
+        100,
+        1.0,
+        pytest.approx(1.0, abs=0.05),
+    )
     assert told["slowest"][0]["seconds"] == pytest.approx(1.0, abs=0.05)
 
 
@@ -77,7 +81,9 @@ def test_times_that_megatron_tells_are_taken_although_a_save_was_between() -> No
     steps = StepTimes()
     for step in range(1, 10):
         steps.disturbed()
-        steps.reported(100.0 * step, step, {"elapsed time per iteration (ms)": 700.0, "global batch size": 8.0})
+        steps.reported(
+            100.0 * step, step, {"elapsed time per iteration (ms)": 700.0, "global batch size": 8.0}
+        )
 
     assert steps.median() == pytest.approx(0.7)
     assert steps.samples_per_second() == pytest.approx(8 / 0.7)
@@ -86,7 +92,11 @@ def test_times_that_megatron_tells_are_taken_although_a_save_was_between() -> No
 def test_line_that_says_inf_is_measured_by_its_arrival() -> None:
     steps = StepTimes()
     for step in range(1, 10):
-        steps.reported(2.0 * step, step, {"elapsed time per iteration (ms)": float("inf"), "global batch size": float("nan")})
+        steps.reported(
+            2.0 * step,
+            step,
+            {"elapsed time per iteration (ms)": float("inf"), "global batch size": float("nan")},
+        )
 
     assert steps.median() == 2.0 and steps.samples_per_second() is None
 
@@ -106,7 +116,10 @@ def test_summary_of_a_run_tells_the_steps() -> None:
     reported(steps, 1, 31, 0.0, 0.71)
     document = {"job": {"state": "finished", "steps": steps.to_json()}, "findings": [], "not_checked": []}
 
-    assert summary_line(document) == "diag: job finished; 30 steps measured, median 0.71 s, p95 0.71 s; nothing found"
+    assert (
+        summary_line(document)
+        == "diag: job finished; 30 steps measured, median 0.71 s, p95 0.71 s; nothing found"
+    )
 
 
 def test_shares_of_a_steps_time_count_samples_of_steady_state_only() -> None:
@@ -118,7 +131,9 @@ def test_shares_of_a_steps_time_count_samples_of_steady_state_only() -> None:
         for rank in (0, 1):
             story.tell(tree(rank, story.now), stack(rank, story.now, ALL_REDUCE if step % 2 else DATA))
 
-    assert shares_json(story.engine) == {rank: {"samples": 10, "collective": 0.5, "data": 0.5} for rank in (0, 1)}
+    assert shares_json(story.engine) == {
+        rank: {"samples": 10, "collective": 0.5, "data": 0.5} for rank in (0, 1)
+    }
     assert steps_json(story.engine)["text"] == [
         "steps: 9 steps measured, median 1 s, p95 1 s", "time of a step, by 20 samples of main threads: collective 50%, data 50%",
     ]  # fmt: skip

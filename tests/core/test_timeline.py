@@ -18,7 +18,9 @@ CAPTURES = Path(__file__).parent.parent / "captures"
 
 
 def gpu(index: int, ratio: float, used: int) -> GpuSample:
-    return GpuSample(None, index, f"GPU-{index}", f"0000:0{index}", "H200", ratio, used, 100, None, None, None, None)
+    return GpuSample(
+        None, index, f"GPU-{index}", f"0000:0{index}", "H200", ratio, used, 100, None, None, None, None
+    )
 
 
 def told(*samples: tuple[float, GpuSample]) -> dict[str, dict[str, object]]:
@@ -30,7 +32,12 @@ def told(*samples: tuple[float, GpuSample]) -> dict[str, dict[str, object]]:
 
 
 def test_mean_of_a_moment_and_the_highest_where_a_limit_counts() -> None:
-    shown = told((1000.0, gpu(0, 0.2, 10)), (1000.4, gpu(0, 0.4, 30)), (1000.8, gpu(0, 0.6, 20)), (1002.0, gpu(0, 1.0, 5)))
+    shown = told(
+        (1000.0, gpu(0, 0.2, 10)),
+        (1000.4, gpu(0, 0.4, 30)),
+        (1000.8, gpu(0, 0.6, 20)),
+        (1002.0, gpu(0, 1.0, 5)),
+    )
 
     assert shown["gpu_utilization_ratio 0"]["values"] == [0.4, None, 1.0]
     assert shown["gpu_memory_bytes 0"]["values"] == [30.0, None, 5.0]
@@ -52,7 +59,9 @@ def test_a_week_takes_no_more_than_a_minute_and_nothing_is_lost(samples: list[tu
 
 
 def test_many_members_are_told_as_their_range() -> None:
-    shown = told(*((1000.0, gpu(index, index / 100, index)) for index in range(40)))["gpu_utilization_ratio None"]
+    shown = told(*((1000.0, gpu(index, index / 100, index)) for index in range(40)))[
+        "gpu_utilization_ratio None"
+    ]
 
     assert (shown["members"], shown["low"], shown["high"], shown["values"]) == (40, [0.0], [0.39], [0.195])
 
@@ -69,6 +78,9 @@ def test_recorded_run_shows_its_phases_steps_and_gpus() -> None:
     shown = engine.timeline.to_json(engine.job)
     names = [one["name"] for one in shown["series"]]
 
-    assert [phase["phase"] for phase in shown["phases"]][:2] == ["launch", "rendezvous"] and "ckpt_save" in str(shown["phases"])
+    assert [phase["phase"] for phase in shown["phases"]][:2] == [
+        "launch",
+        "rendezvous",
+    ] and "ckpt_save" in str(shown["phases"])
     assert names.count("gpu_memory_bytes") == 2 and {"step_seconds", "loss", "memory_bytes"} <= set(names)
     assert json.dumps(shown, allow_nan=False)

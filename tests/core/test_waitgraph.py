@@ -19,17 +19,47 @@ from diag.waitgraph import WaitGraph, build
 FOLDER = Path(__file__).parents[1] / "captures" / "fr"
 
 
-def call(group: str, seq: int, op: str = "all_reduce", *, pending: bool = True, sizes: tuple[int, ...] = (8,),
-         outputs: tuple[int, ...] | None = None, p2p: bool = False, backend: str = "nccl") -> CollectiveEntry:
+def call(
+    group: str,
+    seq: int,
+    op: str = "all_reduce",
+    *,
+    pending: bool = True,
+    sizes: tuple[int, ...] = (8,),
+    outputs: tuple[int, ...] | None = None,
+    p2p: bool = False,
+    backend: str = "nccl",
+) -> CollectiveEntry:
     shapes = ((sizes,), (sizes if outputs is None else outputs,))
     state = "scheduled" if pending else "completed"
-    return CollectiveEntry(backend, group, "", seq, seq, p2p, op, *shapes, ("Float", "Float"), state, not pending, pending,
-                           seq, 0.0)
+    return CollectiveEntry(
+        backend,
+        group,
+        "",
+        seq,
+        seq,
+        p2p,
+        op,
+        *shapes,
+        ("Float", "Float"),
+        state,
+        not pending,
+        pending,
+        seq,
+        0.0,
+    )
 
 
-def recorder(rank: int, entries: Iterable[CollectiveEntry], groups: dict[str, tuple[int, ...]] | None = None,
-             last: dict[str, int] | None = None) -> FlightRecorder:
-    known = tuple(CollectiveGroup("nccl", name, "", ranks, (last or {}).get(name)) for name, ranks in (groups or {}).items())
+def recorder(
+    rank: int,
+    entries: Iterable[CollectiveEntry],
+    groups: dict[str, tuple[int, ...]] | None = None,
+    last: dict[str, int] | None = None,
+) -> FlightRecorder:
+    known = tuple(
+        CollectiveGroup("nccl", name, "", ranks, (last or {}).get(name))
+        for name, ranks in (groups or {}).items()
+    )
     return FlightRecorder(rank, 0.0, "2.10", ("gloo", "nccl"), known, tuple(entries))
 
 
@@ -41,7 +71,9 @@ def of_capture(name: str) -> WaitGraph:
     for rank in (0, 1):
         path = FOLDER / f"{name}_{rank}"
         if path.exists():
-            facts = flight_recorder.parse(Record(flight_recorder.SOURCE, flight_recorder.load_file(path), rank=rank))
+            facts = flight_recorder.parse(
+                Record(flight_recorder.SOURCE, flight_recorder.load_file(path), rank=rank)
+            )
             dumps[rank] = next(fact for fact in facts if isinstance(fact, FlightRecorder))
     return build(dumps, world_size=2)
 
@@ -87,42 +119,62 @@ def test_two_groups_in_opposite_order_are_a_cycle() -> None:
 
 def test_those_who_wait_for_a_cycle_are_not_in_it() -> None:
     groups = {"a": (0, 1), "b": (0, 1), "0": (0, 1, 2)}
-    dumps = {0: recorder(0, [call("a", 1)], groups), 1: recorder(1, [call("b", 1)], groups),
-             2: recorder(2, [call("0", 1)], groups)}
+    dumps = {
+        0: recorder(0, [call("a", 1)], groups),
+        1: recorder(1, [call("b", 1)], groups),
+        2: recorder(2, [call("0", 1)], groups),
+    }
     assert build(dumps).explain().culprits == (0, 1)
 
 
 def test_one_of_three_that_calls_something_else_is_the_minority() -> None:
     groups = {"0": (0, 1, 2)}
-    dumps = {rank: recorder(rank, [call("0", 3, "broadcast" if rank == 1 else "all_reduce")], groups) for rank in range(3)}
+    dumps = {
+        rank: recorder(rank, [call("0", 3, "broadcast" if rank == 1 else "all_reduce")], groups)
+        for rank in range(3)
+    }
     found = build(dumps).explain()
     assert (found.kind, found.culprits) == ("mismatch", (1,))
 
 
 def test_one_of_three_with_another_size_is_the_minority() -> None:
-    dumps = {rank: recorder(rank, [call("0", 3, sizes=(7 if rank == 2 else 8,))], {"0": (0, 1, 2)}) for rank in range(3)}
+    dumps = {
+        rank: recorder(rank, [call("0", 3, sizes=(7 if rank == 2 else 8,))], {"0": (0, 1, 2)})
+        for rank in range(3)
+    }
     assert build(dumps).explain().culprits == (2,)
 
 
 @pytest.mark.parametrize("op", ["all_gather_v", "all_to_allv", "_broadcast_oop", "barrier"])
 def test_operations_of_uneven_size_by_intent_are_no_mismatch(op: str) -> None:
-    dumps = {rank: recorder(rank, [call("0", 3, op, sizes=(rank,), outputs=(1 - rank,))], {"0": (0, 1)}) for rank in (0, 1)}
+    dumps = {
+        rank: recorder(rank, [call("0", 3, op, sizes=(rank,), outputs=(1 - rank,))], {"0": (0, 1)})
+        for rank in (0, 1)
+    }
     assert build(dumps).explain().kind == "all_joined"
 
 
 def test_root_of_a_gather_alone_has_outputs() -> None:
-    dumps = {rank: recorder(rank, [call("0", 3, "gather", outputs=() if rank else (8, 8))], {"0": (0, 1)}) for rank in (0, 1)}
+    dumps = {
+        rank: recorder(rank, [call("0", 3, "gather", outputs=() if rank else (8, 8))], {"0": (0, 1)})
+        for rank in (0, 1)
+    }
     assert build(dumps).explain().kind == "all_joined"
 
 
 def test_all_to_all_that_receives_other_than_was_sent_is_a_mismatch_of_nobody() -> None:
-    dumps = {rank: recorder(rank, [call("0", 3, "all_to_all", sizes=(4,), outputs=(5,))], {"0": (0, 1)}) for rank in (0, 1)}
+    dumps = {
+        rank: recorder(rank, [call("0", 3, "all_to_all", sizes=(4,), outputs=(5,))], {"0": (0, 1)})
+        for rank in (0, 1)
+    }
     found = build(dumps).explain()
     assert (found.kind, found.culprits) == ("mismatch", ())
 
 
 def test_same_shape_told_otherwise_is_no_mismatch() -> None:
-    dumps = {rank: recorder(rank, [call("0", 3, sizes=(2, 4) if rank else (8,))], {"0": (0, 1)}) for rank in (0, 1)}
+    dumps = {
+        rank: recorder(rank, [call("0", 3, sizes=(2, 4) if rank else (8,))], {"0": (0, 1)}) for rank in (0, 1)
+    }
     assert build(dumps).explain().kind == "all_joined"
 
 
@@ -141,15 +193,19 @@ def test_pipeline_stages_that_wait_for_each_other_lead_to_the_first_that_does_no
 
 def test_send_whose_receive_is_pending_has_met_its_peer() -> None:
     groups = {"pp": (0, 1)}
-    dumps = {0: recorder(0, [call("pp", 1, "send 0->1", p2p=True)], groups),
-             1: recorder(1, [call("pp", 4, "recv 1<-0", p2p=True)], groups)}
+    dumps = {
+        0: recorder(0, [call("pp", 1, "send 0->1", p2p=True)], groups),
+        1: recorder(1, [call("pp", 4, "recv 1<-0", p2p=True)], groups),
+    }
     assert build(dumps).explain().kind == "all_joined"
 
 
 def test_two_that_both_receive_first_are_a_cycle() -> None:
     groups = {"pp": (0, 1)}
-    dumps = {0: recorder(0, [call("pp", 1, "recv 0<-1", p2p=True)], groups),
-             1: recorder(1, [call("pp", 1, "recv 1<-0", p2p=True)], groups)}
+    dumps = {
+        0: recorder(0, [call("pp", 1, "recv 0<-1", p2p=True)], groups),
+        1: recorder(1, [call("pp", 1, "recv 1<-0", p2p=True)], groups),
+    }
     assert build(dumps).explain().kind == "order_cycle"
 
 
@@ -164,7 +220,12 @@ def test_one_call_behind_is_jitter_until_it_stands_still() -> None:
     groups = {"0": (0, 1)}
 
     def at(seq: int) -> WaitGraph:
-        return build({0: recorder(0, [call("0", seq)], groups), 1: recorder(1, [call("0", seq - 1, pending=False)], groups)})
+        return build(
+            {
+                0: recorder(0, [call("0", seq)], groups),
+                1: recorder(1, [call("0", seq - 1, pending=False)], groups),
+            }
+        )
 
     assert at(8).still(at(7)).explain().kind == "no_pending"
     assert at(8).still(at(8)).explain().culprits == (1,)
@@ -185,8 +246,12 @@ def test_nobody_pending_says_nothing() -> None:
 
 
 def test_groups_of_one_name_on_other_ranks_are_kept_apart() -> None:
-    dumps = {0: recorder(0, [call("tp", 5)], {"tp": (0, 1)}), 1: recorder(1, [call("tp", 5)], {"tp": (0, 1)}),
-             2: recorder(2, [call("tp", 2, pending=False)], {"tp": (2, 3)}), 3: recorder(3, [], {"tp": (2, 3)}, {"tp": 2})}
+    dumps = {
+        0: recorder(0, [call("tp", 5)], {"tp": (0, 1)}),
+        1: recorder(1, [call("tp", 5)], {"tp": (0, 1)}),
+        2: recorder(2, [call("tp", 2, pending=False)], {"tp": (2, 3)}),
+        3: recorder(3, [], {"tp": (2, 3)}, {"tp": 2}),
+    }
     assert build(dumps).explain().kind == "all_joined"
 
 
@@ -197,15 +262,34 @@ def test_gloo_group_of_unknown_members_is_not_certain() -> None:
     assert build(dumps, {"5": (0, 1)}).explain().culprits == (1,)
 
 
-@given(st.dictionaries(st.integers(0, 5), st.lists(st.tuples(
-    st.sampled_from("ab"), st.integers(0, 4), st.sampled_from(["all_reduce", "send 0->1", "recv 9<-1", "coalesced", ""]),
-    st.booleans(), st.booleans()), max_size=6)), st.booleans())
+@given(
+    st.dictionaries(
+        st.integers(0, 5),
+        st.lists(
+            st.tuples(
+                st.sampled_from("ab"),
+                st.integers(0, 4),
+                st.sampled_from(["all_reduce", "send 0->1", "recv 9<-1", "coalesced", ""]),
+                st.booleans(),
+                st.booleans(),
+            ),
+            max_size=6,
+        ),
+    ),
+    st.booleans(),
+)
 def test_any_picture_has_an_explanation_and_culprits_wait_for_nobody(
     picture: dict[int, list[tuple[str, int, str, bool, bool]]], known: bool
 ) -> None:
     groups = {"a": (0, 1, 2), "b": (1, 2, 3)} if known else {}
-    dumps = {rank: recorder(rank, [call(group, seq, op, pending=pending, p2p=p2p) for group, seq, op, pending, p2p in calls],
-                            groups) for rank, calls in picture.items()}
+    dumps = {
+        rank: recorder(
+            rank,
+            [call(group, seq, op, pending=pending, p2p=p2p) for group, seq, op, pending, p2p in calls],
+            groups,
+        )
+        for rank, calls in picture.items()
+    }
     found = build(dumps).explain()
     assert found.kind in ("absent_rank", "order_cycle", "mismatch", "all_joined", "no_pending")
     if found.kind == "absent_rank":
@@ -230,7 +314,9 @@ def test_sixteen_thousand_ranks_in_three_groups(capsys: pytest.CaptureFixture[st
     took = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     with capsys.disabled():
-        print(f"\n16,384 ranks, {31 * size} entries: {took:.2f} s, process peak {peak} MiB, {len(graph.fronts)} fronts")
+        print(
+            f"\n16,384 ranks, {31 * size} entries: {took:.2f} s, process peak {peak} MiB, {len(graph.fronts)} fronts"
+        )
     assert (found.kind, found.culprits, len(found.waiting)) == ("absent_rank", (culprit,), size - 1)
     assert took < 60
 
@@ -251,7 +337,10 @@ def test_ranks_each_at_a_call_of_its_own_stay_few_fronts_and_all_wait() -> None:
 def test_half_of_sixteen_thousand_that_call_another_collective_are_both_told() -> None:
     size = 16384
     world = {"0": tuple(range(size))}
-    dumps = {rank: recorder(rank, [call("0", 1, "broadcast" if rank % 2 else "all_reduce")], world) for rank in range(size)}
+    dumps = {
+        rank: recorder(rank, [call("0", 1, "broadcast" if rank % 2 else "all_reduce")], world)
+        for rank in range(size)
+    }
 
     found = build(dumps).explain()
 

@@ -1,4 +1,5 @@
-"""The recorded jobs in a real Prometheus, and what it answers to a query of a dashboard as Grafana would put it."""
+"""The recorded jobs in a real Prometheus, and what it answers to a query of a dashboard as Grafana would put
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ __all__ = ["Answers", "as_grafana"]
 _RATE_SECONDS = 12  # four scrapes at least, as Grafana reckons
 
 
-def as_grafana(query: str, job_id: str, node: str = ".*", rank: str = ".*", rate: str = f"{_RATE_SECONDS}s") -> str:
+def as_grafana(
+    query: str, job_id: str, node: str = ".*", rank: str = ".*", rate: str = f"{_RATE_SECONDS}s"
+) -> str:
     """The query with the dashboard's variables filled in."""
     for name, value in (("$job_id", job_id), ("$node", node), ("$rank", rank), ("$__rate_interval", rate)):
         query = query.replace(name, value)

@@ -1,7 +1,8 @@
-"""What the five dashboards show: rows of panels, each a few queries. `make dashboards` writes dashboards/*.json of it.
+"""What the five dashboards show: rows of panels, each a few queries. `make dashboards` writes
+dashboards/*.json of it.
 
-A job of a thousand nodes has thousands of series: what is drawn over time is a sum or the worst of them, a table names the worst
-twenty, and the rank drill-down draws single ranks.
+A job of a thousand nodes has thousands of series: what is drawn over time is a sum or the worst of them, a
+table names the worst twenty, and the rank drill-down draws single ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Board:
 
 
 def ask(*words: str) -> tuple[tuple[str, str], ...]:
-    """Queries, each with its legend behind it. {J}, {N} and {R} are the limits above, RATE is Grafana's interval.
+    """Queries, each with its legend behind it. {J}, {N} and {R} are the limits above, RATE is Grafana's
+    interval.
 
     >>> ask("sum(diag_ib_port_up{J})", "up")
     (('sum(diag_ib_port_up{job_id="$job_id"})', 'up'),)
@@ -55,7 +57,6 @@ def states() -> str:
     words = ("starting", "running", "checkpointing", "stalled", "hung", "dead", "finished")
     told = (f'{index} * diag_rank_state{{{R}, state="{word}"}}' for index, word in enumerate(words, 1))
     return f"sum by (node, rank) ({' or '.join(told)})"
-
 
 
 JOB = Board(

@@ -1,7 +1,8 @@
 """Writes dashboards/*.json. `make dashboards` runs it, and then draws the pictures.
 
-grafana-foundation-sdk has Grafana's own types; it writes schemaVersion 36 and cannot be told another, so that the number is set
-here: 42 is the last one of this format (later changes are in the panels' own plugins), and none of 37-42 concerns what is used.
+grafana-foundation-sdk has Grafana's own types; it writes schemaVersion 36 and cannot be told another, so that
+the number is set here: 42 is the last one of this format (later changes are in the panels' own plugins), and
+none of 37-42 concerns what is used.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ _VARIABLES = {
 def text_of(board: Board) -> str:
     """The dashboard as the file has it."""
     builder = builders.Dashboard(board.title).uid(board.uid).description(board.text).tags(["diag"]).editable()
-    builder.time("now-1h", "now").refresh("30s").timezone("browser").tooltip(models.DashboardCursorSync.CROSSHAIR)
+    builder.time("now-1h", "now").refresh("30s").timezone("browser").tooltip(
+        models.DashboardCursorSync.CROSSHAIR
+    )
     builder.with_variable(builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
     jobs = builders.QueryVariable("job_id").label("Job").query("label_values(diag_rank_info, job_id)")
     builder.with_variable(_renewed(jobs))
     for name in board.variables:
-        variable = _renewed(builders.QueryVariable(name).label(name.capitalize()).query(_VARIABLES[name])).multi(True)
+        variable = _renewed(
+            builders.QueryVariable(name).label(name.capitalize()).query(_VARIABLES[name])
+        ).multi(True)
         if name != "rank":  # all ranks of a large job are too many lines
             variable = variable.include_all(True).all_value(".*")
             variable = variable.current(models.VariableOption(text="All", value="$__all", selected=True))
@@ -45,7 +50,11 @@ def text_of(board: Board) -> str:
         builders.TextBoxVariable("manual").label("Manual pages at").default_value("http://localhost:8000")
     )
     builder.link(
-        builders.DashboardLink("diag").type(models.DashboardLinkType.DASHBOARDS).tags(["diag"]).include_vars(True).keep_time(True)
+        builders.DashboardLink("diag")
+        .type(models.DashboardLinkType.DASHBOARDS)
+        .tags(["diag"])
+        .include_vars(True)
+        .keep_time(True)
     )
     number = 0
     for title, panels in board.rows:
@@ -61,8 +70,14 @@ def text_of(board: Board) -> str:
 
 
 def _renewed(variable: Any) -> Any:
-    return variable.datasource(DATASOURCE).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(
-        models.VariableSort.NATURAL_ASC if hasattr(models.VariableSort, "NATURAL_ASC") else models.VariableSort.NUMERICAL_ASC
+    return (
+        variable.datasource(DATASOURCE)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(
+            models.VariableSort.NATURAL_ASC
+            if hasattr(models.VariableSort, "NATURAL_ASC")
+            else models.VariableSort.NUMERICAL_ASC
+        )
     )
 
 

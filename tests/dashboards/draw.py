@@ -1,5 +1,5 @@
-"""Draws the dashboards' panels into docs/dashboards/*.png: our own plots of what a real Prometheus answers to the same queries
-over recorded jobs. `make dashboards` runs it. No Grafana is needed, and none drew these.
+"""Draws the dashboards' panels into docs/dashboards/*.png: our own plots of what a real Prometheus answers to
+the same queries over recorded jobs. `make dashboards` runs it. No Grafana is needed, and none drew these.
 """
 
 from __future__ import annotations
@@ -138,7 +138,11 @@ def _lines(axes: Axes, panel: Panel, found: list[tuple[Any, str]], start: float)
 def _areas(axes: Axes, found: list[tuple[Any, str]], start: float) -> None:
     told = {row["metric"]["state"]: dict(row["values"]) for row, _ in found}
     moments = sorted({at for values in told.values() for at in values})
-    shown_states = [(word, colour) for word, colour in STATES if any(float(value) for value in told.get(word, {}).values())]
+    shown_states = [
+        (word, colour)
+        for word, colour in STATES
+        if any(float(value) for value in told.get(word, {}).values())
+    ]
     heights = [[float(told[word].get(at, 0)) for at in moments] for word, _ in shown_states]
     axes.stackplot([at - start for at in moments], heights, labels=[word for word, _ in shown_states],
                    colors=[_COLOURS[colour] for _, colour in shown_states], alpha=0.7)  # fmt: skip
@@ -170,10 +174,15 @@ def _table(axes: Axes, panel: Panel, rows: list[Any]) -> None:
     rows = [row for row in rows if row["values"][-1][0] == last]  # an instant query's answer
     names = [name for name in rows[-1]["metric"] if name not in hidden]
     cells = [
-        [*(row["metric"].get(name, "")[: 2 * panel.width] for name in names), shown(float(row["values"][-1][1]), panel.unit)]
+        [
+            *(row["metric"].get(name, "")[: 2 * panel.width] for name in names),
+            shown(float(row["values"][-1][1]), panel.unit),
+        ]
         for row in rows
     ]
-    made = axes.table([*cells[-5:]], colLabels=[*names, "Value"], loc="upper left", cellLoc="left", edges="horizontal")
+    made = axes.table(
+        [*cells[-5:]], colLabels=[*names, "Value"], loc="upper left", cellLoc="left", edges="horizontal"
+    )
     made.auto_set_font_size(False)
     made.set_fontsize(8)
 

@@ -20,8 +20,8 @@ STATES = (("starting", "blue"), ("running", "green"), ("checkpointing", "purple"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`queries` are (PromQL, legend). `explain` is the finding whose manual page tells more. `warn` and `bad` colour values: from
-    there on, or, where `bad` is below `warn`, from there down."""
+    """`queries` are (PromQL, legend). `explain` is the finding whose manual page tells more. `warn` and `bad`
+    colour values: from there on, or, where `bad` is below `warn`, from there down."""
 
     kind: str  # lines, areas, stat, table, states, flags
     title: str
@@ -47,11 +47,23 @@ def grafana_panel(panel: Panel, number: int) -> Any:
     builder: Any = {"lines": timeseries, "areas": timeseries, "stat": stat, "table": table, "states": statetimeline,
                     "flags": statetimeline}[panel.kind].Panel()  # fmt: skip
     instant = panel.kind in ("stat", "table")
-    builder.id(number).title(panel.title).description(panel.description).unit(panel.unit).datasource(DATASOURCE)
+    builder.id(number).title(panel.title).description(panel.description).unit(panel.unit).datasource(
+        DATASOURCE
+    )
     builder.span(panel.width).height(panel.height).thresholds(_thresholds(panel))
     for index, (expression, legend) in enumerate(panel.queries):
-        query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(chr(65 + index)).datasource(DATASOURCE)
-        query = query.instant().format("table" if panel.kind == "table" else "time_series") if instant else query.range()
+        query = (
+            prometheus.Dataquery()
+            .expr(expression)
+            .legend_format(legend)
+            .ref_id(chr(65 + index))
+            .datasource(DATASOURCE)
+        )
+        query = (
+            query.instant().format("table" if panel.kind == "table" else "time_series")
+            if instant
+            else query.range()
+        )
         builder.with_target(query)
     if panel.explain:
         builder.links([_link(f"diag explain {panel.explain}", f"${{manual}}/{panel.explain}.md")])
@@ -73,20 +85,29 @@ def _look(builder: Any, panel: Panel) -> None:
     if panel.kind == "areas":
         builder.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
         for word, colour in STATES:
-            builder.override_by_name(word, [models.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})])
+            builder.override_by_name(
+                word, [models.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})]
+            )
     if panel.kind == "stat":
-        builder.color_mode(common_models.BigValueColorMode.VALUE).graph_mode(common_models.BigValueGraphMode.NONE)
+        builder.color_mode(common_models.BigValueColorMode.VALUE).graph_mode(
+            common_models.BigValueGraphMode.NONE
+        )
         builder.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     if panel.kind == "states":
-        builder.mappings([_mapping({str(index + 1): state for index, state in enumerate(STATES)})]).show_value(
-            common_models.VisibilityMode.NEVER)
+        builder.mappings(
+            [_mapping({str(index + 1): state for index, state in enumerate(STATES)})]
+        ).show_value(common_models.VisibilityMode.NEVER)
     if panel.kind == "flags":
         builder.mappings([_mapping({"1": ("open", "red")})]).show_value(common_models.VisibilityMode.NEVER)
     if panel.kind == "table":
         builder.with_transformation(models.DataTransformerConfig("organize", {"excludeByName": _HIDDEN}))
         if panel.to_rank:
-            there = "/d/diag-rank?${datasource:queryparam}&${job_id:queryparam}&var-node=${__data.fields.node}"
-            builder.data_links([_link("this rank", there + "&var-rank=${__data.fields.rank}&${__url_time_range}")])
+            there = (
+                "/d/diag-rank?${datasource:queryparam}&${job_id:queryparam}&var-node=${__data.fields.node}"
+            )
+            builder.data_links(
+                [_link("this rank", there + "&var-rank=${__data.fields.rank}&${__url_time_range}")]
+            )
         if any("kind" in expression for expression, _ in panel.queries):
             builder.data_links([_link("diag explain", "${manual}/${__data.fields.kind}.md")])
 
@@ -111,5 +132,8 @@ def _thresholds(panel: Panel) -> Any:
         steps = [(None, "green"), (panel.warn, "orange"), (panel.bad, "red")]
     else:  # little is bad
         steps = [(None, "red"), (panel.bad, "orange"), (panel.warn, "green")]
-    return boards.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(
-        [models.Threshold(value=value, color=colour) for value, colour in steps])
+    return (
+        boards.ThresholdsConfig()
+        .mode(models.ThresholdsMode.ABSOLUTE)
+        .steps([models.Threshold(value=value, color=colour) for value, colour in steps])
+    )

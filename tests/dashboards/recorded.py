@@ -1,5 +1,6 @@
-"""Recorded data for a real Prometheus: journals of real jobs go through the engine, and what a hub would have served each second
-is put into blocks by promtool, at the times of then and with the labels that a target has."""
+"""Recorded data for a real Prometheus: journals of real jobs go through the engine, and what a hub would have
+served each second is put into blocks by promtool, at the times of then and with the labels that a target has.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ JOBS: dict[str, tuple[str, ...]] = {
     "pids-limit": ("memory/v2/journal-pids_limit.jsonl.gz",),
     "slow-from-step": ("steps/slow-from-step/journal-000001.jsonl.gz",),
 }  # fmt: skip
-# What real hubs served at /metrics, every two seconds, each followed by "# at SECONDS": their own cost is in no journal.
+# What real hubs served at /metrics, every two seconds, each followed by "# at SECONDS": their own cost is in
+# no journal.
 SERVED = {"bundled-job": "metrics/bundled-job.txt.gz"}
 # Troubles of GPUs that no recorded job had: a hub is told of them.
 TOLD = "gpu-troubles"
@@ -79,7 +81,9 @@ class _View:
         """A job of two nodes, of which this one judges."""
         active = tuple((finding.id, finding.severity.value) for finding in self.engine.active())
         sent = self.counters.records_total
-        return ClusterFacts(True, 2, 2, active, {("sent", "ok"): sent, ("taken", "ok"): sent}, {"sent": 900 * sent}, 0.004)
+        return ClusterFacts(
+            True, 2, 2, active, {("sent", "ok"): sent, ("taken", "ok"): sent}, {"sent": 900 * sent}, 0.004
+        )
 
 
 def _of_journal(path: Path) -> Iterator[tuple[float, Iterable[Sample]]]:
@@ -120,20 +124,32 @@ def _told(start: float) -> Iterator[tuple[float, Iterable[Sample]]]:
     for second in range(30):
         at = start + second
         for rank in range(2):
-            tree = ProcessTree(rank, kit.process(750 + rank, 10.0 + second), (), at, 214, 5 * kit.GIB, 2 * kit.GIB, 0)
+            tree = ProcessTree(
+                rank, kit.process(750 + rank, 10.0 + second), (), at, 214, 5 * kit.GIB, 2 * kit.GIB, 0
+            )
             hub.tell(at, tree, kit.stack(rank, kit.IN_ALL_REDUCE))
             bad = rank == 1 and second >= 10
             uuid, bus, clock = f"GPU-{rank}", f"0000:{rank:02x}:00.0", 900_000_000 if bad else 1_980_000_000
             gpu = GpuSample(None, rank, uuid, bus, "H200", 0.9, 6 * kit.GIB, 141 * kit.GIB, 300.0, 700.0, clock,
                             92.0 if bad else 60.0, 0x44 if bad else 0, (750 + rank,))  # fmt: skip
             health = GpuHealth(
-                None, rank, uuid, bus, ecc_corrected_volatile=3, remap_pending=bad,
-                ecc_uncorrected_volatile=2 if bad else 0, thermal_violation_seconds=0.5 * max(0, second - 10) if bad else 0.0,
-                power_violation_seconds=0.0, memory_celsius=70.0, nvlinks=(NvlinkSeen(0, True), NvlinkSeen(1, not bad)),
+                None,
+                rank,
+                uuid,
+                bus,
+                ecc_corrected_volatile=3,
+                remap_pending=bad,
+                ecc_uncorrected_volatile=2 if bad else 0,
+                thermal_violation_seconds=0.5 * max(0, second - 10) if bad else 0.0,
+                power_violation_seconds=0.0,
+                memory_celsius=70.0,
+                nvlinks=(NvlinkSeen(0, True), NvlinkSeen(1, not bad)),
             )
             for fact in (gpu, health):
                 hub.engine.feed(Record("told", fact, at=at))
-        step = Iteration(None, 1 + second, 100, f"{1 + second}/100", (("global batch size", 64.0),))  # Megatron's own line
+        step = Iteration(
+            None, 1 + second, 100, f"{1 + second}/100", (("global batch size", 64.0),)
+        )  # Megatron's own line
         hub.engine.feed(Record("told", step, at=at))
         if second == 12:
             hub.engine.feed(Record("told", XidReported(None, "0000:01:00", 79, None, "NVRM: Xid"), at=at))
@@ -158,7 +174,12 @@ def write_blocks(folder: Path) -> list[Recorded]:
     with text.open("w") as file:
         for job_id, node, moments in _moments(1795300000.0):
             for at, samples in moments:
-                _write(file, at, (("job", "diag"), ("job_id", job_id), ("node", node), ("instance", f"{node}:9095")), samples)
+                _write(
+                    file,
+                    at,
+                    (("job", "diag"), ("job_id", job_id), ("node", node), ("instance", f"{node}:9095")),
+                    samples,
+                )
                 spans.setdefault(job_id, []).append(at)
         file.write("# EOF\n")
     words = [PROMTOOL, "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
@@ -171,7 +192,11 @@ def _write(file: IO[str], at: float, target: tuple[tuple[str, str], ...], sample
     for sample in [Sample("up", {}, 1.0), *samples]:
         labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in (*target, *sample.labels.items()))
         value = sample.value
-        number = repr(float(value)) if math.isfinite(value) else ("+Inf" if value > 0 else "-Inf" if value < 0 else "NaN")
+        number = (
+            repr(float(value))
+            if math.isfinite(value)
+            else ("+Inf" if value > 0 else "-Inf" if value < 0 else "NaN")
+        )
         file.write(f"{sample.name}{{{labels}}} {number} {at:.3f}\n")
 
 
@@ -190,7 +215,11 @@ def record_served(url: str, path: Path, seconds: float) -> None:
         while time.monotonic() < until:
             try:
                 with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
-                    file.write("".join(line + "\n" for line in answer.read().decode().splitlines() if line[:1] != "#"))
+                    file.write(
+                        "".join(
+                            line + "\n" for line in answer.read().decode().splitlines() if line[:1] != "#"
+                        )
+                    )
             except urllib.error.URLError:
                 return
             file.write(f"# at {time.time():.3f}\n")

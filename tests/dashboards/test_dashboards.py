@@ -16,8 +16,15 @@ from tests.dashboards.boards import BOARDS, Board
 from tests.dashboards.build import FOLDER, text_of
 from tests.live.queries import check_names, inlined, metrics_of_recording_rules
 
-DOCUMENTS: dict[str, Any] = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
-EXPRESSIONS = {target["expr"] for board in DOCUMENTS.values() for panel in board["panels"] for target in panel.get("targets", ())}
+DOCUMENTS: dict[str, Any] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
+}
+EXPRESSIONS = {
+    target["expr"]
+    for board in DOCUMENTS.values()
+    for panel in board["panels"]
+    for target in panel.get("targets", ())
+}
 each_document = pytest.mark.parametrize("uid", sorted(DOCUMENTS))
 
 
@@ -98,7 +105,9 @@ def test_links_lead_to_dashboards_and_manual_pages_that_there_are(uid: str) -> N
     text = json.dumps(DOCUMENTS[uid])
 
     linked = set(re.findall(r"/d/([\w-]+)", text))
-    explained = set(re.findall(r"\$\{manual\}/([\w-]+)\.md", text)) | set(re.findall(r"`diag explain ([\w-]+)`", text))
+    explained = set(re.findall(r"\$\{manual\}/([\w-]+)\.md", text)) | set(
+        re.findall(r"`diag explain ([\w-]+)`", text)
+    )
     assert linked <= set(DOCUMENTS)
     assert explained <= set(pages()) and "${manual}/" in text
     assert all((FOLDER.parent / "diag" / "manual" / "en" / f"{kind}.md").is_file() for kind in explained)
@@ -118,6 +127,10 @@ def test_every_metric_is_shown_somewhere() -> None:
 
 
 def test_a_made_up_metric_or_label_would_be_noticed() -> None:
-    for wrong in ("diag_nonsense", 'diag_rank_info{job_id="$job_id", colour="red"}', "sum by (colour) (diag_rank_info)"):
+    for wrong in (
+        "diag_nonsense",
+        'diag_rank_info{job_id="$job_id", colour="red"}',
+        "sum by (colour) (diag_rank_info)",
+    ):
         with pytest.raises(AssertionError):
             check_names(wrong)

@@ -1,7 +1,8 @@
-"""The flags that a version of ms-swift takes, read from its sources: the fields of an argument class and of its bases.
+"""The flags that a version of ms-swift takes, read from its sources: the fields of an argument class and of
+its bases.
 
-`python -m tests.deploy.swift_flags FOLDER CLASS` prints them, FOLDER being the unpacked wheel (`swift/` in it); this is how the
-recorded lists beside this file were made.
+`python -m tests.deploy.swift_flags FOLDER CLASS` prints them, FOLDER being the unpacked wheel (`swift/` in
+it); this is how the recorded lists beside this file were made.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def _fields(folder: Path, name: str, seen: set[str]) -> Iterator[str]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
     for base in found.bases:
-        yield from _fields(folder, base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", ""), seen)
+        yield from _fields(
+            folder, base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", ""), seen
+        )
 
 
 @cache
@@ -51,7 +54,10 @@ def _classes(folder: Path) -> dict[str, ast.ClassDef]:
 
 def _of_transformers(name: str) -> Iterator[str]:
     """What ms-swift inherits from another package; HfTrainingArguments is what it calls Transformers' own."""
-    names = {"HfTrainingArguments": "TrainingArguments", "HfSeq2SeqTrainingArguments": "Seq2SeqTrainingArguments"}
+    names = {
+        "HfTrainingArguments": "TrainingArguments",
+        "HfSeq2SeqTrainingArguments": "Seq2SeqTrainingArguments",
+    }
     import transformers
 
     kind = getattr(transformers, names.get(name, name), None)

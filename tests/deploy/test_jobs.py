@@ -24,13 +24,23 @@ GB = 10**9
 
 def script(name: str, verb: str, tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     data = tmp_path / "pairs.jsonl"
-    data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], '
-                    '"rejected_response": "c"}\n')
-    # Of this machine's environment only what programs need: NNODES or a rank's variables of a job around us would count.
+    data.write_text(
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], '
+        '"rejected_response": "c"}\n'
+    )
+    # Of this machine's environment only what programs need: NNODES or a rank's variables of a job around us
+    # would count.
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DATASET": str(data), **variables}
-    return subprocess.run(["bash", str(JOBS / name), verb], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120,
-                          check=False)
+    return subprocess.run(
+        ["bash", str(JOBS / name), verb],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
 
 
 def command(name: str, tmp_path: Path, **variables: str) -> list[str]:
@@ -53,11 +63,15 @@ def installed() -> Path:
     if shutil.which("megatron", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("needs ms-swift (requirements/job.txt; make test installs it)")
     if importlib.metadata.version("ms-swift").partition(".")[0] != "4":
-        pytest.skip(f"the scripts are for ms-swift 4, and {importlib.metadata.version('ms-swift')} is installed")
+        pytest.skip(
+            f"the scripts are for ms-swift 4, and {importlib.metadata.version('ms-swift')} is installed"
+        )
     return Path(str(importlib.metadata.distribution("ms-swift").locate_file("")))
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("megatron-4.sh", "MegatronRLHFArguments"), ("swift.sh", "RLHFArguments")])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("megatron-4.sh", "MegatronRLHFArguments"), ("swift.sh", "RLHFArguments")]
+)
 def test_installed_ms_swift_takes_each_flag(name: str, arguments: str, tmp_path: Path) -> None:
     taken = flags(installed(), arguments)
 
@@ -66,9 +80,13 @@ def test_installed_ms_swift_takes_each_flag(name: str, arguments: str, tmp_path:
 
 
 @pytest.mark.parametrize("version", ["3.8.3", "3.12.6"])
-def test_ms_swift_3_takes_each_flag_of_the_training_and_of_the_conversion(version: str, tmp_path: Path) -> None:
+def test_ms_swift_3_takes_each_flag_of_the_training_and_of_the_conversion(
+    version: str, tmp_path: Path
+) -> None:
     taken = recorded(version)
-    convert = next(line for line in (JOBS / "megatron-3.sh").read_text().splitlines() if line.startswith("convert=("))
+    convert = next(
+        line for line in (JOBS / "megatron-3.sh").read_text().splitlines() if line.startswith("convert=(")
+    )
 
     assert used(command("megatron-3.sh", tmp_path)) - taken["MegatronRLHFArguments"] == set()
     assert used(shlex.split(convert.removeprefix("convert=").strip("()"))) - taken["ExportArguments"] == set()
@@ -84,7 +102,12 @@ def test_first_ms_swift_4_takes_each_flag_too(tmp_path: Path) -> None:
 
 def test_flags_of_3_and_4_differ_so_one_script_would_not_do(tmp_path: Path) -> None:
     assert used(command("megatron-4.sh", tmp_path)) - recorded("3.12.6")["MegatronRLHFArguments"] == {
-        "tuner_type", "output_dir", "save_steps", "save_total_limit", "logging_steps", "num_train_epochs",
+        "tuner_type",
+        "output_dir",
+        "save_steps",
+        "save_total_limit",
+        "logging_steps",
+        "num_train_epochs",
         "dataloader_num_workers",
     }
     taken = flags(installed(), "MegatronRLHFArguments")
@@ -96,8 +119,15 @@ def estimate(name: str, tmp_path: Path, nodes: int) -> dict[str, Any]:
     # No ms-swift on PATH: the flags alone tell its version, on every machine alike.
     env = {**os.environ, "PATH": "/usr/bin:/bin", "NNODES": str(nodes), "NPROC_PER_NODE": "8"}
     sizes = ["--gpu-memory", "80GB", "--host-memory", "1TB"]
-    done = subprocess.run([sys.executable, "-m", "diag", "estimate", "--json", *sizes, "--", *words], capture_output=True,
-                          text=True, env=env, cwd=tmp_path, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "diag", "estimate", "--json", *sizes, "--", *words],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode in (0, 10), done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -17,21 +17,59 @@ BUSES = ("00000000:00:06.0", "00000000:00:07.0", "00000000:00:08.0", "00000000:0
 def sample(index: int, **changes: Any) -> GpuSample:
     """GPU `index` is rank `index`'s, and works."""
     gpu = GpuSample(
-        None, index, f"GPU-{index}", BUSES[index], "NVIDIA H200", 0.97, 100 * GIB, 140 * GIB, 520.0, 700.0, 1_755_000_000, 61.0,
-        0, (pid_of(index),),
+        None,
+        index,
+        f"GPU-{index}",
+        BUSES[index],
+        "NVIDIA H200",
+        0.97,
+        100 * GIB,
+        140 * GIB,
+        520.0,
+        700.0,
+        1_755_000_000,
+        61.0,
+        0,
+        (pid_of(index),),
     )
     return replace(gpu, **changes)
 
 
 def links(*down: int, count: int = 18, **counters: int) -> tuple[NvlinkSeen, ...]:
-    return tuple(NvlinkSeen(link, link not in down, **{"crc_errors": 0, "replays": 0, "recoveries": 0, **counters})
-                 for link in range(count))
+    return tuple(
+        NvlinkSeen(link, link not in down, **{"crc_errors": 0, "replays": 0, "recoveries": 0, **counters})
+        for link in range(count)
+    )
 
 
 def health(index: int, **changes: Any) -> GpuHealth:
     gpu = GpuHealth(
-        None, index, f"GPU-{index}", BUSES[index], True, 0, 0, 0, 0, 0, 0, False, False, None, 0.0, 0.0, 89.0, 60.0,
-        1_980_000_000, 5, 5, 16, 16, 0, links(), "none",
+        None,
+        index,
+        f"GPU-{index}",
+        BUSES[index],
+        True,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        False,
+        False,
+        None,
+        0.0,
+        0.0,
+        89.0,
+        60.0,
+        1_980_000_000,
+        5,
+        5,
+        16,
+        16,
+        0,
+        links(),
+        "none",
     )
     return replace(gpu, **changes)
 
@@ -56,4 +94,16 @@ def training(world: int = 2, iteration: int = 40) -> Story:
     return story
 
 
-__all__ = ["BUSES", "GIB", "CudaErrorRaised", "CudaOutOfMemory", "Record", "health", "links", "said", "sample", "training", "xid"]
+__all__ = [
+    "BUSES",
+    "GIB",
+    "CudaErrorRaised",
+    "CudaOutOfMemory",
+    "Record",
+    "health",
+    "links",
+    "said",
+    "sample",
+    "training",
+    "xid",
+]

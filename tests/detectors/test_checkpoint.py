@@ -1,4 +1,5 @@
-"""disk-full and the four checkpoint findings: found with the real words and the real files' facts, silent otherwise."""
+"""disk-full and the four checkpoint findings: found with the real words and the real files' facts, silent
+otherwise."""
 
 from __future__ import annotations
 
@@ -25,21 +26,40 @@ from tests.facts import ALL_REDUCE, TRAIN, Story
 
 GIB = 1 << 30
 ROOT = "/out/v0-20261121-194515"
-FRAME = ('[rank0]:   File "/env/megatron/core/dist_checkpointing/strategies/state_dict_saver.py", line 258, '
-         "in save_state_dict_async_finalize")
+FRAME = (
+    '[rank0]:   File "/env/megatron/core/dist_checkpointing/strategies/state_dict_saver.py", line 258, '
+    "in save_state_dict_async_finalize"
+)
 
 
-def folder(step: int, *missing: str, at: float = 1000.0, files: int = 15, damaged: tuple[str, ...] = ()) -> CheckpointFolder:
-    return CheckpointFolder(f"{ROOT}/checkpoint-{step}", "torch_dist", step, files, 5 * GIB, at, missing, damaged=damaged)
+def folder(
+    step: int, *missing: str, at: float = 1000.0, files: int = 15, damaged: tuple[str, ...] = ()
+) -> CheckpointFolder:
+    return CheckpointFolder(
+        f"{ROOT}/checkpoint-{step}", "torch_dist", step, files, 5 * GIB, at, missing, damaged=damaged
+    )
 
 
-def seen(*folders: CheckpointFolder, tracker: tuple[str, str] | None = None, root: str = ROOT, role: str = "save",
-         exists: bool = True, flag: str = "") -> CheckpointsSeen:
+def seen(
+    *folders: CheckpointFolder,
+    tracker: tuple[str, str] | None = None,
+    root: str = ROOT,
+    role: str = "save",
+    exists: bool = True,
+    flag: str = "",
+) -> CheckpointsSeen:
     return CheckpointsSeen(None, root, folders, tracker, 1000.0, role, exists, flag)
 
 
-def disk(free: int, *, total: int = 1000 * GIB, quota: int | None = None, inodes: int | None = 10_000, path: str = ROOT,
-         purpose: str = "save") -> DiskSpace:
+def disk(
+    free: int,
+    *,
+    total: int = 1000 * GIB,
+    quota: int | None = None,
+    inodes: int | None = 10_000,
+    path: str = ROOT,
+    purpose: str = "save",
+) -> DiskSpace:
     return DiskSpace(None, path, purpose, total, free, 1_000_000, inodes, quota, "ext4")
 
 
@@ -58,16 +78,21 @@ def ids(story: Story) -> set[str]:
     return {finding.id for finding in story.findings()} - {"rank-died"}
 
 
-# --- disk-full -----------------------------------------------------------------------------------------------
+# --- disk-full
+# -----------------------------------------------------------------------------------------------
 
 
 def test_full_disk_is_of_the_rank_that_wrote_not_of_the_one_that_tells_it() -> None:
     # megatron-core 0.16.1 on two ranks, rank 1 on a full tmpfs, 2026-11-21
     story = Story()
     story.tell(Iteration(None, 6, 20, "6/20"))
-    said(story, FRAME, '[rank0]:     raise CheckpointException("write", node_failures)',
-         "[rank0]: Traceback (most recent call last): (RANK 1)",
-         "[rank0]: RuntimeError: Worker failure: [Errno 28] No space left on device")
+    said(
+        story,
+        FRAME,
+        '[rank0]:     raise CheckpointException("write", node_failures)',
+        "[rank0]: Traceback (most recent call last): (RANK 1)",
+        "[rank0]: RuntimeError: Worker failure: [Errno 28] No space left on device",
+    )
     died(story)
 
     finding = story.the("disk-full")
@@ -79,12 +104,20 @@ def test_full_disk_is_of_the_rank_that_wrote_not_of_the_one_that_tells_it() -> N
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("OSError: [Errno 28] No space left on device: '/out/v0-20261121-194515/checkpoint-4/optimizer.pt'", "no_space"),
+        (
+            "OSError: [Errno 28] No space left on device: '/out/v0-20261121-194515/checkpoint-4/optimizer.pt'",
+            "no_space",
+        ),
         # safetensors 0.8.0 on a full tmpfs, 2026-11-21
-        ("safetensors._safetensors_rust.SafetensorError: Error while serializing: I/O error: No space left on device "
-         "(os error 28)",
-         "no_space"),
-        ("OSError: [Errno 122] Disk quota exceeded: '/out/v0-20261121-194515/checkpoint-4/optimizer.pt'", "quota"),
+        (
+            "safetensors._safetensors_rust.SafetensorError: Error while serializing: I/O error: No space left on device "
+            "(os error 28)",
+            "no_space",
+        ),
+        (
+            "OSError: [Errno 122] Disk quota exceeded: '/out/v0-20261121-194515/checkpoint-4/optimizer.pt'",
+            "quota",
+        ),
     ],
 )
 def test_lines_of_a_full_disk_name_what_is_full(line: str, cause: str) -> None:
@@ -101,7 +134,9 @@ def test_lines_of_a_full_disk_name_what_is_full(line: str, cause: str) -> None:
 def test_no_space_with_bytes_free_and_no_inodes_is_of_inodes() -> None:
     story = Story()
     story.tell(disk(500 * GIB, inodes=0))
-    said(story, FRAME, "OSError: [Errno 28] No space left on device: '/out/v0-20261121-194515/checkpoint-4/a'")
+    said(
+        story, FRAME, "OSError: [Errno 28] No space left on device: '/out/v0-20261121-194515/checkpoint-4/a'"
+    )
     died(story)
 
     assert story.the("disk-full").cause == "inodes"
@@ -117,17 +152,27 @@ def test_failed_write_of_torch_is_a_full_disk_only_where_the_disk_is_full() -> N
         died(story)
 
     assert (full.the("disk-full").cause, full.the("disk-full").confidence.value) == ("no_space", "medium")
-    assert (ids(free), free.the("checkpoint-write-error").cause) == ({"checkpoint-write-error"}, "write_failed")
+    assert (ids(free), free.the("checkpoint-write-error").cause) == (
+        {"checkpoint-write-error"},
+        "write_failed",
+    )
 
 
 def test_full_shared_memory_and_a_full_pip_cache_that_the_job_survives_are_not_a_critical_full_disk() -> None:
     story = Story()
-    said(story, "[rank1]: RuntimeError: unable to write to file </torch_4242_3_0>: No space left on device (28)")
+    said(
+        story,
+        "[rank1]: RuntimeError: unable to write to file </torch_4242_3_0>: No space left on device (28)",
+    )
     story.wait(2)
     shared = ids(story)
-    said(story, "WARNING: cache not written:", "Traceback (most recent call last):",
-         '  File "/usr/lib/python3.11/site-packages/pip/_internal/cache.py", line 52, in set',
-         "OSError: [Errno 28] No space left on device: '/root/.cache/x'")
+    said(
+        story,
+        "WARNING: cache not written:",
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/python3.11/site-packages/pip/_internal/cache.py", line 52, in set',
+        "OSError: [Errno 28] No space left on device: '/root/.cache/x'",
+    )
     story.wait(2)
 
     assert "disk-full" not in shared
@@ -159,7 +204,9 @@ def test_forecast_is_silent(case: str) -> None:
     story.tell(Iteration(None, 500, 500 if case == "last step" else 2000, "it"))
     if case != "unknown size":
         story.tell(seen(folder(500)))
-    story.tell(disk(500 * GIB if case == "enough" else 3 * GIB, path="/other" if case == "other disk" else ROOT))
+    story.tell(
+        disk(500 * GIB if case == "enough" else 3 * GIB, path="/other" if case == "other disk" else ROOT)
+    )
     if case == "in the save":
         story.tell(SaveStarted(None, "saving checkpoint"))
     story.wait(5)
@@ -178,7 +225,8 @@ def test_forecast_is_taken_back_when_space_was_freed() -> None:
     assert (before, ids(story)) == ({"disk-full"}, set())
 
 
-# --- checkpoint-write-error ----------------------------------------------------------------------------------
+# --- checkpoint-write-error
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,9 +239,11 @@ def test_forecast_is_taken_back_when_space_was_freed() -> None:
         ("OSError: [Errno 108] Cannot send after transport endpoint shutdown", "not_connected"),
         ("OSError: [Errno 107] Transport endpoint is not connected: '/mnt/juicefs/out'", "not_connected"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/out/checkpoint-4/scheduler.pt'", "gone"),
-        ("RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/1: "
-         "file write failed",
-         "write_failed"),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/1: "
+            "file write failed",
+            "write_failed",
+        ),
     ],
 )
 def test_error_below_frames_of_a_save_is_a_write_error_of_its_cause(line: str, cause: str) -> None:
@@ -201,7 +251,10 @@ def test_error_below_frames_of_a_save_is_a_write_error_of_its_cause(line: str, c
     said(story, FRAME, line)
     died(story)
 
-    assert (story.the("checkpoint-write-error").cause, story.the("checkpoint-write-error").severity.value) == (cause, "critical")
+    assert (
+        story.the("checkpoint-write-error").cause,
+        story.the("checkpoint-write-error").severity.value,
+    ) == (cause, "critical")
 
 
 def test_the_same_errors_outside_of_a_save_are_no_checkpoints() -> None:
@@ -213,12 +266,17 @@ def test_the_same_errors_outside_of_a_save_are_no_checkpoints() -> None:
     assert ids(story) == {"io-blocked"}, "a rule's: reading failed"
 
 
-# --- checkpoint-corrupt and checkpoint-missing ---------------------------------------------------------------
+# --- checkpoint-corrupt and checkpoint-missing
+# ---------------------------------------------------------------
 
 
-def killed_in_save(story: Story, *folders: CheckpointFolder, tracker: tuple[str, str] | None = None, whole: bool = True) -> None:
+def killed_in_save(
+    story: Story, *folders: CheckpointFolder, tracker: tuple[str, str] | None = None, whole: bool = True
+) -> None:
     before = (folder(2),) if whole else ()
-    story.tell(Iteration(None, 4, 20, "it"), seen(*before), Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"))
+    story.tell(
+        Iteration(None, 4, 20, "it"), seen(*before), Iteration(None, 6, 20, "it"), SaveStarted(None, "saving")
+    )
     story.tell(seen(*before, *folders, tracker=tracker))
     story.wait(2)
     story.exit(1, signal=9)
@@ -233,7 +291,10 @@ def test_save_that_was_cut_off_is_named_with_what_is_missing_and_where_to_go_on_
 
     finding = story.the("checkpoint-corrupt")
     assert (finding.cause, finding.severity.value, finding.ranks) == ("incomplete", "critical", ())
-    assert "checkpoint-6 is not whole (missing iter_0000006/.metadata; 4 files, 5.0 GiB): rank 1 was killed" in finding.summary
+    assert (
+        "checkpoint-6 is not whole (missing iter_0000006/.metadata; 4 files, 5.0 GiB): rank 1 was killed"
+        in finding.summary
+    )
     assert f"--mcore_model {ROOT}/checkpoint-2 --finetune false" in finding.advice
 
 
@@ -248,7 +309,9 @@ def test_save_that_was_cut_off_between_two_parts_is_told_by_the_checkpoint_befor
 
 def test_what_was_seen_while_the_ranks_lived_does_not_count_when_they_are_dead() -> None:
     story = Story()
-    story.tell(Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"), seen(folder(6, "iter_0000006/.metadata")))
+    story.tell(
+        Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"), seen(folder(6, "iter_0000006/.metadata"))
+    )
     story.wait(2)
     story.exit(0, signal=9)
     story.exit(1, signal=15)
@@ -262,7 +325,9 @@ def test_what_was_seen_while_the_ranks_lived_does_not_count_when_they_are_dead()
 
 def test_save_under_way_is_never_broken_however_long_it_takes() -> None:
     story = Story()
-    story.tell(Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"), seen(folder(6, "iter_0000006/.metadata")))
+    story.tell(
+        Iteration(None, 6, 20, "it"), SaveStarted(None, "saving"), seen(folder(6, "iter_0000006/.metadata"))
+    )
     story.wait(3000)
 
     assert ids(story) == set()
@@ -271,11 +336,15 @@ def test_save_under_way_is_never_broken_however_long_it_takes() -> None:
 def test_asynchronous_save_is_left_alone_while_it_may_still_end_though_the_tracker_names_it() -> None:
     # ms-swift 4.6.0 writes latest_checkpointed_iteration.txt before the save is scheduled
     story = Story()
-    story.tell(RunStarted(None, ("megatron", "rlhf", "--async_save", "true"), 999, "node-0", 2), seen(folder(2)))
+    story.tell(
+        RunStarted(None, ("megatron", "rlhf", "--async_save", "true"), 999, "node-0", 2), seen(folder(2))
+    )
     story.tell(Iteration(None, 4, 20, "it"), SaveStarted(None, "seen in the stacks"))
     story.wait(2)
     story.tell(Iteration(None, 5, 20, "it"))
-    story.tell(seen(folder(2), folder(4, "iter_0000004/.metadata"), tracker=("last-checkpoint", "checkpoint-4")))
+    story.tell(
+        seen(folder(2), folder(4, "iter_0000004/.metadata"), tracker=("last-checkpoint", "checkpoint-4"))
+    )
     story.wait(1200)
     waiting = ids(story)
     story.tell(SaveFinished(None, "saved", f"{ROOT}/checkpoint-4"))
@@ -293,20 +362,29 @@ def test_asynchronous_save_whose_job_died_is_broken_and_so_is_the_tracker() -> N
     assert story.the("checkpoint-corrupt").cause == "incomplete"
     missing = story.the("checkpoint-missing")
     assert missing.cause == "tracker_broken"
-    assert "last-checkpoint in /out/v0-20261121-194515 names checkpoint-6, which is not whole" in missing.summary
+    assert (
+        "last-checkpoint in /out/v0-20261121-194515 names checkpoint-6, which is not whole" in missing.summary
+    )
 
 
 def test_second_asynchronous_save_that_began_before_the_first_was_whole_leaves_none() -> None:
-    # ms-swift 4.6.0, --async_save true on a slow machine, 2026-11-22: checkpoint-4 had no .metadata when 8 was cut off
+    # ms-swift 4.6.0, --async_save true on a slow machine, 2026-11-22: checkpoint-4 had no .metadata when 8
+    # was cut off
     story = Story()
     story.tell(RunStarted(None, ("megatron", "rlhf", "--async_save", "true"), 999, "node-0", 2))
-    killed_in_save(story, folder(3, "iter_0000003/.metadata"), folder(6, "iter_0000006/.metadata"), whole=False)
+    killed_in_save(
+        story, folder(3, "iter_0000003/.metadata"), folder(6, "iter_0000006/.metadata"), whole=False
+    )
 
     finding = story.the("checkpoint-corrupt")
     assert "checkpoint-6 is not whole" in finding.summary and finding.summary.endswith(
-        "checkpoint-3 beside it is not whole either")
+        "checkpoint-3 beside it is not whole either"
+    )
     assert "There is no whole checkpoint beside it" in finding.advice
-    assert [item.excerpt.partition(":")[0] for item in finding.evidence] == [f"{ROOT}/checkpoint-6", f"{ROOT}/checkpoint-3"]
+    assert [item.excerpt.partition(":")[0] for item in finding.evidence] == [
+        f"{ROOT}/checkpoint-6",
+        f"{ROOT}/checkpoint-3",
+    ]
 
 
 def test_tracker_of_megatron_that_names_a_folder_which_is_not_there() -> None:
@@ -355,13 +433,24 @@ def test_truncated_shard_of_what_the_job_begins_from_is_named_before_it_is_loade
 
     finding = story.the("checkpoint-corrupt")
     assert (finding.cause, finding.severity.value) == ("truncated", "warning")
-    assert "(--model /model) is not whole: damaged model-00002-of-00003.safetensors (1000 of 2000 bytes)" in finding.summary
+    assert (
+        "(--model /model) is not whole: damaged model-00002-of-00003.safetensors (1000 of 2000 bytes)"
+        in finding.summary
+    )
 
 
 def test_model_is_read_for_its_weights_and_a_missing_optimizer_beside_them_is_none_of_its_faults() -> None:
     story = Story()
-    bad = CheckpointFolder("/out/checkpoint-4", "torch_dist", 4, 9, GIB, 10.0, ("iter_0000004/.metadata",),
-                           damaged=("optimizer.pt (empty)",))
+    bad = CheckpointFolder(
+        "/out/checkpoint-4",
+        "torch_dist",
+        4,
+        9,
+        GIB,
+        10.0,
+        ("iter_0000004/.metadata",),
+        damaged=("optimizer.pt (empty)",),
+    )
     story.tell(seen(bad, root="/out/checkpoint-4", role="load", flag="--model"))
     story.wait(2)
     as_model = ids(story)
@@ -373,8 +462,16 @@ def test_model_is_read_for_its_weights_and_a_missing_optimizer_beside_them_is_no
 
 def test_other_checkpoints_beside_the_one_that_is_loaded_may_be_broken() -> None:
     story = Story()
-    story.tell(seen(replace(folder(4, ".metadata"), path="/save/iter_0000004"), replace(folder(2), path="/save/iter_0000002"),
-                    root="/save", role="load", flag="--load", tracker=("latest_checkpointed_iteration.txt", "2")))
+    story.tell(
+        seen(
+            replace(folder(4, ".metadata"), path="/save/iter_0000004"),
+            replace(folder(2), path="/save/iter_0000002"),
+            root="/save",
+            role="load",
+            flag="--load",
+            tracker=("latest_checkpointed_iteration.txt", "2"),
+        )
+    )
     story.wait(2)
 
     assert ids(story) == set()
@@ -409,12 +506,17 @@ def test_line_of_a_checkpoint_that_cannot_be_read_counts_when_the_job_dies_of_it
         # Megatron-LM core_r0.13, megatron/training/checkpointing.py: sys.exit() without a status
         ("could not load the checkpoint", "checkpoint-corrupt"),
         (">> '--exit-on-missing-checkpoint' set ... exiting. <<", "checkpoint-missing"),
-        ("Unable to load rng state from checkpoint /save/iter_0000500. Specify --no-load-rng or --finetune to prevent "
-         "attempting to "
-         "load the rng state, exiting ...", "checkpoint-args-mismatch"),
+        (
+            "Unable to load rng state from checkpoint /save/iter_0000500. Specify --no-load-rng or --finetune to prevent "
+            "attempting to "
+            "load the rng state, exiting ...",
+            "checkpoint-args-mismatch",
+        ),
     ],
 )
-def test_job_that_ended_with_status_0_because_it_could_not_load_is_no_success(line: str, finding: str) -> None:
+def test_job_that_ended_with_status_0_because_it_could_not_load_is_no_success(
+    line: str, finding: str
+) -> None:
     story = Story()
     said(story, line)
     story.exit(0, 0)
@@ -441,11 +543,16 @@ def test_start_from_random_weights_is_told_where_others_were_asked_for_and_not_a
         said(story, nothing if story is none else line)
         story.wait(2)
 
-    assert (asked.the("checkpoint-missing").cause, asked.the("checkpoint-missing").severity.value) == ("from_random", "warning")
+    assert (asked.the("checkpoint-missing").cause, asked.the("checkpoint-missing").severity.value) == (
+        "from_random",
+        "warning",
+    )
     assert (ids(first), ids(none)) == (set(), set())
 
 
-def test_path_to_load_that_is_not_there_is_told_at_the_start_except_where_the_job_saves_to_it_itself() -> None:
+def test_path_to_load_that_is_not_there_is_told_at_the_start_except_where_the_job_saves_to_it_itself() -> (
+    None
+):
     absent, first = Story(), Story()
     started(absent, "--load", "/ckpt")
     absent.tell(seen(root="/ckpt", role="load", exists=False, flag="--load"))
@@ -458,31 +565,49 @@ def test_path_to_load_that_is_not_there_is_told_at_the_start_except_where_the_jo
     assert ids(first) == set()
 
 
-# --- checkpoint-args-mismatch --------------------------------------------------------------------------------
+# --- checkpoint-args-mismatch
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("AssertionError: num_layers value from checkpoint (48) is not equal to the input argument value (24).", "arguments"),
-        ("RuntimeError: (TP, PP) mismatch after resume ((2, 1) vs (1, 1) from checkpoint): not supported for "
-         "DistributedOptimizer with "
-         "sharding type dp_zero_gather_scatter. Please use `--ckpt-fully-parallel-save` flag during checkpoint "
-         "saving.", "layout"),
-        ("deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 4 "
-         "but the current world "
-         "size is 1. Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not "
-         "currently supported.", "layout"),
-        ("\tsize mismatch for a.weight: copying a param with shape torch.Size([4, 2]) from checkpoint, the shape in "
-         "current model is "
-         "torch.Size([4, 3]).", "shape"),
-        ("megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded "
-         "(torch.Size([64])) and expected "
-         "((128,)) tensor for key decoder.weight", "shape"),
+        (
+            "AssertionError: num_layers value from checkpoint (48) is not equal to the input argument value (24).",
+            "arguments",
+        ),
+        (
+            "RuntimeError: (TP, PP) mismatch after resume ((2, 1) vs (1, 1) from checkpoint): not supported for "
+            "DistributedOptimizer with "
+            "sharding type dp_zero_gather_scatter. Please use `--ckpt-fully-parallel-save` flag during checkpoint "
+            "saving.",
+            "layout",
+        ),
+        (
+            "deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 4 "
+            "but the current world "
+            "size is 1. Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not "
+            "currently supported.",
+            "layout",
+        ),
+        (
+            "\tsize mismatch for a.weight: copying a param with shape torch.Size([4, 2]) from checkpoint, the shape in "
+            "current model is "
+            "torch.Size([4, 3]).",
+            "shape",
+        ),
+        (
+            "megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded "
+            "(torch.Size([64])) and expected "
+            "((128,)) tensor for key decoder.weight",
+            "shape",
+        ),
         ('\tMissing key(s) in state_dict: "b.weight", "b.bias". ', "keys"),
     ],
 )
-def test_checkpoint_that_does_not_fit_is_told_with_its_cause_when_the_job_dies_of_it(line: str, cause: str) -> None:
+def test_checkpoint_that_does_not_fit_is_told_with_its_cause_when_the_job_dies_of_it(
+    line: str, cause: str
+) -> None:
     story = Story()
     said(story, line)
     story.wait(2)
@@ -495,13 +620,17 @@ def test_checkpoint_that_does_not_fit_is_told_with_its_cause_when_the_job_dies_o
 def test_mismatch_of_the_layout_that_ms_swift_goes_on_from_is_none() -> None:
     # ms-swift 4.6.0, megatron_lm_utils.py
     story = Story()
-    said(story, "[INFO:swift] (TP, PP) mismatch after resume ((2, 1) vs (1, 1) from checkpoint): RNG state will be ignored")
+    said(
+        story,
+        "[INFO:swift] (TP, PP) mismatch after resume ((2, 1) vs (1, 1) from checkpoint): RNG state will be ignored",
+    )
     died(story)
 
     assert ids(story) == set()
 
 
-# --- the save under way --------------------------------------------------------------------------------------
+# --- the save under way
+# --------------------------------------------------------------------------------------
 
 
 def saves(story: Story, *durations: float) -> None:
@@ -540,21 +669,34 @@ def test_long_save_is_not_called_slow_by_too_few_or_by_longer_ones_before(earlie
     assert "slow" not in ids(story)
 
 
-def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_that_stands_is_with_its_bytes_told() -> None:
+def test_save_whose_folder_grows_is_not_hung_though_no_rank_here_moves_and_one_that_stands_is_with_its_bytes_told() -> (
+    None
+):
     # other nodes write: only the folder on shared storage tells of it
     grows, stands = Story(), Story()
-    write = (*TRAIN, "save_checkpoint /env/megatron/training/checkpointing.py:400", "write /env/torch/serialization.py:900")
+    write = (
+        *TRAIN,
+        "save_checkpoint /env/megatron/training/checkpointing.py:400",
+        "write /env/torch/serialization.py:900",
+    )
     for story in (grows, stands):
         story.tell(Iteration(None, 100, 9999, "it"), SaveStarted(None, "saving", "/save"))
         for number in range(1, 60):
             size = number * GIB if story is grows else GIB
-            story.tell(seen(replace(folder(100), path="/save/iter_0000100", size_bytes=size, changed_at=1000.0), root="/save"))
+            story.tell(
+                seen(
+                    replace(folder(100), path="/save/iter_0000100", size_bytes=size, changed_at=1000.0),
+                    root="/save",
+                )
+            )
             story.still(5.0, {0: write, 1: ALL_REDUCE})
 
     assert ids(grows) == set()
     assert stands.the("hang").klass == "checkpoint_io"
-    assert any(item.kind == "checkpoint" and "1024.0 MiB on disk, and not a byte more for" in item.excerpt
-               for item in stands.the("hang").evidence)
+    assert any(
+        item.kind == "checkpoint" and "1024.0 MiB on disk, and not a byte more for" in item.excerpt
+        for item in stands.the("hang").evidence
+    )
     save = grows.engine.job.save_log.current
     assert save is not None and save.bytes_per_second == pytest.approx(GIB / 6)
 
@@ -570,7 +712,12 @@ def test_report_has_the_save_under_way_in_numbers_and_in_words_and_none_afterwar
     story.tell(SaveFinished(None, "saved", "/save"))
 
     save = document["job"]["save"]
-    assert (save["seconds"], save["usual_seconds"], save["written_bytes"], save["asynchronous"]) == (8.0, 20.0, 3 * GIB, False)
+    assert (save["seconds"], save["usual_seconds"], save["written_bytes"], save["asynchronous"]) == (
+        8.0,
+        20.0,
+        3 * GIB,
+        False,
+    )
     assert "saving for 8 s (usually 20 s), 3.0 GiB written, 0.50 GiB/s" in job_sentence(document)
     assert report(story.engine)["job"]["save"] is None
 
@@ -583,7 +730,11 @@ def test_kill_for_memory_in_a_save_is_read_before_what_it_left() -> None:
     story.tell(Iteration(None, 1000, 1500, "1000/1500"))
     story.tell(SaveStarted(None, "saving checkpoint", ROOT))
     story.wait(4)
-    left = seen(folder(500), folder(1000, ".metadata", at=story.now, files=3), tracker=("last-checkpoint", "checkpoint-1000"))
+    left = seen(
+        folder(500),
+        folder(1000, ".metadata", at=story.now, files=3),
+        tracker=("last-checkpoint", "checkpoint-1000"),
+    )
     story.tell(CgroupMemory(1, 2, "/pod", 9 * GIB, 9 * GIB, 9 * GIB, 0), left)
     story.wait(4)
     story.tell(CgroupMemory(1, 2, "/pod", 4 * GIB, 9 * GIB, 9 * GIB, 1))
@@ -600,7 +751,9 @@ def test_kill_for_memory_in_a_save_is_read_before_what_it_left() -> None:
 
 def test_job_that_is_told_to_save_nothing_needs_no_room_for_a_checkpoint() -> None:
     story = Story()
-    story.tell(RunStarted(None, ("swift", "sft", "--save_strategy", "no", "--output_dir", ROOT), 999, "node-0", 2))
+    story.tell(
+        RunStarted(None, ("swift", "sft", "--save_strategy", "no", "--output_dir", ROOT), 999, "node-0", 2)
+    )
     story.tell(MemoryEstimated(None, (), (), (), checkpoint_bytes=40 * GIB), disk(30 * GIB))
     story.wait(2)
 

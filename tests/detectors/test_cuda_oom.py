@@ -31,8 +31,14 @@ def died(story: Story, *lines: str, rank: int = 1) -> Finding:
 
 
 def message(  # noqa: PLR0917 - as the sentence goes
-    tried: str, free: str, allocated: str, unused: str, ours: str = "", others: str = "",
-    total: str = "79.15 GiB", variable: str = "PYTORCH_CUDA_ALLOC_CONF",
+    tried: str,
+    free: str,
+    allocated: str,
+    unused: str,
+    ours: str = "",
+    others: str = "",
+    total: str = "79.15 GiB",
+    variable: str = "PYTORCH_CUDA_ALLOC_CONF",
 ) -> str:
     """torch 2.2 and later."""
     own = f"Including non-PyTorch memory, this process has {ours} memory in use. " if ours else ""
@@ -44,13 +50,23 @@ def message(  # noqa: PLR0917 - as the sentence goes
     )
 
 
-# --- what held it ----------------------------------------------------------------------------------------------
+# --- what held it
+# ----------------------------------------------------------------------------------------------
+
 
 def test_memory_that_is_simply_full_is_said_with_what_is_missing() -> None:
     oom = died(training(), *recorded("oom_plain"))
 
-    assert (oom.ranks, oom.cause, oom.severity.value, oom.confidence.value) == ((1,), "capacity", "critical", "high")
-    assert "rank 1 ran out of GPU memory after iteration 40: it asked for 16.0 GiB of GPU 1 with 11.3 GiB of" in oom.summary
+    assert (oom.ranks, oom.cause, oom.severity.value, oom.confidence.value) == (
+        (1,),
+        "capacity",
+        "critical",
+        "high",
+    )
+    assert (
+        "rank 1 ran out of GPU memory after iteration 40: it asked for 16.0 GiB of GPU 1 with 11.3 GiB of"
+        in oom.summary
+    )
     assert "4.7 GiB too few; PyTorch holds 128.0 GiB in tensors and 0 MiB unused" in oom.summary
     assert "0.5 GiB of the process are outside PyTorch" in oom.summary
     assert oom.advice.startswith("4.7 GiB more were needed for this one allocation.")
@@ -66,7 +82,10 @@ def test_enough_memory_in_pieces_is_fragmentation_and_expandable_segments_are_ad
 
 
 def test_variable_is_called_as_the_ranks_torch_calls_it() -> None:
-    oom = died(training(), message("2.00 GiB", "1.10 GiB", "66.02 GiB", "9.35 GiB", "77.90 GiB", variable="PYTORCH_ALLOC_CONF"))
+    oom = died(
+        training(),
+        message("2.00 GiB", "1.10 GiB", "66.02 GiB", "9.35 GiB", "77.90 GiB", variable="PYTORCH_ALLOC_CONF"),
+    )
 
     assert "Set PYTORCH_ALLOC_CONF=expandable_segments:True" in oom.advice
 
@@ -111,10 +130,17 @@ def test_another_rank_on_the_same_gpu_is_told_from_a_stranger() -> None:
 def test_another_rank_on_the_same_gpu_is_known_in_a_container_too() -> None:
     # given pids of the host in the message, and both ranks with the same device
     story = training(1)
-    story.tell(found(0), found(1), *(EnvironmentSeen(rank, pid_of(rank), (("CUDA_VISIBLE_DEVICES", "0"),)) for rank in (0, 1)))
+    story.tell(
+        found(0),
+        found(1),
+        *(EnvironmentSeen(rank, pid_of(rank), (("CUDA_VISIBLE_DEVICES", "0"),)) for rank in (0, 1)),
+    )
     others = "Process 800001 has 40.00 GiB memory in use. Process 800002 has 38.00 GiB memory in use. "
 
-    assert died(story, message("8.00 GiB", "1.00 GiB", "36.00 GiB", "100.00 MiB", "", others)).cause == "shared_gpu"
+    assert (
+        died(story, message("8.00 GiB", "1.00 GiB", "36.00 GiB", "100.00 MiB", "", others)).cause
+        == "shared_gpu"
+    )
 
 
 def test_neighbour_too_small_to_matter_is_not_the_cause() -> None:
@@ -127,7 +153,10 @@ def test_neighbour_too_small_to_matter_is_not_the_cause() -> None:
 def test_process_in_a_container_is_not_taken_for_its_own_neighbour() -> None:
     # kaito issue 976: the only process of the list is the one that writes the message
     others = "Process 562167 has 15.25 GiB memory in use. "
-    oom = died(training(), message("546.00 MiB", "20.19 MiB", "13.73 GiB", "90.86 MiB", "", others, total="15.77 GiB"))
+    oom = died(
+        training(),
+        message("546.00 MiB", "20.19 MiB", "13.73 GiB", "90.86 MiB", "", others, total="15.77 GiB"),
+    )
 
     assert oom.cause == "capacity"
     assert "562167" not in oom.summary and "1.4 GiB of the process are outside PyTorch" in oom.summary
@@ -169,7 +198,8 @@ def test_neighbours_of_old_torch_are_those_that_nvml_showed() -> None:
     assert oom.cause == "other_process" and "process 4711 holds 45.0 GiB" in oom.summary
 
 
-# --- advice ----------------------------------------------------------------------------------------------------
+# --- advice
+# ----------------------------------------------------------------------------------------------------
 
 FULL = message("4.00 GiB", "0.50 GiB", "76.00 GiB", "200.00 MiB", "78.00 GiB")
 
@@ -180,7 +210,9 @@ def test_flags_that_the_command_has_already_are_not_advised() -> None:
         "megatron rlhf --recompute_granularity full --micro_batch_size 2 --tensor_model_parallel_size 2 "
         "--optimizer_cpu_offload true"
     )
-    story.tell(RunStarted(None, tuple(command.split()), 999, "node-0", 2), Iteration(None, 1, 9, "iteration 1/9"))
+    story.tell(
+        RunStarted(None, tuple(command.split()), 999, "node-0", 2), Iteration(None, 1, 9, "iteration 1/9")
+    )
 
     advice = died(story, FULL).advice
 
@@ -204,7 +236,9 @@ def test_transformers_path_of_swift_gets_its_own_flags() -> None:
     assert "--gradient_checkpointing true; --per_device_train_batch_size 1" in died(story, FULL).advice
 
 
-# --- memory over time ------------------------------------------------------------------------------------------
+# --- memory over time
+# ------------------------------------------------------------------------------------------
+
 
 def steps(story: Story, use: list[float]) -> None:
     for number, used in enumerate(use, 41):
@@ -232,7 +266,9 @@ def test_memory_that_goes_up_and_down_is_no_leak() -> None:
     assert "grew" not in oom.summary and "detach" not in oom.advice
 
 
-# --- lines without numbers -------------------------------------------------------------------------------------
+# --- lines without numbers
+# -------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", ["oom_cublas", "oom_nccl", "oom_no_room_for_context", "oom_cudamallocasync"])
 def test_memory_that_ran_out_outside_the_allocator_is_told(name: str) -> None:
@@ -260,7 +296,9 @@ def test_pinned_host_memory_is_not_the_gpus() -> None:
     assert "--dataloader_pin_memory false" in oom.advice
 
 
-# --- whom and whether ------------------------------------------------------------------------------------------
+# --- whom and whether
+# ------------------------------------------------------------------------------------------
+
 
 def test_rank_of_a_line_that_names_none_is_the_one_that_failed_on_that_device() -> None:
     story = training(4)
@@ -313,7 +351,11 @@ def test_words_of_a_dataset_are_not_why_a_rank_fails_later() -> None:
 def test_arguments_that_speak_of_pinned_memory_do_not_make_an_error_of_the_host() -> None:
     story = training()
 
-    oom = died(story, "args: SftArguments(dataloader_pin_memory=True, ...)", "RuntimeError: CUDA error: out of memory")
+    oom = died(
+        story,
+        "args: SftArguments(dataloader_pin_memory=True, ...)",
+        "RuntimeError: CUDA error: out of memory",
+    )
 
     assert oom.cause == "outside_pytorch"
 

@@ -1,4 +1,5 @@
-"""Recorded runs whose saves grow in a real memory cgroup: replay says what was said live, before the kernel killed."""
+"""Recorded runs whose saves grow in a real memory cgroup: replay says what was said live, before the kernel
+killed."""
 
 from __future__ import annotations
 

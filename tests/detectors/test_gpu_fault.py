@@ -39,7 +39,9 @@ def fails(story: Story, rank: int, lines: list[str], code: int = 1) -> None:
     story.wait(3)
 
 
-# --- the program -----------------------------------------------------------------------------------------------
+# --- the program
+# -----------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(
     ("name", "number", "cause"),
@@ -50,14 +52,20 @@ def fails(story: Story, rank: int, lines: list[str], code: int = 1) -> None:
     ],
 )
 def test_xid_that_follows_from_the_program_blames_the_program(name: str, number: int, cause: str) -> None:
-    # recorded on an H200: a device-side assert makes Xid 43, an illegal address 31, a misaligned one 13 in three lines
+    # recorded on an H200: a device-side assert makes Xid 43, an illegal address 31, a misaligned one 13 in
+    # three lines
     story = training()
     story.tell(*driver(number, pid_of(1)))
 
     fails(story, 1, recorded(name))
 
     fault = story.the("gpu-fault")
-    assert (fault.ranks, fault.cause, fault.severity.value, fault.confidence.value) == ((1,), cause, "critical", "high")
+    assert (fault.ranks, fault.cause, fault.severity.value, fault.confidence.value) == (
+        (1,),
+        cause,
+        "critical",
+        "high",
+    )
     assert "the program is to blame, not the GPU" in fault.summary
     assert f"Xid {number} of the driver follows from it" in fault.summary
     assert "CUDA_LAUNCH_BLOCKING=1" in fault.advice
@@ -88,12 +96,17 @@ def test_launch_failure_after_a_core_dump_that_was_asked_for_is_not_the_programs
 
     fault = story.the("gpu-fault")
     assert (fault.cause, fault.ranks) == ("core_dump", (0,))
-    assert "neither the program nor the GPU is to blame" in fault.summary and "CUDA_COREDUMP_PIPE" in fault.advice
+    assert (
+        "neither the program nor the GPU is to blame" in fault.summary
+        and "CUDA_COREDUMP_PIPE" in fault.advice
+    )
 
 
 def test_launch_failure_long_after_a_dump_or_an_illegal_access_beside_one_is_the_programs() -> None:
-    for words, seconds, cause in (("unspecified launch failure", 300, "launch_failure"),
-                                  ("an illegal memory access was encountered", 1, "illegal_address")):
+    for words, seconds, cause in (
+        ("unspecified launch failure", 300, "launch_failure"),
+        ("an illegal memory access was encountered", 1, "illegal_address"),
+    ):
         story = training()
         story.tell(*said("[10:43:10.089509] coredump: Starting GPU coredump generation"))
         story.wait(seconds)
@@ -127,7 +140,8 @@ def test_error_that_the_program_survives_is_no_finding() -> None:
 
 
 def test_cleanup_after_a_kill_is_no_fault_of_the_gpu() -> None:
-    # drivers before 535 report Xid 45 for any process that is killed while it computes; 580 reports nothing (recorded)
+    # drivers before 535 report Xid 45 for any process that is killed while it computes; 580 reports nothing
+    # (recorded)
     story = training()
     story.tell(xid(45, 1, pid_of(1)))
     story.exit(1, signal=9)
@@ -150,10 +164,16 @@ NEIGHBOUR = "NVRM: Xid (PCI:0000:00:07): 31, pid=5996, name=python3, channel 0x0
 
 
 @pytest.mark.parametrize("host_pids", [True, False])
-def test_program_xid_of_a_neighbours_process_is_not_a_rank_s_that_died_of_something_else(host_pids: bool) -> None:
+def test_program_xid_of_a_neighbours_process_is_not_a_rank_s_that_died_of_something_else(
+    host_pids: bool,
+) -> None:
     story = training()
     story.tell(*kmsg.parse(Record(kmsg.SOURCE, {"lines": [NEIGHBOUR], "host_pids": host_pids})))
-    fails(story, 1, ["Traceback (most recent call last):", '  File "/app/loop.py", line 9, in <module>', "StopIteration"])
+    fails(
+        story,
+        1,
+        ["Traceback (most recent call last):", '  File "/app/loop.py", line 9, in <module>', "StopIteration"],
+    )
 
     assert "gpu-fault" not in [finding.id for finding in story.findings()]
     assert 'it said: "StopIteration"' in story.the("rank-died").summary
@@ -182,7 +202,11 @@ def test_hardware_fault_counts_whoever_had_the_gpu_then() -> None:
 def test_memory_that_ran_out_is_not_told_twice() -> None:
     story = training()
 
-    fails(story, 1, [*recorded("oom_plain"), "[rank1]: torch.AcceleratorError: CUDA error: unspecified launch failure"])
+    fails(
+        story,
+        1,
+        [*recorded("oom_plain"), "[rank1]: torch.AcceleratorError: CUDA error: unspecified launch failure"],
+    )
 
     assert [finding.id for finding in story.findings()][:2] == ["cuda-oom", "rank-died"]
 
@@ -200,12 +224,22 @@ def test_peers_whose_memory_went_with_a_dead_rank_are_victims() -> None:
     assert story.the("rank-died").ranks == (0,)
 
 
-# --- the hardware ----------------------------------------------------------------------------------------------
+# --- the hardware
+# ----------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(79, "power-cycle"), (48, "--gpu-reset -i 1"), (95, "--gpu-reset -i 1"), (74, "fabric manager"), (149, "fabric manager"),
-     (119, "update driver and firmware"), (64, "has to be replaced"), (94, "reset the GPU")],
+    [
+        (79, "power-cycle"),
+        (48, "--gpu-reset -i 1"),
+        (95, "--gpu-reset -i 1"),
+        (74, "fabric manager"),
+        (149, "fabric manager"),
+        (119, "update driver and firmware"),
+        (64, "has to be replaced"),
+        (94, "reset the GPU"),
+    ],
 )
 def test_fault_of_the_hardware_names_gpu_slot_rank_and_what_to_do(number: int, words: str) -> None:
     story = training()
@@ -213,8 +247,16 @@ def test_fault_of_the_hardware_names_gpu_slot_rank_and_what_to_do(number: int, w
     story.wait(2)
 
     fault = story.the("gpu-fault")
-    assert (fault.subject, fault.ranks, fault.cause, fault.severity.value) == ("GPU 1", (1,), f"xid_{number}", "critical")
-    assert f"GPU 1 of rank 1 at 0000:00:07 failed after iteration 40: Xid {number}, {XIDS[number].meaning}" in fault.summary
+    assert (fault.subject, fault.ranks, fault.cause, fault.severity.value) == (
+        "GPU 1",
+        (1,),
+        f"xid_{number}",
+        "critical",
+    )
+    assert (
+        f"GPU 1 of rank 1 at 0000:00:07 failed after iteration 40: Xid {number}, {XIDS[number].meaning}"
+        in fault.summary
+    )
     assert words in fault.advice
 
 
@@ -329,21 +371,58 @@ def test_fault_from_before_the_rank_started_is_history() -> None:
 def test_fatal_sxid_is_told_and_one_that_is_not_is_not() -> None:
     # H100 nodes report SXid 22013 and 20009, non-fatal, at each start (NVIDIA/nvtrust issue 124)
     story = training()
-    story.tell(SxidReported(None, "0000:04:00.0", 22013, False, 44, "SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion"))
+    story.tell(
+        SxidReported(
+            None,
+            "0000:04:00.0",
+            22013,
+            False,
+            44,
+            "SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion",
+        )
+    )
     story.wait(2)
     before = story.findings()
-    story.tell(SxidReported(None, "0000:04:00.0", 20034, True, 30, "SXid (PCI:0000:04:00.0): 20034, Fatal, Link 30 LTSSM"))
+    story.tell(
+        SxidReported(
+            None, "0000:04:00.0", 20034, True, 30, "SXid (PCI:0000:04:00.0): 20034, Fatal, Link 30 LTSSM"
+        )
+    )
     story.wait(2)
 
     assert before == []
-    assert (story.the("gpu-fault").subject, story.the("gpu-fault").cause) == ("NVSwitch 0000:04:00.0", "sxid_20034")
+    assert (story.the("gpu-fault").subject, story.the("gpu-fault").cause) == (
+        "NVSwitch 0000:04:00.0",
+        "sxid_20034",
+    )
 
 
-# --- the catalogue ---------------------------------------------------------------------------------------------
+# --- the catalogue
+# ---------------------------------------------------------------------------------------------
+
 
 def test_catalogue_is_whole_and_says_which_faults_end_a_gpu() -> None:
     assert {entry.kind for entry in XIDS.values()} == {"hardware", "application", "consequence", "notice"}
     assert {entry.action for entry in XIDS.values()} <= set(ACTIONS)
     # what hangs are explained by: NVIDIA's catalogue has these as GPU, memory, link or firmware
-    assert {46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 156, 158} <= HARDWARE_XIDS
+    assert {
+        46,
+        48,
+        62,
+        64,
+        74,
+        79,
+        95,
+        109,
+        110,
+        119,
+        120,
+        136,
+        140,
+        143,
+        *range(144, 151),
+        155,
+        156,
+        158,
+    } <= HARDWARE_XIDS
     assert not {13, 31, 43, 45, 63, 92, 94, 106, 107, 154} & HARDWARE_XIDS

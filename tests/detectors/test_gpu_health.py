@@ -47,12 +47,19 @@ def test_healthy_h200_gives_nothing() -> None:
     assert len(facts) == 2 and ids(story) == [] and story.engine.not_checked() == []
 
 
-# --- memory errors ---------------------------------------------------------------------------------------------
+# --- memory errors
+# ---------------------------------------------------------------------------------------------
+
 
 def test_errors_of_earlier_days_are_no_finding() -> None:
     story = training()
-    old = health(1, ecc_uncorrected_volatile=2, ecc_uncorrected_aggregate=14, ecc_corrected_aggregate=90_000,
-                 remapped_rows_uncorrected=3)
+    old = health(
+        1,
+        ecc_uncorrected_volatile=2,
+        ecc_uncorrected_aggregate=14,
+        ecc_corrected_aggregate=90_000,
+        remapped_rows_uncorrected=3,
+    )
     minutes(story, (health(0), old), (health(0), old))
 
     assert ids(story) == []
@@ -60,10 +67,19 @@ def test_errors_of_earlier_days_are_no_finding() -> None:
 
 def test_errors_that_ecc_could_not_correct_while_the_job_ran_are_told() -> None:
     story = training()
-    minutes(story, (health(0), health(1, ecc_uncorrected_volatile=2)), (health(0), health(1, ecc_uncorrected_volatile=5)))
+    minutes(
+        story,
+        (health(0), health(1, ecc_uncorrected_volatile=2)),
+        (health(0), health(1, ecc_uncorrected_volatile=5)),
+    )
 
     found = story.the("ecc-error")
-    assert (found.subject, found.ranks, found.cause, found.severity.value) == ("GPU 1", (1,), "uncorrected", "warning")
+    assert (found.subject, found.ranks, found.cause, found.severity.value) == (
+        "GPU 1",
+        (1,),
+        "uncorrected",
+        "warning",
+    )
     assert "3 memory errors that ECC could not correct since the job began" in found.summary
     assert "--gpu-reset -i 1" in found.advice
 
@@ -76,7 +92,9 @@ def test_errors_that_ecc_could_not_correct_while_the_job_ran_are_told() -> None:
         ({"retired_pages_pending": True}, "remap_pending", "waits to be mapped out"),  # A100 and older
     ],
 )
-def test_bad_row_that_the_gpu_could_not_put_away_is_told(changes: dict[str, bool], cause: str, words: str) -> None:
+def test_bad_row_that_the_gpu_could_not_put_away_is_told(
+    changes: dict[str, bool], cause: str, words: str
+) -> None:
     story = training()
     minutes(story, (health(0), replace(health(1), **changes)))  # type: ignore[arg-type]
 
@@ -91,7 +109,10 @@ def test_corrected_errors_are_what_ecc_is_for_until_they_are_thousands() -> None
     minutes(story, (health(0), health(1, ecc_corrected_volatile=5000)))
 
     assert few == []
-    assert (story.the("ecc-error").cause, story.the("ecc-error").severity.value) == ("corrected_storm", "info")
+    assert (story.the("ecc-error").cause, story.the("ecc-error").severity.value) == (
+        "corrected_storm",
+        "info",
+    )
 
 
 def test_notice_of_the_driver_alone_is_told() -> None:
@@ -127,14 +148,21 @@ def test_gpu_that_the_job_does_not_use_is_left_alone() -> None:
     assert ids(story) == []
 
 
-# --- NVLink ----------------------------------------------------------------------------------------------------
+# --- NVLink
+# ----------------------------------------------------------------------------------------------------
+
 
 def test_link_that_goes_down_is_named() -> None:
     story = training()
     minutes(story, (health(0), health(1)), (health(0), health(1, nvlinks=links(7))))
 
     found = story.the("nvlink-fault")
-    assert (found.subject, found.ranks, found.cause, found.severity.value) == ("GPU 1", (1,), "went_down", "warning")
+    assert (found.subject, found.ranks, found.cause, found.severity.value) == (
+        "GPU 1",
+        (1,),
+        "went_down",
+        "warning",
+    )
     assert "NVLink 7 went down, 17 of 18 are up" in found.summary
 
 
@@ -155,7 +183,9 @@ def test_gpu_with_fewer_links_than_its_like_is_told_though_they_were_never_up() 
 
 def test_link_that_comes_up_again_ends_the_finding() -> None:
     story = training()
-    minutes(story, (health(0), health(1)), (health(0), health(1, nvlinks=links(7))), *[(health(0), health(1))] * 4)
+    minutes(
+        story, (health(0), health(1)), (health(0), health(1, nvlinks=links(7))), *[(health(0), health(1))] * 4
+    )
 
     assert ids(story) == []
 
@@ -195,7 +225,8 @@ def test_counts_of_earlier_days_and_a_few_repeats_are_no_finding() -> None:
     assert ids(story) == []
 
 
-# --- heat and power --------------------------------------------------------------------------------------------
+# --- heat and power
+# --------------------------------------------------------------------------------------------
 
 IDLE, APP_CLOCKS, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, BRAKE = 0x1, 0x2, 0x4, 0x8, 0x20, 0x40, 0x80
 
@@ -204,7 +235,9 @@ def hot(index: int, bits: int, clock: int = 1_125_000_000) -> GpuSample:
     return sample(index, throttle_reasons=bits, sm_clock_hertz=clock, temperature_celsius=87.0)
 
 
-@pytest.mark.parametrize(("bits", "cause"), [(SW_THERMAL, "sw_thermal"), (HW_THERMAL | HW_SLOWDOWN, "hw_thermal")])
+@pytest.mark.parametrize(
+    ("bits", "cause"), [(SW_THERMAL, "sw_thermal"), (HW_THERMAL | HW_SLOWDOWN, "hw_thermal")]
+)
 def test_gpu_that_is_held_back_by_heat_is_named_beside_the_others(bits: int, cause: str) -> None:
     story = training()
     story.tell(health(0), health(1))
@@ -260,7 +293,9 @@ def test_hardware_slowdown_that_is_not_for_heat_is_told_as_such() -> None:
     ],
     ids=["power_cap", "app_clocks", "idle", "hot_and_idle", "no_loss", "unknown"],
 )
-def test_reason_that_is_normal_or_costs_nothing_is_no_finding(bits: int | None, changes: dict[str, float]) -> None:
+def test_reason_that_is_normal_or_costs_nothing_is_no_finding(
+    bits: int | None, changes: dict[str, float]
+) -> None:
     story = training()
     story.tell(health(0), health(1))
 
@@ -293,4 +328,11 @@ def test_recorded_series_of_sound_gpus_tells_nothing(scenario: str) -> None:
     engine, _, _ = replay([CAPTURES / "loose" / scenario])
 
     found = {finding.id for finding in [*engine.active(), *engine.resolved()]}
-    assert not found & {"thermal-throttle", "power-brake", "ecc-error", "nvlink-fault", "gpu-fault", "cuda-oom"}
+    assert not found & {
+        "thermal-throttle",
+        "power-brake",
+        "ecc-error",
+        "nvlink-fault",
+        "gpu-fault",
+        "cuda-oom",
+    }

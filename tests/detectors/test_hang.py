@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from diag.observations import EpochStarted, Iteration, Observation, PhaseMarked, RankExited, SourceFailed, ThreadStack
+from diag.observations import (
+    EpochStarted,
+    Iteration,
+    Observation,
+    PhaseMarked,
+    RankExited,
+    SourceFailed,
+    ThreadStack,
+)
 from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
 
 
@@ -20,7 +28,8 @@ def steady(world: int = 2, steps: int = 10) -> Story:
         story.wait(0.5)
         for rank in range(world):
             story.tell(
-                tree(rank, story.now, cpu=number * 0.5), stack(rank, story.now, (*TRAIN, f"forward /app/model.py:{number}"))
+                tree(rank, story.now, cpu=number * 0.5),
+                stack(rank, story.now, (*TRAIN, f"forward /app/model.py:{number}")),
             )
         story.tell(Iteration(world - 1, number, 100, f"iteration {number}"))
     return story
@@ -29,13 +38,20 @@ def steady(world: int = 2, steps: int = 10) -> Story:
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        (EpochStarted(0, 2, "[INFO:swift] The training of Epoch 2 starts..."),
-         's after "The training of Epoch 2 starts..." and before the first step;'),  # resumed
+        (
+            EpochStarted(0, 2, "[INFO:swift] The training of Epoch 2 starts..."),
+            's after "The training of Epoch 2 starts..." and before the first step;',
+        ),  # resumed
         # the transformers path, which has no such line
-        (PhaseMarked(0, "first_step", "Train:   0%|          | 0/8 [00:00<?, ?it/s]"), "s before the first step;"),
+        (
+            PhaseMarked(0, "first_step", "Train:   0%|          | 0/8 [00:00<?, ?it/s]"),
+            "s before the first step;",
+        ),
     ],
 )
-def test_hang_before_the_first_step_quotes_what_the_log_said_and_nothing_else(told: Observation, words: str) -> None:
+def test_hang_before_the_first_step_quotes_what_the_log_said_and_nothing_else(
+    told: Observation, words: str
+) -> None:
     story = Story(world=2)
     story.tell(told)
 
@@ -50,7 +66,9 @@ def test_rank_that_waits_for_its_first_batch_is_named_and_its_stuck_worker_with_
 
     for _ in range(25):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
-        story.tell(tree(1, story.now, worker), stack(1, story.now, DATA), stack(1, story.now, WORKER, pid=5001))
+        story.tell(
+            tree(1, story.now, worker), stack(1, story.now, DATA), stack(1, story.now, WORKER, pid=5001)
+        )
         story.wait(2.0)
     hang = story.the("hang")
 
@@ -97,11 +115,16 @@ def test_stopped_rank_outranks_everything_and_needs_no_stack() -> None:
 
 def test_rank_whose_two_threads_wait_for_each_other_is_a_lock_deadlock() -> None:
     story = steady()
-    other = ThreadStack(77, "writer", frames("run threading.py:975", "flush /app/io.py:8", "write /app/io.py:20"))
+    other = ThreadStack(
+        77, "writer", frames("run threading.py:975", "flush /app/io.py:8", "write /app/io.py:20")
+    )
 
     for _ in range(15):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
-        story.tell(tree(1, story.now, wchan="futex_do_wait"), stack(1, story.now, (*TRAIN, "save_stats /app/io.py:31"), other))
+        story.tell(
+            tree(1, story.now, wchan="futex_do_wait"),
+            stack(1, story.now, (*TRAIN, "save_stats /app/io.py:31"), other),
+        )
         story.wait(2.0)
 
     hang = story.the("hang")
@@ -157,7 +180,12 @@ def test_hang_of_a_training_stays_told_while_a_helper_stirs_now_and_then() -> No
     story.still(60.0, {0: ALL_REDUCE, 1: SLEEP})
     for second in range(300):
         helper = process(5001, ppid=pid_of(1), chars=(second // 25) << 30)
-        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE), tree(1, story.now, helper), stack(1, story.now, SLEEP))
+        story.tell(
+            tree(0, story.now),
+            stack(0, story.now, ALL_REDUCE),
+            tree(1, story.now, helper),
+            stack(1, story.now, SLEEP),
+        )
         story.wait(1.0)
         assert story.the("hang").klass == "peer_not_joined"
 
@@ -194,7 +222,10 @@ def test_rank_0_that_tokenises_while_all_others_wait_in_a_barrier_raises_nothing
     barrier = (*TRAIN, "barrier torch/distributed/distributed_c10d.py:4900")
 
     for number in range(200):
-        story.tell(tree(0, story.now, cpu=number * 2.0), stack(0, story.now, (*TRAIN, "map datasets/arrow_dataset.py:3200")))
+        story.tell(
+            tree(0, story.now, cpu=number * 2.0),
+            stack(0, story.now, (*TRAIN, "map datasets/arrow_dataset.py:3200")),
+        )
         for rank in (1, 2, 3):
             story.tell(tree(rank, story.now), stack(rank, story.now, barrier))
         story.wait(2.0)
@@ -222,7 +253,12 @@ def test_when_all_ranks_wait_in_a_collective_nobody_is_blamed_and_the_wait_is_lo
     hang = story.the("hang")
 
     assert early == []
-    assert (hang.ranks, hang.waiting_ranks, hang.klass, hang.cause) == ((), (0, 1), "unknown", "all_ranks_wait")
+    assert (hang.ranks, hang.waiting_ranks, hang.klass, hang.cause) == (
+        (),
+        (0, 1),
+        "unknown",
+        "all_ranks_wait",
+    )
     assert hang.confidence.value == "low"
 
 
@@ -241,7 +277,9 @@ def test_full_dev_shm_and_exhausted_files_are_resource_wait() -> None:
 
     for _ in range(15):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
-        story.tell(tree(1, story.now, wchan="mem_cgroup_handle_over_high", state="D"), stack(1, story.now, SLEEP))
+        story.tell(
+            tree(1, story.now, wchan="mem_cgroup_handle_over_high", state="D"), stack(1, story.now, SLEEP)
+        )
         story.wait(2.0)
 
     assert (story.the("hang").klass, story.the("hang").cause) == ("resource_wait", "memory_high")
@@ -257,7 +295,11 @@ def test_late_rank_is_named_when_the_others_wait_at_rendezvous() -> None:
 
     story.still(60.0, {0: join, 1: SLEEP, 2: join})
 
-    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").waiting_ranks) == ("rendezvous", (1,), (0, 2))
+    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").waiting_ranks) == (
+        "rendezvous",
+        (1,),
+        (0, 2),
+    )
 
 
 def test_ranks_that_never_appeared_are_named_after_two_minutes() -> None:
@@ -343,7 +385,11 @@ def test_rank_that_left_early_with_exit_code_0_is_named() -> None:
     story.tell(RankExited(1, pid_of(1), 0, None, "pidfd"))
     story.still(60.0, {0: ALL_REDUCE})
 
-    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").cause) == ("peer_lost", (1,), "rank_left_early")
+    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").cause) == (
+        "peer_lost",
+        (1,),
+        "rank_left_early",
+    )
 
 
 def test_wait_for_a_slow_service_is_given_five_minutes() -> None:
@@ -366,13 +412,16 @@ def test_wait_for_a_slow_service_is_given_five_minutes() -> None:
 def test_rank_that_hangs_in_an_exit_handler_is_in_teardown_by_its_missing_module_frame() -> None:
     story = steady()
 
-    story.still(40.0, {0: ALL_REDUCE, 1: ("upload_last_metrics /app/metrics.py:9", "push /app/metrics.py:30")})
+    story.still(
+        40.0, {0: ALL_REDUCE, 1: ("upload_last_metrics /app/metrics.py:9", "push /app/metrics.py:30")}
+    )
 
     assert (story.the("hang").klass, story.the("hang").ranks) == ("teardown", (1,))
 
 
 def test_memory_that_diags_own_question_takes_for_a_moment_is_no_progress():
-    """2 x H200, 2026-11-21: each answer of torch's worker server raised and lowered the rank's RSS by some MB."""
+    """2 x H200, 2026-11-21: each answer of torch's worker server raised and lowered the rank's RSS by some
+    MB."""
     story = steady()
 
     for number in range(20):
@@ -389,7 +438,9 @@ def test_weights_that_load_by_page_faults_are_progress():
 
     for number in range(60):
         for rank in (0, 1):
-            story.tell(tree(rank, story.now, rss=(1 << 30) + number * (64 << 20)), stack(rank, story.now, SLEEP))
+            story.tell(
+                tree(rank, story.now, rss=(1 << 30) + number * (64 << 20)), stack(rank, story.now, SLEEP)
+            )
         story.wait(2.0)
 
     assert story.findings() == []
@@ -413,18 +464,33 @@ def test_rank_that_ended_with_a_status_nobody_could_read_is_named_with_less_conf
     story.tell(RankExited(1, pid_of(1), None, None, "reaped before it could be read"))
     story.still(60.0, {0: ALL_REDUCE})
 
-    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").confidence.value) == ("peer_lost", (1,), "medium")
+    assert (story.the("hang").klass, story.the("hang").ranks, story.the("hang").confidence.value) == (
+        "peer_lost",
+        (1,),
+        "medium",
+    )
 
 
 def test_forked_child_that_stands_in_a_lock_is_told_as_that() -> None:
     story = steady()
-    joins = (*TRAIN, "join python3.11/multiprocessing/process.py:149", "wait python3.11/multiprocessing/popen_fork.py:43",
-             "poll python3.11/multiprocessing/popen_fork.py:27")
+    joins = (
+        *TRAIN,
+        "join python3.11/multiprocessing/process.py:149",
+        "wait python3.11/multiprocessing/popen_fork.py:43",
+        "poll python3.11/multiprocessing/popen_fork.py:27",
+    )
     child = process(5001, ppid=pid_of(1), wchan="futex_wait_queue")
     for _ in range(20):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
         story.tell(tree(1, story.now, child), stack(1, story.now, joins))
-        story.tell(stack(1, story.now, ("run python3.11/multiprocessing/process.py:108", "log /app/audit.py:12"), pid=5001))
+        story.tell(
+            stack(
+                1,
+                story.now,
+                ("run python3.11/multiprocessing/process.py:108", "log /app/audit.py:12"),
+                pid=5001,
+            )
+        )
         story.wait(1.0)
 
     hang = story.the("hang")
@@ -452,12 +518,17 @@ def test_memory_that_a_rank_takes_to_answer_us_does_not_end_its_hang() -> None:
     story.still(20.0, {0: ALL_REDUCE, 1: SLEEP})
     assert story.the("hang").ranks == (1,)
 
-    # `diag dump` reads /proc, asks the recorder, and the usual readings go on: the answer's 60 MB show in two of them
-    for second, size in enumerate((1 << 30, (1 << 30) + (30 << 20), (1 << 30) + (60 << 20), (1 << 30) + (60 << 20))):
+    # `diag dump` reads /proc, asks the recorder, and the usual readings go on: the answer's 60 MB show in two
+    # of them
+    for second, size in enumerate(
+        (1 << 30, (1 << 30) + (30 << 20), (1 << 30) + (60 << 20), (1 << 30) + (60 << 20))
+    ):
         if second == 1:
             story.tell(FlightRecorder(1, story.now, "2.10", ("gloo",), (), (), pid_of(1)))
         for rank, lines in ((0, ALL_REDUCE), (1, SLEEP)):
-            story.tell(tree(rank, story.now, rss=size if rank == 1 else 1 << 30), stack(rank, story.now, lines))
+            story.tell(
+                tree(rank, story.now, rss=size if rank == 1 else 1 << 30), stack(rank, story.now, lines)
+            )
         story.wait(1.0)
 
     assert [change.kind.value for change in story.engine.history()] == ["opened"]

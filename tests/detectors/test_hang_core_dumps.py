@@ -1,4 +1,5 @@
-"""What GPU core dumps add to a hang: a kernel that does not end is told from a wait in NCCL, and from neither."""
+"""What GPU core dumps add to a hang: a kernel that does not end is told from a wait in NCCL, and from
+neither."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def dumped(story: Story, running: dict[int, Sequence[str]]) -> None:
         story.tell(GpuKernels(rank, kernels))
 
 
-def hung(world: int, running: dict[int, Sequence[str]], stacks: dict[int, Sequence[str]] | None = None) -> Story:
+def hung(
+    world: int, running: dict[int, Sequence[str]], stacks: dict[int, Sequence[str]] | None = None
+) -> Story:
     """A job whose ranks wait at their GPUs; then the dumps come, and it goes on to stand still."""
     story = steady(world)
     stacks = stacks or dict.fromkeys(range(world), GPU_WAIT)
@@ -55,11 +58,17 @@ def test_all_waiting_in_nccl_blames_nobody_and_says_what_runs() -> None:
     hang = hung(2, {0: [NCCL], 1: [NCCL]}).the("hang")
 
     assert (hang.klass, hang.ranks, hang.cause) == ("unknown", (), "all_ranks_wait")
-    assert [item.excerpt for item in hang.evidence if item.kind == "cuda_coredump"] == [f"its GPU runs {NCCL}"] * 2
+    assert [item.excerpt for item in hang.evidence if item.kind == "cuda_coredump"] == [
+        f"its GPU runs {NCCL}"
+    ] * 2
 
 
 def test_kernels_of_their_own_on_all_ranks_blame_nobody() -> None:  # a custom all-reduce
-    assert story_of({0: ["cross_device_reduce_1stage"], 1: ["cross_device_reduce_1stage"]}) == ("unknown", (), "all_ranks_wait")
+    assert story_of({0: ["cross_device_reduce_1stage"], 1: ["cross_device_reduce_1stage"]}) == (
+        "unknown",
+        (),
+        "all_ranks_wait",
+    )
 
 
 @pytest.mark.parametrize("name", [
@@ -68,12 +77,16 @@ def test_kernels_of_their_own_on_all_ranks_blame_nobody() -> None:  # a custom a
     "multimem_all_reduce_kernel",
 ])  # fmt: skip
 def test_kernel_that_waits_for_its_peers_by_other_means_than_nccl_is_not_blamed(name: str) -> None:
-    assert story_of({0: [name], 1: [NCCL]}) == story_of({0: [name], 1: []}) == ("unknown", (), "all_ranks_wait")
+    assert (
+        story_of({0: [name], 1: [NCCL]}) == story_of({0: [name], 1: []}) == ("unknown", (), "all_ranks_wait")
+    )
     assert story_of({0: [name], 1: [OWN]}) == ("gpu_side", (1,), "kernel_does_not_end")
 
 
 def test_kernel_without_a_name_may_be_anyones() -> None:
-    assert story_of({0: [""], 1: [NCCL]}) == story_of({0: [""], 1: [OWN]}) == ("unknown", (), "all_ranks_wait")
+    assert (
+        story_of({0: [""], 1: [NCCL]}) == story_of({0: [""], 1: [OWN]}) == ("unknown", (), "all_ranks_wait")
+    )
 
 
 def test_kernel_that_is_queued_does_not_run() -> None:

@@ -1,4 +1,5 @@
-"""What GPUs, the driver, the network and the watchdog add to a hang: when they decide, when they agree, when they forbid."""
+"""What GPUs, the driver, the network and the watchdog add to a hang: when they decide, when they agree, when
+they forbid."""
 
 from __future__ import annotations
 
@@ -27,12 +28,29 @@ LONG = 90.0
 
 
 def gpu(rank: int, used: float, watts: float) -> GpuSample:
-    return GpuSample(None, rank, f"GPU-{rank}", f"00000000:00:0{rank + 6}.0", "NVIDIA H200", used, 0, 0, watts, 700.0, 0, 39.0, 0,
-                     (pid_of(rank),))
+    return GpuSample(
+        None,
+        rank,
+        f"GPU-{rank}",
+        f"00000000:00:0{rank + 6}.0",
+        "NVIDIA H200",
+        used,
+        0,
+        0,
+        watts,
+        700.0,
+        0,
+        39.0,
+        0,
+        (pid_of(rank),),
+    )
 
 
 def quiet(
-    story: Story, stacks: dict[int, Sequence[str]], gpus: Callable[[int], Sequence[GpuSample]], seconds: float = LONG
+    story: Story,
+    stacks: dict[int, Sequence[str]],
+    gpus: Callable[[int], Sequence[GpuSample]],
+    seconds: float = LONG,
 ) -> None:
     for number in range(int(seconds / 2)):
         for rank, lines in stacks.items():
@@ -46,16 +64,26 @@ def said(story: Story, *lines: str, rank: int | None = None) -> None:
     story.tell(*output.parse(Record("output", payload, rank=rank)))
 
 
-# --- GPUs --------------------------------------------------------------------------------------------------------
+# --- GPUs
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_idle_gpu_among_spinning_ones_is_the_culprit_where_all_stacks_wait() -> None:
     story = steady(4)
     used = (1.0, 1.0, 0.0, 1.0)
-    quiet(story, dict.fromkeys(range(4), GPU_WAIT), lambda _: [gpu(rank, used[rank], 126.0) for rank in range(4)])
+    quiet(
+        story,
+        dict.fromkeys(range(4), GPU_WAIT),
+        lambda _: [gpu(rank, used[rank], 126.0) for rank in range(4)],
+    )
 
     hang = story.the("hang")
-    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == ("gpu_side", (2,), (0, 1, 3), "gpu_idle_among_waiting")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == (
+        "gpu_side",
+        (2,),
+        (0, 1, 3),
+        "gpu_idle_among_waiting",
+    )
     assert hang.confidence.value == "medium"
     assert any("GPU 2 0 % at 126 W of 700 W" in item.excerpt for item in hang.evidence)
 
@@ -78,7 +106,12 @@ def test_gpu_whose_power_moves_computes_and_its_job_is_not_hung() -> None:
 
 def test_rank_in_its_own_code_whose_gpu_computes_is_not_hung() -> None:
     story = steady(2)
-    quiet(story, {0: ALL_REDUCE, 1: SLEEP}, lambda number: [gpu(0, 1.0, 126.0), gpu(1, 1.0, 500.0 + 50 * (number % 2))], 300.0)
+    quiet(
+        story,
+        {0: ALL_REDUCE, 1: SLEEP},
+        lambda number: [gpu(0, 1.0, 126.0), gpu(1, 1.0, 500.0 + 50 * (number % 2))],
+        300.0,
+    )
 
     assert story.findings() == []
 
@@ -133,12 +166,17 @@ def test_xid_without_a_hang_is_no_hang() -> None:
     assert [finding.id for finding in story.findings()] == ["gpu-fault"]
 
 
-@pytest.mark.parametrize("payload", [None, {}, {"lines": 5}, {"lines": [None, 7, "NVRM: Xid (PCI:", "x" * 100_000]}])
+@pytest.mark.parametrize(
+    "payload", [None, {}, {"lines": 5}, {"lines": [None, 7, "NVRM: Xid (PCI:", "x" * 100_000]}]
+)
 def test_kernel_log_that_is_none_raises_nothing(payload: object) -> None:
-    assert all(fact.__class__.__name__ in ("Unparsed", "KernelLine") for fact in kmsg.parse(Record("kmsg", payload)))
+    assert all(
+        fact.__class__.__name__ in ("Unparsed", "KernelLine") for fact in kmsg.parse(Record("kmsg", payload))
+    )
 
 
-# --- network -----------------------------------------------------------------------------------------------------
+# --- network
+# -----------------------------------------------------------------------------------------------------
 
 # the line of NCCL 2.20-2.27, src/transport/net_ib.cc, as read in its source; and one that is no error
 COMPLETION = "NET/IB: Got completion from peer 10.0.0.2<42443> with status=12 opcode=0 len=0 vendor err 129 (Send) hca mlx5_0"
@@ -155,7 +193,12 @@ def test_network_error_that_nccl_printed_is_the_cause_where_all_wait() -> None:
     quiet(story, dict.fromkeys(range(2), ALL_REDUCE), lambda _: [])
 
     hang = story.the("hang")
-    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == ("network_transport", (1,), (0,), "transport_error")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.cause) == (
+        "network_transport",
+        (1,),
+        (0,),
+        "transport_error",
+    )
     assert any("status=12" in item.excerpt for item in hang.evidence)
 
 
@@ -175,7 +218,8 @@ def test_network_error_does_not_overrule_a_rank_that_is_visibly_elsewhere() -> N
     assert (story.the("hang").klass, story.the("hang").ranks) == ("peer_not_joined", (1,))
 
 
-# --- watchdog ----------------------------------------------------------------------------------------------------
+# --- watchdog
+# ----------------------------------------------------------------------------------------------------
 
 # torch 2.11.0, two H200, 2026-11-20
 TIMEOUT = (
@@ -192,7 +236,12 @@ STATE = (
 
 def test_watchdogs_that_waited_in_different_calls_tell_the_mismatch() -> None:
     story = steady(3)
-    said(story, TIMEOUT.format(0, 22, "ALLREDUCE"), TIMEOUT.format(1, 22, "BROADCAST"), TIMEOUT.format(2, 22, "ALLREDUCE"))
+    said(
+        story,
+        TIMEOUT.format(0, 22, "ALLREDUCE"),
+        TIMEOUT.format(1, 22, "BROADCAST"),
+        TIMEOUT.format(2, 22, "ALLREDUCE"),
+    )
     quiet(story, dict.fromkeys(range(3), GPU_WAIT), lambda _: [])
 
     hang = story.the("hang")
@@ -207,7 +256,12 @@ def test_rank_whose_watchdog_is_behind_did_not_come() -> None:
         story.wait(4.0)
 
     hang = story.the("hang")
-    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == ("peer_not_joined", (1,), (0, 2), "medium")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == (
+        "peer_not_joined",
+        (1,),
+        (0, 2),
+        "medium",
+    )
 
 
 def test_watchdog_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
@@ -237,18 +291,24 @@ def test_timeout_lines_do_not_hang_a_job_that_moves() -> None:
     assert story.findings() == []
 
 
-# --- NCCL RAS ----------------------------------------------------------------------------------------------------
+# --- NCCL RAS
+# ----------------------------------------------------------------------------------------------------
 
 
 def ras(counts: Sequence[int], *, dead: Sequence[int] = (), at: float = 0.0) -> RasReading:
-    living = tuple(RasRank(rank, "node-0", pid_of(rank), rank, rank, 0, 0, counts=(("AllReduce", count),))
-                   for rank, count in enumerate(counts) if rank not in dead)
+    living = tuple(
+        RasRank(rank, "node-0", pid_of(rank), rank, rank, 0, 0, counts=(("AllReduce", count),))
+        for rank, count in enumerate(counts)
+        if rank not in dead
+    )
     missing = tuple(RasMissing(rank, "node-0", pid_of(rank), considered_dead=True) for rank in dead)
     world = RasCommunicator("0x1", len(counts), living, missing, "RUNNING", ("INCOMPLETE",) if dead else ())
     return RasReading(None, "2.28.9", (world,), 0, at)
 
 
-def asked_twice(story: Story, stacks: dict[int, Sequence[str]], first: RasReading, second: RasReading) -> None:
+def asked_twice(
+    story: Story, stacks: dict[int, Sequence[str]], first: RasReading, second: RasReading
+) -> None:
     quiet(story, stacks, lambda _: [], 20.0)
     story.tell(first)
     quiet(story, stacks, lambda _: [], 6.0)
@@ -261,7 +321,12 @@ def test_rank_that_launched_fewer_collectives_is_named_where_all_stacks_wait_for
     asked_twice(story, dict.fromkeys(range(3), GPU_WAIT), ras((26, 25, 26)), ras((26, 25, 26)))
 
     hang = story.the("hang")
-    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == ("peer_not_joined", (1,), (0, 2), "medium")
+    assert (hang.klass, hang.ranks, hang.waiting_ranks, hang.confidence.value) == (
+        "peer_not_joined",
+        (1,),
+        (0, 2),
+        "medium",
+    )
     assert hang.cause == "not_in_collective"
 
 
@@ -274,10 +339,20 @@ def test_counts_that_move_between_two_questions_are_a_job_that_moves() -> None:
 
 def test_process_that_ras_gave_up_is_lost() -> None:
     story = steady(3)
-    asked_twice(story, {0: GPU_WAIT, 1: GPU_WAIT, 2: GPU_WAIT}, ras((26, 26, 26), dead=[2]), ras((26, 26, 26), dead=[2]))
+    asked_twice(
+        story,
+        {0: GPU_WAIT, 1: GPU_WAIT, 2: GPU_WAIT},
+        ras((26, 26, 26), dead=[2]),
+        ras((26, 26, 26), dead=[2]),
+    )
 
     hang = story.the("hang")
-    assert (hang.klass, hang.ranks, hang.cause, hang.confidence.value) == ("peer_lost", (2,), "ras_dead", "medium")
+    assert (hang.klass, hang.ranks, hang.cause, hang.confidence.value) == (
+        "peer_lost",
+        (2,),
+        "ras_dead",
+        "medium",
+    )
 
 
 def test_equal_counts_blame_nobody() -> None:
@@ -294,16 +369,36 @@ def test_ras_does_not_overrule_what_a_stack_explains() -> None:
     assert story.the("hang").ranks == (1,)
 
 
-# --- Flight Recorder ---------------------------------------------------------------------------------------------
+# --- Flight Recorder
+# ---------------------------------------------------------------------------------------------
 
 BACKWARD = (*TRAIN, "backward torch/_tensor.py:625", "_engine_run_backward torch/autograd/graph.py:823")
-RECV = (*TRAIN, "wrapper torch/distributed/c10d_logger.py:83", "recv torch/distributed/distributed_c10d.py:2799")
+RECV = (
+    *TRAIN,
+    "wrapper torch/distributed/c10d_logger.py:83",
+    "recv torch/distributed/distributed_c10d.py:2799",
+)
 
 
 def recorder(rank: int, seq: int, *, pending: bool, at: float) -> FlightRecorder:
     group = CollectiveGroup("nccl", "0", "default_pg", (0, 1), seq, seq - pending)
-    entry = CollectiveEntry("nccl", "0", "default_pg", seq, seq, False, "all_reduce", ((8,),), ((8,),), ("Float",),
-                            "scheduled" if pending else "completed", not pending, pending, seq, 0.0)
+    entry = CollectiveEntry(
+        "nccl",
+        "0",
+        "default_pg",
+        seq,
+        seq,
+        False,
+        "all_reduce",
+        ((8,),),
+        ((8,),),
+        ("Float",),
+        "scheduled" if pending else "completed",
+        not pending,
+        pending,
+        seq,
+        0.0,
+    )
     return FlightRecorder(rank, at, "2.10", ("nccl",), (group,), (entry,), pid_of(rank))
 
 

@@ -63,7 +63,8 @@ def told(job: JobState, *readings: RasReading, apart: float = 5.0) -> RasExplana
 
 
 def standstill(scenario: str, name: str) -> RasExplanation:
-    """The same answer twice, 5 s apart: what a job that stands gives (the captures of a hang are of one moment)."""
+    """The same answer twice, 5 s apart: what a job that stands gives (the captures of a hang are of one
+    moment)."""
     reading = read((CAPTURES / scenario / name).read_text())
     found = told(job_of(*PIDS[scenario]), reading, reading)
     assert found is not None
@@ -71,11 +72,21 @@ def standstill(scenario: str, name: str) -> RasExplanation:
 
 
 def accused(found: RasExplanation) -> dict[str, tuple[object, ...]]:
-    names = ("dead", "unresponsive", "failed", "lagging", "calls_differ", "crossed", "elsewhere", "initialising_ranks")
+    names = (
+        "dead",
+        "unresponsive",
+        "failed",
+        "lagging",
+        "calls_differ",
+        "crossed",
+        "elsewhere",
+        "initialising_ranks",
+    )
     return {name: getattr(found, name) for name in names if getattr(found, name)}
 
 
-# --- real answers ----------------------------------------------------------------------------------------------
+# --- real answers
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ras_json.txt", "ras_verbose.txt"])
@@ -84,7 +95,13 @@ def test_rank_that_launched_fewer_collectives_lags_and_its_peer_waits(scenario: 
     found = standstill(scenario, name)
 
     assert accused(found) == {"lagging": (1,)}
-    assert (found.waiting, found.stands, found.moving, found.all_joined, found.initialising) == ((0,), True, False, False, False)
+    assert (found.waiting, found.stands, found.moving, found.all_joined, found.initialising) == (
+        (0,),
+        True,
+        False,
+        False,
+        False,
+    )
     assert "AllReduce" in found.words[0] and str(PIDS[scenario][1]) in found.words[0]
 
 
@@ -93,7 +110,9 @@ def test_rank_of_a_communicator_is_not_taken_for_the_jobs_rank(name: str) -> Non
     found = standstill("mega4_data_hang", name)  # "Rank 0 has launched ... process 1230"
 
     assert accused(found) == {"lagging": (2,)}
-    assert found.waiting == (3,) and not found.all_joined  # ranks 0 and 1 wait in P2P calls, which RAS does not count
+    assert (
+        found.waiting == (3,) and not found.all_joined
+    )  # ranks 0 and 1 wait in P2P calls, which RAS does not count
 
 
 @pytest.mark.parametrize("name", ["ras_json.txt", "ras_verbose.txt"])
@@ -123,7 +142,9 @@ def test_killed_rank_is_found_though_the_job_knows_that_it_ended() -> None:
 
 
 def test_hang_that_ras_calls_ok_accuses_nobody() -> None:
-    found = standstill("megatron_data_hang", "hang_ras.json")  # rank 1 waits for data, before a communicator RAS knows of
+    found = standstill(
+        "megatron_data_hang", "hang_ras.json"
+    )  # rank 1 waits for data, before a communicator RAS knows of
 
     assert accused(found) == {} and found.words == ()
     assert found.all_joined and found.stands
@@ -134,11 +155,16 @@ def test_text_that_names_no_process_says_nothing() -> None:
     assert told(job_of(*PIDS["megatron_data_hang"]), reading, reading) is None
 
 
-# --- what must not accuse --------------------------------------------------------------------------------------
+# --- what must not accuse
+# --------------------------------------------------------------------------------------
 
 
 def test_difference_in_one_reading_accuses_nobody() -> None:
-    for name in ("megatron_healthy/steps_ras.json", "megatron_healthy/steps_ras.txt", "data_hang/ras_json.txt"):
+    for name in (
+        "megatron_healthy/steps_ras.json",
+        "megatron_healthy/steps_ras.txt",
+        "data_hang/ras_json.txt",
+    ):
         job = job_of(*PIDS[name.split("/")[0]])
         reading = read(captured(name))
         found = told(job, reading)
@@ -182,7 +208,10 @@ def test_restarted_rank_has_no_part_in_what_was_told_of_the_old_process() -> Non
     assert before is not None and before.lagging == (1,)
 
     for rank in (0, 1):
-        job.observe(AT - 1.0, RankFound(rank, Placement(rank, rank, 2, "gpu-node-0", 3000 + rank, 78, 0, 2, "torchrun"), ""))
+        job.observe(
+            AT - 1.0,
+            RankFound(rank, Placement(rank, rank, 2, "gpu-node-0", 3000 + rank, 78, 0, 2, "torchrun"), ""),
+        )
     assert ras.explain(AT + 7.0, job) is None
 
 
@@ -226,7 +255,8 @@ def test_torn_answers_are_no_proof_that_all_joined() -> None:
     assert found is not None and accused(found) == {} and not found.all_joined
 
 
-# --- whose processes -------------------------------------------------------------------------------------------
+# --- whose processes
+# -------------------------------------------------------------------------------------------
 
 
 def test_another_jobs_answer_is_not_ours() -> None:
@@ -238,8 +268,14 @@ def test_another_jobs_answer_is_not_ours() -> None:
 def two_hosts(pids: tuple[int, int]) -> RasReading:
     """Two nodes of two ranks each; the first rank of the second node is behind."""
     ranks = tuple(
-        RasRank(number, f"192.0.2.{2 + number // 2}", (pids[number % 2] if number < 2 else 1230 + number % 2), init_state=0,
-                async_error=0, counts=(("AllReduce", 7 if number != 2 else 6),))
+        RasRank(
+            number,
+            f"192.0.2.{2 + number // 2}",
+            (pids[number % 2] if number < 2 else 1230 + number % 2),
+            init_state=0,
+            async_error=0,
+            counts=(("AllReduce", 7 if number != 2 else 6),),
+        )
         for number in range(4)
     )
     communicator = RasCommunicator("ab", 4, ranks, (), "RUNNING", ("MISMATCH",))
@@ -250,7 +286,11 @@ def test_culprit_on_another_node_is_told_by_its_process() -> None:
     found = told(job_of(500, 501, host="node-a"), two_hosts((500, 501)), two_hosts((500, 501)))
 
     assert found is not None
-    assert (found.lagging, found.elsewhere, found.waiting) == ((), ("process 1230 on node 192.0.2.3",), (0, 1))
+    assert (found.lagging, found.elsewhere, found.waiting) == (
+        (),
+        ("process 1230 on node 192.0.2.3",),
+        (0, 1),
+    )
 
 
 def test_same_pids_on_two_hosts_map_to_nothing_unless_the_address_tells() -> None:
@@ -270,13 +310,18 @@ def test_host_that_is_known_by_its_address_is_the_only_one_that_counts() -> None
     assert set(ranks_of(two_hosts((1230, 1231)), job)) == {("192.0.2.3", 1230), ("192.0.2.3", 1231)}
 
 
-# --- states and crowds -----------------------------------------------------------------------------------------
+# --- states and crowds
+# -----------------------------------------------------------------------------------------
 
 
 def communicator(name: str, counts: dict[int, int], op: str = "AllReduce") -> RasCommunicator:
-    ranks = tuple(RasRank(number, "192.0.2.2", 2000 + rank, init_state=0, async_error=0, counts=((op, count),))
-                  for number, (rank, count) in enumerate(counts.items()))
-    return RasCommunicator(name, len(ranks), ranks, (), "RUNNING", () if len(set(counts.values())) == 1 else ("MISMATCH",))
+    ranks = tuple(
+        RasRank(number, "192.0.2.2", 2000 + rank, init_state=0, async_error=0, counts=((op, count),))
+        for number, (rank, count) in enumerate(counts.items())
+    )
+    return RasCommunicator(
+        name, len(ranks), ranks, (), "RUNNING", () if len(set(counts.values())) == 1 else ("MISMATCH",)
+    )
 
 
 def of(*communicators: RasCommunicator) -> RasReading:
@@ -304,8 +349,12 @@ def test_the_fewest_calls_are_behind_those_between_wait_too() -> None:
 
 def test_minority_that_called_something_else_is_named() -> None:
     rows = {0: (9, 0), 1: (9, 0), 2: (8, 1), 3: (9, 0)}
-    ranks = tuple(RasRank(rank, "192.0.2.2", 2000 + rank, init_state=0, counts=(("AllReduce", reduce), ("Broadcast", cast)))
-                  for rank, (reduce, cast) in rows.items())
+    ranks = tuple(
+        RasRank(
+            rank, "192.0.2.2", 2000 + rank, init_state=0, counts=(("AllReduce", reduce), ("Broadcast", cast))
+        )
+        for rank, (reduce, cast) in rows.items()
+    )
     reading = of(RasCommunicator("a", 4, ranks, (), "RUNNING", ("MISMATCH",)))
     found = told(job_of(2000, 2001, 2002, 2003), reading, reading)
     assert found is not None and accused(found) == {"calls_differ": (2,)}
@@ -326,7 +375,9 @@ def test_error_of_a_communicator_is_said_at_once() -> None:
 def test_dead_rank_is_said_at_once_and_a_silent_one_only_when_it_stays_silent() -> None:
     job = job_of(*PIDS["rank_killed"])
     silent = read(captured("rank_killed/ras_json.txt"))
-    dead = read(captured("rank_killed/ras_json.txt").replace('"considered_dead": false', '"considered_dead": true'))
+    dead = read(
+        captured("rank_killed/ras_json.txt").replace('"considered_dead": false', '"considered_dead": true')
+    )
     once, then_dead = told(job, silent), told(job, silent, dead)
     assert once is not None and accused(once) == {}
     assert then_dead is not None and accused(then_dead) == {"dead": (1,)}
@@ -340,16 +391,24 @@ def test_crowd_of_the_text_report_counts_as_those_who_are_ahead() -> None:
 
     assert found is not None
     assert accused(found) == {
-        "dead": (15,), "unresponsive": (14,), "failed": (4, 5, 6), "lagging": (7,), "initialising_ranks": (13,)}
+        "dead": (15,),
+        "unresponsive": (14,),
+        "failed": (4, 5, 6),
+        "lagging": (7,),
+        "initialising_ranks": (13,),
+    }
     assert found.waiting == (2, 3)  # two that it names are ahead of it, of ten it tells the number
 
 
-# --- communicators that are not made yet ------------------------------------------------------------------------------
+# --- communicators that are not made yet
+# ------------------------------------------------------------------------------
 
 FIRST_CALL = frames(*TRAIN, "reduce_scatter_tensor torch/distributed/distributed_c10d.py:4652")
 
 
-def waiting_in(call: Sequence[Frame], *, name: str = "megatron_data_hang/hang_ras.json", step: int | None = None) -> str:
+def waiting_in(
+    call: Sequence[Frame], *, name: str = "megatron_data_hang/hang_ras.json", step: int | None = None
+) -> str:
     """What is said of rank 0, which stands there, by the answer of a hang in the first step (two H200)."""
     pids = PIDS[name.partition("/")[0]]
     job = job_of(*pids)
@@ -371,10 +430,14 @@ def test_first_call_of_a_group_is_said_to_have_no_communicator_yet() -> None:
     [
         ("steps were made: the groups that steps use have theirs", lambda: waiting_in(FIRST_CALL, step=1)),
         ("it stands in no call of torch.distributed", lambda: waiting_in(frames(*SLEEP))),
-        ("there are others too: which of them is the group's is not told",
-         lambda: waiting_in(FIRST_CALL, name="mega4_data_hang/hang_ras.json")),
-        ("one member has launched more: its call is counted",
-         lambda: waiting_in(FIRST_CALL, name="data_hang/ras_json.txt")),
+        (
+            "there are others too: which of them is the group's is not told",
+            lambda: waiting_in(FIRST_CALL, name="mega4_data_hang/hang_ras.json"),
+        ),
+        (
+            "one member has launched more: its call is counted",
+            lambda: waiting_in(FIRST_CALL, name="data_hang/ras_json.txt"),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -1,4 +1,5 @@
-"""host-oom and pids-limit: each cause by itself, never for another; who was killed, who grew, in which phase; silent else."""
+"""host-oom and pids-limit: each cause by itself, never for another; who was killed, who grew, in which phase;
+silent else."""
 
 from __future__ import annotations
 
@@ -30,17 +31,37 @@ from diag.observations import (
 from tests.facts import TICKS, TRAIN, Story, pid_of, process, stack, tree
 
 GIB, MIB = 1 << 30, 1 << 20
-HOST = HostMemory(0, 64 * GIB, 40 * GIB, 5, overcommit=0, commit_limit_bytes=32 * GIB, committed_bytes=8 * GIB)
+HOST = HostMemory(
+    0, 64 * GIB, 40 * GIB, 5, overcommit=0, commit_limit_bytes=32 * GIB, committed_bytes=8 * GIB
+)
 OWN = CgroupLevel("/sys/fs/cgroup/pod/main", 3 * GIB, 4 * GIB, 3 * GIB, None, 0, 0)
 POD = CgroupLevel("/sys/fs/cgroup/pod", 5 * GIB, 8 * GIB, 5 * GIB, None, 0, 0)
-MEMORY_FINDINGS = ("host-oom", "host-oom-forecast", "pids-limit", "memlock-limit", "shm-too-small", "fd-limit")
+MEMORY_FINDINGS = (
+    "host-oom",
+    "host-oom-forecast",
+    "pids-limit",
+    "memlock-limit",
+    "shm-too-small",
+    "fd-limit",
+)
 
 
-def group(rank: int = 1, kills: int = 0, own: CgroupLevel = OWN, pod: CgroupLevel = POD, **more: object) -> CgroupMemory:
+def group(
+    rank: int = 1, kills: int = 0, own: CgroupLevel = OWN, pod: CgroupLevel = POD, **more: object
+) -> CgroupMemory:
     tight = min((own, pod), key=lambda level: (level.limit_bytes or 1 << 62) - level.usage_bytes)
     fields = {"cache_bytes": 0, "anon_bytes": 2 * GIB, **more}
-    return CgroupMemory(rank, 2, tight.path, tight.usage_bytes, tight.limit_bytes, tight.peak_bytes, kills, levels=(own, pod),
-                        **fields)  # type: ignore[arg-type]
+    return CgroupMemory(
+        rank,
+        2,
+        tight.path,
+        tight.usage_bytes,
+        tight.limit_bytes,
+        tight.peak_bytes,
+        kills,
+        levels=(own, pod),
+        **fields,
+    )  # type: ignore[arg-type]
 
 
 def full(level: CgroupLevel, met: int = 9) -> CgroupLevel:
@@ -74,11 +95,14 @@ def says(story: Story, *lines: str, rank: int = 1) -> None:
 
 # CPython 3.11 under vm.overcommit_memory=2, Linux 6.1
 FORK = (
-    '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch', "    self.pid = os.fork()",
-    "                ^^^^^^^^^", "OSError: [Errno 12] Cannot allocate memory",
+    '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch',
+    "    self.pid = os.fork()",
+    "                ^^^^^^^^^",
+    "OSError: [Errno 12] Cannot allocate memory",
 )
 ENOMEM = (
-    '  File "/app/train.py", line 12, in load', "    memory = mmap.mmap(-1, 20 << 30)",
+    '  File "/app/train.py", line 12, in load',
+    "    memory = mmap.mmap(-1, 20 << 30)",
     "OSError: [Errno 12] Cannot allocate memory",
 )
 
@@ -105,7 +129,9 @@ def parent_by_kernel(story: Story) -> None:
 
 def parent_that_is_hidden(story: Story) -> None:
     # v1 tells the limit of a parent that cannot be seen
-    hidden = CgroupMemory(1, 1, OWN.path, 3 * GIB, 3 * GIB, 3 * GIB, 1, levels=(replace(OWN, limit_bytes=None),))
+    hidden = CgroupMemory(
+        1, 1, OWN.path, 3 * GIB, 3 * GIB, 3 * GIB, 1, levels=(replace(OWN, limit_bytes=None),)
+    )
     story.tell(replace(hidden, oom_kills=0), hidden)
     dies(story, signal=9)
 
@@ -124,7 +150,9 @@ def host_by_counters(story: Story) -> None:
 
 
 def host_without_any_limit(story: Story) -> None:
-    free = CgroupMemory(1, 2, "/user.slice", GIB, None, GIB, 0, levels=(CgroupLevel("/user.slice", GIB, None, GIB),))
+    free = CgroupMemory(
+        1, 2, "/user.slice", GIB, None, GIB, 0, levels=(CgroupLevel("/user.slice", GIB, None, GIB),)
+    )
     story.tell(free)
     story.wait(1.0)
     story.tell(replace(free, oom_kills=1))
@@ -138,7 +166,15 @@ def fork_refused(story: Story) -> None:
 
 
 def fork_refused_by_kernels_word(story: Story) -> None:
-    story.tell(KernelRefusal(None, "overcommit", pid_of(1), "python3", "__vm_enough_memory: pid: 1001, comm: python3, no enough"))
+    story.tell(
+        KernelRefusal(
+            None,
+            "overcommit",
+            pid_of(1),
+            "python3",
+            "__vm_enough_memory: pid: 1001, comm: python3, no enough",
+        )
+    )
     says(story, *FORK)
     dies(story, code=1)
 
@@ -161,35 +197,52 @@ def strict_allocation(story: Story) -> None:
 
 
 def pinned(story: Story) -> None:
-    story.tell(CudaErrorRaised(1, "out of memory", "torch.AcceleratorError: CUDA error: out of memory", host_memory=True))
+    story.tell(
+        CudaErrorRaised(
+            1, "out of memory", "torch.AcceleratorError: CUDA error: out of memory", host_memory=True
+        )
+    )
     dies(story, code=1)
 
 
 def stalled(story: Story) -> None:
     high = replace(OWN, high_bytes=2 * GIB)
     for number in range(6):
-        story.tell(tree(1, story.now, state="D", wchan="mem_cgroup_handle_over_high"), tree(0, story.now),
-                   group(own=high, high_events=100 * number, pressure_full_ratio=0.35))
+        story.tell(
+            tree(1, story.now, state="D", wchan="mem_cgroup_handle_over_high"),
+            tree(0, story.now),
+            group(own=high, high_events=100 * number, pressure_full_ratio=0.35),
+        )
         story.wait(5.0)
 
 
 def no_more_processes(story: Story) -> None:
     story.tell(CgroupPids(1, "/sys/fs/cgroup/pids/pod", 40, 64, 0))
-    says(story, '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch', "    self.pid = os.fork()",
-         "BlockingIOError: [Errno 11] Resource temporarily unavailable")
+    says(
+        story,
+        '  File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch',
+        "    self.pid = os.fork()",
+        "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+    )
     story.tell(CgroupPids(1, "/sys/fs/cgroup/pids/pod", 64, 64, 1))
     dies(story, code=1)
 
 
 def locked_memory(story: Story) -> None:
     story.tell(LimitsSeen(1, pid_of(1), (("Max locked memory", 8 * MIB),), rdma_devices=True))
-    says(story, "node:1:2 [0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_reg_mr failed: Cannot allocate memory [12]")
+    says(
+        story,
+        "node:1:2 [0] misc/ibvwrap.cc:123 NCCL WARN Call to ibv_reg_mr failed: Cannot allocate memory [12]",
+    )
     dies(story, code=1)
 
 
 def shared_memory(story: Story) -> None:
     story.tell(SharedMemory(1, 64 * MIB, 0))
-    says(story, "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).")
+    says(
+        story,
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+    )
     dies(story, code=1)
 
 
@@ -219,7 +272,9 @@ def memory_findings(story: Story) -> list[Finding]:
     return [finding for finding in story.findings() if finding.id in MEMORY_FINDINGS]
 
 
-@pytest.mark.parametrize(("happens", "expected", "cause"), CASES, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("happens", "expected", "cause"), CASES, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_no_cause_is_taken_for_another(happens: Callable[[Story], None], expected: str, cause: str) -> None:
     story = told()
 
@@ -232,16 +287,27 @@ def test_no_cause_is_taken_for_another(happens: Callable[[Story], None], expecte
     assert "hang" not in [finding.id for finding in story.findings()]
 
 
-# -- what is said -------------------------------------------------------------------------------------------------
+# -- what is said
+# -------------------------------------------------------------------------------------------------
 
 
 def save(story: Story) -> None:
-    story.tell(Iteration(0, 500, 1000, "iteration 500"), SaveStarted(0, "saving checkpoint at iteration 500", "/out"))
+    story.tell(
+        Iteration(0, 500, 1000, "iteration 500"), SaveStarted(0, "saving checkpoint at iteration 500", "/out")
+    )
 
 
 def test_kill_in_a_save_names_rank_phase_peak_limit_and_flags_of_the_command() -> None:
     story = told()
-    story.tell(RunStarted(None, ("megatron", "sft", "--optimizer_cpu_offload", "true", "--async_save=true"), 999, "node-0", 2))
+    story.tell(
+        RunStarted(
+            None,
+            ("megatron", "sft", "--optimizer_cpu_offload", "true", "--async_save=true"),
+            999,
+            "node-0",
+            2,
+        )
+    )
     save(story)
     story.tell(tree(1, story.now, rss=GIB))
     story.wait(8.0)
@@ -255,8 +321,14 @@ def test_kill_in_a_save_names_rank_phase_peak_limit_and_flags_of_the_command() -
     story.wait(5.0)
 
     found = story.the("host-oom")
-    assert "rank 1 (pid 1001), which held 3.0 GiB, for memory while saving a checkpoint after iteration 500" in found.summary
-    assert "cgroup /sys/fs/cgroup/pod/main (limit 4.0 GiB, peak 4.0 GiB); it grew most, by 2.0 GiB in 11 s" in found.summary
+    assert (
+        "rank 1 (pid 1001), which held 3.0 GiB, for memory while saving a checkpoint after iteration 500"
+        in found.summary
+    )
+    assert (
+        "cgroup /sys/fs/cgroup/pod/main (limit 4.0 GiB, peak 4.0 GiB); it grew most, by 2.0 GiB in 11 s"
+        in found.summary
+    )
     assert "--async_save keeps" in found.advice and "--optimizer_offload_fraction" in found.advice
     assert any("processes' own memory 3.0 GiB; page cache 1.0 GiB" in item.excerpt for item in found.evidence)
 
@@ -266,10 +338,14 @@ def test_grower_is_named_apart_from_the_victim() -> None:
     worker = process(3000, comm="pt_data_worker", rss=200 * MIB)
     story.tell(tree(0, story.now, worker))
     story.wait(5.0)
-    story.tell(tree(0, story.now, replace(worker, rss_bytes=3 * GIB)), group(own=replace(OWN, usage_bytes=4 * GIB)))
+    story.tell(
+        tree(0, story.now, replace(worker, rss_bytes=3 * GIB)), group(own=replace(OWN, usage_bytes=4 * GIB))
+    )
     story.wait(1.0)
 
-    story.tell(replace(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), anon_bytes=GIB))  # as big as it was
+    story.tell(
+        replace(kernel(pid_of(1), "/pod/main", "/pod/main", 4 * GIB), anon_bytes=GIB)
+    )  # as big as it was
     dies(story, signal=9)
 
     found = story.the("host-oom")
@@ -326,7 +402,10 @@ def test_rank_in_another_pid_namespace_is_found_by_name_and_size() -> None:
     workers = [process(3000 + number, comm="pt_data_worker", rss=(number + 1) * GIB) for number in range(3)]
     story.tell(tree(0, story.now, *workers))
     story.wait(2.0)
-    story.tell(group(kills=1, own=full(OWN)), kernel(777_000, "/docker/4d27", "/docker/4d27", 4 * GIB, comm="pt_data_worker"))
+    story.tell(
+        group(kills=1, own=full(OWN)),
+        kernel(777_000, "/docker/4d27", "/docker/4d27", 4 * GIB, comm="pt_data_worker"),
+    )
     story.tell(tree(0, story.now + 0.5, workers[0], workers[1]))
     story.tell(kernel(777_000, "/docker/4d27", "/docker/4d27", 4 * GIB, comm="pt_data_worker"))
     story.exit(0, code=1)
@@ -337,7 +416,8 @@ def test_rank_in_another_pid_namespace_is_found_by_name_and_size() -> None:
 
 
 def test_kill_of_a_neighbour_at_another_limit_is_not_taken_for_the_writer_that_our_cgroup_lost() -> None:
-    # given: a short-lived writer that nobody had seen is killed in rank 1's own cgroup, a neighbour elsewhere just before
+    # given: a short-lived writer that nobody had seen is killed in rank 1's own cgroup, a neighbour elsewhere
+    # just before
     story = told()
     alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
     story.tell(group(own=alone))
@@ -365,7 +445,9 @@ def test_kill_of_a_neighbour_that_only_the_hosts_counter_told_is_not_the_moment_
     assert "while saving a checkpoint" in story.the("host-oom").summary
 
 
-def test_kills_of_neighbours_that_the_kernel_told_are_not_the_moment_of_the_one_that_our_cgroup_counts() -> None:
+def test_kills_of_neighbours_that_the_kernel_told_are_not_the_moment_of_the_one_that_our_cgroup_counts() -> (
+    None
+):
     story = told()
     alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
     story.tell(group(own=alone), replace(HOST, oom_kills=HOST.oom_kills + 1))
@@ -382,7 +464,9 @@ def test_kills_of_neighbours_that_the_kernel_told_are_not_the_moment_of_the_one_
     assert "while saving a checkpoint" in found.summary and found.ranks == (1,)
 
 
-def test_writer_that_nobody_had_seen_is_of_the_one_rank_that_lives_in_the_cgroup_that_the_kernel_names() -> None:
+def test_writer_that_nobody_had_seen_is_of_the_one_rank_that_lives_in_the_cgroup_that_the_kernel_names() -> (
+    None
+):
     story = told()
     alone = replace(OWN, path="/sys/fs/cgroup/pod/rank1")
     story.tell(group(own=alone))
@@ -422,8 +506,15 @@ def test_pid_of_the_launchers_table_and_of_dmesg_are_joined_where_there_are_only
 def test_other_tenants_of_the_cgroup_are_named() -> None:
     story = told()
 
-    story.tell(kernel(pid_of(1), "/pod", "/pod/main", 8 * GIB,
-                      tasks=((90, "vllm", 5 * GIB), (pid_of(1), "python3", 3 * GIB), (91, "sh", MIB))))
+    story.tell(
+        kernel(
+            pid_of(1),
+            "/pod",
+            "/pod/main",
+            8 * GIB,
+            tasks=((90, "vllm", 5 * GIB), (pid_of(1), "python3", 3 * GIB), (91, "sh", MIB)),
+        )
+    )
     dies(story, signal=9)
 
     found = story.the("host-oom")
@@ -434,7 +525,10 @@ def test_other_tenants_of_the_cgroup_are_named() -> None:
 def test_kill_when_a_save_was_due_says_so_though_nothing_showed_it() -> None:
     # given ms-swift 4.x, which prints nothing when a save begins
     story = told()
-    story.tell(RunStarted(None, ("megatron", "sft", "--save_steps", "50"), 999, "node-0", 2), Iteration(0, 100, 1000, "100"))
+    story.tell(
+        RunStarted(None, ("megatron", "sft", "--save_steps", "50"), 999, "node-0", 2),
+        Iteration(0, 100, 1000, "100"),
+    )
     story.wait(1.0)
 
     story.tell(group(kills=1, own=full(OWN)))
@@ -478,13 +572,19 @@ def test_kill_of_a_worker_long_ago_is_not_taken_for_the_death_now() -> None:
 def test_refusal_names_size_and_promised_memory() -> None:
     story = told()
     story.tell(replace(HOST, overcommit=2))
-    says(story, "RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you "
-                "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)")
+    says(
+        story,
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)",
+    )
     dies(story, code=1)
 
     found = story.the("host-oom")
     assert "could not have host memory of 16.0 GiB" in found.summary
-    assert "8.0 GiB of 32.0 GiB are promised already" in found.summary and "vm.overcommit_memory=0" in found.advice
+    assert (
+        "8.0 GiB of 32.0 GiB are promised already" in found.summary
+        and "vm.overcommit_memory=0" in found.advice
+    )
 
 
 def test_stall_is_a_warning_that_names_memory_high_and_is_over_when_it_is_over() -> None:
@@ -492,7 +592,10 @@ def test_stall_is_a_warning_that_names_memory_high_and_is_over_when_it_is_over()
     stalled(story)
     during = story.the("host-oom")
     for _ in range(12):
-        story.tell(group(own=replace(OWN, high_bytes=4 * GIB), high_events=600, pressure_full_ratio=0.0), tree(1, story.now))
+        story.tell(
+            group(own=replace(OWN, high_bytes=4 * GIB), high_events=600, pressure_full_ratio=0.0),
+            tree(1, story.now),
+        )
         story.wait(5.0)
 
     assert during.severity.value == "warning" and "above memory.high of 2.0 GiB" in during.summary
@@ -506,8 +609,13 @@ def test_silent_job_that_waits_for_memory_is_no_hang_of_a_collective() -> None:
     at_limit = replace(OWN, usage_bytes=4 * GIB)
     for number in range(80):
         for rank in (0, 1):
-            story.tell(group(rank, own=at_limit, pressure_full_ratio=0.5, max_events=10 * number), tree(rank, story.now, cpu=1.0))
-            story.tell(stack(rank, story.now, (*TRAIN, "all_reduce torch/distributed/distributed_c10d.py:3173")))
+            story.tell(
+                group(rank, own=at_limit, pressure_full_ratio=0.5, max_events=10 * number),
+                tree(rank, story.now, cpu=1.0),
+            )
+            story.tell(
+                stack(rank, story.now, (*TRAIN, "all_reduce torch/distributed/distributed_c10d.py:3173"))
+            )
         story.wait(5.0)
 
     hang = story.the("hang")
@@ -515,7 +623,8 @@ def test_silent_job_that_waits_for_memory_is_no_hang_of_a_collective() -> None:
     assert story.the("host-oom").cause == "reclaim_stall"
 
 
-# -- silent -------------------------------------------------------------------------------------------------------
+# -- silent
+# -------------------------------------------------------------------------------------------------------
 
 
 def neighbours_kill_and_a_sigkill_by_hand(story: Story) -> None:
@@ -534,7 +643,12 @@ def process_of_the_same_name_elsewhere(story: Story) -> None:
 
 
 def sigkill_by_hand_in_a_full_cgroup(story: Story) -> None:
-    story.tell(group(own=replace(OWN, usage_bytes=OWN.limit_bytes or 0, peak_bytes=OWN.limit_bytes), cache_bytes=2 * GIB))
+    story.tell(
+        group(
+            own=replace(OWN, usage_bytes=OWN.limit_bytes or 0, peak_bytes=OWN.limit_bytes),
+            cache_bytes=2 * GIB,
+        )
+    )
     dies(story, signal=9)
 
 
@@ -566,15 +680,28 @@ def error_11_of_a_socket(story: Story) -> None:
 
 
 def neighbours_fork_refused(story: Story) -> None:
-    story.tell(CgroupPids(1, "/pids", 40, 64, 0), KernelRefusal(None, "pids", None, "", "fork rejected", cgroup="/other"))
+    story.tell(
+        CgroupPids(1, "/pids", 40, 64, 0),
+        KernelRefusal(None, "pids", None, "", "fork rejected", cgroup="/other"),
+    )
     story.wait(5.0)
 
 
-@pytest.mark.parametrize("happens", [
-    neighbours_kill_and_a_sigkill_by_hand, neighbours_kill_told_by_the_host_alone, process_of_the_same_name_elsewhere,
-    sigkill_by_hand_in_a_full_cgroup, survived_refusal_and_another_death, survived_refusal_just_before, page_cache_at_the_limit,
-    error_11_of_a_socket, neighbours_fork_refused,
-], ids=lambda value: value.__name__)
+@pytest.mark.parametrize(
+    "happens",
+    [
+        neighbours_kill_and_a_sigkill_by_hand,
+        neighbours_kill_told_by_the_host_alone,
+        process_of_the_same_name_elsewhere,
+        sigkill_by_hand_in_a_full_cgroup,
+        survived_refusal_and_another_death,
+        survived_refusal_just_before,
+        page_cache_at_the_limit,
+        error_11_of_a_socket,
+        neighbours_fork_refused,
+    ],
+    ids=lambda value: value.__name__,
+)
 def test_nothing_is_said_of_memory(happens: Callable[[Story], None]) -> None:
     story = told()
 
@@ -585,7 +712,11 @@ def test_nothing_is_said_of_memory(happens: Callable[[Story], None]) -> None:
 
 def test_unexplained_kill_is_not_checked_where_the_kernels_log_is_closed() -> None:
     story = told()
-    story.tell(SourceFailed(None, "kernel log", "/dev/kmsg: Operation not permitted", "docker run --device /dev/kmsg"))
+    story.tell(
+        SourceFailed(
+            None, "kernel log", "/dev/kmsg: Operation not permitted", "docker run --device /dev/kmsg"
+        )
+    )
 
     neighbours_kill_told_by_the_host_alone(story)
 
@@ -595,7 +726,9 @@ def test_unexplained_kill_is_not_checked_where_the_kernels_log_is_closed() -> No
 def test_process_of_the_cgroup_that_is_not_the_jobs_is_a_warning_that_names_it() -> None:
     story = told()
 
-    story.tell(kernel(4242, "/pod/main", "/pod/main", 4 * GIB, comm="tensorboard"), group(kills=1, own=full(OWN)))
+    story.tell(
+        kernel(4242, "/pod/main", "/pod/main", 4 * GIB, comm="tensorboard"), group(kills=1, own=full(OWN))
+    )
     story.wait(5.0)
 
     found = story.the("host-oom")

@@ -32,7 +32,8 @@ JOB, STAGED = 20 * GIB, 20 * GIB
 
 @dataclass
 class Job:
-    """A job of 1 s a step that saves every 10 steps, read as the sidecar does: twice a second while memory changes."""
+    """A job of 1 s a step that saves every 10 steps, read as the sidecar does: twice a second while memory
+    changes."""
 
     limit: int | None
     story: Story = field(default_factory=lambda: Story([HostOomForecastDetector()]))
@@ -46,7 +47,9 @@ class Job:
     def read(self, needed: int) -> None:
         self.needed = needed
         self.counter = max(self.counter, needed + self.cache)
-        self.story.tell(CgroupMemory(0, 2, self.path, needed + self.cache, self.limit, self.counter, 0, self.cache))
+        self.story.tell(
+            CgroupMemory(0, 2, self.path, needed + self.cache, self.limit, self.counter, 0, self.cache)
+        )
         memory = self.story.engine.job.save_memory
         if memory.pressing:  # as the engine does with a record
             memory.pressing = False
@@ -230,7 +233,9 @@ def test_before_the_first_save_the_estimate_of_the_arguments_tells() -> None:
 
 def test_an_estimate_that_fits_is_silent() -> None:
     job = Job(limit=60 * GIB)
-    job.story.tell(MemoryEstimated(None, (), (), (MemoryTerm("staging", STAGED, "14 P / ranks", "megatron-core 0.16"),)))
+    job.story.tell(
+        MemoryEstimated(None, (), (), (MemoryTerm("staging", STAGED, "14 P / ranks", "megatron-core 0.16"),))
+    )
 
     job.steps(5)
 
@@ -306,7 +311,9 @@ def test_the_host_is_a_limit_too_and_swap_counts_as_room() -> None:
     story = Story([HostOomForecastDetector()])
 
     def read(needed: int, swap: int) -> None:
-        story.tell(HostMemory(None, 48 * GIB, 48 * GIB - needed, 0, swap_total_bytes=swap, swap_free_bytes=swap))
+        story.tell(
+            HostMemory(None, 48 * GIB, 48 * GIB - needed, 0, swap_total_bytes=swap, swap_free_bytes=swap)
+        )
 
     def run(swap: int) -> None:
         base = 16 * GIB
@@ -336,7 +343,10 @@ def test_the_host_is_a_limit_too_and_swap_counts_as_room() -> None:
 @pytest.mark.parametrize(
     ("words", "every"),
     [
-        ("--save_steps 200", 200), ("--save_interval 50", 50), ("--save-interval=7", 7), ("--save_strategy epoch", None),
+        ("--save_steps 200", 200),
+        ("--save_interval 50", 50),
+        ("--save-interval=7", 7),
+        ("--save_strategy epoch", None),
         ("--save_steps", None),
     ],
 )
@@ -388,18 +398,28 @@ def test_memory_that_grows_on_the_host_is_not_called_the_jobs_own() -> None:
     """A neighbour's, as far as the host's numbers tell."""
     story = Story([HostOomForecastDetector()])
     for number in range(1, 400):
-        story.tell(HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0), Iteration(None, number, 1000, "x"))
+        story.tell(
+            HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0),
+            Iteration(None, number, 1000, "x"),
+        )
         story.wait(1.0)
 
     found = story.the("host-oom-forecast")
-    assert found.summary.startswith("memory of the host (of all that runs on it) grows") and "another job" in found.advice
+    assert (
+        found.summary.startswith("memory of the host (of all that runs on it) grows")
+        and "another job" in found.advice
+    )
 
 
 def test_another_program_that_begins_on_a_host_with_room_is_no_leak() -> None:
-    # the bundled job beside a test suite on a host of 23.5 GiB, 2026-11-22: 6.4 GiB needed, "the limit is met in 7 min"
+    # the bundled job beside a test suite on a host of 23.5 GiB, 2026-11-22: 6.4 GiB needed, "the limit is met
+    # in 7 min"
     story = Story([HostOomForecastDetector()])
     for number in range(1, 200):
-        story.tell(HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0), Iteration(None, number, 1000, "x"))
+        story.tell(
+            HostMemory(0, 200 * GIB, 190 * GIB - number * GIB * 3 // 10, 0),
+            Iteration(None, number, 1000, "x"),
+        )
         story.wait(1.0)
 
     assert story.findings() == []
@@ -430,7 +450,9 @@ def unchecked(story: Story) -> list[str]:
 
 
 def test_a_first_save_of_which_nothing_is_known_is_not_checked_rather_than_clear() -> None:
-    assert unchecked(saving_job("--output_dir", "/out")) == ["whether the first checkpoint save fits into host memory"]
+    assert unchecked(saving_job("--output_dir", "/out")) == [
+        "whether the first checkpoint save fits into host memory"
+    ]
 
 
 def test_a_job_without_saves_one_that_saved_and_one_with_an_estimate_are_no_open_question() -> None:

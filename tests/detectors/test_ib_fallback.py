@@ -1,4 +1,5 @@
-"""ib-fallback: each cause from NCCL's lines and from outside of them, what it is worth on this machine, and when it is silent."""
+"""ib-fallback: each cause from NCCL's lines and from outside of them, what it is worth on this machine, and
+when it is silent."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ from tests.detectors.netfacts import (
 )
 from tests.facts import Story, pid_of
 
-NO_LIBRARY = ("Failed to open libibverbs.so[.1]", "NET/Socket : Using [0]eth0:192.0.2.2<0>", "Using network Socket")
+NO_LIBRARY = (
+    "Failed to open libibverbs.so[.1]",
+    "NET/Socket : Using [0]eth0:192.0.2.2<0>",
+    "Using network Socket",
+)
 QUIET = ("NET/Socket : Using [0]eth0:192.0.2.2<0>", "Using network Socket")  # not a word of RDMA
 
 
@@ -35,7 +40,8 @@ def fell(*lines: str, rank: int = 0) -> Iterator[Observation]:
     return nccl(pid_of(rank), *lines, *world(rank), channel(rank, 2, "NET/Socket/0"))
 
 
-# --- the causes ------------------------------------------------------------------------------------------------
+# --- the causes
+# ------------------------------------------------------------------------------------------------
 
 LOGGED = [
     ("libibverbs_missing", NO_LIBRARY, ()),
@@ -51,8 +57,16 @@ LOGGED = [
     ("device_nodes_missing", SOCKETS, (ports(port("mlx5_0")), access(0, nodes=()))),
     ("provider_missing", SOCKETS, (ports(port("mlx5_0")), access(0, providers=("rxe",)))),
     ("port_down", SOCKETS, (ports(port("mlx5_0", 1), port("mlx5_1", 2)), access(0))),
-    ("efa_plugin_missing", SOCKETS, (ports(port("rdmap16s27", layer="Unspecified")), access(0, providers=("efa",)))),
-    ("device_nodes_missing", QUIET, (ports(port("mlx5_0")), access(0, nodes=()), environment(0, NCCL_IB_DISABLE="true"))),
+    (
+        "efa_plugin_missing",
+        SOCKETS,
+        (ports(port("rdmap16s27", layer="Unspecified")), access(0, providers=("efa",))),
+    ),
+    (
+        "device_nodes_missing",
+        QUIET,
+        (ports(port("mlx5_0")), access(0, nodes=()), environment(0, NCCL_IB_DISABLE="true")),
+    ),
     ("ib_disabled", QUIET, (environment(0, NCCL_IB_DISABLE="2"),)),
 ]
 
@@ -73,7 +87,9 @@ def test_driver_that_libibverbs_itself_misses_is_the_cause() -> None:
     # rdma-core 44 in a soft-RoCE machine whose provider was taken away, on stderr
     line = "libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': libmlx5-rdmav34.so: cannot open shared object file: "
 
-    found = told(two_nodes(), *read_text(line + "No such file or directory", "stderr", 0), *fell(*SOCKETS))["ib-fallback"]
+    found = told(two_nodes(), *read_text(line + "No such file or directory", "stderr", 0), *fell(*SOCKETS))[
+        "ib-fallback"
+    ]
 
     assert found.cause == "provider_missing"
     assert "libmlx5-rdmav34.so" in found.summary
@@ -84,13 +100,18 @@ def test_driver_that_no_device_of_the_node_needs_is_not_the_cause() -> None:
     line = "libibverbs: Warning: couldn't load driver 'libmlx4-rdmav34.so': libmlx4-rdmav34.so: cannot open shared object file: "
     unneeded = [*read_text(line + "No such file or directory", "stderr", 0)]
 
-    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=()), *unneeded, *fell(*SOCKETS))["ib-fallback"]
+    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=()), *unneeded, *fell(*SOCKETS))[
+        "ib-fallback"
+    ]
 
     assert found.cause == "device_nodes_missing"
 
 
 def test_interface_that_rdma_needs_beside_it_is_the_cause() -> None:
-    facts = [*warns(pid_of(0), "transport/net_ib/init.cc:300", "NET/IB : No IP interface found."), *fell(*SOCKETS)]
+    facts = [
+        *warns(pid_of(0), "transport/net_ib/init.cc:300", "NET/IB : No IP interface found."),
+        *fell(*SOCKETS),
+    ]
 
     assert told(two_nodes(), *facts)["ib-fallback"].cause == "no_oob_interface"
 
@@ -106,12 +127,15 @@ def test_device_that_may_not_be_opened_is_the_cause() -> None:
 
 
 def test_filter_that_selects_an_active_port_is_not_the_cause() -> None:
-    found = told(two_nodes(), ports(port("mlx5_0")), access(0), *fell("NCCL_IB_HCA set to mlx5", *SOCKETS))["ib-fallback"]
+    found = told(two_nodes(), ports(port("mlx5_0")), access(0), *fell("NCCL_IB_HCA set to mlx5", *SOCKETS))[
+        "ib-fallback"
+    ]
 
     assert found.cause == "no_device"
 
 
-# --- how much it matters -----------------------------------------------------------------------------------------
+# --- how much it matters
+# -----------------------------------------------------------------------------------------
 
 WORTH = [
     ((), Severity.WARNING),  # nobody could look: a log replayed elsewhere
@@ -156,7 +180,9 @@ def test_cause_is_not_told_before_the_ranks_own_view_is_there() -> None:
 
 @pytest.mark.parametrize(("place", "words"), PLACES)
 def test_advice_is_for_where_the_rank_runs(place: str, words: str) -> None:
-    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=(), container=place), *fell(*SOCKETS))["ib-fallback"]
+    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=(), container=place), *fell(*SOCKETS))[
+        "ib-fallback"
+    ]
 
     assert words in found.advice
 
@@ -164,14 +190,17 @@ def test_advice_is_for_where_the_rank_runs(place: str, words: str) -> None:
 def test_all_ranks_that_fell_back_are_named_and_those_with_another_cause_told_apart() -> None:
     facts = [*fell(*SOCKETS, rank=0), *fell("NCCL_IB_DISABLE set by environment to 1.", *QUIET, rank=1)]
 
-    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=()), access(1, nodes=()), *facts)["ib-fallback"]
+    found = told(two_nodes(), ports(port("mlx5_0")), access(0, nodes=()), access(1, nodes=()), *facts)[
+        "ib-fallback"
+    ]
 
     assert found.ranks == (0, 1)
     assert "NCCL_IB_DISABLE=1" in found.summary
     assert "/dev/infiniband" in found.summary
 
 
-# --- when it is silent -------------------------------------------------------------------------------------------
+# --- when it is silent
+# -------------------------------------------------------------------------------------------
 
 ROCE = tuple(line.replace("[0]mlx5_0:1/IB [1]mlx5_1:1/IB", "[0]mlx5_bond_0:1/RoCE") for line in INFINIBAND)
 # aws-ofi-nccl on EFA
@@ -181,7 +210,11 @@ HEALTHY = {
     "roce bond": (*ROCE, *world(0), channel(0, 2, "NET/IB/0/GDRDMA/Shared")),
     "efa": (*EFA, *world(0), channel(0, 2, "NET/AWS Libfabric/0/GDRDMA")),
     "hpc-x": ("NET/IB : No device found.", "Using network IBext_v10", *world(0)),
-    "sockets on one node": (*SOCKETS, *world(0, 2, nodes=1), "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read"),
+    "sockets on one node": (
+        *SOCKETS,
+        *world(0, 2, nodes=1),
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read",
+    ),
     "sockets on one node without P2P": (*SOCKETS, *world(0, 2, nodes=1), channel(0, 1, "NET/Socket/0")),
     "no communicator yet": SOCKETS,
     "bootstrap and out-of-band are sockets": ("Bootstrap: Using eth0:192.0.2.2<0>", *INFINIBAND, *world(0)),
@@ -200,20 +233,25 @@ def test_nodes_that_reach_each_other_over_nvlink_are_not_on_sockets() -> None:
 
 
 def log_of(nodes: dict[str, str], *, again: str = "") -> Iterator[Observation]:
-    """Tensor parallel groups of two within a node and data parallel groups over both, in one log without any rank; no
-    communicator of the world. `again`: appended to what tells one attempt from another."""
+    """Tensor parallel groups of two within a node and data parallel groups over both, in one log without any
+    rank; no communicator of the world. `again`: appended to what tells one attempt from another."""
     for number, (host, net) in enumerate(nodes.items()):
         for local in range(2):
             pid = 500 + local + 100 * len(again)
             yield from nccl(
-                pid, "NET/Socket : Using [0]eth0:192.0.2.2<0>", f"Using network {net}",
+                pid,
+                "NET/Socket : Using [0]eth0:192.0.2.2<0>",
+                f"Using network {net}",
                 f"ncclCommInitRankConfig comm 0x1 rank {local} nranks 2 cudaDev {local} nvmlDev {local} busId {local}a000 "
                 f"commId 0x7{number}{again} - Init START",
                 f"comm 0x1 rank {local} nRanks 2 nNodes 1 localRanks 2 localRank {local} MNNVL 0",
                 f"Using network {net}",
                 f"ncclCommSplit comm 0x2 rank {number} nranks 2 cudaDev {local} nvmlDev {local} busId {local}a000 parent 0x1 "
                 f"splitCount 1 color {local} key 0 commId 0x8{local}{again} - Init START",
-                f"comm 0x2 rank {number} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0", host=host, gpu=local)
+                f"comm 0x2 rank {number} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
+                host=host,
+                gpu=local,
+            )
 
 
 def test_log_without_ranks_and_without_a_world_names_hosts_and_no_wrong_rank() -> None:
@@ -233,7 +271,10 @@ def test_log_without_ranks_tells_mixed_networks() -> None:
 
 
 def test_attempt_that_another_has_replaced_is_not_judged() -> None:
-    facts = [*log_of({"node-a": "Socket", "node-b": "Socket"}), *log_of({"node-a": "IB", "node-b": "IB"}, again="f")]
+    facts = [
+        *log_of({"node-a": "Socket", "node-b": "Socket"}),
+        *log_of({"node-a": "IB", "node-b": "IB"}, again="f"),
+    ]
 
     assert told(Story(world=4, nodes=4), *facts) == {}
 
@@ -253,23 +294,49 @@ def test_sockets_that_are_expected_raise_nothing_and_another_network_does() -> N
     assert (found.cause, "AWS Libfabric is expected" in found.summary) == ("not_expected", True)
 
 
-# --- without a word of NCCL --------------------------------------------------------------------------------------
+# --- without a word of NCCL
+# --------------------------------------------------------------------------------------
 
 
 def gpu(*pids: int) -> GpuSample:
-    return GpuSample(None, 0, "GPU-0", "0000:00:06.0", "H200", 1.0, 1 << 30, 141 << 30, 120.0, 700.0, None, None, None, pids)
+    return GpuSample(
+        None,
+        0,
+        "GPU-0",
+        "0000:00:06.0",
+        "H200",
+        1.0,
+        1 << 30,
+        141 << 30,
+        120.0,
+        700.0,
+        None,
+        None,
+        None,
+        pids,
+    )
 
 
-def trains(story: Story, *, seconds: float = 60.0, ether: float = 0.0, rdma: float = 0.0, held: tuple[str, ...] | None = (),
-           counted: bool = True) -> None:
+def trains(
+    story: Story,
+    *,
+    seconds: float = 60.0,
+    ether: float = 0.0,
+    rdma: float = 0.0,
+    held: tuple[str, ...] | None = (),
+    counted: bool = True,
+) -> None:
     """A minute of steps with so many bytes a second on each wire."""
     begin = story.now
     while story.now - begin < seconds:
         past = story.now - begin
         story.tell(
-            gpu(pid_of(0), pid_of(1)), access(0, held=held), access(1, held=held),
+            gpu(pid_of(0), pid_of(1)),
+            access(0, held=held),
+            access(1, held=held),
             ports(port("mlx5_0", sent=int(rdma * past) if counted else None), at=story.now),
-            interfaces(int(ether * past), story.now), Iteration(None, 1 + int(past), 0, f"iteration {past:.0f}"),
+            interfaces(int(ether * past), story.now),
+            Iteration(None, 1 + int(past), 0, f"iteration {past:.0f}"),
         )
         story.wait(5)
 
@@ -291,7 +358,10 @@ def test_the_cause_is_found_in_the_environment_without_any_log() -> None:
 
     trains(story, ether=900e6)
 
-    assert (story.the("ib-fallback").cause, story.the("ib-fallback").confidence.value) == ("ib_disabled", "high")
+    assert (story.the("ib-fallback").cause, story.the("ib-fallback").confidence.value) == (
+        "ib_disabled",
+        "high",
+    )
 
 
 def test_bytes_alone_tell_it_where_open_files_may_not_be_read() -> None:
@@ -306,8 +376,11 @@ def test_sockets_over_infiniband_count_as_sockets_though_the_port_counts_them_to
     story = two_nodes()
     for second in range(0, 65, 5):  # NCCL prefers ib0 for its sockets
         story.tell(gpu(pid_of(0), pid_of(1)), access(0), access(1))
-        story.tell(ports(port("mlx5_0", sent=int(1.02e9 * second)), at=story.now),
-                   interfaces(int(1e9 * second), story.now, "ib0", "infiniband"), Iteration(None, 1 + second, 0, "iteration"))
+        story.tell(
+            ports(port("mlx5_0", sent=int(1.02e9 * second)), at=story.now),
+            interfaces(int(1e9 * second), story.now, "ib0", "infiniband"),
+            Iteration(None, 1 + second, 0, "iteration"),
+        )
         story.wait(5)
 
     assert "1000 MB/s leave this node over sockets, 0.0 MB/s over RDMA" in story.the("ib-fallback").summary
@@ -333,8 +406,13 @@ def test_without_log_nothing_is_said_when(how: dict[str, object]) -> None:
 def test_job_on_gloo_is_not_blamed_for_sockets() -> None:
     story = two_nodes()
     for number in range(12):
-        story.tell(access(0), access(1), ports(port("mlx5_0", sent=0), at=story.now),
-                   interfaces(int(900e6 * 5 * number), story.now), Iteration(None, 1 + number, 0, "iteration"))
+        story.tell(
+            access(0),
+            access(1),
+            ports(port("mlx5_0", sent=0), at=story.now),
+            interfaces(int(900e6 * 5 * number), story.now),
+            Iteration(None, 1 + number, 0, "iteration"),
+        )
         story.wait(5)
 
     assert story.findings() == []

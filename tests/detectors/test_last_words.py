@@ -1,4 +1,5 @@
-"""rank-died: what it quotes is true. The last exception is quoted whoever knows it; what explains a death is referred to."""
+"""rank-died: what it quotes is true. The last exception is quoted whoever knows it; what explains a death is
+referred to."""
 
 from __future__ import annotations
 
@@ -66,10 +67,14 @@ def test_exception_that_no_rule_knows_is_quoted_also_where_the_line_has_no_rank(
     assert 'it said: "StopIteration"' in story.the("rank-died").summary
 
 
-@pytest.mark.parametrize("bar", [
-    " 38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]", " 37%|###       | 3/8 ",
-    "Train:  38%|███▊      | 3/8 [00:00<00:01, loss=0.7]",
-])
+@pytest.mark.parametrize(
+    "bar",
+    [
+        " 38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]",
+        " 37%|###       | 3/8 ",
+        "Train:  38%|███▊      | 3/8 [00:00<00:01, loss=0.7]",
+    ],
+)
 @pytest.mark.parametrize("behind", [0, 4])
 def test_exception_behind_a_bar_that_nobody_ended_is_quoted(bar: str, behind: int) -> None:
     story = Story()
@@ -133,8 +138,12 @@ def test_error_in_an_output_of_several_ranks_that_all_failed_is_not_laid_to_one(
 def test_native_codes_last_word_is_quoted_with_the_text_of_its_exception() -> None:
     story = Story()
 
-    says(story, 1, "terminate called after throwing an instance of 'std::logic_error'",
-         "  what():  basic_string: construction from null is not valid")
+    says(
+        story,
+        1,
+        "terminate called after throwing an instance of 'std::logic_error'",
+        "  what():  basic_string: construction from null is not valid",
+    )
     dies(story, 1, signal=6)
 
     assert "'std::logic_error': basic_string: construction from null" in story.the("rank-died").summary
@@ -172,12 +181,16 @@ def at_the_end(*, saved: bool = True, marked: bool = False) -> Story:
     if saved:
         story.tell(SaveFinished(0, "Saving model checkpoint to /out/checkpoint-8", "/out/checkpoint-8"))
     if marked:
-        story.tell(PhaseMarked(0, "teardown", "[INFO:swift] End time of running main: 2026-11-20 23:29:22.296012"))
+        story.tell(
+            PhaseMarked(0, "teardown", "[INFO:swift] End time of running main: 2026-11-20 23:29:22.296012")
+        )
     story.wait(2)
     return story
 
 
-@pytest.mark.parametrize("story", [at_the_end(), at_the_end(saved=False, marked=True)], ids=["saved", "marked"])
+@pytest.mark.parametrize(
+    "story", [at_the_end(), at_the_end(saved=False, marked=True)], ids=["saved", "marked"]
+)
 def test_crash_at_the_exit_after_a_finished_training_is_told_as_one(story: Story) -> None:
     says(story, 1, ABORTED)
     dies(story, 1, signal=6)
@@ -190,13 +203,17 @@ def test_crash_at_the_exit_after_a_finished_training_is_told_as_one(story: Story
 def test_crash_at_the_exit_is_known_by_the_stack_too() -> None:
     story = at_the_end()
     story.tell(stack(1, story.now, TRAIN))
-    story.tell(stack(1, story.now, ("_exitfunc python3.11/weakref.py:667", "join python3.11/threading.py:1112")))
+    story.tell(
+        stack(1, story.now, ("_exitfunc python3.11/weakref.py:667", "join python3.11/threading.py:1112"))
+    )
     dies(story, 1, signal=11)
 
     assert story.the("rank-died").cause == "crash_at_exit"
 
 
-@pytest.mark.parametrize("story", [at_the_end(saved=False), Story()], ids=["last-save-is-missing", "at-the-start"])
+@pytest.mark.parametrize(
+    "story", [at_the_end(saved=False), Story()], ids=["last-save-is-missing", "at-the-start"]
+)
 def test_abort_before_the_training_is_complete_stays_a_crash(story: Story) -> None:
     says(story, 1, ABORTED)
     dies(story, 1, signal=6)
@@ -233,10 +250,16 @@ SEGFAULT = ("[ 2702.748399] python3.11[{}]: segfault at 8 ip 00007f19c917c1ac sp
             "libpython3.11.so.1.0[7f19c9000000+1c0000] likely on CPU 1 (core 1, socket 0)")  # fmt: skip
 
 
-@pytest.mark.parametrize(("pid", "host_pids", "signal", "ours"), [
-    (4242, True, None, False), (4242, False, None, False), (4242, True, 11, False), (4242, False, 11, True),
-    (1001, True, 11, True),
-])
+@pytest.mark.parametrize(
+    ("pid", "host_pids", "signal", "ours"),
+    [
+        (4242, True, None, False),
+        (4242, False, None, False),
+        (4242, True, 11, False),
+        (4242, False, 11, True),
+        (1001, True, 11, True),
+    ],
+)
 def test_kernels_word_of_a_segfault_counts_where_the_process_is_the_jobs(
     pid: int, host_pids: bool, signal: int | None, ours: bool
 ) -> None:

@@ -43,7 +43,13 @@ def test_crash_line_without_a_rank_blames_those_that_saw_it_full() -> None:
     story = Story()
     story.tell(SharedMemory(1, 64 << 20, 1 << 20), SharedMemory(0, 64 << 30, 60 << 30))
     story.wait(2.0)
-    story.tell(LogLine(None, "stderr", "RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)"))
+    story.tell(
+        LogLine(
+            None,
+            "stderr",
+            "RuntimeError: unable to write to file </torch_1234_567_0>: No space left on device (28)",
+        )
+    )
     story.wait(2.0)
 
     assert (story.the("shm-too-small").ranks, story.the("shm-too-small").cause) == ((1,), "exhausted")
@@ -58,14 +64,21 @@ def test_bus_error_of_a_rank_with_a_small_shm_is_its_end_and_with_a_big_one_is_n
         story.wait(2.0)
         story.exit(1, signal=7)
         story.wait(5.0)
-        found.append([(one.cause, one.ranks, one.severity.value) for one in story.findings()
-                      if one.id == "shm-too-small"])
+        found.append(
+            [
+                (one.cause, one.ranks, one.severity.value)
+                for one in story.findings()
+                if one.id == "shm-too-small"
+            ]
+        )
 
     assert found == [[("exhausted", (1,), "critical")], []]
 
 
 @pytest.mark.parametrize("size", [16 * MIB, 64 * MIB, 512 * MIB])
-def test_bus_error_beside_a_small_shm_that_nobody_saw_full_is_laid_to_it_with_medium_confidence(size: int) -> None:
+def test_bus_error_beside_a_small_shm_that_nobody_saw_full_is_laid_to_it_with_medium_confidence(
+    size: int,
+) -> None:
     for code, number in ((None, 7), (135, None)):  # the kernel's word, and a shell's
         story = Story()
         story.tell(SharedMemory(0, size, size - 4 * MIB))  # rank 1 died before its own was read
@@ -78,7 +91,9 @@ def test_bus_error_beside_a_small_shm_that_nobody_saw_full_is_laid_to_it_with_me
 
 
 @pytest.mark.parametrize("highest, told", [(0.7, []), (0.9, ["shm-too-small"])])
-def test_bus_error_beside_a_big_shm_counts_only_where_that_was_nearly_full_once(highest: float, told: list[str]) -> None:
+def test_bus_error_beside_a_big_shm_counts_only_where_that_was_nearly_full_once(
+    highest: float, told: list[str]
+) -> None:
     story = Story()
     size = 8 << 30
     story.tell(SharedMemory(1, size, round(size * (1 - highest))), SharedMemory(1, size, size))
@@ -101,18 +116,31 @@ def test_bus_error_beside_a_full_temporary_disk_is_not_laid_to_shm() -> None:
 
 
 # torch 2.13 says so of any bus error of a worker, also where a file of the data that is mapped got shorter
-_GUESS = ("[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's "
-          "workers are out of shared memory. Please try to raise your shared memory limit.")
+_GUESS = (
+    "[rank1]: RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that dataloader's "
+    "workers are out of shared memory. Please try to raise your shared memory limit."
+)
 
 
-@pytest.mark.parametrize("size, told", [(64 * MIB, "medium"), (256 * MIB, "medium"), (64 << 30, None), (0, "medium")])
-def test_pytorchs_guess_at_a_workers_bus_error_is_weighed_with_what_was_read_of_shm(size: int, told: str | None) -> None:
+@pytest.mark.parametrize(
+    "size, told", [(64 * MIB, "medium"), (256 * MIB, "medium"), (64 << 30, None), (0, "medium")]
+)
+def test_pytorchs_guess_at_a_workers_bus_error_is_weighed_with_what_was_read_of_shm(
+    size: int, told: str | None
+) -> None:
     story = Story()
     if size:
         story.tell(*(SharedMemory(rank, size, size // 2) for rank in (0, 1)))
     story.wait(2.0)
-    story.tell(LogLine(None, "stderr", "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
-                       "shared memory (shm)."), LogLine(1, "stderr", _GUESS))
+    story.tell(
+        LogLine(
+            None,
+            "stderr",
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
+            "shared memory (shm).",
+        ),
+        LogLine(1, "stderr", _GUESS),
+    )
     story.exit(1, code=1)
     story.wait(5.0)
 
@@ -134,7 +162,10 @@ def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent() -> None:
     story.tell(tree(0, story.now), SharedMemory(0, 64 * MIB, 64 * MIB))
     story.wait(2)
     other = Story()
-    other.tell(SharedMemory(None, 1 << 34, 1 << 34), LogLine(0, "stdout", "shared memory of 4 GiB is used as a cache"))
+    other.tell(
+        SharedMemory(None, 1 << 34, 1 << 34),
+        LogLine(0, "stdout", "shared memory of 4 GiB is used as a cache"),
+    )
     other.wait(2)
 
     assert story.the("shm-too-small").severity.value == "info"
@@ -144,7 +175,10 @@ def test_small_shm_that_nothing_uses_is_info_and_a_big_one_is_silent() -> None:
 def test_rank_near_its_limit_of_open_files_is_named_and_one_far_from_it_is_not() -> None:
     story = Story()
     story.tell(
-        limits(0, nofile=1024), tree(0, story.now, open_files=1000), limits(1, nofile=1024), tree(1, story.now, open_files=90)
+        limits(0, nofile=1024),
+        tree(0, story.now, open_files=1000),
+        limits(1, nofile=1024),
+        tree(1, story.now, open_files=90),
     )
     story.wait(2)
 
@@ -209,7 +243,9 @@ def test_allocation_error_that_the_job_survived_and_a_neighbours_oom_kill_are_si
     assert story.findings() == []
 
 
-def test_kill_that_only_the_hosts_counter_tells_is_the_cgroups_when_that_was_full_and_the_host_was_not() -> None:
+def test_kill_that_only_the_hosts_counter_tells_is_the_cgroups_when_that_was_full_and_the_host_was_not() -> (
+    None
+):
     story = Story()
     story.tell(HostMemory(None, 24 << 30, 20 << 30, 5), CgroupMemory(1, 1, "/job", 97, 100, 100, 0))
     story.wait(1.0)

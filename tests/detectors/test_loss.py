@@ -13,7 +13,14 @@ from diag.detectors.training import DETECTORS
 from diag.detectors.training.straggler import StragglerDetector
 from diag.engine import Detector
 from diag.model import Finding, Placement
-from diag.observations import BarMoved, Iteration, LossScaleReduced, MetricsLogged, NonFiniteReported, RankFound
+from diag.observations import (
+    BarMoved,
+    Iteration,
+    LossScaleReduced,
+    MetricsLogged,
+    NonFiniteReported,
+    RankFound,
+)
 from diag.replay import replay
 from tests.facts import TICKS, Story
 
@@ -26,36 +33,50 @@ def numbers_story() -> Story:
     return Story([kind() for kind in kinds])
 
 
-def train(values: Iterable[float | dict[str, float]], *, story: Story | None = None, first: int = 1, every: int = 1) -> Story:
+def train(
+    values: Iterable[float | dict[str, float]], *, story: Story | None = None, first: int = 1, every: int = 1
+) -> Story:
     """One line each `every` steps, as ms-swift prints it; a number alone is a loss with a healthy gradient."""
     story = story or numbers_story()
     for place, value in enumerate(values):
-        numbers = value if isinstance(value, dict) else {"loss": value, "grad_norm": 1.0, "learning_rate": 1e-5}
+        numbers = (
+            value if isinstance(value, dict) else {"loss": value, "grad_norm": 1.0, "learning_rate": 1e-5}
+        )
         step = first + place * every
         story.tell(Iteration(None, step, 100_000, f"{numbers} 'iteration': '{step}'", tuple(numbers.items())))
         story.wait(1.0)
     return story
 
 
-def falling(count: int, seed: int = 1, start: float = 2.0, end: float = 0.7, noise: float = 0.05) -> list[float]:
+def falling(
+    count: int, seed: int = 1, start: float = 2.0, end: float = 0.7, noise: float = 0.05
+) -> list[float]:
     dice = random.Random(seed)
-    return [end + (start - end) * math.exp(-place / (0.3 * count)) + dice.gauss(0, noise) for place in range(count)]
+    return [
+        end + (start - end) * math.exp(-place / (0.3 * count)) + dice.gauss(0, noise)
+        for place in range(count)
+    ]
 
 
 def ids(story: Story) -> list[tuple[str, str]]:
     return sorted((finding.id, finding.severity.value) for finding in story.findings())
 
 
-# -- nan -----------------------------------------------------------------------------------------------------------------
+# -- nan
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_loss_that_is_nan_is_said_at_once_with_its_iteration_and_the_last_good_value() -> None:
     story = train([*falling(30), {"loss": NAN, "grad_norm": NAN}])
 
     found = story.the("loss-nan")
-    assert found.severity.value == "critical" and "nan at iteration 31; the last good value was" in found.summary
+    assert (
+        found.severity.value == "critical" and "nan at iteration 31; the last good value was" in found.summary
+    )
     assert "at iteration 30" in found.summary and "bfloat16" in found.advice
-    assert ids(story) == [("loss-nan", "critical")]  # of the gradients that are nan with it nothing new can be said
+    assert ids(story) == [
+        ("loss-nan", "critical")
+    ]  # of the gradients that are nan with it nothing new can be said
 
 
 def test_megatron_names_the_loss_otherwise_and_is_understood() -> None:
@@ -68,7 +89,9 @@ def test_loss_of_plain_trainer_gets_the_step_of_its_bar() -> None:
     story = numbers_story()
     for step in (10, 20):
         story.tell(BarMoved(None, step, 500, "bar"), BarMoved(None, 3, 8, "an evaluation's"))
-        story.tell(MetricsLogged(None, (("loss", 1.0 if step == 10 else NAN), ("epoch", 0.1)), "{'loss': ...}"))
+        story.tell(
+            MetricsLogged(None, (("loss", 1.0 if step == 10 else NAN), ("epoch", 0.1)), "{'loss': ...}")
+        )
         story.wait(2)
 
     assert "at iteration 20; the last good value was 1 at iteration 10" in story.the("loss-nan").summary
@@ -85,21 +108,36 @@ def test_one_step_that_was_left_out_is_withdrawn_after_three_good_ones() -> None
 
 def test_rank_that_met_nan_in_its_own_gradients_is_named() -> None:
     story = train(falling(10))
-    story.tell(NonFiniteReported(3, "grad", "bucket #0", "[rank3]: RuntimeError: found NaN in local grad norm for bucket #0"))
+    story.tell(
+        NonFiniteReported(
+            3, "grad", "bucket #0", "[rank3]: RuntimeError: found NaN in local grad norm for bucket #0"
+        )
+    )
     story.wait(2)
 
     found = story.the("grad-nan")
-    assert found.ranks == (3,) and "rank 3 met nan or inf in its own gradients (bucket #0) after iteration 10" in found.summary
+    assert (
+        found.ranks == (3,)
+        and "rank 3 met nan or inf in its own gradients (bucket #0) after iteration 10" in found.summary
+    )
 
 
 def test_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     story = train(falling(10))
-    story.tell(NonFiniteReported(1, "loss", "", "[rank1]: RuntimeError: found NaN in local forward loss calculation"))
+    story.tell(
+        NonFiniteReported(1, "loss", "", "[rank1]: RuntimeError: found NaN in local forward loss calculation")
+    )
     story.wait(2)
     assert story.the("loss-nan").ranks == (1,)
 
     for rank in (0, 1):
-        story.tell(RankFound(rank, Placement(rank, rank, 2, "node-0", 5000 + rank, TICKS, 0, 2, "torchrun"), "python train.py"))
+        story.tell(
+            RankFound(
+                rank,
+                Placement(rank, rank, 2, "node-0", 5000 + rank, TICKS, 0, 2, "torchrun"),
+                "python train.py",
+            )
+        )
     train(falling(10), story=story, first=5)
 
     assert story.findings() == []
@@ -107,7 +145,8 @@ def test_report_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
 
 def test_gradients_that_overflow_now_and_then_in_fp16_are_no_nan() -> None:
     scaled: list[dict[str, float]] = [
-        {"loss": 2.0 - place / 100, "grad_norm": INF if place % 9 < 2 else 1.0, "loss scale": 65536.0} for place in range(60)
+        {"loss": 2.0 - place / 100, "grad_norm": INF if place % 9 < 2 else 1.0, "loss scale": 65536.0}
+        for place in range(60)
     ]
 
     assert train(scaled).findings() == []
@@ -120,7 +159,8 @@ def test_one_bad_gradient_beside_a_good_loss_is_not_said_and_two_in_a_row_are() 
     assert ids(train([1.1, bad, dict(bad, loss=1.01)])) == [("grad-nan", "critical")]
 
 
-# -- fp16 ----------------------------------------------------------------------------------------------------------------
+# -- fp16
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def overflow(scale: float | None, *, at_minimum: bool = False) -> LossScaleReduced:
@@ -149,7 +189,10 @@ def test_scale_at_its_end_is_a_warning_and_critical_when_steps_are_skipped_still
     story.wait(2)
 
     found = story.the("fp16-overflow")
-    assert (found.severity.value, found.cause) == ("critical", "minimum_scale") and "--torch_dtype bfloat16" in found.advice
+    assert (found.severity.value, found.cause) == (
+        "critical",
+        "minimum_scale",
+    ) and "--torch_dtype bfloat16" in found.advice
 
 
 def test_deepspeed_that_gives_up_is_critical() -> None:
@@ -162,34 +205,51 @@ def test_deepspeed_that_gives_up_is_critical() -> None:
 
 def test_every_other_step_skipped_late_is_a_warning_and_one_in_twenty_is_not() -> None:
     def line(place: int, every: int) -> dict[str, float]:
-        return {"lm loss": 3.0 + place % 7 / 50, "loss scale": 1024.0, "number of skipped iterations": float(place % every == 0)}
+        return {
+            "lm loss": 3.0 + place % 7 / 50,
+            "loss scale": 1024.0,
+            "number of skipped iterations": float(place % every == 0),
+        }
 
     assert train([line(place, 20) for place in range(100)]).findings() == []
     assert ids(train([line(place, 2) for place in range(100)])) == [("fp16-overflow", "warning")]
 
 
 def test_loss_scale_of_1_in_bf16_is_no_end() -> None:
-    assert train([{"loss": value, "loss scale": 1.0, "grad norm": 1.0} for value in falling(80)]).findings() == []
+    assert (
+        train([{"loss": value, "loss scale": 1.0, "grad norm": 1.0} for value in falling(80)]).findings()
+        == []
+    )
 
 
-# -- collapse ------------------------------------------------------------------------------------------------------------
+# -- collapse
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_dpo_that_stays_at_ln_2_without_gradient_learns_nothing() -> None:
     story = train([{"loss": 0.69314718, "grad_norm": 0.0, "rewards/margins": 0.0}] * 10)
 
     found = story.the("loss-collapse")
-    assert found.cause == "no_gradient" and "0.69315 in 10 lines in a row, since iteration 1 (ln 2" in found.summary
+    assert (
+        found.cause == "no_gradient"
+        and "0.69315 in 10 lines in a row, since iteration 1 (ln 2" in found.summary
+    )
 
 
 def test_learning_rate_of_0_is_named() -> None:
-    assert train([{"loss": 1.25, "grad_norm": 3.0, "learning_rate": 0.0}] * 50).the("loss-collapse").cause == "no_learning_rate"
+    assert (
+        train([{"loss": 1.25, "grad_norm": 3.0, "learning_rate": 0.0}] * 50).the("loss-collapse").cause
+        == "no_learning_rate"
+    )
 
 
 def test_zero_beside_gradients_that_are_nan_is_a_hidden_nan() -> None:
     story = train([1.5, 1.4, *[{"loss": 0.0, "grad_norm": NAN, "learning_rate": 1e-5}] * 3])
 
-    assert (story.the("loss-collapse").cause, story.the("loss-collapse").severity.value) == ("nan_hidden", "critical")
+    assert (story.the("loss-collapse").cause, story.the("loss-collapse").severity.value) == (
+        "nan_hidden",
+        "critical",
+    )
 
 
 def test_long_warm_up_in_bf16_that_moves_nothing_yet_is_silent_and_a_constant_after_it_is_not() -> None:
@@ -204,7 +264,9 @@ def test_long_warm_up_in_bf16_that_moves_nothing_yet_is_silent_and_a_constant_af
 
 
 def test_dpo_that_has_learnt_all_and_rounds_to_zero_is_not_broken() -> None:
-    learnt: list[dict[str, float]] = [{"loss": 0.0, "grad_norm": 0.0, "rewards/margins": 14.0 + place} for place in range(60)]
+    learnt: list[dict[str, float]] = [
+        {"loss": 0.0, "grad_norm": 0.0, "rewards/margins": 14.0 + place} for place in range(60)
+    ]
 
     assert train(learnt).findings() == []
 
@@ -217,7 +279,8 @@ def test_same_step_printed_again_is_not_a_second_line() -> None:
     assert story.findings() == []
 
 
-# -- spike and divergence ------------------------------------------------------------------------------------------------
+# -- spike and divergence
+# ------------------------------------------------------------------------------------------------
 
 
 def test_loss_that_jumps_is_said_and_withdrawn_when_it_is_back() -> None:
@@ -231,7 +294,10 @@ def test_loss_that_jumps_is_said_and_withdrawn_when_it_is_back() -> None:
 
 
 def test_one_bad_batch_is_not_said() -> None:
-    assert train([*falling(100), 9.0, *falling(30, start=0.75), 9.0, 8.0, *falling(30, start=0.75)]).findings() == []
+    assert (
+        train([*falling(100), 9.0, *falling(30, start=0.75), 9.0, 8.0, *falling(30, start=0.75)]).findings()
+        == []
+    )
 
 
 def test_loss_that_rises_for_long_is_said_with_the_lowest_value() -> None:
@@ -258,7 +324,10 @@ def pretraining(dice: random.Random) -> Iterator[float]:
 
 def dpo(dice: random.Random) -> Iterator[float]:
     """Batches of few pairs: heavy tails upwards, nearer to zero all the time."""
-    return (max(1e-4, 0.69 * math.exp(-place / 150) * dice.lognormvariate(0, 0.9)) if place else 0.693147 for place in range(400))
+    return (
+        max(1e-4, 0.69 * math.exp(-place / 150) * dice.lognormvariate(0, 0.9)) if place else 0.693147
+        for place in range(400)
+    )
 
 
 def small_batches(dice: random.Random) -> Iterator[float]:

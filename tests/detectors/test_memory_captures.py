@@ -1,4 +1,5 @@
-"""Jobs whose memory ran out on a machine with cgroup v2 (tests/vm/memory, captures/memory/v2), judged again without it."""
+"""Jobs whose memory ran out on a machine with cgroup v2 (tests/vm/memory, captures/memory/v2), judged again
+without it."""
 
 from __future__ import annotations
 
@@ -32,13 +33,18 @@ def test_replayed_job_has_the_findings_that_it_must_have_and_no_others(v2: Path,
         assert any(wanted.is_met_by(finding.to_json()) for finding in found), told
         causes = {finding.cause for finding in found if finding.id == wanted.id}
         assert wanted.cause is None or causes == {wanted.cause}, told
-    assert {finding.id for finding in found} <= {*(wanted.id for wanted in scenario.wanted), *scenario.also, *_RECORDED}, told
+    assert {finding.id for finding in found} <= {
+        *(wanted.id for wanted in scenario.wanted),
+        *scenario.also,
+        *_RECORDED,
+    }, told
     assert notes == []
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_without_the_kernels_log_the_cause_is_the_same(v2: Path, scenario: Scenario) -> None:
-    """As in a container, where /dev/kmsg is not. Of a whole group that was killed those are named whose exit could be read."""
+    """As in a container, where /dev/kmsg is not. Of a whole group that was killed those are named whose exit
+    could be read."""
     records = JournalReader([v2 / f"journal-{scenario.name}.jsonl.gz"])
 
     _, changes = replay_records(record for record in records if record.source != "kmsg")
@@ -50,15 +56,23 @@ def test_without_the_kernels_log_the_cause_is_the_same(v2: Path, scenario: Scena
         assert last is not None, told
         assert wanted.cause is None or last.cause == wanted.cause, told
         assert last.ranks and set(last.ranks) <= set(wanted.ranks or last.ranks), told
-    assert {finding.id for finding in found} <= {*(wanted.id for wanted in scenario.wanted), *scenario.also, *_RECORDED}, told
+    assert {finding.id for finding in found} <= {
+        *(wanted.id for wanted in scenario.wanted),
+        *scenario.also,
+        *_RECORDED,
+    }, told
 
 
 def test_kill_of_a_neighbour_shortly_before_changes_neither_moment_nor_phase(v2: Path) -> None:
-    """Two other jobs of the machine were killed 5 s and 1 s before, the first when this one had not begun its save."""
+    """Two other jobs of the machine were killed 5 s and 1 s before, the first when this one had not begun its
+    save."""
     _, changes, _ = replay([v2 / "journal-pod_limit_after_others.jsonl.gz"])
     (summary,) = {change.finding.summary for change in changes if change.finding.id == "host-oom"}
 
-    assert "rank 1 (pid 141), which held 104 MiB, for memory while saving a checkpoint after iteration 96" in summary
+    assert (
+        "rank 1 (pid 141), which held 104 MiB, for memory while saving a checkpoint after iteration 96"
+        in summary
+    )
     assert "it grew most, by 78 MiB" in summary
 
 
@@ -100,7 +114,9 @@ def test_kernel_tells_refused_forks_of_a_pids_limit_and_of_strict_overcommit(v2:
 
     assert isinstance(pids, KernelRefusal)
     assert (pids.what, pids.cgroup) == ("pids", "/pids_limit/rank1")
-    assert {(fact.what, fact.comm) for fact in strict if isinstance(fact, KernelRefusal)} == {("overcommit", "python3")}
+    assert {(fact.what, fact.comm) for fact in strict if isinstance(fact, KernelRefusal)} == {
+        ("overcommit", "python3")
+    }
 
 
 def test_record_that_breaks_off_says_so_with_how_full_the_container_was(v2: Path) -> None:
@@ -113,7 +129,9 @@ def test_record_that_breaks_off_says_so_with_how_full_the_container_was(v2: Path
     assert "memory.oom.group" in told.remedy and "shareProcessNamespace" in told.remedy
 
 
-@pytest.mark.parametrize("name", [scenario.name for scenario in SCENARIOS if scenario.name != "group_kill_with_diag"])
+@pytest.mark.parametrize(
+    "name", [scenario.name for scenario in SCENARIOS if scenario.name != "group_kill_with_diag"]
+)
 def test_record_of_a_run_that_ended_does_not_break_off(v2: Path, name: str) -> None:
     engine, _, _ = replay([v2 / f"journal-{name}.jsonl.gz"])
 

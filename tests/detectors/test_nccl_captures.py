@@ -1,4 +1,5 @@
-"""Logs of real NCCL, thirteen versions: each case leads to the verdict that its manifest names, and to no other."""
+"""Logs of real NCCL, thirteen versions: each case leads to the verdict that its manifest names, and to no
+other."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from diag.replay import replay
 CAPTURES = Path(__file__).parents[1] / "captures" / "nccl"
 
 
-# A killed rank is known to whoever watches the processes. Its peers' logs tell a lost connection, which is no verdict of its
-# own, and what was true before.
+# A killed rank is known to whoever watches the processes. Its peers' logs tell a lost connection, which is no
+# verdict of its own, and what was true before.
 KILLED = {("ib-fallback", "no_device"), ("ib-error", "retry_exceeded")}
 
 
@@ -23,7 +24,9 @@ def cases() -> Iterator[pytest.param]:  # type: ignore[valid-type]
     for manifest in sorted(CAPTURES.glob("*/manifest.json")):
         for case in json.loads(manifest.read_text())["cases"]:
             folder = manifest.parent / case["case"]
-            yield pytest.param(folder, {tuple(one) for one in case["expect"]}, id=f"{manifest.parent.name}-{folder.name}")
+            yield pytest.param(
+                folder, {tuple(one) for one in case["expect"]}, id=f"{manifest.parent.name}-{folder.name}"
+            )
 
 
 def test_every_recorded_folder_is_judged() -> None:
@@ -63,13 +66,15 @@ def verdict(path: Path) -> dict[str, Finding]:
 
 
 def test_groups_on_one_machine_are_no_nodes_though_nccl_counts_each_rank_as_one(tmp_path: Path) -> None:
-    # P2P and shared memory switched off, as in one-node-no-p2p-shm, and two groups of two without a communicator of the world
+    # P2P and shared memory switched off, as in one-node-no-p2p-shm, and two groups of two without a
+    # communicator of the world
     lines = []
     for pid in range(100, 104):
         group, rank = divmod(pid - 100, 2)
         head = f"node-0:{pid}:{pid} [0] NCCL INFO"
         lines += [
-            f"{head} Bootstrap: Using eth0:192.0.2.10<0>", f"{head} NET/Socket : Using [0]eth0:192.0.2.10<0>",
+            f"{head} Bootstrap: Using eth0:192.0.2.10<0>",
+            f"{head} NET/Socket : Using [0]eth0:192.0.2.10<0>",
             f"{head} Using network Socket",
             f"{head} ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId {pid}000 commId 0xa{group} - Init "
             "START",

@@ -1,4 +1,5 @@
-"""transport-mismatch, ib-port, ib-error, nccl-no-interface, duplicate-gpu, nccl-init-error, memlock-limit: named and silent."""
+"""transport-mismatch, ib-port, ib-error, nccl-no-interface, duplicate-gpu, nccl-init-error, memlock-limit:
+named and silent."""
 
 from __future__ import annotations
 
@@ -27,18 +28,29 @@ from tests.facts import Story, pid_of
 MIB = 1 << 20
 
 
-def member(rank: int, *lines: str, nodes: int = 2, size: int = 4, made: bool = False) -> Iterator[Observation]:
+def member(
+    rank: int, *lines: str, nodes: int = 2, size: int = 4, made: bool = False
+) -> Iterator[Observation]:
     """A rank of a log of all nodes: ranks of the other node have its host name and pids of their own."""
-    return nccl(pid_of(rank), *lines, *world(rank, size, nodes=nodes, comm=f"0x{rank + 16}", made=made),
-                host=f"gpu-node-{rank * nodes // size}")
+    return nccl(
+        pid_of(rank),
+        *lines,
+        *world(rank, size, nodes=nodes, comm=f"0x{rank + 16}", made=made),
+        host=f"gpu-node-{rank * nodes // size}",
+    )
 
 
-# --- transport-mismatch ----------------------------------------------------------------------------------------
+# --- transport-mismatch
+# ----------------------------------------------------------------------------------------
 
 
 def test_rank_on_sockets_among_ranks_on_infiniband_is_named_with_the_reason() -> None:
-    facts = [*member(0, *INFINIBAND), *member(1, *INFINIBAND), *member(2, *INFINIBAND),
-             *member(3, "NCCL_IB_DISABLE set by environment to 1.", "Using network Socket")]
+    facts = [
+        *member(0, *INFINIBAND),
+        *member(1, *INFINIBAND),
+        *member(2, *INFINIBAND),
+        *member(3, "NCCL_IB_DISABLE set by environment to 1.", "Using network Socket"),
+    ]
 
     found = told(two_nodes(), *facts)["transport-mismatch"]
 
@@ -48,7 +60,11 @@ def test_rank_on_sockets_among_ranks_on_infiniband_is_named_with_the_reason() ->
 
 
 def test_rank_with_another_plugin_is_named() -> None:
-    facts = [*member(0, "Using network IBext_v10"), *member(1, "Using network IBext_v10"), *member(2, *INFINIBAND)]
+    facts = [
+        *member(0, "Using network IBext_v10"),
+        *member(1, "Using network IBext_v10"),
+        *member(2, *INFINIBAND),
+    ]
 
     found = told(two_nodes(), *facts)["transport-mismatch"]
 
@@ -57,14 +73,19 @@ def test_rank_with_another_plugin_is_named() -> None:
 
 def test_mismatch_is_told_while_the_communicator_is_still_being_made() -> None:
     head = "ncclCommInitRankConfig comm 0x1 rank {} nranks 4 cudaDev 0 nvmlDev 0 busId 60 commId 0xabc - Init START"
-    facts = [*nccl(pid_of(0), *INFINIBAND, head.format(0)), *nccl(77, "Using network Socket", head.format(2), host="gpu-node-1")]
+    facts = [
+        *nccl(pid_of(0), *INFINIBAND, head.format(0)),
+        *nccl(77, "Using network Socket", head.format(2), host="gpu-node-1"),
+    ]
 
     assert told(two_nodes(), *facts)["transport-mismatch"].ranks == (2,)
 
 
 @pytest.mark.parametrize("lines", [INFINIBAND, SOCKETS], ids=["all on InfiniBand", "all on sockets"])
 def test_ranks_alike_raise_no_mismatch(lines: tuple[str, ...]) -> None:
-    assert "transport-mismatch" not in told(two_nodes(), *(fact for rank in range(4) for fact in member(rank, *lines)))
+    assert "transport-mismatch" not in told(
+        two_nodes(), *(fact for rank in range(4) for fact in member(rank, *lines))
+    )
 
 
 def test_different_networks_within_one_node_do_not_matter() -> None:
@@ -80,7 +101,8 @@ def test_different_networks_of_different_communicators_do_not_matter() -> None:
     assert "transport-mismatch" not in told(two_nodes(), *facts)
 
 
-# --- ib-port ---------------------------------------------------------------------------------------------------
+# --- ib-port
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_port_that_goes_down_during_the_run_is_named_until_it_is_up_again() -> None:
@@ -90,14 +112,23 @@ def test_port_that_goes_down_during_the_run_is_named_until_it_is_up_again() -> N
     down = told(story, ports(port("mlx5_0"), port("mlx5_1", 1)), access(0, held=("uverbs1",)))["ib-port"]
     healed = told(story, ports(port("mlx5_0"), port("mlx5_1")), wait=15)
 
-    assert (down.severity, down.cause, down.subject, down.ranks) == (Severity.CRITICAL, "went_down", "port mlx5_1:1", (0,))
+    assert (down.severity, down.cause, down.subject, down.ranks) == (
+        Severity.CRITICAL,
+        "went_down",
+        "port mlx5_1:1",
+        (0,),
+    )
     assert (healed["ib-port"].severity, healed["ib-port"].cause) == (Severity.INFO, "link_downed")
 
 
 def test_nccls_own_event_of_a_port_that_diag_sees_makes_it_sure() -> None:
     story = two_nodes()
     told(story, ports(port("mlx5_0")))
-    event = warns(pid_of(0), "transport/net_ib/init.cc:253", "NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)")
+    event = warns(
+        pid_of(0),
+        "transport/net_ib/init.cc:253",
+        "NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)",
+    )
 
     found = told(story, *event, ports(port("mlx5_0", 1)))["ib-port"]
 
@@ -107,8 +138,14 @@ def test_nccls_own_event_of_a_port_that_diag_sees_makes_it_sure() -> None:
 def test_event_of_another_node_is_enough_and_port_active_makes_it_a_flap() -> None:
     story = two_nodes()
     where = "transport/net_ib.cc:199"
-    down = told(story, *warns(91, where, "NET/IB : mlx5_3:1 Got async error event: port error", host="gpu-node-1"))["ib-port"]
-    healed = told(story, *warns(91, where, "NET/IB : mlx5_3:1 Got async error event: port active", host="gpu-node-1"), wait=15)
+    down = told(
+        story, *warns(91, where, "NET/IB : mlx5_3:1 Got async error event: port error", host="gpu-node-1")
+    )["ib-port"]
+    healed = told(
+        story,
+        *warns(91, where, "NET/IB : mlx5_3:1 Got async error event: port active", host="gpu-node-1"),
+        wait=15,
+    )
 
     assert ("mlx5_3:1" in down.summary, down.severity) == (True, Severity.CRITICAL)
     assert (healed["ib-port"].severity, healed["ib-port"].cause) == (Severity.INFO, "link_downed")
@@ -143,7 +180,9 @@ def test_down_port_that_the_filter_names_is_told() -> None:
 
 @pytest.mark.parametrize("value", ["mlx5", "=mlx5_0", "^mlx5_1", ""])
 def test_port_without_a_cable_is_no_finding(value: str) -> None:
-    assert told(two_nodes(), environment(0, NCCL_IB_HCA=value), ports(port("mlx5_0"), port("mlx5_1", 1))) == {}
+    assert (
+        told(two_nodes(), environment(0, NCCL_IB_HCA=value), ports(port("mlx5_0"), port("mlx5_1", 1))) == {}
+    )
 
 
 def test_slower_port_is_info_only_where_the_filter_selects_it() -> None:
@@ -154,13 +193,18 @@ def test_slower_port_is_info_only_where_the_filter_selects_it() -> None:
     assert (found.cause, found.severity) == ("slow_rate", Severity.INFO)
 
 
-# --- ib-error --------------------------------------------------------------------------------------------------
+# --- ib-error
+# --------------------------------------------------------------------------------------------------
 
 # One shape a version; the parser's own tests have all of them.
-COMPLETION = ("NET/IB: Got completion from peer 192.0.2.3<4242> with status=IBV_WC_RETRY_EXC_ERR({}) opcode=IBV_WC_SEND(0) "
-              "reqSize=0 vendor_err=129 req_type=Send hca mlx5_0")
-MODIFY = ("Call to ibv_modify_qp failed with {}, on dev mlx5_2:1, curr state INIT, next state RTR, local GID index 3, local GID "
-          "::ffff:192.0.2.2, remote GID ::ffff:192.0.2.3")
+COMPLETION = (
+    "NET/IB: Got completion from peer 192.0.2.3<4242> with status=IBV_WC_RETRY_EXC_ERR({}) opcode=IBV_WC_SEND(0) "
+    "reqSize=0 vendor_err=129 req_type=Send hca mlx5_0"
+)
+MODIFY = (
+    "Call to ibv_modify_qp failed with {}, on dev mlx5_2:1, curr state INIT, next state RTR, local GID index 3, local GID "
+    "::ffff:192.0.2.2, remote GID ::ffff:192.0.2.3"
+)
 ERRORS = [
     (COMPLETION.format(12), "retry_exceeded", "NCCL_IB_TIMEOUT"),
     (COMPLETION.format(4), "local_protection", "ACS"),
@@ -176,7 +220,9 @@ ERRORS = [
 
 @pytest.mark.parametrize(("line", "cause", "words"), ERRORS)
 def test_error_of_rdma_is_named_by_its_status_with_what_to_do(line: str, cause: str, words: str) -> None:
-    found = told(two_nodes(), *nccl(pid_of(1), *world(1)), *warns(pid_of(1), "transport/net_ib/p2p.cc:688", line))["ib-error"]
+    found = told(
+        two_nodes(), *nccl(pid_of(1), *world(1)), *warns(pid_of(1), "transport/net_ib/p2p.cc:688", line)
+    )["ib-error"]
 
     assert (found.cause, found.ranks, found.severity) == (cause, (1,), Severity.CRITICAL)
     assert words in found.advice
@@ -205,7 +251,13 @@ def test_error_beside_a_dead_rank_is_its_consequence() -> None:
 def test_port_that_loses_packets_for_a_minute_is_named_and_a_few_losses_are_not() -> None:
     story = two_nodes()
     for second in range(0, 130, 10):
-        story.tell(ports(port("mlx5_0", packet_seq_err=5 * second), port("mlx5_1", packet_seq_err=second // 50), at=story.now))
+        story.tell(
+            ports(
+                port("mlx5_0", packet_seq_err=5 * second),
+                port("mlx5_1", packet_seq_err=second // 50),
+                at=story.now,
+            )
+        )
         story.wait(10)
 
     found = [finding for finding in story.findings() if finding.id == "ib-error"]
@@ -214,7 +266,9 @@ def test_port_that_loses_packets_for_a_minute_is_named_and_a_few_losses_are_not(
 
 
 def test_retried_connection_is_no_error() -> None:
-    line = MODIFY.format("110 Connection timed out") + ", retrying 1/35 after 100 msec of sleep"  # 2.24 and later, at INFO
+    line = (
+        MODIFY.format("110 Connection timed out") + ", retrying 1/35 after 100 msec of sleep"
+    )  # 2.24 and later, at INFO
 
     assert told(two_nodes(), *nccl(pid_of(0), line)) == {}
 
@@ -231,8 +285,12 @@ def test_port_that_the_jobs_filter_leaves_out_is_only_info() -> None:
 
 def test_flap_that_eight_ranks_saw_is_one() -> None:
     where = "transport/net_ib.cc:199"
-    facts = [fact for pid in range(8) for event in ("error", "active")
-             for fact in warns(pid, where, f"NET/IB : mlx5_3:1 Got async error event: port {event}")]
+    facts = [
+        fact
+        for pid in range(8)
+        for event in ("error", "active")
+        for fact in warns(pid, where, f"NET/IB : mlx5_3:1 Got async error event: port {event}")
+    ]
 
     found = told(two_nodes(), *facts)["ib-port"]
 
@@ -248,12 +306,15 @@ def test_advice_leaves_out_exactly_the_port_that_failed() -> None:
     assert "NCCL_IB_HCA=^=mlx5_1," in found.advice
 
 
-# --- nccl-no-interface -------------------------------------------------------------------------------------------
+# --- nccl-no-interface
+# -------------------------------------------------------------------------------------------
 
 
 def test_missing_interface_is_named_with_its_variable() -> None:
-    facts = [*nccl(pid_of(0), "NCCL_SOCKET_IFNAME set by environment to ib0"),
-             *warns(pid_of(0), "bootstrap.cc:114", "Bootstrap : no socket interface found")]
+    facts = [
+        *nccl(pid_of(0), "NCCL_SOCKET_IFNAME set by environment to ib0"),
+        *warns(pid_of(0), "bootstrap.cc:114", "Bootstrap : no socket interface found"),
+    ]
 
     found = told(two_nodes(), *facts)["nccl-no-interface"]
 
@@ -261,7 +322,9 @@ def test_missing_interface_is_named_with_its_variable() -> None:
     assert "NCCL_SOCKET_IFNAME=ib0" in found.summary
 
 
-@pytest.mark.parametrize(("name", "cause", "severity"), [("lo", "loopback", "critical"), ("docker0", "bridge", "warning")])
+@pytest.mark.parametrize(
+    ("name", "cause", "severity"), [("lo", "loopback", "critical"), ("docker0", "bridge", "warning")]
+)
 def test_interface_that_other_nodes_cannot_reach_is_named(name: str, cause: str, severity: str) -> None:
     found = told(two_nodes(), *nccl(pid_of(0), f"Bootstrap : Using {name}:127.0.0.1<0>"))["nccl-no-interface"]
 
@@ -270,7 +333,9 @@ def test_interface_that_other_nodes_cannot_reach_is_named(name: str, cause: str,
 
 @pytest.mark.parametrize("name", ["lo", "docker0"])
 def test_one_node_may_use_loopback(name: str) -> None:
-    assert told(Story(), *nccl(pid_of(0), f"Bootstrap : Using {name}:127.0.0.1<0>", *world(0, 2, nodes=1))) == {}
+    assert (
+        told(Story(), *nccl(pid_of(0), f"Bootstrap : Using {name}:127.0.0.1<0>", *world(0, 2, nodes=1))) == {}
+    )
 
 
 @pytest.mark.parametrize("name", ["eth0", "ib0", "bond0", "ens1f0np0"])
@@ -281,14 +346,23 @@ def test_ordinary_interface_is_no_finding(name: str) -> None:
 @pytest.mark.parametrize("name", ["lo", "docker0"])
 def test_one_machine_whose_ranks_nccl_counts_as_nodes_may_use_loopback(name: str) -> None:
     # P2P and shared memory switched off (2.28.9, captured): nNodes is 2 on one machine
-    facts = [fact for rank in range(2) for fact in nccl(pid_of(rank), f"Bootstrap : Using {name}:127.0.0.1<0>", *world(rank, 2))]
+    facts = [
+        fact
+        for rank in range(2)
+        for fact in nccl(pid_of(rank), f"Bootstrap : Using {name}:127.0.0.1<0>", *world(rank, 2))
+    ]
 
     assert told(Story(), *facts) == {}
 
 
 @pytest.mark.parametrize("name", ["lo", "docker0"])
 def test_interface_that_reached_the_others_is_no_finding(name: str) -> None:
-    lines = (*INFINIBAND, f"Bootstrap : Using {name}:10.1.2.3<0>", *world(0), "Connected all rings, use ring PXN 0 GDR 0")
+    lines = (
+        *INFINIBAND,
+        f"Bootstrap : Using {name}:10.1.2.3<0>",
+        *world(0),
+        "Connected all rings, use ring PXN 0 GDR 0",
+    )
 
     assert told(two_nodes(), *nccl(pid_of(0), *lines)) == {}
 
@@ -298,22 +372,30 @@ def test_hosts_own_bridge_is_no_finding(name: str) -> None:
     assert told(two_nodes(), *nccl(pid_of(0), f"Bootstrap : Using {name}:192.0.2.2<0>")) == {}
 
 
-# --- duplicate-gpu -----------------------------------------------------------------------------------------------
+# --- duplicate-gpu
+# -----------------------------------------------------------------------------------------------
 
 
 def test_two_ranks_on_one_gpu_are_both_named() -> None:
-    facts = [*nccl(pid_of(1), "NCCL version 2.28.9+cuda13.0"),
-             *warns(pid_of(1), "init.cc:1000", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60")]
+    facts = [
+        *nccl(pid_of(1), "NCCL version 2.28.9+cuda13.0"),
+        *warns(
+            pid_of(1), "init.cc:1000", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60"
+        ),
+    ]
 
     found = told(Story(), *facts)
 
     assert (found["duplicate-gpu"].ranks, "nccl-init-error" in found) == ((0, 1), False)
 
 
-# --- nccl-init-error ---------------------------------------------------------------------------------------------
+# --- nccl-init-error
+# ---------------------------------------------------------------------------------------------
 
-TORCH = ("torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, {} "
-         "(run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9")
+TORCH = (
+    "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, {} "
+    "(run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9"
+)
 
 
 def failing(rank: int, warning: str, code: int) -> Iterator[Observation]:
@@ -322,8 +404,10 @@ def failing(rank: int, warning: str, code: int) -> Iterator[Observation]:
 
 
 def test_rank_with_an_error_of_its_own_is_named_not_the_ones_that_lost_it() -> None:
-    facts = [*failing(0, "Cuda failure 'invalid device ordinal'", 1),
-             *failing(1, "socketProgressOpt: Call to recv from 192.0.2.2<1> failed : Connection reset by peer", 2)]
+    facts = [
+        *failing(0, "Cuda failure 'invalid device ordinal'", 1),
+        *failing(1, "socketProgressOpt: Call to recv from 192.0.2.2<1> failed : Connection reset by peer", 2),
+    ]
 
     found = told(Story(), *facts)["nccl-init-error"]
 
@@ -358,7 +442,10 @@ def test_pytorchs_error_alone_is_told_when_nccl_was_silent() -> None:
 
 
 def test_failure_after_steps_is_not_one_of_the_start() -> None:
-    facts = [Iteration(None, 5, 0, "iteration 5"), *read_text(TORCH.format("remote process exited"), "stderr", 1)]
+    facts = [
+        Iteration(None, 5, 0, "iteration 5"),
+        *read_text(TORCH.format("remote process exited"), "stderr", 1),
+    ]
 
     assert told(Story(), *facts) == {}
 
@@ -369,12 +456,16 @@ def test_result_without_a_warning_is_no_finding(line: str) -> None:
 
 
 def test_warning_that_the_start_came_over_is_no_failure() -> None:
-    facts = [*failing(0, "Cuda failure 'operation not permitted'", 2), *nccl(pid_of(0), *world(0, 2, nodes=1))]
+    facts = [
+        *failing(0, "Cuda failure 'operation not permitted'", 2),
+        *nccl(pid_of(0), *world(0, 2, nodes=1)),
+    ]
 
     assert told(Story(), *facts) == {}
 
 
-# --- memlock-limit -----------------------------------------------------------------------------------------------
+# --- memlock-limit
+# -----------------------------------------------------------------------------------------------
 
 
 def limit(rank: int, size: int | None) -> LimitsSeen:
@@ -400,7 +491,9 @@ def test_refused_registration_is_the_memlock_limit_and_no_other_finding(line: st
 
 
 def test_low_limit_is_told_before_it_fails_and_capability_lifts_it() -> None:
-    low = told(two_nodes(), limit(0, 8 * MIB), access(0, ipc_lock=False, container="kubernetes"))["memlock-limit"]
+    low = told(two_nodes(), limit(0, 8 * MIB), access(0, ipc_lock=False, container="kubernetes"))[
+        "memlock-limit"
+    ]
 
     assert (low.severity, "IPC_LOCK" in low.advice) == (Severity.WARNING, True)
     assert told(two_nodes(), limit(0, 8 * MIB), access(0, ipc_lock=True)) == {}
@@ -426,4 +519,6 @@ def test_limit_that_was_enough_is_no_finding() -> None:
 
 
 def test_low_limit_on_one_node_is_only_info() -> None:
-    assert told(Story(), limit(0, 8 * MIB), access(0, ipc_lock=False))["memlock-limit"].severity is Severity.INFO
+    assert (
+        told(Story(), limit(0, 8 * MIB), access(0, ipc_lock=False))["memlock-limit"].severity is Severity.INFO
+    )

@@ -1,4 +1,5 @@
-"""Of nodes that fall silent: when that is a failed node, and when the job is just over. Digests as a roster tells them."""
+"""Of nodes that fall silent: when that is a failed node, and when the job is just over. Digests as a roster
+tells them."""
 
 from __future__ import annotations
 
@@ -16,22 +17,39 @@ BEGAN = 1000.0
 
 def digest(number: int, *, exit_code: int | None = None, returncode: int | None = None) -> dict[str, Any]:
     entry = {
-        "run_id": f"run{number}", "host": f"node{number}", "node_rank": number, "url": f"http://10.0.0.{number}:9095",
-        "gone": False, "nodes": 3, "rendezvous": "node0:29500", "world_size": 3, "ranks": [[number, 0, 100 + number, 7]],
+        "run_id": f"run{number}",
+        "host": f"node{number}",
+        "node_rank": number,
+        "url": f"http://10.0.0.{number}:9095",
+        "gone": False,
+        "nodes": 3,
+        "rendezvous": "node0:29500",
+        "world_size": 3,
+        "ranks": [[number, 0, 100 + number, 7]],
     }
     document = _known(entry)
     document["node"] |= {"phase": "training", "seq": 1, "returncode": returncode}
     if exit_code is not None:
-        exited = {"rank": number, "pid": 100 + number, "exit_code": exit_code, "signal": None, "ended": 0.0, "how": "zombie"}
+        exited = {
+            "rank": number,
+            "pid": 100 + number,
+            "exit_code": exit_code,
+            "signal": None,
+            "ended": 0.0,
+            "how": "zombie",
+        }
         document["ranks"][0] |= {"alive": False, "exited": {**exited, "last": []}}
     return document
 
 
 def judged(own: dict[str, Any], seconds: int = 60) -> list[tuple[str, str]]:
-    """Node 0 goes on reporting this; nodes 1 and 2 were heard once, and then no connection to them was answered."""
+    """Node 0 goes on reporting this; nodes 1 and 2 were heard once, and then no connection to them was
+    answered."""
     engine = Engine(PARSERS, make_job_detectors())
     for number in (1, 2):
-        engine.feed(Record(digest_source.SOURCE, digest(number), host=f"node{number}", at=BEGAN + number / 10))
+        engine.feed(
+            Record(digest_source.SOURCE, digest(number), host=f"node{number}", at=BEGAN + number / 10)
+        )
     for second in range(1, seconds, 3):
         own["node"]["seq"] = second
         engine.feed(Record(digest_source.SOURCE, own, host="node0", at=BEGAN + second))
@@ -47,7 +65,8 @@ def test_node_that_hears_of_no_other_while_its_rank_stands_still_is_cut_off() ->
 
 
 def test_nothing_is_cut_off_where_a_rank_has_come_to_its_end() -> None:
-    """Between the last step and the end of torchrun nothing moves, for a quarter of a minute on a busy machine."""
+    """Between the last step and the end of torchrun nothing moves, for a quarter of a minute on a busy
+    machine."""
     assert judged(digest(0, exit_code=0)) == []
 
 

@@ -1,4 +1,5 @@
-"""What a job has shown of itself lengthens what it is given; what it has not shown, and a fault that healed, does not."""
+"""What a job has shown of itself lengthens what it is given; what it has not shown, and a fault that healed,
+does not."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ INIT = (
     "_env_rendezvous_handler torch/distributed/rendezvous.py:280",
     "_create_c10d_store torch/distributed/rendezvous.py:199",
 )
-# The same job where the build of an operator left its lock behind (deepspeed 0.19.8, torch 2.13, two gloo ranks):
+# The same job where the build of an operator left its lock behind (deepspeed 0.19.8, torch 2.13, two gloo
+# ranks):
 BATON = (
     "<module> /app/train.py:2",
     "init_distributed deepspeed/comm/comm.py:910",
@@ -38,9 +40,7 @@ BATON = (
     "FileBaton.wait torch/utils/file_baton.py:50",
 )
 IMPORTS = ("<module> /app/train.py:1", "<module> deepspeed/__init__.py:26", "load_config /app/config.py:7")
-ACCELERATOR = (
-    "[2026-11-20 23:50:12,101] [INFO] [real_accelerator.py:260:get_accelerator] Setting ds_accelerator to cuda (auto detect)"
-)
+ACCELERATOR = "[2026-11-20 23:50:12,101] [INFO] [real_accelerator.py:260:get_accelerator] Setting ds_accelerator to cuda (auto detect)"
 CDB = "[2024-06-11 00:23:36,254] [INFO] [comm.py:637:init_distributed] cdb=None"
 
 
@@ -69,7 +69,8 @@ def found_after(story: Story) -> float:
     return seconds_to_hang(story, {0: ALL_REDUCE, 1: SLEEP})
 
 
-# -- stuck before the first step --------------------------------------------------------------------------------------
+# -- stuck before the first step
+# --------------------------------------------------------------------------------------
 
 
 def test_deepspeed_rank_that_does_not_come_to_init_distributed_is_named_while_the_other_waits_in_it() -> None:
@@ -81,7 +82,10 @@ def test_deepspeed_rank_that_does_not_come_to_init_distributed_is_named_while_th
     hang = story.the("hang")
     assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("rendezvous", (1,), (0,))
     assert after <= 60
-    assert "before the process group was up" in hang.summary and "rank 0 waits in init_distributed" in hang.summary
+    assert (
+        "before the process group was up" in hang.summary
+        and "rank 0 waits in init_distributed" in hang.summary
+    )
     assert story.engine.job.phase == "rendezvous"
     assert "cdb=None" in story.engine.job.phase_line
 
@@ -124,9 +128,16 @@ def test_operator_that_is_built_in_init_distributed_on_a_crowded_machine_is_no_h
 
 
 def test_import_of_deepspeed_is_no_collective() -> None:
-    importing = ("<module> /app/train.py:1", "<module> deepspeed/__init__.py:26", "<module> deepspeed/comm/comm.py:31")
+    importing = (
+        "<module> /app/train.py:1",
+        "<module> deepspeed/__init__.py:26",
+        "<module> deepspeed/comm/comm.py:31",
+    )
     story = Story()
-    story.tell(stack(0, story.now, importing), stack(0, story.now, (*INIT[:3], "build_shm_op deepspeed/comm/torch.py:33")))
+    story.tell(
+        stack(0, story.now, importing),
+        stack(0, story.now, (*INIT[:3], "build_shm_op deepspeed/comm/torch.py:33")),
+    )
 
     assert story.engine.job.phase == "rendezvous"
 
@@ -141,7 +152,8 @@ def test_import_of_deepspeed_by_a_worker_in_steady_state_does_not_bring_back_the
     assert 15 <= found_after(story) <= 30
 
 
-# -- budgets that grow -------------------------------------------------------------------------------------------------
+# -- budgets that grow
+# -------------------------------------------------------------------------------------------------
 
 
 def test_job_without_history_is_found_in_the_same_time_as_ever() -> None:
@@ -224,12 +236,20 @@ def test_time_in_which_diag_did_not_look_teaches_nothing() -> None:
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        (SaveStarted(0, "saving checkpoint at iteration 10 to /out", "/out"), SaveFinished(0, "saved", "/out")),
-        (PhaseMarked(0, "eval", "***** Running Evaluation *****"), PhaseMarked(0, "steady", "validation loss at iteration 10")),
+        (
+            SaveStarted(0, "saving checkpoint at iteration 10 to /out", "/out"),
+            SaveFinished(0, "saved", "/out"),
+        ),
+        (
+            PhaseMarked(0, "eval", "***** Running Evaluation *****"),
+            PhaseMarked(0, "steady", "validation loss at iteration 10"),
+        ),
     ],
     ids=["save", "eval"],
 )
-def test_save_or_evaluation_is_given_what_the_one_before_it_took(begin: SaveStarted, end: SaveFinished) -> None:
+def test_save_or_evaluation_is_given_what_the_one_before_it_took(
+    begin: SaveStarted, end: SaveFinished
+) -> None:
     story = Story()
     stuck: dict[int, Sequence[str]] = {0: ALL_REDUCE, 1: (*TRAIN, "write /app/disk.py:3")}
     steady(story, 1, 10)
@@ -255,7 +275,8 @@ def test_first_step_learns_nothing_from_the_silences_before_it() -> None:
     assert 30 <= seconds_to_hang(story, {0: ALL_REDUCE, 1: DATA}) <= 35
 
 
-# -- the history itself ------------------------------------------------------------------------------------------------
+# -- the history itself
+# ------------------------------------------------------------------------------------------------
 
 
 def test_two_alike_count_in_full_and_one_alone_for_so_long_at_most() -> None:
@@ -279,7 +300,8 @@ def test_lone_one_is_kept_for_as_long_as_its_return_may_be_due() -> None:
 
 
 def with_pauses(story: Story, stacks: Sequence[Sequence[str]], worker: bool) -> None:
-    """Rank 1 is silent for 35 s three times, then for a minute; what ends each silence first is bytes, its own or a worker's."""
+    """Rank 1 is silent for 35 s three times, then for a minute; what ends each silence first is bytes, its
+    own or a worker's."""
     for number, pause in enumerate((35, 35, 35, 60), 1):
         for second in range(pause):
             chars = (number if second else number - 1) << 30  # the bytes are seen a second before the stack
@@ -296,12 +318,20 @@ def test_pauses_of_a_save_count_for_the_next_one_of_the_same_save() -> None:
     story = Story(world=2)
     steady(story, 1, 10)
 
-    with_pauses(story, [(*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774", "write /app/nfs.py:3")] * 4, worker=False)
+    with_pauses(
+        story,
+        [(*TRAIN, "save_checkpoint swift/megatron/trainers/base.py:774", "write /app/nfs.py:3")] * 4,
+        worker=False,
+    )
 
 
-def test_pauses_of_an_evaluation_count_for_the_next_one_though_its_workers_stir_before_its_stack_moves() -> None:
+def test_pauses_of_an_evaluation_count_for_the_next_one_though_its_workers_stir_before_its_stack_moves() -> (
+    None
+):
     story = Story(world=2)
     steady(story, 1, 10)
     story.tell(PhaseMarked(1, "eval", "Evaluate:  10%|#    | 1/10 [00:01<00:09,  1.00s/it]"))
 
-    with_pauses(story, [(*TRAIN, f"evaluate /app/eval.py:{number}", *DATA[3:]) for number in range(4)], worker=True)
+    with_pauses(
+        story, [(*TRAIN, f"evaluate /app/eval.py:{number}", *DATA[3:]) for number in range(4)], worker=True
+    )

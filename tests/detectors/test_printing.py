@@ -1,5 +1,5 @@
-"""A rank whose output moves is not hung, whatever its stack shows; one that repeats itself is, and so is one behind a launcher
-that prints."""
+"""A rank whose output moves is not hung, whatever its stack shows; one that repeats itself is, and so is one
+behind a launcher that prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ STANDS = {
 
 def hangs(captures: Path, name: str) -> list[Finding]:
     _, changes, _ = replay([captures / "printing" / f"{name}.jsonl.gz"])
-    return [change.finding for change in changes if change.finding.id == "hang" and change.kind is ChangeKind.OPENED]
+    return [
+        change.finding
+        for change in changes
+        if change.finding.id == "hang" and change.kind is ChangeKind.OPENED
+    ]
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -40,7 +44,8 @@ def test_ranks_that_stopped_are_named_whatever_is_printed_beside_them(captures: 
     assert [(hang.klass, hang.ranks) for hang in found] == [STANDS[name]]
 
 
-# -- the rule ---------------------------------------------------------------------------------------------------------
+# -- the rule
+# ---------------------------------------------------------------------------------------------------------
 
 
 Stacks = tuple[tuple[str, ...], tuple[str, ...]]
@@ -48,8 +53,9 @@ Stacks = tuple[tuple[str, ...], tuple[str, ...]]
 
 def play(lines: list[str], *, each: float = 3.0, rank: int | None = None, writes: bool | None = True, steps: bool = False,
          stacks: Stacks = (SLEEP, SLEEP), seconds: float = 90.0) -> Story:  # fmt: skip
-    """Rank 0 prints the next of the lines, over again, to a pipe that both ranks share, each so many seconds; nothing else moves.
-    `writes`: the kernel counts its bytes; False: they are the launcher's; None: it does not tell. `rank`: the line names it."""
+    """Rank 0 prints the next of the lines, over again, to a pipe that both ranks share, each so many seconds;
+    nothing else moves. `writes`: the kernel counts its bytes; False: they are the launcher's; None: it does
+    not tell. `rank`: the line names it."""
     story = Story()
     if steps:
         story.tell(Iteration(1, 7, 1000, "iteration 7/1000"))
@@ -63,7 +69,9 @@ def play(lines: list[str], *, each: float = 3.0, rank: int | None = None, writes
         for one, place in enumerate(stacks):
             read = tree(one, story.now)
             count = None if writes is None else written if one == 0 else 0
-            story.tell(replace(read, main=replace(read.main, write_chars=count)), stack(one, story.now, place))
+            story.tell(
+                replace(read, main=replace(read.main, write_chars=count)), stack(one, story.now, place)
+            )
         story.wait(1.0)
     return story
 
@@ -88,7 +96,9 @@ def test_text_that_changes_is_movement(lines: list[str]) -> None:
         ["waiting for rank 1"],
         ["WARNING: no answer", "  of 10.0.0.3:29500"],
         ["2026-11-21 10:00:{n:02},123 INFO waiting"],
-        ["[W1121 10:00:{n:02}.163027360 socket.cpp:752] [c10d] The client socket has failed to connect (attempt {n})"],
+        [
+            "[W1121 10:00:{n:02}.163027360 socket.cpp:752] [c10d] The client socket has failed to connect (attempt {n})"
+        ],
         ["1763856{n:03}.25 waiting"],
         ["Train:  37%|###7      | 37/100 [00:{n:02}<01:00,  1.{n}it/s]"],
         ["Still waiting for the server, {n}.5 s elapsed", "elapsed: {n}"],
@@ -155,7 +165,8 @@ def test_hang_that_was_told_is_over_when_its_rank_goes_on_printing() -> None:
 
 
 def test_bar_of_a_slow_rank_moves_it_though_a_fast_one_has_shown_the_same() -> None:
-    """Both print the same bar to one pipe; rank 0 is through after 100 s and waits for rank 1, which needs 200 s."""
+    """Both print the same bar to one pipe; rank 0 is through after 100 s and waits for rank 1, which needs
+    200 s."""
     story = Story()
     written = {0: 0, 1: 0}
     for second in range(200):
@@ -167,7 +178,10 @@ def test_bar_of_a_slow_rank_moves_it_though_a_fast_one_has_shown_the_same() -> N
         for rank in range(2):
             read = tree(rank, story.now)
             place = ALL_REDUCE if rank == 0 and second > 100 else SLEEP
-            story.tell(replace(read, main=replace(read.main, write_chars=written[rank])), stack(rank, story.now, place))
+            story.tell(
+                replace(read, main=replace(read.main, write_chars=written[rank])),
+                stack(rank, story.now, place),
+            )
         story.wait(1.0)
         assert story.findings() == []
 
@@ -179,6 +193,9 @@ def test_output_that_nobody_shows_diag_counts_by_its_bytes_for_ten_minutes() -> 
     while not story.findings() and story.now - began < 900:
         for rank in range(2):
             read = tree(rank, story.now)
-            story.tell(replace(read, main=replace(read.main, write_chars=int(story.now))), stack(rank, story.now, SLEEP))
+            story.tell(
+                replace(read, main=replace(read.main, write_chars=int(story.now))),
+                stack(rank, story.now, SLEEP),
+            )
         story.wait(2.0)
     assert 600 <= story.now - began < 660

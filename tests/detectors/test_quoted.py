@@ -1,4 +1,5 @@
-"""Words of errors in what a job prints of its data: no finding, neither while it lives nor when it dies of something else."""
+"""Words of errors in what a job prints of its data: no finding, neither while it lives nor when it dies of
+something else."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ def prints(story: Story, *lines: str, rank: int | None = None) -> None:
 def steps(story: Story, first: int, last: int) -> None:
     for number in range(first, last + 1):
         loss = 0.69 - number * 1e-4
-        prints(story, f"{{'loss': {loss:.6f}, 'grad_norm': 1.1, 'learning_rate': 1e-06, 'iteration': '{number}/1000'}}")
+        prints(
+            story,
+            f"{{'loss': {loss:.6f}, 'grad_norm': 1.1, 'learning_rate': 1e-06, 'iteration': '{number}/1000'}}",
+        )
         story.wait(1)
 
 
@@ -72,8 +76,12 @@ def test_error_in_a_sample_of_the_data_is_not_what_a_rank_dies_of_that_says_some
     story = Story()
     sample(story, text)
     story.wait(20)
-    dies(story, "[rank1]: Traceback (most recent call last):", '[rank1]:   File "/app/train.py", line 3, in main',
-         "[rank1]: ValueError: 16 heads cannot be divided by 3")
+    dies(
+        story,
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/app/train.py", line 3, in main',
+        "[rank1]: ValueError: 16 heads cannot be divided by 3",
+    )
 
     assert [finding.id for finding in story.findings()] == ["rank-died"]
 
@@ -108,12 +116,19 @@ def test_full_disk_is_told_after_a_hundred_words_about_full_disks() -> None:
     assert (story.the("disk-full").ranks, story.the("disk-full").severity.value) == ((1,), "critical")
 
 
-def test_error_without_a_prefix_is_believed_under_its_traceback_beside_the_words_of_the_main_process() -> None:
+def test_error_without_a_prefix_is_believed_under_its_traceback_beside_the_words_of_the_main_process() -> (
+    None
+):
     # megatron-core 0.16.1: the writer is a child, whose traceback has no prefix
     story = Story()
     steps(story, 1, 4)
-    dies(story, "Traceback (most recent call last):", '  File "/app/writer.py", line 66, in run',
-         "OSError: [Errno 28] No space left on device", "[rank1]: RuntimeError: the writer has ended")
+    dies(
+        story,
+        "Traceback (most recent call last):",
+        '  File "/app/writer.py", line 66, in run',
+        "OSError: [Errno 28] No space left on device",
+        "[rank1]: RuntimeError: the writer has ended",
+    )
 
     assert story.the("disk-full").severity.value == "critical"
 
@@ -123,7 +138,10 @@ def test_error_that_a_program_prints_itself_before_it_ends_is_believed_beside_a_
     steps(story, 1, 4)
     prints(story, REAL.removeprefix("[rank1]: "), rank=1)
     story.exit(1, code=1)
-    prints(story, "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577")
+    prints(
+        story,
+        "[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577",
+    )
     story.wait(1)
     story.exit(0, code=1)
     story.wait(3)

@@ -28,7 +28,11 @@ def test_rank_killed_by_a_signal_is_named_and_those_ended_after_it_are_victims()
 def test_rank_with_the_own_error_is_blamed_not_the_one_that_lost_its_peer_and_was_seen_first() -> None:
     # lines of two gloo ranks, torch 2.13, 2026-11-21
     story = Story()
-    say(story, 0, "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577.")
+    say(
+        story,
+        0,
+        "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577.",
+    )
     say(story, 1, "[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed. ")
 
     story.exit(0, code=1)
@@ -101,7 +105,12 @@ def test_rank_that_left_early_is_to_blame_for_the_peers_that_lost_its_connection
     story.wait(5)
 
     died = story.the("rank-died")
-    assert (died.ranks, died.waiting_ranks, died.cause, died.confidence.value) == ((2,), (0, 1), "rank_left_early", "medium")
+    assert (died.ranks, died.waiting_ranks, died.cause, died.confidence.value) == (
+        (2,),
+        (0, 1),
+        "rank_left_early",
+        "medium",
+    )
     assert "exit code 0" in died.summary and "Connection closed by peer" in died.summary
 
 

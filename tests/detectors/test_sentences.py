@@ -1,4 +1,5 @@
-"""What is said of a hang is true of each rank that it names, and of nobody who is not there; verbs agree with ranks."""
+"""What is said of a hang is true of each rank that it names, and of nobody who is not there; verbs agree with
+ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def test_no_capture_leads_to_a_sentence_that_is_not_true(captures: Path, path: P
     assert engine.job.ranks
 
 
-# -- the check itself -------------------------------------------------------------------------------------------------
+# -- the check itself
+# -------------------------------------------------------------------------------------------------
 
 
 def stuck(stacks: dict[int, tuple[str, ...]], seconds: float = 60.0, **story: int) -> Story:
@@ -59,12 +61,15 @@ def test_sentence_that_is_not_true_is_noticed(before: str, after: str) -> None:
     hang = story.the("hang")
     assert not sentences.faults(hang, story.engine.job)
 
-    hang = replace(hang, summary=hang.summary.replace(before, after), advice=hang.advice.replace(before, after))
+    hang = replace(
+        hang, summary=hang.summary.replace(before, after), advice=hang.advice.replace(before, after)
+    )
 
     assert sentences.faults(hang, story.engine.job)
 
 
-# -- places -----------------------------------------------------------------------------------------------------------
+# -- places
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_two_ranks_at_two_places_are_each_said_to_be_at_theirs() -> None:
@@ -90,7 +95,11 @@ def test_of_many_places_the_first_are_told_and_the_rest_counted() -> None:
 
 
 def test_ranks_that_wait_for_each_other_in_several_calls_are_each_at_theirs() -> None:
-    barrier = (*TRAIN, "wrapper torch/distributed/c10d_logger.py:83", "barrier torch/distributed/distributed_c10d.py:5000")
+    barrier = (
+        *TRAIN,
+        "wrapper torch/distributed/c10d_logger.py:83",
+        "barrier torch/distributed/distributed_c10d.py:5000",
+    )
 
     hang = stuck({0: ALL_REDUCE, 1: barrier, 2: ALL_REDUCE}, seconds=400).the("hang")
 
@@ -104,7 +113,9 @@ def test_each_rank_has_its_own_worker() -> None:
         for rank in (0, 1):
             child = process(8000 + rank, ppid=pid_of(rank), comm="pt_data_worker")
             story.tell(tree(rank, story.now, child), stack(rank, story.now, DATA))
-            story.tell(stack(rank, story.now, (*WORKER[:2], f"read_{rank} /app/reader.py:{rank}"), pid=8000 + rank))
+            story.tell(
+                stack(rank, story.now, (*WORKER[:2], f"read_{rank} /app/reader.py:{rank}"), pid=8000 + rank)
+            )
         story.tell(tree(2, story.now), stack(2, story.now, ALL_REDUCE))
         story.wait(2.0)
 
@@ -123,7 +134,10 @@ def test_ranks_that_ended_differently_are_said_to_have() -> None:
     story.exit(1, code=1)
     story.still(60, {2: ALL_REDUCE})
 
-    assert "ranks 0-1 have been gone (rank 0 killed by signal 9, rank 1 exit code 1)" in story.the("hang").summary
+    assert (
+        "ranks 0-1 have been gone (rank 0 killed by signal 9, rank 1 exit code 1)"
+        in story.the("hang").summary
+    )
 
 
 def test_all_stopped_ranks_are_told_with_their_pids() -> None:
@@ -135,7 +149,8 @@ def test_all_stopped_ranks_are_told_with_their_pids() -> None:
     assert hang.advice.startswith("Ranks 0-1 are stopped by a signal (state T): `kill -CONT 1000 1001`")
 
 
-# -- others -----------------------------------------------------------------------------------------------------------
+# -- others
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_lone_rank_is_told_of_nobody_else() -> None:
@@ -144,12 +159,16 @@ def test_lone_rank_is_told_of_nobody_else() -> None:
     story.still(60, {0: SLEEP})
 
     hang = story.the("hang")
-    assert hang.advice.startswith("Rank 0 is in its own code at the line shown, and nobody is seen to wait for it in a call")
+    assert hang.advice.startswith(
+        "Rank 0 is in its own code at the line shown, and nobody is seen to wait for it in a call"
+    )
 
 
 def test_wait_that_the_kernel_knows_to_be_one_for_a_lock_is_told_as_that() -> None:
     story = Story()
-    story.still(60, {0: WAIT, 1: STUCK}, trees={0: {"wchan": "hrtimer_nanosleep"}, 1: {"wchan": "futex_wait_queue"}})
+    story.still(
+        60, {0: WAIT, 1: STUCK}, trees={0: {"wchan": "hrtimer_nanosleep"}, 1: {"wchan": "futex_wait_queue"}}
+    )
 
     assert "see what they wait for there: rank 1 waits for a lock or a thread." in story.the("hang").advice
 
@@ -157,10 +176,14 @@ def test_wait_that_the_kernel_knows_to_be_one_for_a_lock_is_told_as_that() -> No
 def test_victims_are_named() -> None:
     hang = stuck({0: ALL_REDUCE, 1: SLEEP, 2: ALL_REDUCE}).the("hang")
 
-    assert "Rank 1 is in its own code at the line shown and has not joined the call that ranks 0,2 wait in" in hang.advice
+    assert (
+        "Rank 1 is in its own code at the line shown and has not joined the call that ranks 0,2 wait in"
+        in hang.advice
+    )
 
 
-# -- before the process group was up ----------------------------------------------------------------------------------
+# -- before the process group was up
+# ----------------------------------------------------------------------------------
 
 
 def test_group_is_said_to_be_missing_where_its_creation_is_seen() -> None:
@@ -181,7 +204,8 @@ def test_group_that_nccl_was_seen_in_is_not_said_to_be_missing() -> None:
     assert "before the process group was up" not in story.the("hang").summary
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------
+# -- numbers
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -190,8 +214,18 @@ def test_every_advice_agrees_with_one_and_with_several(texts: dict[str, str], co
     ranks = {1: "rank 3", 2: "ranks 3-4"}[count]
     victims = {1: "rank 7", 2: "ranks 7-8"}[count]
     words = {
-        "ranks": ranks, "Ranks": ranks.capitalize(), "victims": victims, "Victims": victims.capitalize(), "first": 3, "child": 7,
-        "children": "7", "pids": "7", "lock": "", "so_victims": "", "cause": "Xid 79", "wait": numbered("[waits|wait]", count),
+        "ranks": ranks,
+        "Ranks": ranks.capitalize(),
+        "victims": victims,
+        "Victims": victims.capitalize(),
+        "first": 3,
+        "child": 7,
+        "children": "7",
+        "pids": "7",
+        "lock": "",
+        "so_victims": "",
+        "cause": "Xid 79",
+        "wait": numbered("[waits|wait]", count),
     }
 
     for text in texts.values():

@@ -1,4 +1,5 @@
-"""A store that cannot be reached is named while launchers and ranks still try, and is over when the connection comes."""
+"""A store that cannot be reached is named while launchers and ranks still try, and is over when the
+connection comes."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Launch:
         self.engine.feed(Record(store.SOURCE, told, rank=rank, host="node-1", at=self.now))
 
     def found(self) -> list[Finding]:
-        return [one for one in self.engine.active() if one.id in ("rendezvous-failure", "hostname-resolution")]
+        return [
+            one for one in self.engine.active() if one.id in ("rendezvous-failure", "hostname-resolution")
+        ]
 
 
 def tries(launch: Launch, last: float) -> None:
@@ -74,7 +77,11 @@ def test_launcher_that_cannot_reach_the_store_is_named_after_40_seconds_with_the
     (found,) = launch.found()
     assert early == []
     assert (found.id, found.cause, found.severity, found.confidence) == (
-        "rendezvous-failure", "no_route", Severity.WARNING, Confidence.HIGH)
+        "rendezvous-failure",
+        "no_route",
+        Severity.WARNING,
+        Confidence.HIGH,
+    )
     assert "the launcher has tried to reach 10.9.9.9:29500 for 4" in found.summary
     assert "Network is unreachable" in found.summary and "tries in its log" in found.summary
     assert "ip route get 10.9.9.9" in found.advice
@@ -153,9 +160,13 @@ def test_connection_that_came_ends_it_at_once() -> None:
     assert opened and launch.found() == []
 
 
-@pytest.mark.parametrize(("line", "finding", "cause"), [
-    (UNKNOWN, "hostname-resolution", "gai_error"), (OLD, "rendezvous-failure", "refused"),
-])
+@pytest.mark.parametrize(
+    ("line", "finding", "cause"),
+    [
+        (UNKNOWN, "hostname-resolution", "gai_error"),
+        (OLD, "rendezvous-failure", "refused"),
+    ],
+)
 def test_lines_that_come_each_second_are_one_wait(line: str, finding: str, cause: str) -> None:
     launch = Launch()
     for second in range(1, 50):
@@ -187,13 +198,24 @@ def test_job_that_somebody_ends_meanwhile_keeps_the_finding() -> None:
 
 def test_rank_that_tried_in_vain_is_named_and_its_death_refers_to_it() -> None:
     story = Story()
-    error = ("torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
-             "(10.9.9.9, 29500).")
-    story.tell(*store.parse(Record(store.SOURCE, store.payload(1001, PLACE, pending=False, over=False), rank=1)))
+    error = (
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+        "(10.9.9.9, 29500)."
+    )
+    story.tell(
+        *store.parse(Record(store.SOURCE, store.payload(1001, PLACE, pending=False, over=False), rank=1))
+    )
     for _ in range(12):
         story.wait(5)
-        story.tell(*store.parse(Record(store.SOURCE, store.payload(1001, PLACE, pending=False, over=False), rank=1)))
-    for line in ("Traceback (most recent call last):", '  File "/app/t.py", line 3, in <module>', "    init()", error):
+        story.tell(
+            *store.parse(Record(store.SOURCE, store.payload(1001, PLACE, pending=False, over=False), rank=1))
+        )
+    for line in (
+        "Traceback (most recent call last):",
+        '  File "/app/t.py", line 3, in <module>',
+        "    init()",
+        error,
+    ):
         story.tell(*read_text(f"[rank1]: {line}", "stderr", None))
     story.exit(1, code=1)
     story.wait(0.5)
@@ -202,6 +224,8 @@ def test_rank_that_tried_in_vain_is_named_and_its_death_refers_to_it() -> None:
     story.wait(5)
 
     found, died = story.the("rendezvous-failure"), story.the("rank-died")
-    assert found.ranks == (1,) and not found.rule and "rank 1 has tried to reach 10.9.9.9:29500" in found.summary
+    assert (
+        found.ranks == (1,) and not found.rule and "rank 1 has tried to reach 10.9.9.9:29500" in found.summary
+    )
     assert "The rendezvous-failure finding says why rank 1 failed" in died.advice
     assert [one.id for one in story.findings()].count("rendezvous-failure") == 1

@@ -1,4 +1,5 @@
-"""The straggler detector on told facts: who is named and why, and the many healthy jobs of which nothing may be said."""
+"""The straggler detector on told facts: who is named and why, and the many healthy jobs of which nothing may
+be said."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def run(
     stand: Stand, *, world: int = 2, steps: int = 60, seconds: float = 2.0, seed: int = 1, command: str = "python train.py",
     story: Story | None = None, gpu: Callable[[int, random.Random], tuple[float, float]] | None = None, every: int = 1,
 ) -> Story:  # fmt: skip
-    """A job in steady state: a sample of each rank's stack (and GPU) a step, a line of the log each `every` steps."""
+    """A job in steady state: a sample of each rank's stack (and GPU) a step, a line of the log each `every`
+    steps."""
     dice = random.Random(seed)
     if story is None:
         story = Story([StragglerDetector()], world=world)
@@ -62,7 +64,9 @@ def run(
 
 def gpu_sample(index: int, busy: float, watts: float, *, clock: int = 1_980_000_000, pids: tuple[int, ...] = (),
                limit: float | None = 700.0) -> GpuSample:  # fmt: skip
-    return GpuSample(None, index, f"GPU-{index}", "", "NVIDIA H200", busy, 1, 2, watts, limit, clock, 40.0, 0, pids)
+    return GpuSample(
+        None, index, f"GPU-{index}", "", "NVIDIA H200", busy, 1, 2, watts, limit, clock, 40.0, 0, pids
+    )
 
 
 def slow(ranks: Sequence[int], waiting: float = 0.8, where: Sequence[str] = SLEEP) -> Stand:
@@ -73,15 +77,25 @@ def the(story: Story) -> Finding:
     return story.the("straggler")
 
 
-# -- found ---------------------------------------------------------------------------------------------------------------
+# -- found
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_rank_that_is_never_found_waiting_while_its_peer_nearly_always_is_the_straggler() -> None:
     story = run(slow([1]), steps=40)
 
     found = the(story)
-    assert (found.ranks, found.waiting_ranks, found.subject, found.severity.value) == ((1,), (0,), "rank 1", "warning")
-    assert found.cause == "own_code" and "wait_for_leader" in found.summary and "of each step of" in found.summary
+    assert (found.ranks, found.waiting_ranks, found.subject, found.severity.value) == (
+        (1,),
+        (0,),
+        "rank 1",
+        "warning",
+    )
+    assert (
+        found.cause == "own_code"
+        and "wait_for_leader" in found.summary
+        and "of each step of" in found.summary
+    )
     assert found.confidence.value == "medium"
 
 
@@ -106,7 +120,11 @@ def test_rank_that_waits_for_its_batches_is_slow_by_data_loading() -> None:
 
 
 def test_stack_and_gpu_that_agree_make_it_certain() -> None:
-    story = run(slow([1]), steps=40, gpu=lambda rank, dice: (0.0, 127.0) if rank == 1 else (0.9 + dice.random() / 10, 131.0))
+    story = run(
+        slow([1]),
+        steps=40,
+        gpu=lambda rank, dice: (0.0, 127.0) if rank == 1 else (0.9 + dice.random() / 10, 131.0),
+    )
 
     assert the(story).confidence.value == "high"
     assert any("131 W of 700 W" in item.excerpt for item in the(story).evidence)
@@ -119,7 +137,10 @@ def test_gpu_with_low_clocks_is_the_cause_when_all_run_the_same_code() -> None:
         story.wait(2.0)
         for rank in (0, 1):
             story.tell(tree(rank, story.now), stack(rank, story.now, FORWARD))
-        story.tell(gpu_sample(0, 1.0, 140 if dice.random() < 0.8 else 600), gpu_sample(1, 1.0, 420.0, clock=900_000_000))
+        story.tell(
+            gpu_sample(0, 1.0, 140 if dice.random() < 0.8 else 600),
+            gpu_sample(1, 1.0, 420.0, clock=900_000_000),
+        )
         story.tell(Iteration(1, step, 100, "", (("loss", 1.0),)))
 
     assert (the(story).ranks, the(story).cause) == ((1,), "gpu_slow")
@@ -132,8 +153,15 @@ def test_gpu_is_found_by_the_visible_devices_of_the_rank_where_the_driver_tells_
         story.tell(EnvironmentSeen(rank, pid_of(rank), (("CUDA_VISIBLE_DEVICES", "5,4"),)))
     for step in range(1, 40):
         story.wait(2.0)
-        story.tell(tree(0, story.now), tree(1, story.now), stack(0, story.now, FORWARD), stack(1, story.now, SLEEP))
-        story.tell(gpu_sample(4, 0.0, 127.0), gpu_sample(5, 1.0, 131.0), gpu_sample(0, 0.0, 80.0), gpu_sample(1, 1.0, 131.0))
+        story.tell(
+            tree(0, story.now), tree(1, story.now), stack(0, story.now, FORWARD), stack(1, story.now, SLEEP)
+        )
+        story.tell(
+            gpu_sample(4, 0.0, 127.0),
+            gpu_sample(5, 1.0, 131.0),
+            gpu_sample(0, 0.0, 80.0),
+            gpu_sample(1, 1.0, 131.0),
+        )
         story.tell(Iteration(1, step, 100, "", (("loss", 1.0),)))
 
     assert the(story).ranks == (1,)  # local rank 1 has GPU 4
@@ -145,7 +173,12 @@ def test_straggler_within_a_pipeline_stage_is_found_by_its_own_stage() -> None:
             return often(0.05, SLEEP)(dice)
         return ALL_REDUCE if dice.random() < 0.7 else STAGE_WAIT if rank < 2 else FORWARD
 
-    story = run(stand, world=4, steps=50, command="rlhf.py --pipeline_model_parallel_size 2 --tensor_model_parallel_size 2")
+    story = run(
+        stand,
+        world=4,
+        steps=50,
+        command="rlhf.py --pipeline_model_parallel_size 2 --tensor_model_parallel_size 2",
+    )
 
     assert (the(story).ranks, the(story).waiting_ranks) == ((3,), (0, 1, 2))
 
@@ -168,7 +201,8 @@ def test_straggler_of_a_job_that_ended_well_is_still_told() -> None:
     assert the(story).ranks == (1,)
 
 
-# -- silent --------------------------------------------------------------------------------------------------------------
+# -- silent
+# --------------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -182,7 +216,9 @@ def test_healthy_jobs_whose_ranks_wait_alike_give_no_alarm(
     dice = random.Random(seed)
     own = [min(1.0, max(0.0, waiting + dice.uniform(-noise, noise))) for _ in range(world)]
 
-    story = run(lambda rank, step, dice: often(own[rank])(dice), world=world, steps=150, seed=seed, every=every)
+    story = run(
+        lambda rank, step, dice: often(own[rank])(dice), world=world, steps=150, seed=seed, every=every
+    )
 
     assert story.engine.opened_total == {}
 
@@ -199,14 +235,21 @@ def test_pipeline_stages_that_wait_each_in_their_own_way_give_no_alarm(
         stage = rank // tensor
         return STAGE_WAIT if dice.random() < (first, 0.9, 0.7, last)[stage] else FORWARD
 
-    flags = f"rlhf.py --pipeline_model_parallel_size 4 --tensor_model_parallel_size {tensor}" if known else "train.py"
+    flags = (
+        f"rlhf.py --pipeline_model_parallel_size 4 --tensor_model_parallel_size {tensor}"
+        if known
+        else "train.py"
+    )
     story = run(stand, world=4 * tensor, steps=120, seed=seed, command=flags)
 
     assert story.engine.opened_total == {}
 
 
 def test_stages_of_one_rank_each_are_said_to_be_unchecked() -> None:
-    story = run(lambda rank, step, dice: STAGE_WAIT if rank else FORWARD, command="rlhf.py --pipeline_model_parallel_size 2")
+    story = run(
+        lambda rank, step, dice: STAGE_WAIT if rank else FORWARD,
+        command="rlhf.py --pipeline_model_parallel_size 2",
+    )
 
     assert story.findings() == []
     assert [line.what for line in story.engine.not_checked()] == ["straggler"]
@@ -248,7 +291,9 @@ def test_save_and_evaluation_of_one_rank_between_steps_do_not_count() -> None:
     assert story.engine.opened_total == {}
 
 
-def test_rank_0_that_evaluates_on_its_gpu_while_the_others_wait_in_a_barrier_on_the_cpu_is_not_turned_around() -> None:
+def test_rank_0_that_evaluates_on_its_gpu_while_the_others_wait_in_a_barrier_on_the_cpu_is_not_turned_around() -> (
+    None
+):
     """GPU 0 is busy at low power (it generates), GPU 1 idle: by the GPUs alone rank 1 would be the slow one."""
     story = run(
         lambda rank, step, dice: FORWARD if rank == 0 else often(0.6)(dice), steps=30,
@@ -260,7 +305,9 @@ def test_rank_0_that_evaluates_on_its_gpu_while_the_others_wait_in_a_barrier_on_
 
 def test_timer_that_waits_for_the_gpu_on_rank_0_only_makes_no_straggler_of_rank_1() -> None:
     sync = (*TRAIN, "stop_timer /app/train.py:55", "synchronize torch/cuda/__init__.py:1162")
-    stand: Stand = lambda rank, step, dice: often(0.1)(dice) if rank else sync if dice.random() < 0.8 else FORWARD  # noqa: E731
+
+    def stand(rank: int, step: int, dice: random.Random) -> Sequence[str]:
+        return often(0.1)(dice) if rank else sync if dice.random() < 0.8 else FORWARD
 
     story = run(stand, steps=60, gpu=lambda rank, dice: (0.95, 400 + 200 * dice.random()))
 
@@ -268,7 +315,8 @@ def test_timer_that_waits_for_the_gpu_on_rank_0_only_makes_no_straggler_of_rank_
 
 
 def test_many_samples_of_few_long_steps_count_as_few() -> None:
-    """Five steps of a minute, in which rank 1 happened to be late: five observations, however often one looked."""
+    """Five steps of a minute, in which rank 1 happened to be late: five observations, however often one
+    looked."""
     story = Story([StragglerDetector()])
     for step in range(1, 7):
         story.still(60.0, {0: ALL_REDUCE, 1: SLEEP})
@@ -292,7 +340,8 @@ def test_new_attempt_starts_with_no_samples() -> None:
     assert story.engine.opened_total == {}
 
 
-# -- the test itself -----------------------------------------------------------------------------------------------------
+# -- the test itself
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_exact_test_gives_the_textbook_value() -> None:
@@ -311,20 +360,23 @@ def test_rate_of_false_alarms_of_the_split_is_below_what_is_stated(waiting: floa
     windows = 3000
 
     alarms = sum(
-        split({rank: [dice.random() < waiting for _ in range(40)] for rank in range(4)}, 1e-3, 0.25, 0.5) is not None
+        split({rank: [dice.random() < waiting for _ in range(40)] for rank in range(4)}, 1e-3, 0.25, 0.5)
+        is not None
         for _ in range(windows)
     )
 
     assert alarms / windows <= 1e-3
 
 
-# -- recorded on GPUs ----------------------------------------------------------------------------------------------------
+# -- recorded on GPUs
+# ----------------------------------------------------------------------------------------------------
 
 RECORDED = Path(__file__).parents[1] / "captures" / "gpu"
 
 
 def recorded(name: str) -> Story:
-    """A capture of two H200: its samples of the GPUs, the steps that rank 1 printed, and a stack of each rank."""
+    """A capture of two H200: its samples of the GPUs, the steps that rank 1 printed, and a stack of each
+    rank."""
     data = json.loads((RECORDED / f"{name}.json").read_text())
     story = Story([StragglerDetector()], start=data["start"])
     for rank, pid in enumerate(data["pids"]):
@@ -333,7 +385,11 @@ def recorded(name: str) -> Story:
         story.wait(max(0.0, at - story.now))
         if kind == "gpu":
             index, busy, watts, clock, pids = rest
-            story.tell(gpu_sample(index, busy / 100, watts, clock=clock * 1_000_000, pids=tuple(pids), limit=data["limit"]))
+            story.tell(
+                gpu_sample(
+                    index, busy / 100, watts, clock=clock * 1_000_000, pids=tuple(pids), limit=data["limit"]
+                )
+            )
         elif kind == "step":
             story.tell(Iteration(1, rest[0], rest[1], "", (("loss", 0.05),)))
         else:

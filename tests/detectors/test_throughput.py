@@ -1,4 +1,5 @@
-"""Steps that get slower, and parts of a step that take too much of it: who and what is named, and where nothing is said."""
+"""Steps that get slower, and parts of a step that take too much of it: who and what is named, and where
+nothing is said."""
 
 from __future__ import annotations
 
@@ -43,7 +44,23 @@ def train(told: Story, steps: int, seconds: float, stand: Stand = mixed, *, gpu:
             for rank in (0, 1):
                 told.tell(tree(rank, told.now, cpu=told.now), stack(rank, told.now, stand(rank, dice)))
                 if gpu is not None:
-                    told.tell(GpuSample(None, rank, f"GPU-{rank}", "", "H200", gpu[0], 1, 2, gpu[1], 700.0, gpu[2], 40.0, 0))
+                    told.tell(
+                        GpuSample(
+                            None,
+                            rank,
+                            f"GPU-{rank}",
+                            "",
+                            "H200",
+                            gpu[0],
+                            1,
+                            2,
+                            gpu[1],
+                            700.0,
+                            gpu[2],
+                            40.0,
+                            0,
+                        )
+                    )
         told.tell(Iteration(1, step, 100_000, f"iteration {step}", metrics))
     return told
 
@@ -52,7 +69,8 @@ def the(told: Story) -> Finding:
     return told.the("throughput-drop")
 
 
-# -- found ---------------------------------------------------------------------------------------------------------------
+# -- found
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_steps_that_take_twice_as_long_are_said_within_two_minutes_with_both_speeds() -> None:
@@ -60,7 +78,10 @@ def test_steps_that_take_twice_as_long_are_said_within_two_minutes_with_both_spe
 
     found = the(told)
     assert (found.severity.value, found.cause, found.ranks) == ("warning", "unknown", ())
-    assert told.engine.job.steps.pace.drop is not None and abs(told.engine.job.steps.pace.drop.iteration - 400) <= 6
+    assert (
+        told.engine.job.steps.pace.drop is not None
+        and abs(told.engine.job.steps.pace.drop.iteration - 400) <= 6
+    )
     assert "since iteration" in found.summary and "2 times the 1 s before" in found.summary
     assert "no cause was seen in stacks of 2 ranks" in found.summary and found.confidence.value == "low"
 
@@ -76,7 +97,9 @@ def test_rank_that_holds_up_the_others_since_then_is_named() -> None:
 
 
 def test_others_that_wait_half_of_the_time_do_not_make_it_communication() -> None:
-    """As seen live (two gloo ranks, rank 1 sleeps 0.7 s a step): after a minute rank 0 was found waiting in 6 of 12 samples."""
+    """As seen live (two gloo ranks, rank 1 sleeps 0.7 s a step): after a minute rank 0 was found waiting in 6
+    of 12 samples."""
+
     def slow(rank: int, dice: random.Random) -> Sequence[str]:
         return FORWARD if rank == 1 or dice.random() < 0.4 else ALL_REDUCE
 
@@ -96,7 +119,14 @@ def test_ranks_that_all_wait_longer_for_each_other_point_at_the_network() -> Non
 
 
 def test_batches_that_come_late_on_all_ranks_are_the_cause() -> None:
-    found = the(train(train(story(), 400, 1.0), 55, 2.0, lambda rank, dice: dice.choice((DATA, DATA, FORWARD, ALL_REDUCE))))
+    found = the(
+        train(
+            train(story(), 400, 1.0),
+            55,
+            2.0,
+            lambda rank, dice: dice.choice((DATA, DATA, FORWARD, ALL_REDUCE)),
+        )
+    )
 
     assert (found.cause, found.ranks) == ("data_loading", ()) and "--dataloader_num_workers" in found.advice
 
@@ -131,13 +161,22 @@ def test_megatron_tells_its_own_times_and_saves_do_not_count() -> None:
     told = story()
     for step in range(0, 2000, 10):
         told.wait(10.0 if step < 1000 else 30.0)
-        told.tell(Iteration(1, step + 10, 5000, "iteration", (("elapsed time per iteration (ms)", 1000.0), ("lm loss", 2.0))))
+        told.tell(
+            Iteration(
+                1,
+                step + 10,
+                5000,
+                "iteration",
+                (("elapsed time per iteration (ms)", 1000.0), ("lm loss", 2.0)),
+            )
+        )
 
     assert told.findings() == []
     assert told.engine.job.steps.median() == pytest.approx(1.0)
 
 
-# -- silent --------------------------------------------------------------------------------------------------------------
+# -- silent
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_little_that_is_slower_for_a_short_time_is_an_info() -> None:
@@ -196,7 +235,9 @@ def test_rank_that_was_stopped_and_goes_on_is_no_slowness() -> None:
 
 def test_new_attempt_is_measured_by_itself() -> None:
     told = train(story(), 400, 1.0)
-    told.tell(PhaseMarked(0, "teardown", "[after training is done]"), PhaseMarked(0, "first_step", "***** Running"))
+    told.tell(
+        PhaseMarked(0, "teardown", "[after training is done]"), PhaseMarked(0, "first_step", "***** Running")
+    )
     train(told, 200, 2.5)
 
     assert told.findings() == []
@@ -212,7 +253,8 @@ def test_of_real_runs_on_gpus_nothing_is_said_and_steps_are_measured(name: str) 
     assert steps.counted >= 29
 
 
-# -- slow ----------------------------------------------------------------------------------------------------------------
+# -- slow
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_every_rank_that_waits_for_its_data_from_the_start_is_slow() -> None:
@@ -241,7 +283,9 @@ def test_optimizer_on_the_cpu_is_an_info() -> None:
         (lambda rank, dice: dice.choice((DATA, FORWARD, FORWARD, ALL_REDUCE, ALL_REDUCE, SYNC)), (0.5, 300, 1_980_000_000)),
     ],
 )  # fmt: skip
-def test_data_that_are_not_beyond_doubt_what_costs_the_time_are_not_said(stand: Stand, gpu: tuple[float, float, int]) -> None:
+def test_data_that_are_not_beyond_doubt_what_costs_the_time_are_not_said(
+    stand: Stand, gpu: tuple[float, float, int]
+) -> None:
     assert train(story(), 260, 1.0, stand, gpu=gpu).findings() == []
 
 

@@ -37,11 +37,20 @@ def test_any_words_end_in_an_estimate_or_in_an_error_in_words(words: list[str]) 
 @given(st.lists(st.sampled_from(WORDS), max_size=10))
 def test_any_flags_of_a_real_command_end_so_too(words: list[str]) -> None:
     with contextlib.suppress(EstimateError):
-        told = estimate(["megatron", "rlhf", "--model", "Qwen3-30B-A3B", "--max_length", "128", *words], {"NPROC_PER_NODE": "8"})
+        told = estimate(
+            ["megatron", "rlhf", "--model", "Qwen3-30B-A3B", "--max_length", "128", *words],
+            {"NPROC_PER_NODE": "8"},
+        )
         assert told.gpu_bytes >= 0 and told.host_bytes > 0
 
 
-values = st.none() | st.booleans() | st.integers(-2, 2**50) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2**50)
+    | st.text(max_size=3)
+    | st.lists(st.integers(), max_size=2)
+)
 NAMES = """
 hidden_size num_hidden_layers num_experts head_dim num_key_value_heads decoder_sparse_step mlp_only_layers n_shared_experts
 first_k_dense_replace kv_lora_rank text_config layer_types model_type vocab_size shared_expert_intermediate_size

@@ -69,10 +69,22 @@ def test_json_has_the_shape_of_diag_estimate_1(capsys: pytest.CaptureFixture[str
     }
     assert told["schema"] == "diag.estimate/1"
     assert told["model"] == {"name": "Qwen/Qwen3-30B-A3B", "parameters": 30_532_122_624}
-    assert told["layout"] == {"nodes": 1, "processes": 8, "tp": 2, "pp": 1, "cp": 1, "dp": 4, "ep": 8, "etp": 1}
+    assert told["layout"] == {
+        "nodes": 1,
+        "processes": 8,
+        "tp": 2,
+        "pp": 1,
+        "cp": 1,
+        "dp": 4,
+        "ep": 8,
+        "etp": 1,
+    }
     for part, lists in (("gpu", ["terms"]), ("host", ["terms", "save_terms"])):
         for name in lists:
-            assert all(set(term) == {"name", "bytes", "formula", "source"} and term["bytes"] >= 0 for term in told[part][name])
+            assert all(
+                set(term) == {"name", "bytes", "formula", "source"} and term["bytes"] >= 0
+                for term in told[part][name]
+            )
         assert told[part]["verdict"] in ("fits", "tight", "does not fit", "unknown")
         assert 0 < told[part]["uncertainty"] < 1
     assert told["gpu"]["bytes"] == sum(term["bytes"] for term in told["gpu"]["terms"])
@@ -93,10 +105,17 @@ def test_the_exit_code_is_10_only_where_it_does_not_fit(
     sizes: list[str], code: int, gpu: str, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     got, told = document(capsys, *sizes, "--", *DPO)
-    assert (got, told["gpu"]["verdict"], told["host"]["verdict"], told["fits"]) == (code, gpu, host, code == 0)
+    assert (got, told["gpu"]["verdict"], told["host"]["verdict"], told["fits"]) == (
+        code,
+        gpu,
+        host,
+        code == 0,
+    )
 
 
-def test_text_says_each_term_the_totals_the_verdicts_and_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_says_each_term_the_totals_the_verdicts_and_what_would_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code = main(["estimate", "--gpu-memory", "80GiB", "--host-memory", "4TiB", "--sources", "--", *DPO])
     text = capsys.readouterr().out
     assert code == 10
@@ -117,7 +136,9 @@ def test_text_says_each_term_the_totals_the_verdicts_and_what_would_help(capsys:
     assert "\x1b" not in text
 
 
-def test_without_a_gpu_nothing_is_said_to_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_nothing_is_said_to_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from diag.estimate import machine
 
     monkeypatch.setattr(machine, "_gpus_seen", list)
@@ -150,13 +171,17 @@ def test_a_job_without_gpus_is_held_against_this_machine(
         (["--nodes", "-1", "--", *DPO], "--nodes is -1"),
     ],
 )
-def test_what_cannot_be_estimated_is_an_error_of_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_estimated_is_an_error_of_usage(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["estimate", *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and said in error and "hint: " in error
 
 
-@pytest.mark.parametrize(("text", "size"), [("80GiB", 80 << 30), ("80 gb", 80 << 30), ("1.5T", 1536 << 30), ("512m", 512 << 20)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GiB", 80 << 30), ("80 gb", 80 << 30), ("1.5T", 1536 << 30), ("512m", 512 << 20)]
+)
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size
 
@@ -181,7 +206,9 @@ def record_of(*words: str, folder: Path, environment: dict[str, str]) -> list[Re
     """What is put for a process that stands in `folder` with this environment."""
     found: list[Record] = []
     env = {**os.environ, **environment}
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, cwd=folder, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, cwd=folder, env=env
+    ) as process:
         estimate_watched(words, process.pid, found.append, "node0").join(30)
         process.kill()
     return found
@@ -199,12 +226,24 @@ def test_a_watched_job_is_estimated_from_its_own_environment_and_folder(tmp_path
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
     found = record_of(
-        "megatron", "sft", "--model", "tiny", "--max_length", "64", folder=tmp_path, environment={"NPROC_PER_NODE": "4"}
+        "megatron",
+        "sft",
+        "--model",
+        "tiny",
+        "--max_length",
+        "64",
+        folder=tmp_path,
+        environment={"NPROC_PER_NODE": "4"},
     )
     told = list(source.parse(Record.from_json(json.loads(json.dumps(found[0].to_json())))))
     assert len(told) == 1 and isinstance(told[0], MemoryEstimated)
     assert "4 ranks on 1 node" in told[0].basis
-    assert told[0].gpu_bytes > 0 and told[0].host_bytes > 0 and told[0].save_bytes > 0 and told[0].checkpoint_bytes
+    assert (
+        told[0].gpu_bytes > 0
+        and told[0].host_bytes > 0
+        and told[0].save_bytes > 0
+        and told[0].checkpoint_bytes
+    )
 
 
 def test_a_rank_is_estimated_from_its_own_command_line(tmp_path: Path) -> None:

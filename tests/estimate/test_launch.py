@@ -16,10 +16,31 @@ CASES = [
     ("megatron rlhf --model m", {"NPROC_PER_NODE": "8", "NNODES": "2"}, "megatron", "rlhf", 8, 2),
     ("NPROC_PER_NODE=4 megatron sft --model m", {}, "megatron", "sft", 4, None),
     ("env NPROC_PER_NODE=4 /opt/venv/bin/megatron pt --model m", {}, "megatron", "pt", 4, None),
-    ("torchrun --nproc-per-node=8 --nnodes 2 /x/swift/cli/_megatron/rlhf.py --model m", {}, "megatron", "rlhf", 8, 2),
-    ("python3 -u -m torch.distributed.run --nproc_per_node 2 /x/swift/cli/sft.py --model m", {}, "swift", "sft", 2, None),
+    (
+        "torchrun --nproc-per-node=8 --nnodes 2 /x/swift/cli/_megatron/rlhf.py --model m",
+        {},
+        "megatron",
+        "rlhf",
+        8,
+        2,
+    ),
+    (
+        "python3 -u -m torch.distributed.run --nproc_per_node 2 /x/swift/cli/sft.py --model m",
+        {},
+        "swift",
+        "sft",
+        2,
+        None,
+    ),
     ("torchrun --nnodes 1:4 --nproc_per_node 8 train.py --model m", {}, "script", "", 8, 4),
-    ("srun -N 4 --ntasks-per-node=1 bash -c 'NPROC_PER_NODE=8 megatron sft --model m'", {}, "megatron", "sft", 8, 4),
+    (
+        "srun -N 4 --ntasks-per-node=1 bash -c 'NPROC_PER_NODE=8 megatron sft --model m'",
+        {},
+        "megatron",
+        "sft",
+        8,
+        4,
+    ),
     ("accelerate launch --num_processes 16 --num_machines 2 train.py --model m", {}, "script", "", 8, 2),
     ("deepspeed --num_gpus 4 --num_nodes 2 train.py --model m", {}, "script", "", 4, 2),
     ("deepspeed --include localhost:0,1,5 train.py --model m", {}, "script", "", 3, None),
@@ -32,7 +53,14 @@ CASES = [
         None,
     ),
     ("diag run --quiet -- swift rlhf --model m", {"NPROC_PER_NODE": "2"}, "swift", "rlhf", 2, None),
-    ("/opt/venv/bin/python /opt/venv/bin/torchrun --nproc_per_node 8 t.py --model m", {}, "script", "", 8, None),
+    (
+        "/opt/venv/bin/python /opt/venv/bin/torchrun --nproc_per_node 8 t.py --model m",
+        {},
+        "script",
+        "",
+        8,
+        None,
+    ),
 ]
 
 
@@ -60,7 +88,9 @@ def test_a_rank_knows_its_processes_and_nodes_from_its_environment() -> None:
 def test_an_accelerate_config_file_tells_processes_and_sharding(tmp_path: Path) -> None:
     text = "distributed_type: FSDP\nnum_processes: 8\nnum_machines: 2\nfsdp_config:\n  fsdp_offload_params: true\n"
     (tmp_path / "fsdp.yaml").write_text(text)
-    launch = take_apart(["accelerate", "launch", "--config_file", "fsdp.yaml", "train.py", "--x"], {}, tmp_path)
+    launch = take_apart(
+        ["accelerate", "launch", "--config_file", "fsdp.yaml", "train.py", "--x"], {}, tmp_path
+    )
     assert launch.processes == 4 and launch.nodes == 2
     assert launch.distributed["kind"] == "fsdp" and launch.distributed["fsdp_offload_params"] is True
 
@@ -121,7 +151,8 @@ def test_what_is_no_training_command_is_refused_in_words(command: str, said: str
 
 
 @pytest.mark.parametrize(
-    "text", ["megatron 'sft", "A=$A megatron sft --x $A", "${${", "B=(\n" * 3, "\\\n\\\n", "export\nexport =\n"]
+    "text",
+    ["megatron 'sft", "A=$A megatron sft --x $A", "${${", "B=(\n" * 3, "\\\n\\\n", "export\nexport =\n"],
 )
 def test_a_strange_script_raises_nothing(text: str) -> None:
     words, variables = training_command(text, ["a"], {})

@@ -1,8 +1,10 @@
-"""The formulas against real runs: Qwen3-MoE models of 0.96 B and 0.12 B parameters, DPO, on 2 x H200 (tests/captures/estimate).
-The formulas were mended by a to d, then met e, f and g, which they had not seen: docs/estimate.md has both tables.
+"""The formulas against real runs: Qwen3-MoE models of 0.96 B and 0.12 B parameters, DPO, on 2 x H200
+(tests/captures/estimate). The formulas were mended by a to d, then met e, f and g, which they had not seen:
+docs/estimate.md has both tables.
 
-The readings are of a hook in each rank: PyTorch's allocator, cudaMemGetInfo, /proc/self/status, the cgroup, by phase. Rank 1's
-are used for whole-GPU figures: the hook of rank 1 made a second CUDA context on the GPU of rank 0.
+The readings are of a hook in each rank: PyTorch's allocator, cudaMemGetInfo, /proc/self/status, the cgroup,
+by phase. Rank 1's are used for whole-GPU figures: the hook of rank 1 made a second CUDA context on the GPU of
+rank 0.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from diag.estimate.communicators import communicators, exporting
 from diag.estimate.host import checkpoint_bytes
 from diag.estimate.states import held
 
-RUNS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "captures" / "estimate" / "h200.json").read_text())["runs"]
+RUNS: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "captures" / "estimate" / "h200.json").read_text()
+)["runs"]
 STATES = ("weights", "reference model", "gradients", "main parameters", "optimizer moments")
 OUTSIDE = ("CUDA context", "loaded kernels", "NCCL buffers")
 WORK = ("activations kept", "logits and loss", "one layer's backward")
@@ -64,7 +68,9 @@ def test_weights_gradients_and_optimizer_are_what_stays_allocated(run: str, tmp_
         assert abs(terms(told, STATES, stage) + workspaces - stays) < 60 * MIB
 
 
-@pytest.mark.parametrize(("run", "rank"), [*((run, rank) for run in "abcfg" for rank in (0, 1)), ("d", 1), ("e", 0)])
+@pytest.mark.parametrize(
+    ("run", "rank"), [*((run, rank) for run in "abcfg" for rank in (0, 1)), ("d", 1), ("e", 0)]
+)
 def test_what_a_step_adds_is_within_five_per_cent(run: str, rank: int, tmp_path: Path) -> None:
     told = predicted(run, tmp_path)
     step = RUNS[run]["ranks"][rank]["after step 4"]
@@ -104,13 +110,19 @@ def test_the_whole_gpu_is_within_four_per_cent(run: str, tmp_path: Path) -> None
     assert within(0.04, told.needs[-1].total - terms(told, ("NCCL buffers of the export",), -1), most)
 
 
-def test_a_loss_that_is_not_compiled_needs_no_pinned_copies_and_four_bytes_a_logit_less(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_compiled_needs_no_pinned_copies_and_four_bytes_a_logit_less(
+    tmp_path: Path,
+) -> None:
     """g is f but for --cross_entropy_loss_fusion false (and spawned data workers)."""
     told = {run: predicted(run, tmp_path) for run in ("f", "g")}
     ranks = {run: RUNS[run]["ranks"][1] for run in ("f", "g")}
     saved = ranks["f"]["after step 4"]["allocated_peak"] - ranks["g"]["after step 4"]["allocated_peak"]
     assert within(0.01, terms(told["f"], WORK) - terms(told["g"], WORK), saved)
-    pinned = sum(rank["after step 4"]["pinned"] * sign for run, sign in (("f", 1), ("g", -1)) for rank in RUNS[run]["ranks"])
+    pinned = sum(
+        rank["after step 4"]["pinned"] * sign
+        for run, sign in (("f", 1), ("g", -1))
+        for rank in RUNS[run]["ranks"]
+    )
     copies = sum(term.size_bytes for term in told["f"].host if term.name == "pinned copies of logits")
     assert within(0.01, copies, pinned)
     assert not [term for term in told["g"].host if term.name == "pinned copies of logits"]
@@ -121,7 +133,10 @@ def test_a_spawned_data_worker_imports_the_program_again(tmp_path: Path) -> None
     told = {run: predicted(run, tmp_path) for run in ("f", "g")}
     beside = {run: RUNS[run]["host"]["before save_checkpoint"]["anon"]
               - sum(rank["before save_checkpoint"]["RssAnon"] for rank in RUNS[run]["ranks"]) for run in ("f", "g")}  # fmt: skip
-    workers = {run: sum(term.size_bytes for term in told[run].host if term.name == "data workers") for run in ("f", "g")}
+    workers = {
+        run: sum(term.size_bytes for term in told[run].host if term.name == "data workers")
+        for run in ("f", "g")
+    }
     assert within(0.05, workers["g"] - workers["f"], beside["g"] - beside["f"])
 
 
@@ -136,7 +151,8 @@ def test_staged_shards_are_exact_to_the_power_of_two(tmp_path: Path) -> None:
     """6.70 GB written by each rank took 9.75 GB of pinned memory."""
     told = predicted("a", tmp_path)
     measured = sum(
-        rank["after save_checkpoint"]["pinned"] - rank["before save_checkpoint"]["pinned"] for rank in RUNS["a"]["ranks"]
+        rank["after save_checkpoint"]["pinned"] - rank["before save_checkpoint"]["pinned"]
+        for rank in RUNS["a"]["ranks"]
     )
     staged = next(term.size_bytes for term in told.save if term.name == "staged shards")
     assert within(0.001, staged, measured)
@@ -152,7 +168,8 @@ def test_pinned_copies_of_logits_are_what_the_first_step_leaves(tmp_path: Path) 
 
 
 def test_an_offloaded_optimizer_is_held_twice_in_part_while_workers_are_forked(tmp_path: Path) -> None:
-    """c: beside the ranks there are 9.8 GB, in a, without offloading, 3.0 GB: the rest are old pages in the ranks' workers."""
+    """c: beside the ranks there are 9.8 GB, in a, without offloading, 3.0 GB: the rest are old pages in the
+    ranks' workers."""
     told = predicted("c", tmp_path)
     beside = {run: RUNS[run]["host"]["before save_checkpoint"]["anon"]
               - sum(rank["before save_checkpoint"]["RssAnon"] for rank in RUNS[run]["ranks"]) for run in ("a", "c")}  # fmt: skip
@@ -162,10 +179,13 @@ def test_an_offloaded_optimizer_is_held_twice_in_part_while_workers_are_forked(t
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_save_rises_as_told(run: str, tmp_path: Path) -> None:
-    """The rise of each rank's own peak, without the processes that it starts; dirty page cache is not counted."""
+    """The rise of each rank's own peak, without the processes that it starts; dirty page cache is not
+    counted."""
     told = predicted(run, tmp_path)
     ranks = RUNS[run]["ranks"]
-    rise = sum(rank["after save_checkpoint"]["VmHWM"] - rank["before save_checkpoint"]["VmRSS"] for rank in ranks)
+    rise = sum(
+        rank["after save_checkpoint"]["VmHWM"] - rank["before save_checkpoint"]["VmRSS"] for rank in ranks
+    )
     own = sum(term.size_bytes for term in told.save if term.name != "writer processes")
     assert within(0.05, own, rise)
 
@@ -176,9 +196,9 @@ def test_the_checkpoint_on_disk_is_within_a_thousandth(run: str, tmp_path: Path)
     assert within(0.001, checkpoint_bytes(told.plan), sum(RUNS[run]["disk"].values()))
 
 
-# Two runs of a tiny model under `diag run`, on the same two H200: NVML's used memory of GPU 1 without the 615 MiB that the driver
-# keeps of an idle one, before the first save and after it; anonymous and shared memory of the cgroup without the 704 MiB of diag
-# and of the shells, before the first save and at the peak of all. MiB.
+# Two runs of a tiny model under `diag run`, on the same two H200: NVML's used memory of GPU 1 without the 615
+# MiB that the driver keeps of an idle one, before the first save and after it; anonymous and shared memory of
+# the cgroup without the 704 MiB of diag and of the shells, before the first save and at the peak of all. MiB.
 TINY = {
     "model_type": "qwen3_moe", "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 1024, "moe_intermediate_size": 128,
     "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 8,
@@ -190,9 +210,16 @@ TINY_FLAGS = (
     "--cross_entropy_loss_fusion true --max_length 1024 --dataloader_num_workers 2 --attention_backend unfused "
     "--gradient_accumulation_fusion false --no_save_optim false --moe_aux_loss_coeff 1e-3 "
 )
-COMMUNICATORS = {"2": [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2], "1": [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]}  # by TP, in NCCL's log
+COMMUNICATORS = {
+    "2": [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2],
+    "1": [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2],
+}  # by TP, in NCCL's log
 UNDER_DIAG = [
-    ("--tensor_model_parallel_size 2 --sequence_parallel true --save_safetensors true", (6631, 7121), (7221, 8143)),
+    (
+        "--tensor_model_parallel_size 2 --sequence_parallel true --save_safetensors true",
+        (6631, 7121),
+        (7221, 8143),
+    ),
     ("--save_safetensors false --async_save true", (6575, 6581), (6123, 7845)),
 ]
 
@@ -204,20 +231,25 @@ def test_a_tiny_model_is_within_two_per_cent_of_the_gpu_and_ten_of_the_host(
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     words = shlex.split(f"megatron rlhf --model {tmp_path} {TINY_FLAGS} {flags}")
     told = estimate(words, {"NPROC_PER_NODE": "2"})
-    assert sorted(group.ranks for group in communicators(told.plan, 0)) == COMMUNICATORS[str(told.plan.layout.tp)]
+    assert (
+        sorted(group.ranks for group in communicators(told.plan, 0))
+        == COMMUNICATORS[str(told.plan.layout.tp)]
+    )
     assert within(0.02, told.needs[0].total - terms(told, ("NCCL buffers of the export",)), gpu[0] * MIB)
     assert within(0.02, told.needs[0].total, gpu[1] * MIB)
     assert within(0.1, told.host_bytes, host[0] * MIB)
     assert within(0.1, told.host_bytes + told.save_bytes, host[1] * MIB)
 
 
-# `python -m diag.job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss + shmem before the
-# save, and at it (ms-swift 4.6.0, megatron-core 0.16.1, torch 2.13, Python 3.11, 2 CPUs).
+# `python -m diag.job.megatron --iters N --tp T` without a GPU, 2 ranks, in a cgroup of its own: highest rss +
+# shmem before the save, and at it (ms-swift 4.6.0, megatron-core 0.16.1, torch 2.13, Python 3.11, 2 CPUs).
 ON_CPU = [(8, 1, 2347, 2755), (8, 2, 2345, 2754), (24, 1, 2903, 3312)]
 
 
 @pytest.mark.parametrize(("steps", "tp", "steady", "peak"), ON_CPU)
-def test_the_bundled_job_on_a_cpu_is_within_fifteen_per_cent(steps: int, tp: int, steady: int, peak: int, tmp_path: Path) -> None:
+def test_the_bundled_job_on_a_cpu_is_within_fifteen_per_cent(
+    steps: int, tp: int, steady: int, peak: int, tmp_path: Path
+) -> None:
     from diag.job import assets, megatron
 
     options = megatron.parser().parse_args(

@@ -42,8 +42,8 @@ TOTALS = {
     "llama-3.3-70b": 70_553_706_496,
 }
 
-# config.json of deepseek-ai/DeepSeek-V3 and mistralai/Mixtral-8x7B-v0.1, what a count needs. The V3 total is without the extra
-# layer for multi-token prediction.
+# config.json of deepseek-ai/DeepSeek-V3 and mistralai/Mixtral-8x7B-v0.1, what a count needs. The V3 total is
+# without the extra layer for multi-token prediction.
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
     "num_key_value_heads": 128, "intermediate_size": 18432,

@@ -18,7 +18,9 @@ def of(command: str, processes: int = 8, **more: str) -> Estimate:
 
 
 def names(told: Estimate) -> set[str]:
-    return {term.name for need in told.needs for term in need.terms} | {term.name for term in (*told.host, *told.save)}
+    return {term.name for need in told.needs for term in need.terms} | {
+        term.name for term in (*told.host, *told.save)
+    }
 
 
 def test_defaults_of_ms_swift_4_are_taken_where_nothing_is_said() -> None:
@@ -78,21 +80,28 @@ def test_lora_needs_no_second_model_for_dpo() -> None:
 def test_offloading_leaves_main_parameters_on_the_gpu_unless_the_optimizer_is_precision_aware() -> None:
     plain = of(f"megatron sft {MODEL} --optimizer_cpu_offload true")
     aware = of(f"megatron sft {MODEL} --optimizer_cpu_offload true --use_precision_aware_optimizer true")
-    assert "main parameters" in names(plain) and "optimizer moments" not in {term.name for term in plain.needs[0].terms}
+    assert "main parameters" in names(plain) and "optimizer moments" not in {
+        term.name for term in plain.needs[0].terms
+    }
     assert "main parameters" not in names(aware)
 
 
 def test_spawned_workers_hold_no_old_pages() -> None:
     offload = f"megatron sft {MODEL} --optimizer_cpu_offload true --use_precision_aware_optimizer true"
     assert "old pages in data workers" in names(of(offload))
-    assert "old pages in data workers" not in names(of(offload + " --dataloader_multiprocessing_context spawn"))
+    assert "old pages in data workers" not in names(
+        of(offload + " --dataloader_multiprocessing_context spawn")
+    )
     assert "old pages in data workers" not in names(of(offload + " --dataloader_num_workers 0"))
 
 
 def test_a_gathered_optimizer_is_counted_on_every_rank_or_on_the_first() -> None:
     command = f"megatron sft {MODEL} --dist_ckpt_optim_fully_reshardable true"
     every, first = of(command), of(f"{command} --distrib_optim_fully_reshardable_mem_efficient true")
-    gathered = [next(term.size_bytes for term in told.save if term.name == "gathered optimizer") for told in (every, first)]
+    gathered = [
+        next(term.size_bytes for term in told.save if term.name == "gathered optimizer")
+        for told in (every, first)
+    ]
     assert gathered[0] == 8 * gathered[1]
 
 
@@ -103,7 +112,8 @@ def test_pipeline_stages_differ_and_the_worst_is_told() -> None:
 
 
 def test_groups_of_a_single_rank_have_communicators_with_megatron_only() -> None:
-    """Megatron reduces over its groups whatever their size; the Hugging Face trainer starts no process group for one process."""
+    """Megatron reduces over its groups whatever their size; the Hugging Face trainer starts no process group
+    for one process."""
     assert "NCCL buffers" in names(of("megatron sft --model Qwen/Qwen3-0.6B --max_length 2048", 1))
     assert "NCCL buffers" not in names(of("swift sft --model Qwen/Qwen3-0.6B --max_length 2048", 1))
     assert "NCCL buffers" in names(of("swift sft --model Qwen/Qwen3-0.6B --max_length 2048", 2))
@@ -111,7 +121,10 @@ def test_groups_of_a_single_rank_have_communicators_with_megatron_only() -> None
 
 def test_each_rank_that_tokens_are_sent_to_has_its_buffers() -> None:
     words = "megatron sft --model Qwen/Qwen3-30B-A3B --max_length 2048 --expert_model_parallel_size"
-    few, many = (next(term for term in of(f"{words} {ep}", 8).needs[0].terms if term.name == "NCCL buffers") for ep in (2, 8))
+    few, many = (
+        next(term for term in of(f"{words} {ep}", 8).needs[0].terms if term.name == "NCCL buffers")
+        for ep in (2, 8)
+    )
     assert many.size_bytes - few.size_bytes == 6 * 96 * (1 << 20) + (388 - 484) * (
         1 << 20
     )  # experts have no copies to reduce with
@@ -142,13 +155,23 @@ def test_deepspeed_presets_of_ms_swift(how: str, stage: int, offloaded: bool) ->
 
 
 def test_a_deepspeed_file_is_read(tmp_path: Path) -> None:
-    zero = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": "auto"}}
+    zero = {
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu"},
+            "reduce_bucket_size": "auto",
+        }
+    }
     (tmp_path / "ds.json").write_text(json.dumps(zero))
     words = shlex.split(
         "deepspeed --num_gpus 4 train.py --model_name_or_path Qwen/Qwen3-8B --deepspeed ds.json --max_length 1024"
     )
     told = estimate(words, {}, folder=tmp_path)
-    assert told.plan.sharding.stage == 3 and told.plan.sharding.optimizer_on_cpu and not told.plan.sharding.parameters_on_cpu
+    assert (
+        told.plan.sharding.stage == 3
+        and told.plan.sharding.optimizer_on_cpu
+        and not told.plan.sharding.parameters_on_cpu
+    )
 
 
 def test_fsdp_of_accelerate_divides_by_all_ranks() -> None:
@@ -163,11 +186,16 @@ def test_fsdp_of_accelerate_divides_by_all_ranks() -> None:
 
 def test_unknown_flags_are_named_and_no_error() -> None:
     told = of(f"megatron sft {MODEL} --tensor_model_paralel_size 2 --frobnicate 3 --lr 1e-5")
-    assert told.plan.unknown == ("--tensor_model_paralel_size (did you mean --tensor_model_parallel_size?)", "--frobnicate")
+    assert told.plan.unknown == (
+        "--tensor_model_paralel_size (did you mean --tensor_model_parallel_size?)",
+        "--frobnicate",
+    )
 
 
 def test_flags_that_have_no_part_in_memory_are_not_called_unknown() -> None:
-    flags = "--lr 1e-5 --beta 0.1 --rpo_alpha 0.1 --report_to wandb --save_strategy epoch --split_dataset_ratio 0"
+    flags = (
+        "--lr 1e-5 --beta 0.1 --rpo_alpha 0.1 --report_to wandb --save_strategy epoch --split_dataset_ratio 0"
+    )
     assert of(f"megatron rlhf --rlhf_type dpo {MODEL} {flags}").plan.unknown == ()
 
 
@@ -181,7 +209,10 @@ def test_flags_that_have_no_part_in_memory_are_not_called_unknown() -> None:
         ("--expert_model_parallel_size 16", "EP 16"),
         ("--recompute_granularity most", "recompute_granularity is 'most'"),
         ("--optimizer_cpu_offload true --optimizer_offload_fraction 2", "optimizer_offload_fraction is '2'"),
-        ("--optimizer_cpu_offload true --optimizer_offload_fraction nan", "optimizer_offload_fraction is 'nan'"),
+        (
+            "--optimizer_cpu_offload true --optimizer_offload_fraction nan",
+            "optimizer_offload_fraction is 'nan'",
+        ),
         ("--sequence_parallel maybe", "neither true nor false"),
         ("--max_shard_size huge", "max_shard_size"),
         ("--pipeline_model_parallel_size 8 --decoder_first_pipeline_num_layers 48", "pipeline stages"),
@@ -208,6 +239,8 @@ def test_commands_of_real_runs_are_read_whole(name: str, tmp_path: Path) -> None
     words[words.index("--model") + 1] = "Qwen3-30B-A3B" if "moe" in COMMANDS[name] else "Qwen3-0.6B"
     told = estimate(words, {}, folder=tmp_path)
     assert told.launch.program == ("swift" if "hf" in name else "megatron")
-    assert told.plan.stage == "dpo" and told.plan.layout.processes == int(words[words.index("--nproc_per_node") + 1])
+    assert told.plan.stage == "dpo" and told.plan.layout.processes == int(
+        words[words.index("--nproc_per_node") + 1]
+    )
     assert told.plan.unknown == ()
     assert ("3.12" in told.plan.trainer) == (name in ("mswift3126_megatron_dpo", "mswift383_megatron_dpo"))

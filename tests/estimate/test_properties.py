@@ -1,4 +1,5 @@
-"""What must hold for every layout: dividing more never needs more, recomputing more never keeps more, advice is what it says."""
+"""What must hold for every layout: dividing more never needs more, recomputing more never keeps more, advice
+is what it says."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_recomputing_more_never_keeps_more(model: str, tp: int, sequence: bool, 
     plan = plan_of(model, f"{flags} --attention_backend {attention}")
     sizes = []
     for granularity in ("full", "selective", "none"):
-        how = replace(plan.recompute, granularity=granularity, method="uniform" if granularity == "full" else "")
+        how = replace(
+            plan.recompute, granularity=granularity, method="uniform" if granularity == "full" else ""
+        )
         work = stage_activations(replace(plan, recompute=how), 0)
         sizes.append(work.kept + max(work.logits, work.recomputed + work.working))
     assert sizes == sorted(sizes)
@@ -76,7 +79,9 @@ def test_stages_and_ranks_together_hold_the_whole_model(model: str, pp: int) -> 
 
     plan = plan_of(model, f"--pipeline_model_parallel_size {pp}")
     held_by_all = sum(held(plan, stage).all for stage in range(pp))
-    copies = plan.shape.vocabulary * plan.shape.hidden if plan.shape.tied and pp > 1 else 0  # the last stage has its own
+    copies = (
+        plan.shape.vocabulary * plan.shape.hidden if plan.shape.tied and pp > 1 else 0
+    )  # the last stage has its own
     assert held_by_all == count(plan.shape) + copies
 
 
@@ -94,7 +99,8 @@ def test_a_longer_micro_batch_never_needs_less(micro: int, longer: int) -> None:
 def test_offloading_more_moves_from_the_gpu_to_the_host(one: float, other: float, aware: bool) -> None:
     plan = plan_of("Qwen3-8B", "--tensor_model_parallel_size 8")
     less, more = (
-        replace(plan, optimizer=replace(plan.optimizer, offload=share, precision_aware=aware)) for share in sorted((one, other))
+        replace(plan, optimizer=replace(plan.optimizer, offload=share, precision_aware=aware))
+        for share in sorted((one, other))
     )
     gpu = [sum(term.size_bytes for term in state_terms(item, 0)) for item in (less, more)]
     host = [sum(term.size_bytes for term in host_terms(item)) for item in (less, more)]
@@ -131,7 +137,8 @@ def test_advice_as_flags_has_the_effect_that_was_told() -> None:
 
 
 def test_flags_are_combined_where_no_single_one_is_enough() -> None:
-    """The combined flags are passed to the command itself, which is read anew: it fits, and with either one alone it did not."""
+    """The combined flags are passed to the command itself, which is read anew: it fits, and with either one
+    alone it did not."""
     base = "--expert_model_parallel_size 8 --max_length 2048 --no_save_optim false"
     plan = plan_of("Qwen3-30B-A3B", base)
     gpu, host = peaks(plan)
@@ -152,7 +159,8 @@ def test_nothing_is_combined_where_one_flag_is_enough_or_none_is_needed() -> Non
     plan = plan_of("Qwen3-8B", "--micro_batch_size 4")
     gpu, host = peaks(plan)
     best = min(
-        (item for item in advise(plan) if "lora" not in item.flags and item.host_bytes <= 0), key=lambda item: item.gpu_bytes
+        (item for item in advise(plan) if "lora" not in item.flags and item.host_bytes <= 0),
+        key=lambda item: item.gpu_bytes,
     )
     assert combine(plan, gpu, host) is None
     assert combine(plan, None, None) is None
@@ -168,7 +176,9 @@ def test_three_flags_that_are_not_enough_are_called_the_nearest() -> None:
 
 def test_nothing_is_advised_that_is_already_so() -> None:
     flags = "--recompute_granularity full --recompute_method uniform --recompute_num_layers 1 --no_save_optim true"
-    plan = plan_of("Qwen3-8B", f"{flags} --cross_entropy_loss_fusion false --dataloader_num_workers 1 --tuner_type lora")
+    plan = plan_of(
+        "Qwen3-8B", f"{flags} --cross_entropy_loss_fusion false --dataloader_num_workers 1 --tuner_type lora"
+    )
     told = " ".join(item.flags for item in advise(plan))
     for flag in ("recompute", "no_save_optim", "cross_entropy", "num_workers", "lora"):
         assert flag not in told
@@ -177,4 +187,6 @@ def test_nothing_is_advised_that_is_already_so() -> None:
 def test_a_save_of_more_needs_more() -> None:
     plan = plan_of("Qwen3-8B")
     weights_only = replace(plan, save=replace(plan.save, optimizer=False))
-    assert sum(term.size_bytes for term in save_terms(weights_only)) < sum(term.size_bytes for term in save_terms(plan))
+    assert sum(term.size_bytes for term in save_terms(weights_only)) < sum(
+        term.size_bytes for term in save_terms(plan)
+    )

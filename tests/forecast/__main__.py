@@ -1,4 +1,5 @@
-"""`python -m tests.forecast`: runs the trials and prints the table. `--resume` goes on where a run was cut off.
+"""`python -m tests.forecast`: runs the trials and prints the table. `--resume` goes on where a run was cut
+off.
 
 Seeds 1-20 are the report; thresholds were chosen on seeds from 100 on.
 """
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     trials = [
         Trial(seed, fits, job)
-        for job in options.jobs.split(",") for seed in _seeds(options.seeds) for fits in (False, True)
+        for job in options.jobs.split(",")
+        for seed in _seeds(options.seeds)
+        for fits in (False, True)
         if options.only is None or fits == (options.only == "fits")
     ]
     rows = _read(options.results) if options.resume or options.table else []
@@ -65,7 +68,11 @@ def _run_all(todo: Sequence[Any], options: argparse.Namespace, run_trial: Any) -
             rows.append(row)
             said = f"{'ok ' if row['ok'] else 'NO '} {row['trial']:24} {row['kind']} {row['place']} {row['pace']} "
             said += f"k={row['fails_at']} lead {row.get('lead')} {row.get('warnings')} {row.get('error', '')}"
-            print(f"[{time.monotonic() - began:5.0f} s, {len(rows)}/{len(todo)}] {said}", file=sys.stderr, flush=True)
+            print(
+                f"[{time.monotonic() - began:5.0f} s, {len(rows)}/{len(todo)}] {said}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(options.workers) as pool:

@@ -1,4 +1,5 @@
-"""One trial: a job whose saves grow by a seeded plan, in a real memory cgroup, under `diag run` with default settings."""
+"""One trial: a job whose saves grow by a seeded plan, in a real memory cgroup, under `diag run` with default
+settings."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _JOBS = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`fits`: whether all saves fit. `job`: light, the bundled small one, or megatron, the real `megatron rlhf`."""
+    """`fits`: whether all saves fit. `job`: light, the bundled small one, or megatron, the real `megatron
+    rlhf`."""
 
     seed: int
     fits: bool
@@ -54,13 +56,29 @@ def run_trial(trial: Trial, keep: Path | None) -> dict[str, Any]:
     (folder / "truth.json").write_text(json.dumps(plan.to_json()))  # before the run begins
     spare = _SPARE if trial.fits and trial.job == "megatron" else 0
     words = [
-        *_JOBS[trial.job], "--iters", str(_STEPS * SAVES), "--save-steps", str(_STEPS), "--workers", "0",
-        "--output-dir", str(folder / "out"),
-        "--fault", f"growing-save:seed={trial.seed},fits={int(trial.fits)},spare={spare}",
+        *_JOBS[trial.job],
+        "--iters",
+        str(_STEPS * SAVES),
+        "--save-steps",
+        str(_STEPS),
+        "--workers",
+        "0",
+        "--output-dir",
+        str(folder / "out"),
+        "--fault",
+        f"growing-save:seed={trial.seed},fits={int(trial.fits)},spare={spare}",
     ]
     row: dict[str, Any] = {
-        "trial": trial.name, "job": trial.job, "seed": trial.seed, "fits": trial.fits, "kind": plan.kind, "place": plan.place,
-        "pace": plan.pace, "seconds_staging": round(plan.saves[0].seconds, 1), "fails_at": plan.fails_at, "cache": plan.cache,
+        "trial": trial.name,
+        "job": trial.job,
+        "seed": trial.seed,
+        "fits": trial.fits,
+        "kind": plan.kind,
+        "place": plan.place,
+        "pace": plan.pace,
+        "seconds_staging": round(plan.saves[0].seconds, 1),
+        "fails_at": plan.fails_at,
+        "cache": plan.cache,
         "room": round(plan.room, 3) if trial.fits else None,
     }
     try:
@@ -90,13 +108,22 @@ def _judged(trial: Trial, run: LiveRun, folder: Path) -> dict[str, Any]:
     peaks = _peaks(events, stages)
     row: dict[str, Any] = {
         "saves": len(stages),
-        "warnings": [[round(change["at"] - events[0]["at"], 1), change["finding"]["severity"], change["finding"]["summary"][:160]]
-                     for change in opened],
+        "warnings": [
+            [
+                round(change["at"] - events[0]["at"], 1),
+                change["finding"]["severity"],
+                change["finding"]["summary"][:160],
+            ]
+            for change in opened
+        ],
         "errors": [round(guess / peaks[number] - 1, 4) for number, guess in told.items() if number in peaks],
     }
     fails_at = plan_of(trial.seed, fits=trial.fits).fails_at
     ended = run.process.returncode == 0 and len(stages) == SAVES
-    row |= {"killed": killed is not None, "as_planned": ended if trial.fits else killed is not None and len(stages) == fails_at}
+    row |= {
+        "killed": killed is not None,
+        "as_planned": ended if trial.fits else killed is not None and len(stages) == fails_at,
+    }
     # The real job's own memory grows too, which no plan knows: what happened is the truth there.
     counts = row["as_planned"] or (trial.job == "megatron" and (killed is not None or ended))
     if killed is None:
@@ -136,12 +163,15 @@ def _peaks(events: list[dict[str, Any]], stages: list[dict[str, Any]]) -> dict[i
 
 
 def _replayed(run_dir: Path, stages: list[dict[str, Any]]) -> tuple[float | None, dict[int, int]]:
-    """When the kernel killed, and the peak that the live engine held likely just before each save: its journal tells both."""
+    """When the kernel killed, and the peak that the live engine held likely just before each save: its
+    journal tells both."""
     engine, left, told, killed = Engine(PARSERS, make_detectors()), list(stages), {}, None
     for record in JournalReader(segments(run_dir)):
         while left and record.at > left[0]["at"]:
             outlook = engine.job.save_memory.outlook(engine.now, engine.job, engine.job.argv)
-            if outlook is not None and outlook[0].path != HOST:  # before the limit is set there is only the machine's
+            if (
+                outlook is not None and outlook[0].path != HOST
+            ):  # before the limit is set there is only the machine's
                 told[left[0]["number"]] = outlook[1].peak
             left.pop(0)
         if record.source == exits.SOURCE:

@@ -1,5 +1,6 @@
-"""The run that a plan makes, by calculation: the readings that diag would have of it, told to the engine. Seconds for hundreds of
-seeds; what the thresholds were chosen on. Memory of a light job as measured in real runs."""
+"""The run that a plan makes, by calculation: the readings that diag would have of it, told to the engine.
+Seconds for hundreds of seeds; what the thresholds were chosen on. Memory of a light job as measured in real
+runs."""
 
 from __future__ import annotations
 
@@ -19,10 +20,16 @@ __all__ = ["Simulated", "simulate"]
 
 MIB = 1 << 20
 _UNIT, _OWN = 700 * MIB, 24 * MIB
-_JOB, _HELPERS = 500 * MIB, 405 * MIB  # ranks in their steps; Manager processes that the first save leaves behind
+_JOB, _HELPERS = (
+    500 * MIB,
+    405 * MIB,
+)  # ranks in their steps; Manager processes that the first save leaves behind
 _STEPS, _STEP_SECONDS = 5, 0.45
-_SAVING = ("<module> /app/train.py:300", "save_checkpoint /app/train.py:250",
-           "preload_tensors megatron/core/dist_checkpointing/strategies/filesystem_async.py:212")
+_SAVING = (
+    "<module> /app/train.py:300",
+    "save_checkpoint /app/train.py:250",
+    "preload_tensors megatron/core/dist_checkpointing/strategies/filesystem_async.py:212",
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,11 @@ class _Run:
                 self.stack_due = self.stack_due or self.now + 0.1
         if due:
             self.told = needed
-            self.tell(CgroupMemory(0, 1, "/job", needed + 17 * MIB, self.limit, self.counter + 17 * MIB, 0, 17 * MIB))
+            self.tell(
+                CgroupMemory(
+                    0, 1, "/job", needed + 17 * MIB, self.limit, self.counter + 17 * MIB, 0, 17 * MIB
+                )
+            )
             if self.engine.job.save_memory.pressing:
                 self.engine.job.save_memory.pressing = False
                 self.changes += self.engine._check(self.now)
@@ -132,7 +143,9 @@ def simulate(plan: Plan, seed: int, outlooks: list[Outlook] | None = None) -> Si
     at = opened[0].at if opened else None
     if at is not None and (run.killed is None or at <= run.killed):
         told = opened[-1].finding.summary
-        warned_error = float(told.split("will need ")[1].split(" GiB")[0]) * (1 << 30) if "will need" in told else None
+        warned_error = (
+            float(told.split("will need ")[1].split(" GiB")[0]) * (1 << 30) if "will need" in told else None
+        )
         if warned_error is not None:
             warned_error = warned_error / peak - 1
     return Simulated(run.killed, at, run.saves if opened else None, tuple(errors), warned_error)

@@ -23,9 +23,18 @@ def markdown(rows: Sequence[Row]) -> str:
         killed = row.get("killed", not row["fits"])
         warned = ("yes" if row["ok"] else "NO") if killed else ("no" if row["ok"] else "falsely")
         cells = [
-            row["trial"], row["kind"], row["place"] + (", cache" if row["cache"] else ""), row["pace"], row["seconds_staging"],
-            row["fails_at"] or "-", row["room"] or "-", "yes" if row["as_planned"] else "NO", warned, row.get("lead", "-"),
-            {True: "yes", False: "before"}.get(row.get("in_save", ""), "-"), _percent(row.get("errors", ())),
+            row["trial"],
+            row["kind"],
+            row["place"] + (", cache" if row["cache"] else ""),
+            row["pace"],
+            row["seconds_staging"],
+            row["fails_at"] or "-",
+            row["room"] or "-",
+            "yes" if row["as_planned"] else "NO",
+            warned,
+            row.get("lead", "-"),
+            {True: "yes", False: "before"}.get(row.get("in_save", ""), "-"),
+            _percent(row.get("errors", ())),
         ]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(lines)

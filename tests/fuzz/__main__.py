@@ -1,7 +1,8 @@
-"""`python -m tests.fuzz --seconds N`: every target for its share of the time, and the HTTP API against its document.
+"""`python -m tests.fuzz --seconds N`: every target for its share of the time, and the HTTP API against its
+document.
 
-Each target is a process of its own. Exit code 1 where an input was at fault: it is kept in build/fuzz/crashes, beside what it
-raised.
+Each target is a process of its own. Exit code 1 where an input was at fault: it is kept in
+build/fuzz/crashes, beside what it raised.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def main() -> int:
     names = _names(options.only)
     began = time.time()
     for number, name in enumerate(names):
-        share = max(1.0, (began + options.seconds - time.time()) / (len(names) - number))  # what one leaves is the others'
+        share = max(
+            1.0, (began + options.seconds - time.time()) / (len(names) - number)
+        )  # what one leaves is the others'
         rows.append(_http(share, options) if name == HTTP else _one(name, share, options))
         row = rows[-1]
         print(
@@ -60,7 +63,11 @@ def main() -> int:
     print(_table(rows))
     for row in rows:
         for where, file in row.crashes.items():
-            again = f"--only {HTTP} --seed {options.seed}  # told in {file}" if row.target == HTTP else f"--repeat {file}"
+            again = (
+                f"--only {HTTP} --seed {options.seed}  # told in {file}"
+                if row.target == HTTP
+                else f"--repeat {file}"
+            )
             print(f"\n{row.target}: {where}\n  python -m tests.fuzz {again}")
     return 1 if any(row.crashes for row in rows) else 0
 
@@ -68,7 +75,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0, help="of all targets together (default 300)")
-    parser.add_argument("--only", default="", metavar="TARGET,...", help="these targets alone; record-* for all that begin so")
+    parser.add_argument(
+        "--only", default="", metavar="TARGET,...", help="these targets alone; record-* for all that begin so"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--engine",
@@ -78,7 +87,9 @@ def _options() -> argparse.Namespace:
         "text and bytes (of trees of JSON three times as many are tried without)",
     )
     parser.add_argument("--runs", type=int, default=0, help="at most so many executions of a target")
-    parser.add_argument("--out", type=Path, default=OUT, help="where fuzz.json, fuzz.md and fuzz/crashes go (default: build)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="where fuzz.json, fuzz.md and fuzz/crashes go (default: build)"
+    )
     parser.add_argument("--repeat", type=Path, metavar="FILE", help="run a kept input once")
     return parser.parse_args()
 
@@ -140,13 +151,25 @@ def _one(name: str, share: float, options: argparse.Namespace) -> Row:
     ]
     try:
         with (scratch / "log").open("wb") as log:
-            if row.engine == "seeded":  # all is imported here already: on a busy machine that takes longer than the share
-                code = _forked([name, *_worker(name, options, scratch, *words)[4:]], log.fileno(), share + _GRACE_SECONDS)
+            if (
+                row.engine == "seeded"
+            ):  # all is imported here already: on a busy machine that takes longer than the share
+                code = _forked(
+                    [name, *_worker(name, options, scratch, *words)[4:]], log.fileno(), share + _GRACE_SECONDS
+                )
             else:
                 code = _ended(_worker(name, options, scratch, *words), log.fileno(), share + _GRACE_SECONDS)
         said = (scratch / "log").read_text(errors="replace")
-        told = json.loads(stats.read_text()) if stats.exists() else {"executions": 0, "slowest_seconds": 0.0, "faults": {}}
-        row.executions, row.slowest_seconds, row.crashes = told["executions"], told["slowest_seconds"], told["faults"]
+        told = (
+            json.loads(stats.read_text())
+            if stats.exists()
+            else {"executions": 0, "slowest_seconds": 0.0, "faults": {}}
+        )
+        row.executions, row.slowest_seconds, row.crashes = (
+            told["executions"],
+            told["slowest_seconds"],
+            told["faults"],
+        )
         units = re.search(r"stat::number_of_executed_units: (\d+)", said)
         row.executions = max(row.executions, int(units[1]) if units else 0)
         fresh = re.search(r"stat::new_units_added: +(\d+)", said)
@@ -158,7 +181,9 @@ def _one(name: str, share: float, options: argparse.Namespace) -> Row:
             log.write_text(said[-20_000:])
             row.crashes[f"the process ended with {code}"] = kept[1] if kept else str(log)
         row.crashes = {
-            where: file for where, file in row.crashes.items() if not where.startswith("TimeoutError") or _is_slow(file)
+            where: file
+            for where, file in row.crashes.items()
+            if not where.startswith("TimeoutError") or _is_slow(file)
         }
     finally:
         row.seconds = round(time.monotonic() - began, 1)
@@ -168,7 +193,9 @@ def _one(name: str, share: float, options: argparse.Namespace) -> Row:
 
 def _ended(command: list[str], log: int, seconds: float) -> int:
     try:
-        return subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False, timeout=seconds).returncode
+        return subprocess.run(
+            command, cwd=ROOT, stdout=log, stderr=log, check=False, timeout=seconds
+        ).returncode
     except subprocess.TimeoutExpired:
         return -9
 
@@ -221,7 +248,9 @@ def _repeat(file: Path, *, quiet: bool = False) -> int:
             str(file.resolve()),
         ]
         try:
-            done = subprocess.run(command, cwd=ROOT, check=False, timeout=_GRACE_SECONDS, capture_output=quiet)
+            done = subprocess.run(
+                command, cwd=ROOT, check=False, timeout=_GRACE_SECONDS, capture_output=quiet
+            )
         except subprocess.TimeoutExpired:
             return 1
         return 1 if done.returncode else 0
@@ -264,7 +293,9 @@ def _table(rows: list[Row]) -> str:
         counts = f"{row.executions:,} | {row.new_inputs or '-'} | {slowest} | {len(row.crashes)}"
         lines.append(f"| {row.target} | {row.reads} | {row.engine} | {counts} |")
     total = sum(row.executions for row in rows)
-    lines.append(f"| all | | | {total:,} | {sum(row.new_inputs for row in rows):,} | | {sum(len(row.crashes) for row in rows)} |")
+    lines.append(
+        f"| all | | | {total:,} | {sum(row.new_inputs for row in rows):,} | | {sum(len(row.crashes) for row in rows)} |"
+    )
     return "\n".join(lines)
 
 

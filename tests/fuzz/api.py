@@ -1,4 +1,5 @@
-"""The HTTP API against its own OpenAPI document, by schemathesis: the real app over a real hub that holds a recorded hang."""
+"""The HTTP API against its own OpenAPI document, by schemathesis: the real app over a real hub that holds a
+recorded hang."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _ROUND = 25  # examples of one route at a time, so that each gets its share
 
 @contextlib.contextmanager
 def a_live_hub() -> Iterator[Any]:
-    """A hub that was told the journal of two ranks that hang, and whose job hub heard itself and another node.
+    """A hub that was told the journal of two ranks that hang, and whose job hub heard itself and another
+    node.
 
     The pids are none that any process has: dumps and flame graphs find nobody.
     """
@@ -35,7 +37,14 @@ def a_live_hub() -> Iterator[Any]:
         pids |= {record.payload["pid"] for record in records if isinstance(record.payload.get("pid"), int)}
         for record in records:
             hub.engine.feed(
-                Record(record.source, _moved(record.payload, pids), record.rank, record.host, record.emitted, record.at)
+                Record(
+                    record.source,
+                    _moved(record.payload, pids),
+                    record.rank,
+                    record.host,
+                    record.emitted,
+                    record.at,
+                )
             )
         hub.host, hub.address = "node-a", "127.0.0.1:9095"
         assert hub.member._try("self")
@@ -52,7 +61,11 @@ def a_live_hub() -> Iterator[Any]:
 def _moved(payload: dict[str, Any], pids: set[int]) -> dict[str, Any]:
     """With other pids, also in the texts of /proc and of NCCL that name them."""
     names = "|".join(map(str, sorted(pids)))
-    text = re.sub(rf"(?<![\d.])(?:{names})(?![\d.])", lambda found: str(int(found[0]) + _NO_PROCESS), json.dumps(payload))
+    text = re.sub(
+        rf"(?<![\d.])(?:{names})(?![\d.])",
+        lambda found: str(int(found[0]) + _NO_PROCESS),
+        json.dumps(payload),
+    )
     moved: dict[str, Any] = json.loads(text)
     return moved
 
@@ -64,22 +77,26 @@ def document_of(hub: Any) -> tuple[Any, Any]:
     from diag.outputs.http import create_app
 
     app = create_app(hub)
-    config = schemathesis.Config.from_dict({"headers": {"Host": "127.0.0.1:9095", "Authorization": f"Bearer {hub.token}"}})
-    return app, schemathesis.openapi.from_asgi("/openapi.json", app, config=config, headers={"Host": "127.0.0.1"}).exclude(
-        path=NEVER_ENDS
+    config = schemathesis.Config.from_dict(
+        {"headers": {"Host": "127.0.0.1:9095", "Authorization": f"Bearer {hub.token}"}}
     )
+    return app, schemathesis.openapi.from_asgi(
+        "/openapi.json", app, config=config, headers={"Host": "127.0.0.1"}
+    ).exclude(path=NEVER_ENDS)
 
 
 def fuzzed(
     seconds: float, seed: int = 0, runs: int = 0, only: Callable[[str], bool] = lambda path: True
 ) -> tuple[int, dict[str, str]]:
-    """Asks each route again and again, as its document says and otherwise, for so long. Executions, and faults by place."""
+    """Asks each route again and again, as its document says and otherwise, for so long. Executions, and
+    faults by place."""
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as seeded
     from schemathesis.checks import negative_data_rejection, not_a_server_error, positive_data_acceptance
 
-    # A digest's inside is told in outline: what a node sends is between two hubs of one version, and readers are tolerant of it.
+    # A digest's inside is told in outline: what a node sends is between two hubs of one version, and readers
+    # are tolerant of it.
     loose = [negative_data_rejection, positive_data_acceptance]
 
     counted, faults, round_ = 0, {}, 0  # type: ignore[var-annotated]
@@ -91,7 +108,12 @@ def fuzzed(
         while not round_ or (time.monotonic() < end and not (runs and round_ * _ROUND >= runs)):
             for operation in operations:
                 for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
-                    if round_ and (mode.is_negative or not operation.query) and not operation.query and not operation.body:
+                    if (
+                        round_
+                        and (mode.is_negative or not operation.query)
+                        and not operation.query
+                        and not operation.body
+                    ):
                         continue  # it has nothing that could be another
 
                     @seeded(seed + round_)
@@ -114,12 +136,14 @@ def fuzzed(
                             case.query["deadline"] = min(case.query["deadline"], 1.0)
                         began = time.process_time()
                         response = case.call()
-                        # 503 and 504 are documented words (busy; not in time), held by status_code_conformance.
+                        # 503 and 504 are documented words (busy; not in time), held by
+                        # status_code_conformance.
                         assert response.status_code < 500 or response.status_code in (503, 504), (
                             f"{response.status_code}: {response.text}"
                         )
                         case.validate_response(
-                            response, excluded_checks=[not_a_server_error, *(loose if case.path == "/digests" else [])]
+                            response,
+                            excluded_checks=[not_a_server_error, *(loose if case.path == "/digests" else [])],
                         )
                         took = time.process_time() - began
                         assert took < 2.0, f"{took:.1f} s of processor time"

@@ -1,4 +1,5 @@
-"""What no input may do, whatever is in it: run or write anything, ask other machines, take more than seconds or much memory."""
+"""What no input may do, whatever is in it: run or write anything, ask other machines, take more than seconds
+or much memory."""
 
 from __future__ import annotations
 
@@ -35,8 +36,21 @@ _NEVER = frozenset(
         "os.killpg",
     }
 )
-_PATHS = frozenset({"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.move", "shutil.rmtree"})
-_SECOND = frozenset({"os.symlink", "os.link", "os.rename", "shutil.copyfile"})  # of these the second argument is what is made
+_PATHS = frozenset(
+    {
+        "os.mkdir",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.truncate",
+        "os.utime",
+        "shutil.move",
+        "shutil.rmtree",
+    }
+)
+_SECOND = frozenset(
+    {"os.symlink", "os.link", "os.rename", "shutil.copyfile"}
+)  # of these the second argument is what is made
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -45,7 +59,8 @@ class Forbidden(BaseException):
 
 
 class Guard:
-    """An audit hook of this process, for good; it looks while `watching`. Writing below `home` is fine, and to no file."""
+    """An audit hook of this process, for good; it looks while `watching`. Writing below `home` is fine, and
+    to no file."""
 
     def __init__(self, home: Path) -> None:
         self._home = os.path.realpath(home)

@@ -1,4 +1,5 @@
-"""Inputs made from recorded ones: trees of JSON with parts replaced, text line by line, bytes. A seed gives the same input."""
+"""Inputs made from recorded ones: trees of JSON with parts replaced, text line by line, bytes. A seed gives
+the same input."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ __all__ = ["JUNK", "Form", "deep", "mutated"]
 
 Form = Literal["json", "text", "bytes"]
 
-# What breaks parsers: wrong kinds, numbers beyond what fits, text that is none, names that mean something to Python.
+# What breaks parsers: wrong kinds, numbers beyond what fits, text that is none, names that mean something to
+# Python.
 JUNK: tuple[Any, ...] = (
     None,
     True,
@@ -97,10 +99,26 @@ _PIECES: tuple[bytes, ...] = (
     b"rank",
     b"[rank7]: ",
 )
-_INTEGERS = (0, 1, -1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF, -(2**63), 1 << 40)
+_INTEGERS = (
+    0,
+    1,
+    -1,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x7FFFFFFF,
+    0xFFFFFFFF,
+    0x7FFFFFFFFFFFFFFF,
+    -(2**63),
+    1 << 40,
+)
 
 
-def mutated(data: bytes, form: Form, pool: Sequence[bytes], chance: random.Random, most: int = 65_536) -> bytes:
+def mutated(
+    data: bytes, form: Form, pool: Sequence[bytes], chance: random.Random, most: int = 65_536
+) -> bytes:
     """Another input, like this one, and sometimes with parts of others. At most `most` bytes."""
     if form == "json" and chance.random() < 0.96:
         try:
@@ -123,7 +141,8 @@ def deep(levels: int, inner: Any = 1) -> Any:
     return inner
 
 
-# --- trees ------------------------------------------------------------------------------------------------------
+# --- trees
+# ------------------------------------------------------------------------------------------------------
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
@@ -132,7 +151,13 @@ def _places(tree: Any) -> list[tuple[Any, Any]]:
     waiting = [tree]
     while waiting and len(found) < 4000:
         node = waiting.pop()
-        items = list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
+        items = (
+            list(node.items())
+            if isinstance(node, dict)
+            else list(enumerate(node))
+            if isinstance(node, list)
+            else []
+        )
         for key, part in items:
             found.append((node, key))
             if isinstance(part, (dict, list)):
@@ -151,7 +176,9 @@ def _json(tree: Any, pool: Sequence[bytes], chance: random.Random) -> Any:
     return tree
 
 
-def _change(container: Any, key: Any, places: list[tuple[Any, Any]], pool: Sequence[bytes], chance: random.Random) -> None:
+def _change(
+    container: Any, key: Any, places: list[tuple[Any, Any]], pool: Sequence[bytes], chance: random.Random
+) -> None:
     what, value = chance.randrange(10), container[key]
     if what <= 3:
         container[key] = copy.deepcopy(chance.choice(JUNK))
@@ -186,7 +213,15 @@ def _near(value: Any, chance: random.Random) -> Any:
     if isinstance(value, (int, float)):
         small = abs(value) < 1e300
         return chance.choice(
-            [value + 1, value - 1, -value, value * 2, value * 1e6 if small else 0, float(value) if small else 0, str(value)]
+            [
+                value + 1,
+                value - 1,
+                -value,
+                value * 2,
+                value * 1e6 if small else 0,
+                float(value) if small else 0,
+                str(value),
+            ]
         )
     if isinstance(value, str):
         try:
@@ -196,12 +231,14 @@ def _near(value: Any, chance: random.Random) -> Any:
         return made.decode("utf-8", "replace")[:20_000]
     if isinstance(value, dict) and value:
         return {
-            chance.choice(["", "x", "\ud800", "rank"]) if chance.random() < 0.2 else name: part for name, part in value.items()
+            chance.choice(["", "x", "\ud800", "rank"]) if chance.random() < 0.2 else name: part
+            for name, part in value.items()
         }
     return [value, value]
 
 
-# --- text and bytes ---------------------------------------------------------------------------------------------
+# --- text and bytes
+# ---------------------------------------------------------------------------------------------
 
 _Change = Callable[[bytes, Sequence[bytes], random.Random], bytes]
 
@@ -241,7 +278,9 @@ def _integer(data: bytes, pool: Sequence[bytes], chance: random.Random) -> bytes
 
 def _copy_within(data: bytes, pool: Sequence[bytes], chance: random.Random) -> bytes:
     begin, at = chance.randrange(len(data) + 1), chance.randrange(len(data) + 1)
-    return data[:at] + data[begin : begin + chance.choice((2, 16, 200))] * chance.choice((1, 1, 30)) + data[at:]
+    return (
+        data[:at] + data[begin : begin + chance.choice((2, 16, 200))] * chance.choice((1, 1, 30)) + data[at:]
+    )
 
 
 def _cross(data: bytes, pool: Sequence[bytes], chance: random.Random) -> bytes:
@@ -283,5 +322,28 @@ def _lines(data: bytes, pool: Sequence[bytes], chance: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-_BYTES: tuple[_Change, ...] = (_cut, _end, _insert, _overwrite, _flip, _flip, _integer, _integer, _copy_within, _cross)
-_TEXT: tuple[_Change, ...] = (_cut, _end, _insert, _insert, _overwrite, _copy_within, _cross, _digits, _digits, _lines, _lines)
+_BYTES: tuple[_Change, ...] = (
+    _cut,
+    _end,
+    _insert,
+    _overwrite,
+    _flip,
+    _flip,
+    _integer,
+    _integer,
+    _copy_within,
+    _cross,
+)
+_TEXT: tuple[_Change, ...] = (
+    _cut,
+    _end,
+    _insert,
+    _insert,
+    _overwrite,
+    _copy_within,
+    _cross,
+    _digits,
+    _digits,
+    _lines,
+    _lines,
+)

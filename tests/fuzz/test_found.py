@@ -35,7 +35,14 @@ FOLDER = {
 
 
 def save(**changed: Any) -> Record:
-    payload = {"root": "/save", "role": "save", "flag": "", "exists": True, "tracker": None, "folders": [{**FOLDER, **changed}]}
+    payload = {
+        "root": "/save",
+        "role": "save",
+        "flag": "",
+        "exists": True,
+        "tracker": None,
+        "folders": [{**FOLDER, **changed}],
+    }
     return Record(checkpoint.SOURCE, payload, None, "node0", 1010.0, 1010.0)
 
 
@@ -44,7 +51,9 @@ def test_folder_of_a_checkpoint_with_a_number_beyond_any_disk_is_left_out(name: 
     told([save(**{name: HUGE})])
 
     facts = list(PARSERS[checkpoint.SOURCE](save(**{name: HUGE})))
-    assert not any(isinstance(folder, CheckpointFolder) for fact in facts for folder in getattr(fact, "folders", ()))
+    assert not any(
+        isinstance(folder, CheckpointFolder) for fact in facts for folder in getattr(fact, "folders", ())
+    )
     assert any(getattr(fact, "folders", ()) for fact in PARSERS[checkpoint.SOURCE](save()))
 
 
@@ -58,7 +67,9 @@ def test_shared_memory_of_impossible_size_is_not_understood(name: str) -> None:
 
 
 def test_kernel_line_with_a_time_of_thousands_of_digits_is_a_line_without_one() -> None:
-    (line,) = KmsgLines().take(b"3,561," + b"9" * 5000 + b",-;Out of memory: Killed process 216 (python3) total-vm:1kB\n")
+    (line,) = KmsgLines().take(
+        b"3,561," + b"9" * 5000 + b",-;Out of memory: Killed process 216 (python3) total-vm:1kB\n"
+    )
 
     assert line.startswith("[    0.000000] Out of memory")
 
@@ -69,7 +80,9 @@ def test_pid_of_thousands_of_digits_is_none_of_slurms() -> None:
     assert [task.pid for task in slurm.parse_pids(lines)] == [25630]
 
 
-def test_line_longer_than_any_of_ours_is_passed_over_whole_and_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_longer_than_any_of_ours_is_passed_over_whole_and_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(JournalReader, "MAX_LINE", 1 << 20)
     good = json.dumps({"at": 1.0, "source": "x", "payload": 1})
     text = "\n".join([json.dumps({"schema": SCHEMA}), good, "a" * (20 << 20), good, ""])
@@ -97,7 +110,11 @@ def test_run_file_without_an_end_is_not_read(tmp_path: Path) -> None:
     from diag.rundir import read_run
 
     run = tmp_path / "run.json"
-    for make in (lambda: run.symlink_to("/dev/zero"), lambda: os.mkfifo(run), lambda: (run.touch(), os.truncate(run, 1 << 40))):
+    for make in (
+        lambda: run.symlink_to("/dev/zero"),
+        lambda: os.mkfifo(run),
+        lambda: (run.touch(), os.truncate(run, 1 << 40)),
+    ):
         make()
         with pytest.raises(DiagError, match=r"cannot be read"):
             read_run(tmp_path)
@@ -106,18 +123,31 @@ def test_run_file_without_an_end_is_not_read(tmp_path: Path) -> None:
 
 def test_kernel_table_with_pages_of_thousands_of_digits_is_passed_over() -> None:
     lines = KmsgLines()
-    lines.take(b"4,450,1,-;python3 invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0\n")
+    lines.take(
+        b"4,450,1,-;python3 invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=0\n"
+    )
 
-    assert lines.take(b"6,3,3,-;[   216]     0   216   " + b"9" * 5000 + b"    " + b"9" * 5000 + b"   1   0   0 python3\n") == []
+    assert (
+        lines.take(
+            b"6,3,3,-;[   216]     0   216   "
+            + b"9" * 5000
+            + b"    "
+            + b"9" * 5000
+            + b"   1   0   0 python3\n"
+        )
+        == []
+    )
 
 
 def test_thread_id_with_a_leading_zero_is_a_number() -> None:
-    read = threads_of_text("Process 1: python\nThread 01674 (idle): \"MainThread\"\n    main (a.py:1)\n")
+    read = threads_of_text('Process 1: python\nThread 01674 (idle): "MainThread"\n    main (a.py:1)\n')
 
     assert read is not None and read[1][0]["thread_id"] == 1674
 
 
-def test_settings_file_of_endless_brackets_is_an_error_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_file_of_endless_brackets_is_an_error_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from diag.errors import DiagError
     from diag.settings import load
 

@@ -1,6 +1,8 @@
-"""Files that were made to hurt whoever opens them: bombs, links, pickles that call, numbers and depths beyond reason.
+"""Files that were made to hurt whoever opens them: bombs, links, pickles that call, numbers and depths beyond
+reason.
 
-What archives hold as members stands in tests/core/test_replay.py, recorders' pickles in tests/sources/test_flight_recorder.py.
+What archives hold as members stands in tests/core/test_replay.py, recorders' pickles in
+tests/sources/test_flight_recorder.py.
 """
 
 from __future__ import annotations
@@ -47,13 +49,18 @@ sys.exit(code)
 def measured(*words: object, seconds: float = 60.0, feed: bytes | None = None) -> tuple[int, str, int]:
     """Exit code, what was printed, and the peak in MiB of `diag WORDS`."""
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURED, *map(str, words)], capture_output=True, timeout=seconds, check=False, input=feed
+        [sys.executable, "-c", _MEASURED, *map(str, words)],
+        capture_output=True,
+        timeout=seconds,
+        check=False,
+        input=feed,
     )
     said = (done.stdout + done.stderr).decode("utf-8", "replace")
     return done.returncode, said, int(said.rpartition("PEAK ")[2].split()[0])
 
 
-# --- bombs -------------------------------------------------------------------------------------------------------
+# --- bombs
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +68,10 @@ def gigabyte(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A gigabyte of zeros behind the header of a journal, as gzip: 1 MB. Parts of gzip may follow each other."""
     place = tmp_path_factory.mktemp("bomb") / "journal-000001.jsonl.gz"
     part = 32 << 20
-    place.write_bytes(gzip.compress(json.dumps({"schema": SCHEMA}).encode() + b"\n") + gzip.compress(bytes(part)) * (GIB // part))
+    place.write_bytes(
+        gzip.compress(json.dumps({"schema": SCHEMA}).encode() + b"\n")
+        + gzip.compress(bytes(part)) * (GIB // part)
+    )
     return place
 
 
@@ -72,7 +82,9 @@ def bundled(bomb: Path, into: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["run directory", "bundle", "log"])
-def test_gigabyte_of_zeros_in_a_packed_file_is_read_in_pieces(form: str, gigabyte: Path, tmp_path: Path) -> None:
+def test_gigabyte_of_zeros_in_a_packed_file_is_read_in_pieces(
+    form: str, gigabyte: Path, tmp_path: Path
+) -> None:
     (tmp_path / "log").mkdir()
     target = gigabyte.parent
     if form == "bundle":
@@ -112,7 +124,11 @@ def test_packing_that_diag_does_not_read_is_not_unpacked(name: str, tmp_path: Pa
             for _ in range(200):
                 file.write(_CHUNK)
     else:  # frames of zstd that each stand for 128 KiB of zeros (RFC 8878: magic, header, RLE block)
-        frame = b"\x28\xb5\x2f\xfd\xa0\x00\x00\x02\x00" + ((1 << 17) << 3 | 2 | 1).to_bytes(4, "little")[:3] + b"\0"
+        frame = (
+            b"\x28\xb5\x2f\xfd\xa0\x00\x00\x02\x00"
+            + ((1 << 17) << 3 | 2 | 1).to_bytes(4, "little")[:3]
+            + b"\0"
+        )
         bomb.write_bytes(frame * 8192)
 
     _, said, peak = measured("replay", bomb)
@@ -121,7 +137,8 @@ def test_packing_that_diag_does_not_read_is_not_unpacked(name: str, tmp_path: Pa
     assert peak < 300, f"{peak} MiB"
 
 
-# --- links -------------------------------------------------------------------------------------------------------
+# --- links
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -178,7 +195,8 @@ def test_log_that_is_given_by_itself_may_be_a_link(secret: Path, tmp_path: Path)
     assert replay([tmp_path / "latest.log"])[0].job.log_lines == 1
 
 
-# --- pickles -----------------------------------------------------------------------------------------------------
+# --- pickles
+# -----------------------------------------------------------------------------------------------------
 
 
 class Calls:
@@ -202,14 +220,17 @@ def test_pickles_of_a_checkpoint_are_never_run(name: str, protocol: int, tmp_pat
     (tmp_path / "save" / "latest_checkpointed_iteration.txt").write_text("5")
 
     payload = checkpoint.CheckpointReader(str(tmp_path / "save"), "load").sample()
-    facts = list(PARSERS[checkpoint.SOURCE](Record(checkpoint.SOURCE, json.loads(json.dumps(payload)), at=1.0)))
+    facts = list(
+        PARSERS[checkpoint.SOURCE](Record(checkpoint.SOURCE, json.loads(json.dumps(payload)), at=1.0))
+    )
 
     assert facts and payload["folders"]
     assert not mark.exists()
 
 
 @pytest.mark.parametrize(
-    "made", [argparse.Namespace(tp=2), Calls(Path("/tmp/x")), {1: frozenset([2])}, range(3), Path("/"), 1j, b"x" * 9]
+    "made",
+    [argparse.Namespace(tp=2), Calls(Path("/tmp/x")), {1: frozenset([2])}, range(3), Path("/"), 1j, b"x" * 9],
 )
 @pytest.mark.parametrize("protocol", range(6))
 def test_reader_of_plain_pickles_makes_no_objects(made: Any, protocol: int) -> None:
@@ -218,14 +239,16 @@ def test_reader_of_plain_pickles_makes_no_objects(made: Any, protocol: int) -> N
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x80\x02G?\xf0.", b"\x80\x02M\x01", b"\x80\x02J\x01\x02", b"\x80\x04X\x01", b"\x80\x04\x95\x00"]
+    "data",
+    [b"\x80\x02G?\xf0.", b"\x80\x02M\x01", b"\x80\x02J\x01\x02", b"\x80\x04X\x01", b"\x80\x04\x95\x00"],
 )
 def test_pickle_that_ends_within_a_number_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="plain data"):
         plain_pickle.loads(data)
 
 
-# --- depth, numbers, characters ------------------------------------------------------------------------------------
+# --- depth, numbers, characters
+# ------------------------------------------------------------------------------------
 
 ODD: dict[str, bytes] = {
     "deep": b"[" * 100_000,
@@ -239,7 +262,16 @@ ODD: dict[str, bytes] = {
     "a number": b"1e999",
     "nothing": b"",
 }
-NAMES = ("pyspy_rank0.json", "fr_trace_0", "nvml.jsonl", "meta.json", "ras.json", "rank0.log", "proc_stat_rank0", "dmesg.txt")
+NAMES = (
+    "pyspy_rank0.json",
+    "fr_trace_0",
+    "nvml.jsonl",
+    "meta.json",
+    "ras.json",
+    "rank0.log",
+    "proc_stat_rank0",
+    "dmesg.txt",
+)
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -267,8 +299,12 @@ def test_folder_of_odd_files_is_read_or_refused_in_a_line(odd: str, tmp_path: Pa
         ["WORD"],
     ],
 )
-@pytest.mark.parametrize("word", ["\x1b[2J\x1b]52;c;aGk=\x07.tar", "\x9b31m\x07", "\u202e\u2066txt.exe", "half\udcff"])
-def test_error_about_a_name_moves_no_cursor(words: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "word", ["\x1b[2J\x1b]52;c;aGk=\x07.tar", "\x9b31m\x07", "\u202e\u2066txt.exe", "half\udcff"]
+)
+def test_error_about_a_name_moves_no_cursor(
+    words: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from diag.cli import main
 
     try:
@@ -281,7 +317,9 @@ def test_error_about_a_name_moves_no_cursor(words: list[str], word: str, capsys:
     assert not set("\x1b\x9b\x07\u202e\u2066") & set(said.err + said.out)
 
 
-def test_name_of_a_file_in_a_folder_is_shown_without_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_of_a_file_in_a_folder_is_shown_without_what_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from diag.cli import main
 
     (tmp_path / "job.log").write_text("[INFO:swift] Start time of running main: 2026-11-20 23:38:14.422170\n")
@@ -295,14 +333,15 @@ def test_name_of_a_file_in_a_folder_is_shown_without_what_it_does(tmp_path: Path
     assert not set("\x1b\x9b\x07") & set(said.err + said.out)
 
 
-# --- time --------------------------------------------------------------------------------------------------------
+# --- time
+# --------------------------------------------------------------------------------------------------------
 
 COSTLY_LINES = {
     "oom": "[rank{n}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total\n",
     "errors": "[rank{n}]: RuntimeError: number {n}\n",
     "frames": '[rank0]:   File "/app/a{n}.py", line {n}, in f{n}\n[rank0]:     f()\n',
     "ranks": "node:{n}:{n} [0] NCCL INFO ncclCommInitRank comm 0x{n:x} rank {n} nranks 300000 cudaDev 0 nvmlDev 0 busId 1000 "
-             "commId 0x1 - Init START\n",
+    "commId 0x1 - Init START\n",
     "secrets": "see https://me:pw{n}@host/ password=abc{n}def Authorization: Bearer t{n}aaaaaaaa\n",
     "empty": "\n",
 }
@@ -312,7 +351,10 @@ COSTLY_LINES = {
 def test_time_of_a_hostile_log_grows_in_proportion_and_not_faster(kind: str, tmp_path: Path) -> None:
     def seconds(count: int) -> float:
         log = tmp_path / f"{count}.log"
-        log.write_text("Traceback (most recent call last):\n" + "".join(COSTLY_LINES[kind].format(n=n) for n in range(count)))
+        log.write_text(
+            "Traceback (most recent call last):\n"
+            + "".join(COSTLY_LINES[kind].format(n=n) for n in range(count))
+        )
         began = time.process_time()
         replay([log])
         return time.process_time() - began

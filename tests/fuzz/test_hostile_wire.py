@@ -35,7 +35,8 @@ from tests.fuzz.targets.wire import a_digest, a_hub
 CONTROLS = set("\x00\x07\x1b\x9b\u202e")
 
 
-# --- to a hub ------------------------------------------------------------------------------------------------------
+# --- to a hub
+# ------------------------------------------------------------------------------------------------------
 
 
 def posted(hub: Any, body: bytes, **headers: str) -> httpx.Response:
@@ -46,7 +47,9 @@ def posted(hub: Any, body: bytes, **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app=create_app(hub), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9095") as client:
-            return await client.post("/digests", content=body, headers=headers | {"authorization": f"Bearer {hub.token}"})
+            return await client.post(
+                "/digests", content=body, headers=headers | {"authorization": f"Bearer {hub.token}"}
+            )
 
     return asyncio.run(asked())
 
@@ -159,7 +162,18 @@ def test_one_odd_digest_keeps_no_other_node_from_being_heard(name: str) -> None:
                 "ranks": [],
             }
         ],
-        [{"run_id": "r", "host": "h", "node_rank": 1, "url": ["x"], "nodes": 2, "world_size": 2, "rendezvous": "", "ranks": []}],
+        [
+            {
+                "run_id": "r",
+                "host": "h",
+                "node_rank": 1,
+                "url": ["x"],
+                "nodes": 2,
+                "world_size": 2,
+                "rendezvous": "",
+                "ranks": [],
+            }
+        ],
         [
             {
                 "run_id": "r",
@@ -194,8 +208,12 @@ def test_roster_that_is_none_is_a_failed_report_and_changes_nothing(roster: Any)
         assert hub.member._candidates() == before and hub.member.roster == []
 
 
-@pytest.mark.parametrize("change", [{"every": 10**400}, {"every": "x"}, {"hub": None}, {"detail": []}, {"verdict": 5}])
-def test_member_goes_on_after_an_answer_that_no_hub_gives(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "change", [{"every": 10**400}, {"every": "x"}, {"hub": None}, {"detail": []}, {"verdict": 5}]
+)
+def test_member_goes_on_after_an_answer_that_no_hub_gives(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from diag.cluster.post import Exchange, Sender
 
     told = {
@@ -215,11 +233,14 @@ def test_member_goes_on_after_an_answer_that_no_hub_gives(change: dict[str, Any]
         assert 0.5 <= hub.member._every <= 600.0
 
 
-# --- to a person's terminal ------------------------------------------------------------------------------------------
+# --- to a person's terminal
+# ------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def lying(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[dict[str, str]]]]:
+def lying(
+    body: bytes, status: int = 200, headers: dict[str, str] | None = None
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """A server's address, and the headers that it was asked with."""
     asked: list[dict[str, str]] = []
 
@@ -282,7 +303,9 @@ def test_dump_of_a_server_paints_and_does_nothing_else(
     ids=repr,
 )
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_dump_that_is_none_is_an_error_in_a_line(document: Any, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_that_is_none_is_an_error_in_a_line(
+    document: Any, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with lying(json.dumps(document).encode()) as (url, _):
         code = main(["dump", "--endpoint", url, *more])
 
@@ -298,7 +321,10 @@ def test_file_that_a_server_names_is_copied_only_if_it_is_a_bundle(
     monkeypatch.chdir(tmp_path)
     Path("secret").write_text("hunter2")
     Path("packed.gz").write_bytes(gzip.compress(b"hunter2"))
-    with lying(json.dumps({"report": REPORT, "screen": "x", "found": False, "bundle": named}).encode()) as (url, _):
+    with lying(json.dumps({"report": REPORT, "screen": "x", "found": False, "bundle": named}).encode()) as (
+        url,
+        _,
+    ):
         assert main(["dump", "--endpoint", url, "-o", "out"]) == 1
 
     assert not Path("out").exists()
@@ -306,7 +332,9 @@ def test_file_that_a_server_names_is_copied_only_if_it_is_a_bundle(
 
 @pytest.mark.parametrize("verb", [["dump"], ["top", "--once"], ["top", "--json"], ["flame", "0"]])
 @pytest.mark.parametrize("status", [200, 404, 500])
-def test_error_of_a_server_moves_no_cursor(verb: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_a_server_moves_no_cursor(
+    verb: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = json.dumps({"detail": HOSTILE, "hint": HOSTILE, "schema": HOSTILE}).encode()
     with lying(body, status) as (url, _), contextlib.suppress(SystemExit):
         main([*verb, *(["-o", "-"] if verb[0] == "flame" else []), "--endpoint", url])
@@ -326,12 +354,22 @@ def test_token_does_not_follow_a_redirect(capsys: pytest.CaptureFixture[str]) ->
     assert asked_there == []
 
 
-def test_flame_graph_of_any_length_is_not_taken_into_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flame_graph_of_any_length_is_not_taken_into_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from diag.commands import flame
 
     monkeypatch.setattr("diag.httpget._LONGEST", 1 << 20)
     args = argparse.Namespace(
-        endpoint="", token=None, tls_ca=None, run_dir=None, format="svg", children=False, seconds=1.0, rate=5, native=False,
+        endpoint="",
+        token=None,
+        tls_ca=None,
+        run_dir=None,
+        format="svg",
+        children=False,
+        seconds=1.0,
+        rate=5,
+        native=False,
         token_file=None,
     )
     with lying(b"x" * (2 << 20)) as (url, _):
@@ -340,9 +378,19 @@ def test_flame_graph_of_any_length_is_not_taken_into_memory(monkeypatch: pytest.
             flame._live(args, None)
 
 
-# --- to Prometheus ---------------------------------------------------------------------------------------------------
+# --- to Prometheus
+# ---------------------------------------------------------------------------------------------------
 
-LABELS = 'a"b', "line\nforged_metric 1", 'x"} 1\nforged_metric{a="', "back\\slash\\", "\x00\x1b[2J", "\ud800", "{}", "é\u202e"
+LABELS = (
+    'a"b',
+    "line\nforged_metric 1",
+    'x"} 1\nforged_metric{a="',
+    "back\\slash\\",
+    "\x00\x1b[2J",
+    "\ud800",
+    "{}",
+    "é\u202e",
+)
 
 
 @pytest.mark.parametrize("word", LABELS, ids=repr)
@@ -354,7 +402,9 @@ def test_word_in_a_label_forges_no_series(word: str) -> None:
             rank.placement = replace(rank.placement, host=word)
         told = finding(word, subject=word, klass=word, cause=word)
         said = digest_source.verdict(JobVerdict(None, word, 2, 2, (told,)), 1.0)
-        hub.engine.feed(Record(digest_source.VERDICT_SOURCE, json.loads(json.dumps(said)), at=hub.engine.now + 1.0))
+        hub.engine.feed(
+            Record(digest_source.VERDICT_SOURCE, json.loads(json.dumps(said)), at=hub.engine.now + 1.0)
+        )
         hub.engine.advance(hub.engine.now + 5.0)
         assert word in {one.subject for one in hub.engine.active()}
         text = exposed(hub)
@@ -362,7 +412,11 @@ def test_word_in_a_label_forges_no_series(word: str) -> None:
     families = list(text_string_to_metric_families(text))
     assert {family.name for family in families} <= plain | {"diag_finding_active", "diag_findings"}
     values = {value for family in families for sample in family.samples for value in sample.labels.values()}
-    assert any(part in value for value in values for part in (word, word.encode("ascii", "backslashreplace").decode(), "?"))
+    assert any(
+        part in value
+        for value in values
+        for part in (word, word.encode("ascii", "backslashreplace").decode(), "?")
+    )
 
 
 def exposed(hub: Any) -> str:
@@ -370,7 +424,8 @@ def exposed(hub: Any) -> str:
     return body.decode()
 
 
-# --- rules and manifests -----------------------------------------------------------------------------------------------
+# --- rules and manifests
+# -----------------------------------------------------------------------------------------------
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
@@ -388,7 +443,9 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         "x: " + "9" * 100_000,
     ],
 )
-def test_rule_file_that_grows_is_refused_at_once(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_file_that_grows_is_refused_at_once(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "one.yaml").write_text(form)
     began, before = time.process_time(), _peak()
 

@@ -1,4 +1,5 @@
-"""The HTTP API does what its OpenAPI document says, whatever it is asked: a few examples a route here, more by `--only http`."""
+"""The HTTP API does what its OpenAPI document says, whatever it is asked: a few examples a route here, more
+by `--only http`."""
 
 from __future__ import annotations
 
@@ -62,6 +63,8 @@ def test_document_names_the_type_of_every_answer_and_the_form_of_every_body() ->
         for method, operation in methods.items():
             for status, answer in operation["responses"].items():
                 assert answer.get("content"), f"{method} {path} {status} has no type"
-                assert "HTTPValidationError" not in str(answer), f"{method} {path} {status}: errors are one sentence in `detail`"
+                assert "HTTPValidationError" not in str(answer), (
+                    f"{method} {path} {status}: errors are one sentence in `detail`"
+                )
             # POST /dump and POST /ranks/{rank}/flame are asked by their query alone, as GET is.
             assert path != "/digests" or operation["requestBody"]["content"]["application/json"]["schema"]

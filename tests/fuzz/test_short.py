@@ -1,4 +1,5 @@
-"""The short form of `python -m tests.fuzz`: some inputs for each target, by a fixed seed; and that a fault would be found."""
+"""The short form of `python -m tests.fuzz`: some inputs for each target, by a fixed seed; and that a fault
+would be found."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_every_parser_is_a_target() -> None:
     assert {f"record-{source.replace('_', '-')}" for source in PARSERS} <= set(TARGETS)
 
 
-# --- that it would be found ----------------------------------------------------------------------------------------
+# --- that it would be found
+# ----------------------------------------------------------------------------------------
 
 
 def of(run: Any) -> Target:
@@ -91,9 +93,19 @@ OUTSIDE = Path("/tmp/diag-fuzz-must-not-be")
         lambda data, home: (home / "x").symlink_to("/etc/passwd") or (home / "x").rename(OUTSIDE),
         lambda data, home: __import__("pickle").loads(b"cos\nsystem\n."),
     ],
-    ids=["writes a file", "calls a shell", "makes a folder", "starts a process", "signals", "moves a file", "unpickles a name"],
+    ids=[
+        "writes a file",
+        "calls a shell",
+        "makes a folder",
+        "starts a process",
+        "signals",
+        "moves a file",
+        "unpickles a name",
+    ],
 )
-def test_what_no_reader_may_do_is_a_fault_even_where_it_is_caught(what: Any, watched: tuple[Guard, Path], kept: Path) -> None:
+def test_what_no_reader_may_do_is_a_fault_even_where_it_is_caught(
+    what: Any, watched: tuple[Guard, Path], kept: Path
+) -> None:
     def hidden(data: bytes, home: Path) -> None:
         (home / "x").unlink(missing_ok=True)
         try:
@@ -107,7 +119,9 @@ def test_what_no_reader_may_do_is_a_fault_even_where_it_is_caught(what: Any, wat
     assert not OUTSIDE.exists()
 
 
-def test_slow_and_hungry_inputs_are_faults(watched: tuple[Guard, Path], kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_and_hungry_inputs_are_faults(
+    watched: tuple[Guard, Path], kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guard_module, "LONGEST_SECONDS", 0.05)
     monkeypatch.setattr(guard_module, "MOST_BYTES", 1)
 
@@ -132,20 +146,43 @@ def _resident() -> int:
 def test_changed_input_is_the_same_for_the_same_seed_and_stays_within_its_size() -> None:
     import random
 
-    for form, data in (("json", b'{"a": [1, "x", {"b": null}]}'), ("text", b"one 12\ntwo\n" * 9), ("bytes", bytes(range(256)))):
-        made = [[mutated(data, form, [data], random.Random(seed), 5000) for seed in range(80)] for _ in range(2)]  # type: ignore[arg-type]
+    for form, data in (
+        ("json", b'{"a": [1, "x", {"b": null}]}'),
+        ("text", b"one 12\ntwo\n" * 9),
+        ("bytes", bytes(range(256))),
+    ):
+        made = [
+            [mutated(data, form, [data], random.Random(seed), 5000) for seed in range(80)] for _ in range(2)
+        ]  # type: ignore[arg-type]
         assert made[0] == made[1]
         assert len(set(made[0])) > 50 and all(len(one) <= 5000 for one in made[0])
 
 
-# --- the command ---------------------------------------------------------------------------------------------------
+# --- the command
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_command_runs_targets_in_processes_of_their_own_and_writes_its_tables(tmp_path: Path) -> None:
     """With atheris where it is installed: branches guide the search."""
-    words = ["--only", "nccl-lines,run-json", "--runs", "1000", "--seconds", "20", "--seed", "7", "--out", str(tmp_path)]
+    words = [
+        "--only",
+        "nccl-lines,run-json",
+        "--runs",
+        "1000",
+        "--seconds",
+        "20",
+        "--seed",
+        "7",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *words], cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
+        [sys.executable, "-m", "tests.fuzz", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -158,7 +195,9 @@ def test_command_runs_targets_in_processes_of_their_own_and_writes_its_tables(tm
 def test_command_ends_with_1_and_says_how_to_repeat_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = command.Row("run-json", "x", 3, "seeded", 1, 0.1, 1.0, {"KeyError at runs.py:3": "/x/run-json@1234"})
+    row = command.Row(
+        "run-json", "x", 3, "seeded", 1, 0.1, 1.0, {"KeyError at runs.py:3": "/x/run-json@1234"}
+    )
     monkeypatch.setattr(command, "_one", lambda *words: row)
     monkeypatch.setattr(sys, "argv", ["fuzz", "--only", "run-json", "--out", str(tmp_path)])
 

@@ -1,7 +1,9 @@
-"""One target in a process of its own: `python -m tests.fuzz.worker TARGET ...`. What it counts stands in STATS as it goes on.
+"""One target in a process of its own: `python -m tests.fuzz.worker TARGET ...`. What it counts stands in
+STATS as it goes on.
 
-With atheris (libFuzzer for Python) branches that were not taken before guide which inputs are changed further; without it inputs
-are made from the recorded ones alone. An input that is at fault is kept, and the search goes on.
+With atheris (libFuzzer for Python) branches that were not taken before guide which inputs are changed
+further; without it inputs are made from the recorded ones alone. An input that is at fault is kept, and the
+search goes on.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def has_atheris() -> bool:
 class Trial:
     """Inputs of one target, one after the other: what each did, and those that are kept."""
 
-    def __init__(self, target: Any, home: Path, kept: Path, stats: Path | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self, target: Any, home: Path, kept: Path, stats: Path | None = None, guard: Guard | None = None
+    ) -> None:
         self.target = target
         self.executions = 0
         self.faults: dict[str, str] = {}  # by place: the kept file
@@ -81,7 +85,11 @@ class Trial:
         if self._stats is None or time.monotonic() - self._told < seconds:
             return
         self._told = time.monotonic()
-        told = {"executions": self.executions, "slowest_seconds": round(self.slowest, 3), "faults": self.faults}
+        told = {
+            "executions": self.executions,
+            "slowest_seconds": round(self.slowest, 3),
+            "faults": self.faults,
+        }
         made = self._stats.with_suffix(".part")
         made.write_text(json.dumps(told))
         made.replace(self._stats)
@@ -159,8 +167,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kept", type=Path, required=True)
     parser.add_argument("--stats", type=Path)
-    parser.add_argument("--scratch", type=Path, required=True, help="an empty folder, which the caller removes")
-    parser.add_argument("--engine", choices=("atheris", "seeded"), default="atheris" if has_atheris() else "seeded")
+    parser.add_argument(
+        "--scratch", type=Path, required=True, help="an empty folder, which the caller removes"
+    )
+    parser.add_argument(
+        "--engine", choices=("atheris", "seeded"), default="atheris" if has_atheris() else "seeded"
+    )
     parser.add_argument("--repeat", type=Path, help="run this input once, and raise what it raises")
     options = parser.parse_args(words)
     sys.dont_write_bytecode = True
@@ -178,7 +190,11 @@ def main(words: list[str] | None = None) -> None:
         trial.tell()
         _guided(trial, options, options.scratch / "corpus")
     end = time.monotonic() + options.seconds
-    seeded(trial, options.seed, lambda done: time.monotonic() < end and not (options.runs and done >= options.runs))
+    seeded(
+        trial,
+        options.seed,
+        lambda done: time.monotonic() < end and not (options.runs and done >= options.runs),
+    )
     trial.tell()
 
 

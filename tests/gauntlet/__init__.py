@@ -1,1 +1,2 @@
-"""Faults on the bundled job, several seeds each, under a real `diag run`; beside it what other tools say of the same hangs."""
+"""Faults on the bundled job, several seeds each, under a real `diag run`; beside it what other tools say of
+the same hangs."""

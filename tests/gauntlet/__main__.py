@@ -21,13 +21,26 @@ __all__ = ["main"]
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m tests.gauntlet", description=__doc__)
-    p.add_argument("--cases", metavar="NAME,...", help="names, or the beginnings of names (default all but the slow ones)")
+    p.add_argument(
+        "--cases",
+        metavar="NAME,...",
+        help="names, or the beginnings of names (default all but the slow ones)",
+    )
     p.add_argument("--seeds", default="1,2,3", metavar="N,...", help="default 1,2,3")
-    p.add_argument("--workers", type=int, default=2, help="trials side by side, five ranks a worker together (default 2)")
+    p.add_argument(
+        "--workers", type=int, default=2, help="trials side by side, five ranks a worker together (default 2)"
+    )
     p.add_argument("--results", type=Path, default=Path("build/gauntlet.jsonl"), metavar="FILE")
     p.add_argument("--resume", action="store_true", help="leave out what FILE has already")
-    p.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories of trials that went wrong")
-    p.add_argument("--nvrx", type=Path, metavar="DIR", help="folder with nvidia_resiliency_ext, to be compared with as well")
+    p.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep the run directories of trials that went wrong"
+    )
+    p.add_argument(
+        "--nvrx",
+        type=Path,
+        metavar="DIR",
+        help="folder with nvidia_resiliency_ext, to be compared with as well",
+    )
     p.add_argument("--list", action="store_true", help="print the trials with their layouts and run none")
     p.add_argument("--table", action="store_true", help="print the table of FILE and run none")
     return p
@@ -60,7 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from .table import markdown, passed, summary
 
     wanted = options.cases.split(",") if options.cases else []
-    cases = [case for case in CASES if any(case.name.startswith(name) for name in wanted) or (not wanted and not case.slow)]
+    cases = [
+        case
+        for case in CASES
+        if any(case.name.startswith(name) for name in wanted) or (not wanted and not case.slow)
+    ]
     trials = [trial_of(case, int(seed)) for seed in options.seeds.split(",") for case in cases]
     if options.list:
         for trial in trials:
@@ -92,9 +109,14 @@ def _run_all(todo: Sequence[Any], options: argparse.Namespace, run_trial: Any) -
         with lock, open(options.results, "a") as file:
             file.write(json.dumps(row) + "\n")
             rows.append(row)
-            print(f"[{time.monotonic() - began:5.0f} s, {len(rows)}/{len(todo)}] {_line(row)}", file=sys.stderr, flush=True)
+            print(
+                f"[{time.monotonic() - began:5.0f} s, {len(rows)}/{len(todo)}] {_line(row)}",
+                file=sys.stderr,
+                flush=True,
+            )
 
-    # The trials that run when it is interrupted end their jobs first, in their own time; none begins any more.
+    # The trials that run when it is interrupted end their jobs first, in their own time; none begins any
+    # more.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(options.workers) as pool:
         futures = [pool.submit(one, trial) for trial in todo]
@@ -109,7 +131,11 @@ def _run_all(todo: Sequence[Any], options: argparse.Namespace, run_trial: Any) -
 
 def _line(row: dict[str, Any]) -> str:
     top = row.get("top") or {}
-    said = f"{top.get('id', '-')} {top.get('class', '')} {top.get('ranks', '')}" if not row["benign"] else str(row.get("said"))
+    said = (
+        f"{top.get('id', '-')} {top.get('class', '')} {top.get('ranks', '')}"
+        if not row["benign"]
+        else str(row.get("said"))
+    )
     words = f"{'ok ' if row['ok'] else 'NO '} {row['trial']:32} {row['layout']:17} {row['fault']:40} {said}"
     if row.get("delay") is not None:
         words += f" after {row['delay']} s"

@@ -1,4 +1,5 @@
-"""What is run: the faults, and for each seed a layout, a culprit and a step that follow from fault and seed alone."""
+"""What is run: the faults, and for each seed a layout, a culprit and a step that follow from fault and seed
+alone."""
 
 from __future__ import annotations
 
@@ -24,12 +25,23 @@ LAYOUTS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "TP2 PP2 EP2 DP2": (8, ("--tp", "2", "--pp", "2", "--ep", "2")),
 }
 _ALL = tuple(LAYOUTS)
-_WEIGHTS = {"DP2": 2, "TP2": 2, "PP2": 2, "EP2": 2, "DP4": 4, "TP2 PP2 EP2": 5, "DP8": 1, "TP2 PP2 EP2 DP2": 2}
+_WEIGHTS = {
+    "DP2": 2,
+    "TP2": 2,
+    "PP2": 2,
+    "EP2": 2,
+    "DP4": 4,
+    "TP2 PP2 EP2": 5,
+    "DP8": 1,
+    "TP2 PP2 EP2 DP2": 2,
+}
 _SMALL = ("DP2", "TP2", "PP2", "EP2")
 _PLAIN = ("DP2", "DP4", "DP8")  # one group of all ranks, which is also the data parallel group
 _SAVING = ("TP2", "PP2", "EP2", "TP2 PP2 EP2")  # where every rank has a part of the model to write
 _PIPELINES = ("PP2", "TP2 PP2 EP2", "TP2 PP2 EP2 DP2")
-_SILENT_SECONDS = 70  # longer than any patience that diag could lose with it, bar that for a whole job that waits
+_SILENT_SECONDS = (
+    70  # longer than any patience that diag could lose with it, bar that for a whole job that waits
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +156,25 @@ def trial_of(case: Case, seed: int) -> Trial:
     layout = rnd.choices(case.layouts, [_WEIGHTS[name] for name in case.layouts])[0]
     ranks, flags = LAYOUTS[layout]
     rank, step = rnd.randrange(ranks), rnd.randint(3, 15)
-    words = ["--nproc", str(ranks), *flags, "--iters", "400" if not case.benign else "20" if ranks < 8 else "10"]
+    words = [
+        "--nproc",
+        str(ranks),
+        *flags,
+        "--iters",
+        "400" if not case.benign else "20" if ranks < 8 else "10",
+    ]
     fault = None
     if case.fault:
-        if case.fault == "p2p-mismatch":  # not in the last stage, which has nobody after it: the first half of the ranks
+        if (
+            case.fault == "p2p-mismatch"
+        ):  # not in the last stage, which has nobody after it: the first half of the ranks
             rank %= ranks // 2
         options = {"rank": float(0 if case.fault == "preprocess-on-rank-0" else rank), **(case.options or {})}
         known = next(kind.keys for kind in faults.KINDS if kind.name == case.fault)
         if "step" in known:
             options["step"] = 0 if case.first_step else min(step, 6) if case.benign else step
-        fault = faults.parse(case.fault + ":" + ",".join(f"{key}={value:g}" for key, value in options.items()))
+        fault = faults.parse(
+            case.fault + ":" + ",".join(f"{key}={value:g}" for key, value in options.items())
+        )
         words += ["--fault", str(fault)]
     return Trial(case, seed, layout, ranks, fault, (*words, *case.arguments))

@@ -1,8 +1,9 @@
 """What other tools say of the same hang, from the Flight Recorders of its ranks.
 
-torchfrtrace (torch.distributed.flight_recorder.fr_trace) and NVRx's Flight Recorder attribution read dumps of NCCL. gloo's lack
-what they need: the groups' members, the state of a finished call, names that begin with "nccl:". So each is asked twice: `raw`,
-with the dumps as they are, and `filled`, with all of that put in as NCCL's recorder writes it.
+torchfrtrace (torch.distributed.flight_recorder.fr_trace) and NVRx's Flight Recorder attribution read dumps of
+NCCL. gloo's lack what they need: the groups' members, the state of a finished call, names that begin with
+"nccl:". So each is asked twice: `raw`, with the dumps as they are, and `filled`, with all of that put in as
+NCCL's recorder writes it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def fill(raw: Path, filled: Path) -> None:
         groups = json.loads((raw / f"groups_{path.name.removeprefix('_dump_')}.json").read_text())
         dump = pickle.loads(path.read_bytes())  # written by this test's own ranks
         dump["pg_config"] = {
-            name: {"name": name, "desc": item["desc"], "ranks": str(item["ranks"])} for name, item in groups.items()
+            name: {"name": name, "desc": item["desc"], "ranks": str(item["ranks"])}
+            for name, item in groups.items()
         }
         for entry in dump["entries"]:
             entry["profiling_name"] = entry["profiling_name"].replace("gloo:", "nccl:")
@@ -60,8 +62,16 @@ def ask(raw: Path | None, filled: Path, nvrx: Path | None) -> dict[str, dict[str
 
 
 def _torchfrtrace(folder: Path) -> dict[str, Any]:
-    # Incomplete ranks are allowed: a stopped or dead rank leaves no dump, and without the flag it refuses to look.
-    words = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--allow-incomplete-ranks", "-p", "_dump_"]
+    # Incomplete ranks are allowed: a stopped or dead rank leaves no dump, and without the flag it refuses to
+    # look.
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.flight_recorder.fr_trace",
+        "--allow-incomplete-ranks",
+        "-p",
+        "_dump_",
+    ]
     code, text = _run([*words, str(folder)])
     complaints: list[list[int]] = []
     for line in text.splitlines():
@@ -90,7 +100,13 @@ def _answer(code: int, text: str, complaints: Sequence[Sequence[int]]) -> dict[s
 def _run(words: Sequence[str], **environment: str) -> tuple[int, str]:
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_SECONDS, env={**os.environ, **environment}, cwd="/"
+            words,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+            env={**os.environ, **environment},
+            cwd="/",
         )
     except subprocess.TimeoutExpired:
         return 124, f"no answer in {_SECONDS} s"
@@ -98,9 +114,11 @@ def _run(words: Sequence[str], **environment: str) -> tuple[int, str]:
 
 
 def judge(answer: dict[str, Any], right: Sequence[frozenset[int]]) -> str:
-    """right: its first complaint, or all of them together, names the culprit and nobody else; among: with others.
+    """right: its first complaint, or all of them together, names the culprit and nobody else; among: with
+    others.
 
-    hint: it blames nobody, and says that it lacks the dump of the culprit, which is the best that dumps can tell of it.
+    hint: it blames nobody, and says that it lacks the dump of the culprit, which is the best that dumps can
+    tell of it.
     """
     named, first = frozenset(answer["named"]), frozenset(answer["first"])
     if named in right or first in right:

@@ -1,4 +1,5 @@
-"""One trial: the job under `diag run` with default settings, what diag says and when, a dump, the recorders for the others."""
+"""One trial: the job under `diag run` with default settings, what diag says and when, a dump, the recorders
+for the others."""
 
 from __future__ import annotations
 
@@ -22,10 +23,14 @@ from .cases import Trial
 __all__ = ["judge_benign", "judge_fault", "run_trial"]
 
 _HOOK = Path(__file__).parent / "in_ranks"
-# What they prepare at the start may end the job before their own moment: a /dev/shm too small for NCCL itself.
+# What they prepare at the start may end the job before their own moment: a /dev/shm too small for NCCL
+# itself.
 _BEFORE_THEIR_MOMENT = ("shm-full",)
 _START_SECONDS = 300.0  # eight ranks that import torch on two shared cores
-_FOUND_SECONDS = {False: 120.0, True: 420.0}  # after the fault; slow cases have five minutes of patience by design
+_FOUND_SECONDS = {
+    False: 120.0,
+    True: 420.0,
+}  # after the fault; slow cases have five minutes of patience by design
 _SETTLED_SECONDS = 6.0  # no change for so long: the finding has said what it has to say
 _BENIGN_SECONDS = 420.0
 _RECORDER_SECONDS = 6.0
@@ -34,7 +39,8 @@ _NOTHING = Truth(())
 
 
 def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, Any]:
-    """The row of the results. Nothing that the trial started lives on; a trial that went wrong leaves its folder in `keep`."""
+    """The row of the results. Nothing that the trial started lives on; a trial that went wrong leaves its
+    folder in `keep`."""
     began = time.monotonic()
     # Short: UNIX sockets in the run directory have 107 characters for their path.
     folder = Path(tempfile.mkdtemp(prefix="gt-"))
@@ -44,16 +50,26 @@ def run_trial(trial: Trial, keep: Path | None, nvrx: Path | None) -> dict[str, A
     env = {"PYTHONPATH": path, "GAUNTLET_DUMPS": str(raw)}
     truth = TRUTHS[trial.fault.name] if trial.fault else _NOTHING
     row: dict[str, Any] = {
-        "trial": trial.name, "case": trial.case.name, "seed": trial.seed, "layout": trial.layout, "ranks": trial.ranks,
-        "fault": str(trial.fault or ""), "benign": trial.case.benign,
-        "wanted": list(truth.findings), "classes": list(truth.classes),
+        "trial": trial.name,
+        "case": trial.case.name,
+        "seed": trial.seed,
+        "layout": trial.layout,
+        "ranks": trial.ranks,
+        "fault": str(trial.fault or ""),
+        "benign": trial.case.benign,
+        "wanted": list(truth.findings),
+        "classes": list(truth.classes),
     }
     try:
         with live_run(folder, [*JOB, *trial.words, "--output-dir", str(folder / "out")], env=env) as run:
             row |= judge_benign(trial, run) if trial.case.benign else judge_fault(trial, truth, run, raw)
         if not trial.case.benign:
             right = [frozenset(ranks) for ranks in row["right"]]
-            row["rivals"] = _ask_rivals(trial, raw, folder / "filled", right, nvrx) if row.get("recorders") is not None else {}
+            row["rivals"] = (
+                _ask_rivals(trial, raw, folder / "filled", right, nvrx)
+                if row.get("recorders") is not None
+                else {}
+            )
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-1500:]}
     row["seconds"] = round(time.monotonic() - began, 1)
@@ -76,7 +92,10 @@ def judge_benign(trial: Trial, run: LiveRun) -> dict[str, Any]:
     said = [_short(change["finding"]) for change in _loud(run)]
     struck = trial.fault is None or run.struck_at() is not None
     return {
-        "code": code, "said": said, "struck": struck, "ok": code == 0 and not said and struck,
+        "code": code,
+        "said": said,
+        "struck": struck,
+        "ok": code == 0 and not said and struck,
         "false_hang": any(item["id"] == "hang" for item in said),
     }
 
@@ -107,7 +126,9 @@ def judge_fault(
     said = [change for change in _loud(run) if change["at"] >= struck]
     first = next((change for change in said if change["finding"]["id"] in (*truth.findings, "hang")), None)
     row: dict[str, Any] = {
-        "right": [sorted(ranks) for ranks in right], "struck": announced, "over": run.process.poll() is not None,
+        "right": [sorted(ranks) for ranks in right],
+        "struck": announced,
+        "over": run.process.poll() is not None,
         "first": _short(first["finding"]) | {"delay": _delay(first, struck)} if first else None,
         "delay": _delay(hit, struck) if hit else None,
     }
@@ -119,7 +140,11 @@ def judge_fault(
     top = _top(final, truth)
     row["top"] = top
     row["culprit_ok"] = top is not None and top["id"] in truth.findings and frozenset(top["ranks"]) in right
-    row["class_ok"] = top is not None and top["id"] in truth.findings and (top["id"] != "hang" or top["class"] in truth.classes)
+    row["class_ok"] = (
+        top is not None
+        and top["id"] in truth.findings
+        and (top["id"] != "hang" or top["class"] in truth.classes)
+    )
     row["first_ok"] = first is not None and _is_right(first["finding"], truth, right)
     row["false_hang"] = "hang" not in truth.findings and any(c["finding"]["id"] == "hang" for c in _loud(run))
     # None of these hangs ends before its trial.
@@ -136,7 +161,8 @@ def _is_right(finding: dict[str, Any], truth: Truth, right: tuple[frozenset[int]
 
 
 def _delay(change: dict[str, Any], struck: float) -> float:
-    """From the fault, or from the last progress after it where the job ran on for a while (batches in the queue)."""
+    """From the fault, or from the last progress after it where the job ran on for a while (batches in the
+    queue)."""
     return round(max(0.0, change["at"] - max(struck, change["finding"]["since"])), 1)
 
 
@@ -187,7 +213,9 @@ def _collect(raw: Path, ranks: int) -> list[int]:
     return sorted(int(path.name.removeprefix("_dump_")) for path in raw.glob("_dump_*"))
 
 
-def _ask_rivals(trial: Trial, raw: Path, filled: Path, right: list[frozenset[int]], nvrx: Path | None) -> dict[str, Any]:
+def _ask_rivals(
+    trial: Trial, raw: Path, filled: Path, right: list[frozenset[int]], nvrx: Path | None
+) -> dict[str, Any]:
     # Only what they would have: the dumps, none of the helper files.
     dumps = raw.with_name("dumps")
     dumps.mkdir()
@@ -197,4 +225,3 @@ def _ask_rivals(trial: Trial, raw: Path, filled: Path, right: list[frozenset[int
     # What they make of gloo's own dumps does not depend on the seed: asked once.
     answers = rivals.ask(dumps if trial.seed == 1 else None, filled, nvrx)
     return {tool: {**answer, "verdict": rivals.judge(answer, right)} for tool, answer in answers.items()}
-

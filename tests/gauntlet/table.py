@@ -25,8 +25,12 @@ def markdown(rows: Sequence[Row]) -> str:
     for name in dict.fromkeys(row["case"] for row in rows if not row["benign"]):
         mine = sorted((row for row in rows if row["case"] == name), key=lambda row: row["seed"])
         cells = [
-            name, ", ".join(row["layout"] for row in mine), _of(mine, "culprit_ok"), _of(mine, "class_ok"),
-            _numbers(mine, "delay"), _numbers(mine, "dump_seconds"),
+            name,
+            ", ".join(row["layout"] for row in mine),
+            _of(mine, "culprit_ok"),
+            _of(mine, "class_ok"),
+            _numbers(mine, "delay"),
+            _numbers(mine, "dump_seconds"),
             *(_verdicts(mine, tool) for tool in tools),
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -64,8 +68,15 @@ def summary(rows: Sequence[Row]) -> str:
 def passed(rows: Sequence[Row]) -> bool:
     """The bar: 95 of 100 culprits and classes right, no false hang, not a word about what is benign."""
     faults, benign = [row for row in rows if not row["benign"]], [row for row in rows if row["benign"]]
-    enough = all(sum(bool(row.get(key)) for row in faults) >= _BAR * len(faults) for key in ("culprit_ok", "class_ok"))
-    return bool(rows) and enough and all(row["ok"] for row in benign) and not any(row.get("false_hang") for row in rows)
+    enough = all(
+        sum(bool(row.get(key)) for row in faults) >= _BAR * len(faults) for key in ("culprit_ok", "class_ok")
+    )
+    return (
+        bool(rows)
+        and enough
+        and all(row["ok"] for row in benign)
+        and not any(row.get("false_hang") for row in rows)
+    )
 
 
 def _of(rows: Sequence[Row], key: str) -> str:
@@ -78,7 +89,10 @@ def _rate(rows: Sequence[Row], key: str) -> str:
 
 
 def _numbers(rows: Sequence[Row], key: str) -> str:
-    return ", ".join("–" if row.get(key) is None else f"{row[key]:.0f}" if key == "delay" else f"{row[key]:.1f}" for row in rows)
+    return ", ".join(
+        "–" if row.get(key) is None else f"{row[key]:.0f}" if key == "delay" else f"{row[key]:.1f}"
+        for row in rows
+    )
 
 
 def _verdicts(rows: Sequence[Row], tool: str) -> str:
@@ -88,4 +102,8 @@ def _verdicts(rows: Sequence[Row], tool: str) -> str:
 
 def _spread(values: Iterable[float]) -> str:
     found = sorted(values)
-    return f"median {statistics.median(found):.1f} s, most {found[-1]:.1f} s of {len(found)}" if found else "none"
+    return (
+        f"median {statistics.median(found):.1f} s, most {found[-1]:.1f} s of {len(found)}"
+        if found
+        else "none"
+    )

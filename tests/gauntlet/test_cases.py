@@ -1,4 +1,5 @@
-"""The gauntlet's own parts, without running it: the trials, what is held to be true, and how an answer is judged."""
+"""The gauntlet's own parts, without running it: the trials, what is held to be true, and how an answer is
+judged."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def test_every_fault_has_its_truth_and_no_other_has() -> None:
 
 
 def test_every_fault_is_in_the_gauntlet() -> None:
-    # growing-save is judged by how early it is told, in tests/forecast; those that need a GPU are drills of tests/gpu.
+    # growing-save is judged by how early it is told, in tests/forecast; those that need a GPU are drills of
+    # tests/gpu.
     assert {case.fault for case in CASES if case.fault} == set(TRUTHS) - {"growing-save", *in_gpu.NAMES}
 
 
@@ -40,7 +42,9 @@ def test_a_trial_follows_from_case_and_seed_and_fits_its_job(case) -> None:
 
 
 def test_seeds_vary_culprit_layout_and_step() -> None:
-    trials = [trial_of(next(case for case in CASES if case.name == "skip-collective"), seed) for seed in range(40)]
+    trials = [
+        trial_of(next(case for case in CASES if case.name == "skip-collective"), seed) for seed in range(40)
+    ]
 
     assert len({trial.layout for trial in trials}) == len(LAYOUTS)
     assert len({trial.fault.step for trial in trials if trial.fault}) > 5
@@ -68,7 +72,12 @@ def test_of_two_ranks_that_differ_each_may_be_blamed_and_of_four_one() -> None:
     ],
 )
 def test_an_answer_is_judged_by_whom_it_names(named, first, crashed, verdict) -> None:
-    answer = {"named": named, "first": first, "crashed": crashed, "said": "We cannot decide: missed FR dumps from ranks ({0, 2})"}
+    answer = {
+        "named": named,
+        "first": first,
+        "crashed": crashed,
+        "said": "We cannot decide: missed FR dumps from ranks ({0, 2})",
+    }
 
     assert rivals.judge(answer, [frozenset({1})]) == verdict
 
@@ -77,7 +86,9 @@ def test_a_tool_that_lacks_the_dump_of_the_culprit_gives_a_hint() -> None:
     # torch 2.13, a stopped rank
     said = "because we missed FR dumps from ranks ({0}) so we don't have enough information."
 
-    assert rivals.judge({"named": [], "first": [], "crashed": False, "said": said}, [frozenset({0})]) == "hint"
+    assert (
+        rivals.judge({"named": [], "first": [], "crashed": False, "said": said}, [frozenset({0})]) == "hint"
+    )
 
 
 def test_filled_dumps_have_what_nccl_s_recorder_writes(tmp_path: Path) -> None:
@@ -98,12 +109,21 @@ def test_filled_dumps_have_what_nccl_s_recorder_writes(tmp_path: Path) -> None:
 
 def test_the_table_counts_trials_that_ended_in_an_error_against_diag() -> None:
     common = {"case": "x", "seed": 1, "layout": "DP2", "benign": False, "wanted": ["hang"]}
-    good = {"culprit_ok": True, "class_ok": True, "first_ok": True, "ok": True, "delay": 15.0, "dump_seconds": 0.5}
+    good = {
+        "culprit_ok": True,
+        "class_ok": True,
+        "first_ok": True,
+        "ok": True,
+        "delay": 15.0,
+        "dump_seconds": 0.5,
+    }
 
     said = summary([{**common, **good}, {**common, "seed": 2, "ok": False, "error": "broken"}])
 
     assert "top-1 culprit: 1/2 (50.0 %)" in said
-    assert "| x | DP2, DP2 | 1/2 | 1/2 | 15, – | 0.5, – |" in markdown([{**common, **good}, {**common, "seed": 2, "ok": False}])
+    assert "| x | DP2, DP2 | 1/2 | 1/2 | 15, – | 0.5, – |" in markdown(
+        [{**common, **good}, {**common, "seed": 2, "ok": False}]
+    )
 
 
 def test_the_bar_is_95_of_100_and_no_false_hang() -> None:

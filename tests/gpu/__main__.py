@@ -1,4 +1,5 @@
-"""`python -m tests.gpu`: drills side by side on this machine's GPUs, and paired runs with and without diag, as tables.
+"""`python -m tests.gpu`: drills side by side on this machine's GPUs, and paired runs with and without diag,
+as tables.
 
 It needs what the job needs: ms-swift with megatron-core, and GPUs. Evidence of each run is kept in DIR.
 """
@@ -23,10 +24,23 @@ _FIRST_PORT = 29600
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     p.add_argument("--drills", metavar="NAME,...", help="default: all that the GPUs suffice for; '' for none")
-    p.add_argument("--gpus", type=int, required=True, help="of this machine; drills of fewer run side by side")
-    p.add_argument("--overhead", type=int, default=0, metavar="STEPS", help="paired runs of so many steps on two GPUs each")
+    p.add_argument(
+        "--gpus", type=int, required=True, help="of this machine; drills of fewer run side by side"
+    )
+    p.add_argument(
+        "--overhead",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="paired runs of so many steps on two GPUs each",
+    )
     p.add_argument("--rounds", type=int, default=2, help="of paired runs (default 2)")
-    p.add_argument("--pairs", type=int, default=10, help="of blocks with diag on and off, in each run under diag (default 10)")
+    p.add_argument(
+        "--pairs",
+        type=int,
+        default=10,
+        help="of blocks with diag on and off, in each run under diag (default 10)",
+    )
     p.add_argument("--keep", type=Path, default=Path("build/gpu"), metavar="DIR")
     return p
 
@@ -63,7 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if visible and options.gpus > len(visible):
         most = len(visible)
-        print(f"error: CUDA_VISIBLE_DEVICES has {most} of {options.gpus} GPUs\n\nhint: --gpus {most}", file=sys.stderr)
+        print(
+            f"error: CUDA_VISIBLE_DEVICES has {most} of {options.gpus} GPUs\n\nhint: --gpus {most}",
+            file=sys.stderr,
+        )
         return 2
     names = None if options.drills is None else [name for name in options.drills.split(",") if name]
     unknown = set(names or ()) - {drill.name for drill in DRILLS}
@@ -79,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.overhead and options.gpus < 2:
         print("error: --overhead runs on pairs of GPUs\n\nhint: --gpus 2", file=sys.stderr)
         return 2
-    chosen = [drill for drill in DRILLS if drill.gpus <= options.gpus and (names is None or drill.name in names)]
+    chosen = [
+        drill for drill in DRILLS if drill.gpus <= options.gpus and (names is None or drill.name in names)
+    ]
     chosen.sort(key=lambda drill: names.index(drill.name) if names else 0)
     options.keep.mkdir(parents=True, exist_ok=True)
     machine = _Gpus(options.gpus)
@@ -107,8 +126,10 @@ def _drills(chosen: Sequence[Any], machine: _Gpus, options: argparse.Namespace) 
         with lock:
             rows.append(row)
             (options.keep / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            say(f"{drill.name}: {'ok' if row['ok'] else 'NOT OK'} {row['seconds']} s "
-                f"{json.dumps(row.get('top') or row.get('said') or row.get('error'))}"[:700])
+            say(
+                f"{drill.name}: {'ok' if row['ok'] else 'NOT OK'} {row['seconds']} s "
+                f"{json.dumps(row.get('top') or row.get('said') or row.get('error'))}"[:700]
+            )
 
     # Those of most GPUs first: they would wait for all others else.
     ordered = sorted(enumerate(chosen), key=lambda item: -item[1].gpus)

@@ -1,4 +1,5 @@
-"""One drill: deploy/jobs/tiny/run.sh under `diag run` on some of the GPUs; what was said, when, and how long a dump took."""
+"""One drill: deploy/jobs/tiny/run.sh under `diag run` on some of the GPUs; what was said, when, and how long
+a dump took."""
 
 from __future__ import annotations
 
@@ -28,23 +29,38 @@ def environment(gpus: Sequence[int], port: int, folder: Path) -> dict[str, str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     names = [visible[gpu].strip() for gpu in gpus] if visible != [""] else list(map(str, gpus))
     return {
-        "CUDA_VISIBLE_DEVICES": ",".join(names), "GPUS": str(len(gpus)), "MASTER_PORT": str(port),
-        "NCCL_RAS_ADDR": f"localhost:{port + 1000}", "OUTPUT": str(folder / "out"), "OMP_NUM_THREADS": "4",
+        "CUDA_VISIBLE_DEVICES": ",".join(names),
+        "GPUS": str(len(gpus)),
+        "MASTER_PORT": str(port),
+        "NCCL_RAS_ADDR": f"localhost:{port + 1000}",
+        "OUTPUT": str(folder / "out"),
+        "OMP_NUM_THREADS": "4",
     }
 
 
 def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[str, Any]:
     """The row of the results. Evidence goes to `keep`; nothing that the drill started lives on."""
     began = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="gd-", dir="/tmp"))  # short: a UNIX socket's path has 107 characters
+    folder = Path(
+        tempfile.mkdtemp(prefix="gd-", dir="/tmp")
+    )  # short: a UNIX socket's path has 107 characters
     trial = drill.trial()
     env = {**environment(gpus, port, folder), **drill.variables}
     if drill.fault:
         env["FAULT"] = drill.fault
-    row: dict[str, Any] = {"drill": drill.name, "gpus": list(gpus), "fault": drill.fault, "variables": dict(drill.variables)}
+    row: dict[str, Any] = {
+        "drill": drill.name,
+        "gpus": list(gpus),
+        "fault": drill.fault,
+        "variables": dict(drill.variables),
+    }
     try:
         with live_run(folder, ["bash", str(RUN)], *drill.options, env=env) as run:
-            row |= judge_fault(trial, drill.truths(), run, None, _START_SECONDS) if drill.fault else judge_benign(trial, run)
+            row |= (
+                judge_fault(trial, drill.truths(), run, None, _START_SECONDS)
+                if drill.fault
+                else judge_benign(trial, run)
+            )
             row["struck_at"] = run.struck_at()
     except Exception as error:
         row |= {"ok": False, "error": f"{type(error).__name__}: {error}"[-3000:]}
@@ -59,7 +75,11 @@ def run_drill(drill: Drill, gpus: Sequence[int], port: int, keep: Path) -> dict[
 def keep_evidence(folder: Path, kept: Path) -> None:
     """What job and diag said in a run below `folder`."""
     kept.mkdir(parents=True, exist_ok=True)
-    for path in [folder / "terminal.txt", *folder.glob("steps-*.txt"), *(p for run in folder.glob("runs/*") for p in _said(run))]:
+    for path in [
+        folder / "terminal.txt",
+        *folder.glob("steps-*.txt"),
+        *(p for run in folder.glob("runs/*") for p in _said(run)),
+    ]:
         if path.is_file():
             shutil.copy(path, kept)
 

@@ -14,7 +14,8 @@ __all__ = ["DRILLS", "Drill"]
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """`variables` are those of deploy/jobs/tiny/run.sh; `truth`, where it is not the one of the fault on the small CPU job."""
+    """`variables` are those of deploy/jobs/tiny/run.sh; `truth`, where it is not the one of the fault on the
+    small CPU job."""
 
     name: str
     gpus: int
@@ -28,7 +29,15 @@ class Drill:
 
     def trial(self) -> Trial:
         fault = faults.parse(self.fault) if self.fault else None
-        return Trial(Case(self.name, fault.name if fault else ""), 1, f"{self.gpus} GPUs", self.gpus, fault, (), self.truth)
+        return Trial(
+            Case(self.name, fault.name if fault else ""),
+            1,
+            f"{self.gpus} GPUs",
+            self.gpus,
+            fault,
+            (),
+            self.truth,
+        )
 
 
 _ENDLESS = {"ITERS": "1000000", "SAVE_STEPS": "1000000"}
@@ -57,8 +66,14 @@ DRILLS: tuple[Drill, ...] = (
     Drill("save-stall", 2, "save-stall:rank=1,step=5", _SAVING),
     Drill("save-killed", 2, "save-killed:rank=1,step=5", _SAVING),
     # Twelve samples of each rank are asked for: ten minutes at the default of one in ten seconds or so.
-    Drill("slow-rank", 2, "slow-rank:rank=1,step=6,factor=3", {**_ENDLESS, "TP": "1", "EP": "2"}, ("--stack-seconds", "1"),
-          Truth(("straggler",))),
+    Drill(
+        "slow-rank",
+        2,
+        "slow-rank:rank=1,step=6,factor=3",
+        {**_ENDLESS, "TP": "1", "EP": "2"},
+        ("--stack-seconds", "1"),
+        Truth(("straggler",)),
+    ),
     Drill("healthy TP2 PP2 EP2", 4, "", {"ITERS": "20", "SAVE_STEPS": "10"}),
     _endless("data-hang TP2 PP2 EP2", 4, "data-hang:rank=2,step=5"),
     _endless("skip-collective TP2 PP2 EP2", 4, "skip-collective:rank=1,step=5"),

@@ -1,4 +1,5 @@
-"""The real job with and without diag: whole runs in pairs on the same GPUs, and diag on and off within one run."""
+"""The real job with and without diag: whole runs in pairs on the same GPUs, and diag on and off within one
+run."""
 
 from __future__ import annotations
 
@@ -30,10 +31,15 @@ _SWITCHED_PAIRS, _BLOCK_SECONDS = 10, 2.0
 
 
 def paired(  # noqa: PLR0917 - one caller, the command line
-    slots: int, steps: int, rounds: int, keep: Path, say: Callable[[str], None], blocks_each: int = _SWITCHED_PAIRS
+    slots: int,
+    steps: int,
+    rounds: int,
+    keep: Path,
+    say: Callable[[str], None],
+    blocks_each: int = _SWITCHED_PAIRS,
 ) -> dict[str, Any]:
-    """On each pair of GPUs runs alone and under diag take turns; neighbours run the other way at the same time. At the end of
-    each run under diag it is stopped and continued in `blocks_each` pairs of blocks."""
+    """On each pair of GPUs runs alone and under diag take turns; neighbours run the other way at the same
+    time. At the end of each run under diag it is stopped and continued in `blocks_each` pairs of blocks."""
     lock, measured = threading.Lock(), []
     found: dict[str, Any] = {"pairs": [], "switched": []}
 
@@ -46,7 +52,9 @@ def paired(  # noqa: PLR0917 - one caller, the command line
             if with_diag:
                 found["switched"].append({"gpus": gpus, **blocks})
             # Whatever ends this early: what was measured is kept.
-            (keep / "overhead-runs.json").write_text(json.dumps({"runs": measured, "switched": found["switched"]}))
+            (keep / "overhead-runs.json").write_text(
+                json.dumps({"runs": measured, "switched": found["switched"]})
+            )
             how = "under diag" if with_diag else "alone"
             say(f"GPUs {gpus} {how}: {len(walls)} steps, median {statistics.median(walls):.4f} s")
 
@@ -58,19 +66,31 @@ def paired(  # noqa: PLR0917 - one caller, the command line
         for number in range(rounds):
             walls = {diag: w for s, n, diag, w in measured if (s, n) == (slot, number)}
             medians = {"alone": statistics.median(walls[False]), "diag": statistics.median(walls[True])}
-            found["pairs"].append({
-                "gpus": [2 * slot, 2 * slot + 1], "round": number + 1, "steps": steps, **medians,
-                "ratio": medians["diag"] / medians["alone"], "walls": {"alone": walls[False], "diag": walls[True]},
-            })
+            found["pairs"].append(
+                {
+                    "gpus": [2 * slot, 2 * slot + 1],
+                    "round": number + 1,
+                    "steps": steps,
+                    **medians,
+                    "ratio": medians["diag"] / medians["alone"],
+                    "walls": {"alone": walls[False], "diag": walls[True]},
+                }
+            )
     ratio = ratios([pair["diag"] for pair in found["pairs"]], [pair["alone"] for pair in found["pairs"]])
     found["ratio"] = {"low": ratio.low, "mid": ratio.mid, "high": ratio.high}
     return found
 
 
 def _run(  # noqa: PLR0917 - one caller, above
-    gpus: Sequence[int], port: int, steps: int, with_diag: bool, kept: Path, blocks_each: int = _SWITCHED_PAIRS
+    gpus: Sequence[int],
+    port: int,
+    steps: int,
+    with_diag: bool,
+    kept: Path,
+    blocks_each: int = _SWITCHED_PAIRS,
 ) -> tuple[list[float], dict[str, Any]]:
-    """Seconds of each step of rank 0 behind the warm-up. What job and diag said of a run that went wrong is in `kept`."""
+    """Seconds of each step of rank 0 behind the warm-up. What job and diag said of a run that went wrong is
+    in `kept`."""
     with tempfile.TemporaryDirectory(prefix="go-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
@@ -87,26 +107,48 @@ def _measured(  # noqa: PLR0917 - one caller, above
     gpus: Sequence[int], port: int, steps: int, with_diag: bool, folder: Path, blocks_each: int
 ) -> tuple[list[float], dict[str, Any]]:
     path = os.pathsep.join(filter(None, [str(_IN_RANKS), os.environ.get("PYTHONPATH")]))
-    variables = {**environment(gpus, port, folder), "ITERS": "1000000", "SAVE_STEPS": "1000000", "GLOBAL_BATCH": "2"}
+    variables = {
+        **environment(gpus, port, folder),
+        "ITERS": "1000000",
+        "SAVE_STEPS": "1000000",
+        "GLOBAL_BATCH": "2",
+    }
     changed = {"PYTHONPATH": path, **variables}
     command = ["env", *(f"{key}={value}" for key, value in changed.items()), "bash", str(RUN)]
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(under_diag(command, folder)) if with_diag else None
         process = run.process if run is not None else stack.enter_context(alone(command, folder))
-        until(lambda: target.complete(folder, len(gpus)), _START_SECONDS, f"the job trains on GPUs {gpus}", process.poll)
+        until(
+            lambda: target.complete(folder, len(gpus)),
+            _START_SECONDS,
+            f"the job trains on GPUs {gpus}",
+            process.poll,
+        )
         wanted = _WARM_UP_STEPS + steps
-        until(lambda: len(target.read_steps(folder)) >= wanted, _START_SECONDS + steps, f"{wanted} steps", process.poll)
+        until(
+            lambda: len(target.read_steps(folder)) >= wanted,
+            _START_SECONDS + steps,
+            f"{wanted} steps",
+            process.poll,
+        )
         walls = [step.wall for step in target.read_steps(folder)[_WARM_UP_STEPS:wanted]]
         if run is None:
             return walls, {}
         try:
             blocks = switch(processes(run), blocks_each, _BLOCK_SECONDS)
         except NotReady as error:
-            with contextlib.suppress(AssertionError):  # the job goes on: then diag lost a process and goes on, too
+            with contextlib.suppress(
+                AssertionError
+            ):  # the job goes on: then diag lost a process and goes on, too
                 run.until(lambda: run.process.poll() is not None, _LAST_WORDS_SECONDS)
             return walls, {"error": f"{error}; exit code of the job: {run.process.poll()}"}
         over = max(end for pair in blocks for _, end in pair)
-        until(lambda: target.read_steps(folder)[-1].start >= over, _START_SECONDS, "the last block's steps", process.poll)
+        until(
+            lambda: target.read_steps(folder)[-1].start >= over,
+            _START_SECONDS,
+            "the last block's steps",
+            process.poll,
+        )
         recorded = target.read_steps(folder)
         on, off = ([within(recorded, block) for block in side] for side in zip(*blocks, strict=True))
         both = [(statistics.median(a), statistics.median(b)) for a, b in zip(on, off, strict=True) if a and b]

@@ -18,8 +18,15 @@ def drills_table(rows: Sequence[Row]) -> str:
         others = "; ".join(finding["id"] for finding in row.get("said", []))
         said = f"`{top['id']}` {top['class'] or top['cause']}" if top else others or "nothing"
         ranks = ", ".join(map(str, top.get("ranks", []))) if top else ""
-        cells = [row["drill"], str(len(row["gpus"])), said if "error" not in row else "error", ranks, _number(row.get("delay")),
-                 _number(row.get("dump_seconds")), "yes" if row["ok"] else "no"]
+        cells = [
+            row["drill"],
+            str(len(row["gpus"])),
+            said if "error" not in row else "error",
+            ranks,
+            _number(row.get("delay")),
+            _number(row.get("dump_seconds")),
+            "yes" if row["ok"] else "no",
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -32,13 +39,19 @@ def overhead_table(found: Row) -> str:
     lines = ["| pair | steps | alone s | under diag s | ratio |", "| --- | --- | --- | --- | --- |"]
     for pair in found["pairs"]:
         cells = [f"GPUs {pair['gpus']}, round {pair['round']}", str(pair["steps"])]
-        lines.append("| " + " | ".join([*cells, *(f"{pair[key]:.4f}" for key in ("alone", "diag", "ratio"))]) + " |")
+        lines.append(
+            "| " + " | ".join([*cells, *(f"{pair[key]:.4f}" for key in ("alone", "diag", "ratio"))]) + " |"
+        )
     ratio = found["ratio"]
     lines.append(f"\nmedian of the ratios {ratio['mid']:.4f} [{ratio['low']:.4f}, {ratio['high']:.4f}]")
     for switched in found["switched"]:
         if "error" in switched:
-            lines.append(f"diag on and off within one run, GPUs {switched['gpus']}: not measured, {switched['error']}")
+            lines.append(
+                f"diag on and off within one run, GPUs {switched['gpus']}: not measured, {switched['error']}"
+            )
             continue
-        lines.append(f"diag on and off within one run ({switched['pairs']} pairs of blocks, GPUs {switched['gpus']}): "
-                     f"{switched['mid']:.4f} [{switched['low']:.4f}, {switched['high']:.4f}]")
+        lines.append(
+            f"diag on and off within one run ({switched['pairs']} pairs of blocks, GPUs {switched['gpus']}): "
+            f"{switched['mid']:.4f} [{switched['low']:.4f}, {switched['high']:.4f}]"
+        )
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""The drills without GPUs: each is a fault that exists, with a truth, and fits its GPUs; the tables tell what was measured."""
+"""The drills without GPUs: each is a fault that exists, with a truth, and fits its GPUs; the tables tell what
+was measured."""
 
 from __future__ import annotations
 
@@ -51,8 +52,17 @@ class Ended:
     """A run that is over, as judges see it: what diag said, and whether the fault announced itself."""
 
     def __init__(self, finding: str, rank: int, struck: float | None) -> None:
-        told = {"id": finding, "class": "", "cause": "", "ranks": [rank], "confidence": "high", "severity": "critical",
-                "since": 1005.0, "summary": "", "subject": "job"}
+        told = {
+            "id": finding,
+            "class": "",
+            "cause": "",
+            "ranks": [rank],
+            "confidence": "high",
+            "severity": "critical",
+            "since": 1005.0,
+            "summary": "",
+            "subject": "job",
+        }
         self._said, self._struck = [{"change": "opened", "at": 1006.0, "finding": told}], struck
         self.text, self.process = "", SimpleNamespace(poll=lambda: 1)
 
@@ -73,7 +83,12 @@ class Ended:
     ("name", "finding", "struck", "right"),
     [
         ("cuda-oom", "cuda-oom", 1004.0, True),
-        ("cuda-oom", "cuda-oom", None, False),  # somebody else has filled the GPU: the job ended before its fault
+        (
+            "cuda-oom",
+            "cuda-oom",
+            None,
+            False,
+        ),  # somebody else has filled the GPU: the job ended before its fault
         ("shm-full", "shm-too-small", None, True),  # NCCL's own segments are too large for it
     ],
 )
@@ -93,7 +108,9 @@ def test_a_drill_that_was_asked_for_is_not_left_out_in_silence(capsys: pytest.Ca
     assert "healthy TP2 PP2 EP2 needs 4 GPUs" in capsys.readouterr().err
 
 
-def test_gpus_that_are_not_ours_are_left_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_that_are_not_ours_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5d1a,6")
 
     assert environment([1, 2], 29600, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == "GPU-5d1a,6"
@@ -115,10 +132,21 @@ def test_paired_runs_want_two_gpus(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tables_tell_what_was_said_and_what_it_cost() -> None:
     rows = [
-        {"drill": "sigstop", "gpus": [0, 1], "top": {"id": "hang", "class": "stopped", "cause": "", "ranks": [1]}, "delay": 16.24,
-         "dump_seconds": 1.31, "ok": True},
+        {
+            "drill": "sigstop",
+            "gpus": [0, 1],
+            "top": {"id": "hang", "class": "stopped", "cause": "", "ranks": [1]},
+            "delay": 16.24,
+            "dump_seconds": 1.31,
+            "ok": True,
+        },
         {"drill": "healthy", "gpus": [0, 1], "said": [], "ok": True},
-        {"drill": "healthy 4", "gpus": [0, 1, 2, 3], "error": "AssertionError: not within 300 s", "ok": False},
+        {
+            "drill": "healthy 4",
+            "gpus": [0, 1, 2, 3],
+            "error": "AssertionError: not within 300 s",
+            "ok": False,
+        },
     ]
     pair = {"gpus": [0, 1], "round": 1, "steps": 200, "alone": 0.25, "diag": 0.2505, "ratio": 1.002}
 
@@ -128,5 +156,8 @@ def test_tables_tell_what_was_said_and_what_it_cost() -> None:
 
     assert "| sigstop | 2 | `hang` stopped | 1 | 16.2 | 1.3 | yes |" in table
     assert "| healthy | 2 | nothing |  |  |  | yes |" in table and "| healthy 4 | 4 | error |" in table
-    assert "| GPUs [0, 1], round 1 | 200 | 0.2500 | 0.2505 | 1.0020 |" in cost and "1.0020 [1.0000, 1.0040]" in cost
+    assert (
+        "| GPUs [0, 1], round 1 | 200 | 0.2500 | 0.2505 | 1.0020 |" in cost
+        and "1.0020 [1.0000, 1.0040]" in cost
+    )
     assert "GPUs [0, 1]: not measured, no sidecar" in cost

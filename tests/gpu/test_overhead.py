@@ -1,4 +1,5 @@
-"""Paired runs that go wrong: told at once, with what job and diag said kept, and nothing left stopped or running."""
+"""Paired runs that go wrong: told at once, with what job and diag said kept, and nothing left stopped or
+running."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("with_diag", [False, True], ids=["alone", "under diag"])
-def test_job_that_ends_before_its_steps_is_not_waited_for_and_its_words_are_kept(job, with_diag: bool, tmp_path: Path) -> None:
+def test_job_that_ends_before_its_steps_is_not_waited_for_and_its_words_are_kept(
+    job, with_diag: bool, tmp_path: Path
+) -> None:
     job(25, 0.001)
 
     with pytest.raises(NotReady, match="ended with code 3 before this: 40 steps"):
@@ -66,7 +69,9 @@ def test_job_that_ends_while_diag_is_switched_is_told_with_its_exit_code(
     walls, blocks = overhead._run([0, 1], 29700, 20, True, tmp_path / "kept")
 
     assert len(walls) == 20
-    assert "ended while its cost was measured" in blocks["error"] and blocks["error"].endswith("exit code of the job: 3")
+    assert "ended while its cost was measured" in blocks["error"] and blocks["error"].endswith(
+        "exit code of the job: 3"
+    )
     assert "job failed (exit 3)" in (tmp_path / "kept" / "terminal.txt").read_text()
 
 
@@ -75,7 +80,9 @@ def test_process_that_is_gone_is_named_and_the_others_go_on() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     try:
-        with pytest.raises(NotReady, match=rf"a sidecar \(pid {gone.pid}\) ended while its cost was measured, after 0 pairs"):
+        with pytest.raises(
+            NotReady, match=rf"a sidecar \(pid {gone.pid}\) ended while its cost was measured, after 0 pairs"
+        ):
             switch(Diag(hub.pid, (gone.pid,), ()), 1, 0.01)
         until(lambda: hub.status() != psutil.STATUS_STOPPED, 10, "the hub goes on")
     finally:

@@ -1,4 +1,5 @@
-"""What must be true of a command that is shown: its words are read by whoever would get them. One that nobody knows fails."""
+"""What must be true of a command that is shown: its words are read by whoever would get them. One that nobody
+knows fails."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from diag.job import faults
 from diag.job.__main__ import parser as job_parser
 from tests.guide.pages import ROOT, simple_commands
 
-# What is not run here, and why. All else that is shown is run (test_commands.py), or is part of the tutorial (test_tutorial.py).
+# What is not run here, and why. All else that is shown is run (test_commands.py), or is part of the tutorial
+# (test_tutorial.py).
 NOT_RUN = {
     "diag run": "runs CMD, which needs a cluster, GPUs or another program; the tutorial's is run",
     "diag watch": "needs a job; the one of docs/howto/attach.md is run beside the tutorial's",
@@ -41,7 +43,8 @@ class Unknown(Exception):
 
 
 def check(line: str) -> list[str]:
-    """Check each command of a line; the reasons why it is not run, none if it is to be run. Unknown says what is wrong."""
+    """Check each command of a line; the reasons why it is not run, none if it is to be run. Unknown says what
+    is wrong."""
     reasons = []
     for variables, words in simple_commands(line):
         if "FAULT" in variables:
@@ -63,19 +66,26 @@ def _check_one(words: list[str]) -> str:
                 check_diag(words[at:])
                 break
     for key, why in NOT_RUN.items():
-        if text.startswith(key) or (key == "diag doctor --wait" and text.startswith("diag doctor") and "--wait" in words):
+        if text.startswith(key) or (
+            key == "diag doctor --wait" and text.startswith("diag doctor") and "--wait" in words
+        ):
             return why
     if words[0] not in RUN:
-        raise Unknown(f"{words[0]!r} is a new command: run it in test_commands.py, or say in NOT_RUN why not: {text}")
+        raise Unknown(
+            f"{words[0]!r} is a new command: run it in test_commands.py, or say in NOT_RUN why not: {text}"
+        )
     return ""
 
 
 def check_diag(words: list[str]) -> None:
-    """The words are accepted by diag's own parser, and what stands behind `--` by that of the bundled job if it is that."""
+    """The words are accepted by diag's own parser, and what stands behind `--` by that of the bundled job if
+    it is that."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            make_parser(words[1] if words[1:2] and words[1] in VERBS else None).parse_args(_readable(words[1:]))
+            make_parser(words[1] if words[1:2] and words[1] in VERBS else None).parse_args(
+                _readable(words[1:])
+            )
     except SystemExit as end:
         raise Unknown(f"`{' '.join(words)}`: {said.getvalue().strip().splitlines()[-1]}") from end
     behind = words[words.index("--") + 1 :] if "--" in words else []

@@ -32,7 +32,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def lines(block: Block) -> list[str]:
-    """Its commands, one a logical line and without comments; of a console those behind the prompt; a loop is one command."""
+    """Its commands, one a logical line and without comments; of a console those behind the prompt; a loop is
+    one command."""
     if block.kind == "console":
         return [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
     joined = re.sub(r"\\\n\s*", "", block.text)
@@ -51,7 +52,9 @@ def without_comment(line: str) -> str:
 
 
 def commands(page: Path) -> list[str]:
-    return [line for block in blocks(page) if block.kind in ("bash", "console", "sh") for line in lines(block)]
+    return [
+        line for block in blocks(page) if block.kind in ("bash", "console", "sh") for line in lines(block)
+    ]
 
 
 def spans(page: Path) -> list[str]:
@@ -72,7 +75,8 @@ def alternatives(line: str) -> list[str]:
 
 
 def simple_commands(line: str) -> list[tuple[dict[str, str], list[str]]]:
-    """The commands that a line joins, each as the variables in front of it and its words; `...` at an end is left out."""
+    """The commands that a line joins, each as the variables in front of it and its words; `...` at an end is
+    left out."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     lexer.commenters = ""

@@ -1,4 +1,5 @@
-"""Each command in README and the guides: run in a folder that has what it names, or read by the parser that would get it."""
+"""Each command in README and the guides: run in a folder that has what it names, or read by the parser that
+would get it."""
 
 from __future__ import annotations
 
@@ -16,13 +17,32 @@ import pytest
 
 from diag.cli import VERBS
 from tests.guide.checks import NOT_RUN, Unknown, check, check_diag
-from tests.guide.pages import PAGES, ROOT, alternatives, blocks, commands, is_loop, lines, simple_commands, spans, without_comment
+from tests.guide.pages import (
+    PAGES,
+    ROOT,
+    alternatives,
+    blocks,
+    commands,
+    is_loop,
+    lines,
+    simple_commands,
+    spans,
+    without_comment,
+)
 
 CAPTURES = ROOT / "tests/captures"
-SHOWN = [(page.relative_to(ROOT), line) for page in PAGES for shown in commands(page) for line in alternatives(shown)]
+SHOWN = [
+    (page.relative_to(ROOT), line)
+    for page in PAGES
+    for shown in commands(page)
+    for line in alternatives(shown)
+]
 TO_RUN = sorted({line for _, line in SHOWN if not is_loop(line) and not check(line)})
 # What a page leaves open (`CMD ...`), as something that is like it.
-CMD = {"doctor": "torchrun --nproc_per_node 1 train.py", "estimate": "megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-30B-A3B"}
+CMD = {
+    "doctor": "torchrun --nproc_per_node 1 train.py",
+    "estimate": "megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-30B-A3B",
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +87,12 @@ def test_command_runs_and_ends_with_an_answer(folder: Path, line: str) -> None:
 
 
 def test_collected_folder_and_recorded_run_name_the_culprit_that_the_guides_speak_of(folder: Path) -> None:
-    for line in ("diag replay FOLDER", "diag replay RUN_DIR", "diag replay BUNDLE.tar.gz", "diag replay diag-JOBID/NODE/*"):
+    for line in (
+        "diag replay FOLDER",
+        "diag replay RUN_DIR",
+        "diag replay BUNDLE.tar.gz",
+        "diag replay diag-JOBID/NODE/*",
+    ):
         assert "hang (data_loading): rank 1;" in _run(folder, line).stdout, line
 
 
@@ -82,7 +107,9 @@ def _run(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     if "estimate" in line:
         environment.setdefault("NPROC_PER_NODE", "8")
     words = ["bash", "-c", line]
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -125,4 +152,6 @@ def test_pages_have_their_commands_found() -> None:
     assert without_comment("diag flame 3    # rank 3's time") == "diag flame 3"
     assert len(SHOWN) > 80
     assert all(commands(page) for page in PAGES)
-    assert lines(blocks(ROOT / "README.md")[0]) == ["diag run -- megatron rlhf --rlhf_type dpo --model Qwen3-30B-A3B ..."]
+    assert lines(blocks(ROOT / "README.md")[0]) == [
+        "diag run -- megatron rlhf --rlhf_type dpo --model Qwen3-30B-A3B ..."
+    ]

@@ -15,7 +15,10 @@ LINKING = [*PAGES, ROOT / "docs/comparison.md"]
 def anchors(page: Path) -> set[str]:
     """Of its headings, as GitHub makes them: lower case, words joined by `-`, punctuation left out."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,5 @@
-"""docs/tutorial.md from its first command to its last on a real job: what it shows must be seen. So must the Chinese one's."""
+"""docs/tutorial.md from its first command to its last on a real job: what it shows must be seen. So must the
+Chinese one's."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _MEMORY = 4 << 30  # "4 GB of memory"
 
 
 def plain(text: str) -> str:
-    """As it is compared: without colours, line breaks, diag's prefix; numbers and paths of runs are those of another day.
+    """As it is compared: without colours, line breaks, diag's prefix; numbers and paths of runs are those of
+    another day.
 
     >>> plain("diag|   rank 1 waits for 16 s") == plain("rank 1 waits for\\n 3.5 s")
     True
@@ -69,7 +71,9 @@ class Reader:
         binaries = folder / "bin"
         binaries.mkdir()
         for name, words in (("diag", "-m diag"), ("py-spy", None)):
-            target = f"exec {sys.executable} {words}" if words else f"exec {Path(sys.executable).parent / name}"
+            target = (
+                f"exec {sys.executable} {words}" if words else f"exec {Path(sys.executable).parent / name}"
+            )
             (binaries / name).write_text(f'#!/bin/sh\n{target} "$@"\n')
             (binaries / name).chmod(0o755)
         self.environment = {
@@ -145,7 +149,9 @@ def test_tutorial_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixtur
             shows(block, reader)
             if other.text.startswith("hang\n===="):
                 assert main(["explain", "hang", "--lang", "zh"]) == 0
-                said = "".join(capsys.readouterr().out.split())  # Chinese has no spaces: lines break where the terminal ends
+                said = "".join(
+                    capsys.readouterr().out.split()
+                )  # Chinese has no spaces: lines break where the terminal ends
                 for piece in re.split(r"^\s*\.\.\.$", other.text, flags=re.MULTILINE):
                     assert "".join(piece.split()) in said
             else:
@@ -159,7 +165,9 @@ def _attach(reader: Reader) -> subprocess.Popen[str]:
     assert watching in commands(ROOT / "docs/howto/attach.md")
     words = [*DIAG, *shlex.split(watching)[1:-1], str(reader.launcher())]
     environment = {**reader.environment, "DIAG_RUN_ROOT": str(reader.folder / "attached/runs")}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def _attached_says_what_the_guide_shows(watch: subprocess.Popen[str]) -> None:

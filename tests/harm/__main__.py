@@ -1,4 +1,5 @@
-"""`python -m tests.harm`: faults x seeds, side by side, and the table of what came to harm. Exit code 1 when something did."""
+"""`python -m tests.harm`: faults x seeds, side by side, and the table of what came to harm. Exit code 1 when
+something did."""
 
 from __future__ import annotations
 
@@ -27,8 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", default="", metavar="NAME,...", help="default all; -NAME leaves one out")
     parser.add_argument("--workers", type=int, default=3, help="trials side by side (default 3)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what trials left that went wrong")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="one JSON line a trial is appended to it")
-    parser.add_argument("--resume", action="store_true", help="leave out the trials that --results has, and count them in")
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="one JSON line a trial is appended to it"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out the trials that --results has, and count them in"
+    )
     parser.add_argument("--table", action="store_true", help="only print the table of what --results has")
     options = parser.parse_args(argv)
     if (options.resume or options.table) and options.results is None:
@@ -37,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.table:
         names = _chosen(parser, options.faults)
         known = {(one.fault, one.seed) for one in done}
-        jobs = [(name, seed) for seed in range(options.first, options.first + options.seeds) for name in names]
+        jobs = [
+            (name, seed) for seed in range(options.first, options.first + options.seeds) for name in names
+        ]
         done += _run([job for job in jobs if job not in known], options)
     print("\n" + table(done))
     return int(any(outcome.wrong for outcome in done))
@@ -65,7 +72,10 @@ def _run(jobs: Sequence[tuple[str, int]], options: argparse.Namespace) -> list[O
                 outcome = future.result()
                 outcomes.append(outcome)
                 if outcome.wrong:
-                    print(f"{outcome.fault} seed {outcome.seed} ({outcome.did}): {'; '.join(outcome.wrong)}", flush=True)
+                    print(
+                        f"{outcome.fault} seed {outcome.seed} ({outcome.did}): {'; '.join(outcome.wrong)}",
+                        flush=True,
+                    )
                 if options.results is not None:
                     with open(options.results, "a") as file:
                         file.write(json.dumps(asdict(outcome)) + "\n")
@@ -79,7 +89,9 @@ def _trial(name: str, seed: int, keep: Path | None) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="harm-"))
     outcome = apart(name, seed, folder)
     if outcome.wrong and keep is not None:
-        shutil.copytree(folder, keep / f"{name}-{seed}", symlinks=True, dirs_exist_ok=True, ignore=_not_worth_keeping)
+        shutil.copytree(
+            folder, keep / f"{name}-{seed}", symlinks=True, dirs_exist_ok=True, ignore=_not_worth_keeping
+        )
     shutil.rmtree(folder, ignore_errors=True)
     return outcome
 
@@ -87,9 +99,14 @@ def _trial(name: str, seed: int, keep: Path | None) -> Outcome:
 def _not_worth_keeping(folder: str, names: Iterable[str]) -> set[str]:
     """Sockets and FIFOs cannot be copied; disk images and what filled disks need not be."""
     paths = {name: Path(folder, name) for name in names}
-    return {name for name, path in paths.items()
-            if name in ("disk.img", "filler", "lab", "installed") or path.is_fifo() or path.is_socket()
-            or (path.is_file() and path.stat().st_size > 16 << 20)}
+    return {
+        name
+        for name, path in paths.items()
+        if name in ("disk.img", "filler", "lab", "installed")
+        or path.is_fifo()
+        or path.is_socket()
+        or (path.is_file() and path.stat().st_size > 16 << 20)
+    }
 
 
 def read_results(path: Path) -> list[Outcome]:
@@ -105,11 +122,20 @@ def read_results(path: Path) -> list[Outcome]:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Markdown: what was done, how often, what came to harm."""
-    count, harmed = Counter(one.fault for one in outcomes), Counter(one.fault for one in outcomes if one.wrong)
+    count, harmed = (
+        Counter(one.fault for one in outcomes),
+        Counter(one.fault for one in outcomes if one.wrong),
+    )
     gaps = {name: max(one.longest_gap for one in outcomes if one.fault == name) for name in count}
-    lines = ["| fault | what is done to diag | trials | harmed | longest pause of a rank, s |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| {name} | {FAULTS[name].about} | {count[name]} | {harmed[name]} | {gaps[name]:.2f} |"
-              for name in FAULTS if name in count]
+    lines = [
+        "| fault | what is done to diag | trials | harmed | longest pause of a rank, s |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {name} | {FAULTS[name].about} | {count[name]} | {harmed[name]} | {gaps[name]:.2f} |"
+        for name in FAULTS
+        if name in count
+    ]
     longest = max(gaps.values(), default=0)
     return "\n".join([*lines, f"| all | | {sum(count.values())} | {sum(harmed.values())} | {longest:.2f} |"])
 

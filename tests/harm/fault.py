@@ -29,12 +29,13 @@ Undo = Callable[[], None]
 class Fault:
     """`strike` takes a running trial and a seeded random source, and says in words what it did.
 
-    `harms_hub`: the hub's process ends, so that its journal may break off; exit code and output count all the same.
-    `harms_carrier`: diag run itself ends or its terminal is lost, so that only the job's own word and the kept output count.
-    `job`: more words for the job; `ranks`: how many, instead of one to three. `before` makes the surroundings (environment, run
-    root) and is undone by what it returns. `needs`: see `missing`. `prefix`: words before `diag run`, by its folder. `output`:
-    what its standard output is. `right`: findings that are true of this fault. `gap`: seconds that a rank may be held up, where
-    another than diag does it. `check`: what else must hold; `nodes`: so many `diag run` in a lab of as many machines."""
+    `harms_hub`: the hub's process ends, so that its journal may break off; exit code and output count all the
+    same. `harms_carrier`: diag run itself ends or its terminal is lost, so that only the job's own word and
+    the kept output count. `job`: more words for the job; `ranks`: how many, instead of one to three. `before`
+    makes the surroundings (environment, run root) and is undone by what it returns. `needs`: see `missing`.
+    `prefix`: words before `diag run`, by its folder. `output`: what its standard output is. `right`: findings
+    that are true of this fault. `gap`: seconds that a rank may be held up, where another than diag does it.
+    `check`: what else must hold; `nodes`: so many `diag run` in a lab of as many machines."""
 
     name: str
     about: str
@@ -85,7 +86,18 @@ def missing(fault: Fault) -> str:
 def may_mount() -> bool:
     """Whether a mount namespace can be had: not in every container, though its user is root."""
     try:
-        words = ["unshare", "--mount", "--propagation", "slave", "--", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+        words = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "slave",
+            "--",
+            "mount",
+            "-t",
+            "tmpfs",
+            "tmpfs",
+            "/mnt",
+        ]
         return os.getuid() == 0 and subprocess.run(words, capture_output=True, check=False).returncode == 0
     except OSError:
         return False
@@ -106,7 +118,10 @@ def memory_controllers() -> list[Path]:
         if controllers in ("", "memory"):
             top = Path("/sys/fs/cgroup", controllers)
             for place in (top / path.strip("/"), top):
-                limit = any(place.glob("memory.limit_in_bytes")) or "memory" in _text(place / "cgroup.subtree_control").split()
+                limit = (
+                    any(place.glob("memory.limit_in_bytes"))
+                    or "memory" in _text(place / "cgroup.subtree_control").split()
+                )
                 if limit and os.access(place, os.W_OK):
                     found.append(place)
     return found

@@ -1,4 +1,5 @@
-"""A job whose output and exit code are known beforehand: ranks that print numbered lines. Standard library only.
+"""A job whose output and exit code are known beforehand: ranks that print numbered lines. Standard library
+only.
 
 `python job.py RESULTS RANKS SECONDS CODE [word ...]`: each rank prints numbered lines and writes how it ended to RESULTS; the job
 ends with CODE. Words:
@@ -27,7 +28,8 @@ _BURST_LINES = (b"x" * 199 + b"\n") * 20  # 4,000 bytes: below what a pipe takes
 FLOOD_LINE = b"y" * 3999 + b"\n"
 _WORDS = {"burst": 1, "flood": 2, "every": 1, "files": 1, "node": 2}
 _signals: list[int] = []
-# What whoever gets a rank's pid does: no rank, no word of the job, no handler. A stack of it would have its function's name.
+# What whoever gets a rank's pid does: no rank, no word of the job, no handler. A stack of it would have its
+# function's name.
 _STRANGER = """
 import sys, time
 def a_stranger_waits(until):
@@ -49,7 +51,7 @@ def options(words: list[str]) -> dict[str, list[str]]:
 def write_all(data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(1, view):]
+        view = view[os.write(1, view) :]
 
 
 def flood(mb_a_second: float, seconds: float) -> float:
@@ -71,7 +73,9 @@ def rank_main(results: str, rank: int, seconds: float, words: dict[str, list[str
     flooded = None
     while (now := time.monotonic()) - began < seconds:
         longest, last = max(longest, now - last), now
-        os.write(1, b"rank %d attempt %d line %d\n" % (rank, attempt, count))  # one call: ranks share the pipe
+        os.write(
+            1, b"rank %d attempt %d line %d\n" % (rank, attempt, count)
+        )  # one call: ranks share the pipe
         count += 1
         if burst_at is not None and now >= burst_at:
             burst_at = None
@@ -82,8 +86,15 @@ def rank_main(results: str, rank: int, seconds: float, words: dict[str, list[str
             last = time.monotonic()
         time.sleep(pause)
     longest = max(longest, time.monotonic() - last)
-    told = {"rank": rank, "attempt": attempt, "lines": count, "longest_gap": longest, "signals": _signals, "flooded": flooded,
-            "at": began}
+    told = {
+        "rank": rank,
+        "attempt": attempt,
+        "lines": count,
+        "longest_gap": longest,
+        "signals": _signals,
+        "flooded": flooded,
+        "at": began,
+    }
     with open(f"{results}/.rank-{rank}-{attempt}", "w") as file:
         json.dump(told, file)
     os.rename(f"{results}/.rank-{rank}-{attempt}", f"{results}/rank-{rank}-{attempt}")  # noqa: PTH104 - pathlib costs a light rank
@@ -113,11 +124,24 @@ def main() -> int:
 
     def start(rank: int, attempt: int, **more: str) -> subprocess.Popen[bytes]:
         number = node * ranks + rank
-        env = {**os.environ, "RANK": str(number), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks * nodes),
-               "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": str(node), "GROUP_WORLD_SIZE": str(nodes),
-               "IS_RANK": str(attempt), "TORCHELASTIC_RESTART_COUNT": str(attempt), **more}
+        env = {
+            **os.environ,
+            "RANK": str(number),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks * nodes),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "GROUP_RANK": str(node),
+            "GROUP_WORLD_SIZE": str(nodes),
+            "IS_RANK": str(attempt),
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            **more,
+        }
         with contextlib.ExitStack() as stack:
-            out = stack.enter_context(open(f"{words['files'][0]}/rank.{rank}.log", "ab")) if "files" in words else None
+            out = (
+                stack.enter_context(open(f"{words['files'][0]}/rank.{rank}.log", "ab"))
+                if "files" in words
+                else None
+            )
             return subprocess.Popen(again, env=env, stdout=out)
 
     for attempt in range(3 if "churn" in words else 1):
@@ -151,8 +175,10 @@ def swap(spare: object, results: str, seconds: float) -> bool:
     for _ in range(50):
         with open("/proc/sys/kernel/ns_last_pid", "w") as file:
             file.write(str(spare.pid - 1))
-        stranger = subprocess.Popen([sys.executable, "-S", "-c", _STRANGER, str(max(0.5, seconds - 1.0)), f"{results}/stranger"],
-                                    env=env)
+        stranger = subprocess.Popen(
+            [sys.executable, "-S", "-c", _STRANGER, str(max(0.5, seconds - 1.0)), f"{results}/stranger"],
+            env=env,
+        )
         if stranger.pid == spare.pid:
             break
         stranger.kill()
@@ -171,6 +197,8 @@ if __name__ == "__main__":
         told_words = options(sys.argv[5:])
         if "hup" in told_words:
             note_hangups()
-        rank_main(sys.argv[1], int(os.environ["RANK"]), float(sys.argv[3]), told_words, int(os.environ["IS_RANK"]))
+        rank_main(
+            sys.argv[1], int(os.environ["RANK"]), float(sys.argv[3]), told_words, int(os.environ["IS_RANK"])
+        )
     else:
         sys.exit(main())

@@ -1,4 +1,5 @@
-"""The judgement of a trial: is the job as it is without diag, is what diag says true, and is nothing of it left?"""
+"""The judgement of a trial: is the job as it is without diag, is what diag says true, and is nothing of it
+left?"""
 
 from __future__ import annotations
 
@@ -25,12 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "judge"]
 
 _LONGEST_GAP = 2.5  # of a rank between two of its lines of 20 ms: on two cores with other trials beside it
-_LEFT_SECONDS = 6.0  # sidecars of a killed hub see the end of their orders, and end; killed processes are on their way
+_LEFT_SECONDS = (
+    6.0  # sidecars of a killed hub see the end of their orders, and end; killed processes are on their way
+)
 # What diag says where it had to give up: what it recorded ends there.
-_GAVE_UP = ("the hub cannot start", "the hub ended", "runs unwatched", "the watch ends here",
-            "the last checks failed", "the journal ends here")
+_GAVE_UP = (
+    "the hub cannot start",
+    "the hub ended",
+    "runs unwatched",
+    "the watch ends here",
+    "the last checks failed",
+    "the journal ends here",
+)
 _REPLAY_SECONDS = 400  # of a burst of half a million lines, with other trials beside it
-
 
 
 @dataclass(slots=True)
@@ -52,14 +60,17 @@ def judge(outcome: Outcome, fault: Fault, run: Running, code: int) -> None:
         where = f"node {index}: " if len(run.places) > 1 else ""
         before = len(outcome.wrong)
         _judge_job(outcome, fault, run, index, code, broken=fault.harms_carrier)
-        _judge_diag(outcome, fault, run, index, broken=fault.harms_hub or fault.harms_carrier or index in run.broken)
+        _judge_diag(
+            outcome, fault, run, index, broken=fault.harms_hub or fault.harms_carrier or index in run.broken
+        )
         outcome.wrong[before:] = [where + one for one in outcome.wrong[before:]]
     _judge_left(outcome, run)
     if fault.check is not None:
         fault.check(run, outcome)
 
 
-# --- the job ---------------------------------------------------------------------------------------------------
+# --- the job
+# ---------------------------------------------------------------------------------------------------
 
 
 def _judge_job(outcome: Outcome, fault: Fault, run: Running, index: int, code: int, *, broken: bool) -> None:
@@ -81,12 +92,18 @@ def _judge_job(outcome: Outcome, fault: Fault, run: Running, index: int, code: i
     with _opened(place.terminal if fault.lines == "terminal" and not broken else _kept(place.root)) as seen:
         for one in told:
             line = re.compile(rb"rank %d attempt %d line (\d+)\n" % (one["rank"], one["attempt"]))
-            # Not `^` in the pattern: a search for plain bytes is ten times as quick, and a flood has a gigabyte.
-            found = [int(match[1]) for match in line.finditer(seen)
-                     if seen[max(0, match.start() - 1):match.start()] in (b"", b"\n")]
+            # Not `^` in the pattern: a search for plain bytes is ten times as quick, and a flood has a
+            # gigabyte.
+            found = [
+                int(match[1])
+                for match in line.finditer(seen)
+                if seen[max(0, match.start() - 1) : match.start()] in (b"", b"\n")
+            ]
             if found != list(range(one["lines"])):
-                outcome.wrong.append(f"rank {one['rank']}: {len(found)} of {one['lines']} lines, "
-                                     f"in order: {found == sorted(found)}")
+                outcome.wrong.append(
+                    f"rank {one['rank']}: {len(found)} of {one['lines']} lines, "
+                    f"in order: {found == sorted(found)}"
+                )
         _judge_mass(outcome, fault, seen)
 
 
@@ -119,7 +136,8 @@ def _kept(root: Path) -> Path | None:
     return next(iter(sorted(root.glob("*/output.log*"))), None)
 
 
-# --- diag ------------------------------------------------------------------------------------------------------
+# --- diag
+# ------------------------------------------------------------------------------------------------------
 
 
 def _judge_diag(outcome: Outcome, fault: Fault, run: Running, index: int, *, broken: bool) -> None:
@@ -127,7 +145,7 @@ def _judge_diag(outcome: Outcome, fault: Fault, run: Running, index: int, *, bro
     text = _words_of_diag(place.terminal)
     for mark in ("Please report this", "bug in diag", "Traceback"):
         if mark in text:
-            outcome.wrong.append("a bug of diag: " + text[max(0, text.find(mark) - 300):][:900])
+            outcome.wrong.append("a bug of diag: " + text[max(0, text.find(mark) - 300) :][:900])
             break
     broken = broken or any(words in text for words in _GAVE_UP)
     with contextlib.suppress(FileNotFoundError):
@@ -146,8 +164,14 @@ def _judge_diag(outcome: Outcome, fault: Fault, run: Running, index: int, *, bro
         if not broken:
             outcome.wrong.append("no run directory")
         return
-    replayed = subprocess.run([sys.executable, "-m", "diag", "replay", "--json", str(folder)],
-                              capture_output=True, text=True, check=False, timeout=_REPLAY_SECONDS, cwd=run.cwd)
+    replayed = subprocess.run(
+        [sys.executable, "-m", "diag", "replay", "--json", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_REPLAY_SECONDS,
+        cwd=run.cwd,
+    )
     if replayed.returncode not in (0, 10):
         outcome.wrong.append(f"the journal does not read back: {replayed.stderr.strip()[-300:]}")
     elif not broken and '"how the run ended"' in replayed.stdout:
@@ -164,7 +188,8 @@ def _words_of_diag(terminal: Path) -> str:
         return (first + file.read()).decode("utf-8", "replace")
 
 
-# --- what is left ----------------------------------------------------------------------------------------------
+# --- what is left
+# ----------------------------------------------------------------------------------------------
 
 
 def _judge_left(outcome: Outcome, run: Running) -> None:
@@ -174,7 +199,9 @@ def _judge_left(outcome: Outcome, run: Running) -> None:
         time.sleep(0.05)
     for process in left:
         with contextlib.suppress(psutil.Error):
-            outcome.wrong.append(f"lives on: {process.pid} {process.status()} {' '.join(process.cmdline())[:200]}")
+            outcome.wrong.append(
+                f"lives on: {process.pid} {process.status()} {' '.join(process.cmdline())[:200]}"
+            )
     for folder in ("tmp", "home", "shm"):
         found = sorted(str(path) for path in (run.folder / folder).rglob("*") if not path.is_dir())
         if found:

@@ -1,4 +1,5 @@
-"""`python -m tests.harm.once FAULT SEED FOLDER SECONDS [DIAG ...]`: one trial; its outcome as a line of JSON on stdout."""
+"""`python -m tests.harm.once FAULT SEED FOLDER SECONDS [DIAG ...]`: one trial; its outcome as a line of JSON
+on stdout."""
 
 from __future__ import annotations
 
@@ -12,4 +13,6 @@ from tests.harm.trial import run_trial
 
 if __name__ == "__main__":
     NAME, SEED, FOLDER, SECONDS, *DIAG = sys.argv[1:]
-    print(json.dumps(asdict(run_trial(FAULTS[NAME], int(SEED), Path(FOLDER), diag=DIAG, most=float(SECONDS)))))
+    print(
+        json.dumps(asdict(run_trial(FAULTS[NAME], int(SEED), Path(FOLDER), diag=DIAG, most=float(SECONDS))))
+    )

@@ -1,4 +1,5 @@
-"""A `diag run` that does harm: the real one, with one defect beside it. `python stand_in.py DEFECT run OPTIONS -- CMD ...`"""
+"""A `diag run` that does harm: the real one, with one defect beside it. `python stand_in.py DEFECT run
+OPTIONS -- CMD ...`"""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def later(work: Callable[[list[psutil.Process]], None]) -> None:
 if __name__ == "__main__":
     DEFECT = sys.argv[1]
     if DEFECT in ("stops-ranks", "kills-a-rank"):
-        threading.Thread(target=later, args=({"stops-ranks": stop, "kills-a-rank": kill_one}[DEFECT],), daemon=True).start()
+        threading.Thread(
+            target=later, args=({"stops-ranks": stop, "kills-a-rank": kill_one}[DEFECT],), daemon=True
+        ).start()
     CODE = subprocess.run([sys.executable, "-m", "diag", *sys.argv[2:]], check=False).returncode
     if DEFECT == "leaves-a-process":
         subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)

@@ -1,4 +1,5 @@
-"""A short form of `python -m tests.harm`: the faults that have come to harm before or may most easily, one seed each."""
+"""A short form of `python -m tests.harm`: the faults that have come to harm before or may most easily, one
+seed each."""
 
 from __future__ import annotations
 
@@ -10,8 +11,21 @@ from tests.harm.fault import missing
 from tests.harm.faults import FAULTS
 from tests.harm.trial import apart
 
-SHORT = ("all-killed", "carrier-killed", "hub-killed", "hub-no-memory", "hub-no-processes", "pid-reused", "diag-removed",
-         "disk-full", "disk-frozen", "output-rotated", "clocks-apart", "pyspy-garbage", "nodes-partitioned")
+SHORT = (
+    "all-killed",
+    "carrier-killed",
+    "hub-killed",
+    "hub-no-memory",
+    "hub-no-processes",
+    "pid-reused",
+    "diag-removed",
+    "disk-full",
+    "disk-frozen",
+    "output-rotated",
+    "clocks-apart",
+    "pyspy-garbage",
+    "nodes-partitioned",
+)
 
 
 @pytest.mark.live

@@ -1,4 +1,5 @@
-"""The judgement can fail: a diag that does harm is judged harmful, for the harm that it does and for no other."""
+"""The judgement can fail: a diag that does harm is judged harmful, for the harm that it does and for no
+other."""
 
 from __future__ import annotations
 
@@ -23,9 +24,14 @@ STAND_IN = str(Path(__file__).parent / "stand_in.py")
 
 
 @pytest.mark.live
-@pytest.mark.parametrize(("defect", "words"), [
-    ("stops-ranks", "was held up"), ("kills-a-rank", "ranks came to their end"), ("leaves-a-process", "lives on"),
-])
+@pytest.mark.parametrize(
+    ("defect", "words"),
+    [
+        ("stops-ranks", "was held up"),
+        ("kills-a-rank", "ranks came to their end"),
+        ("leaves-a-process", "lives on"),
+    ],
+)
 def test_diag_that_does_harm_is_judged_harmful(defect: str, words: str, tmp_path: Path) -> None:
     outcome = apart("none", 3, tmp_path / "trial", diag=(sys.executable, STAND_IN, defect), most=3.0)
 
@@ -33,7 +39,8 @@ def test_diag_that_does_harm_is_judged_harmful(defect: str, words: str, tmp_path
     assert defect == "kills-a-rank" or len({one.split()[0] for one in outcome.wrong}) == 1, outcome
 
 
-# --- what a trial leaves, changed afterwards ---------------------------------------------------------------------
+# --- what a trial leaves, changed afterwards
+# ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,9 @@ def judged(folder: Path, *, add_to_code: int = 0, journal: bool = False) -> list
     code = int((folder / "results/ended").read_text())
     run = Running(folder, max(one["rank"] for one in told) + 1 if told else 1, ())
     process = SimpleNamespace(returncode=code + add_to_code)
-    run.places.append(Place(cast("Any", process), folder / "runs", folder / "results", folder / "out/terminal"))
+    run.places.append(
+        Place(cast("Any", process), folder / "runs", folder / "results", folder / "out/terminal")
+    )
     run.own = {child.pid for child in psutil.Process().children()}
     outcome = Outcome("none", 3, "")
     judge(outcome, replace(FAULTS["none"], no_journal=not journal), run, code)
@@ -76,12 +85,14 @@ def with_last_twice(lines: list[bytes]) -> list[bytes]:
 
 def with_word_before_last(lines: list[bytes]) -> list[bytes]:
     index = last_line(lines)
-    return [*lines[:index], b"diag: a word" + lines[index], *lines[index + 1:]]
+    return [*lines[:index], b"diag: a word" + lines[index], *lines[index + 1 :]]
 
 
 def say_hang(folder: Path) -> None:
     (run,) = (folder / "runs").glob("2*")
-    (run / "findings.jsonl").open("a").write(json.dumps({"finding": {"id": "hang", "severity": "critical"}}) + "\n")
+    (run / "findings.jsonl").open("a").write(
+        json.dumps({"finding": {"id": "hang", "severity": "critical"}}) + "\n"
+    )
 
 
 def cut_journal(folder: Path) -> None:
@@ -98,15 +109,23 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swallows the last line": (lambda folder: lines_of(folder, without_last), "lines, in order: True"),
     "shows a line twice": (lambda folder: lines_of(folder, with_last_twice), "lines, in order: True"),
     "writes into a line": (lambda folder: lines_of(folder, with_word_before_last), "lines, in order: True"),
-    "shows lines out of order": (lambda folder: lines_of(folder, lambda lines: lines[::-1]), "lines, in order: False"),
+    "shows lines out of order": (
+        lambda folder: lines_of(folder, lambda lines: lines[::-1]),
+        "lines, in order: False",
+    ),
     "says a false hang": (say_hang, "false alarm: ['hang']"),
     "loses the journal's end": (cut_journal, "the journal breaks off"),
     "holds up a rank": (hold_up, "a rank was held up for 3.0 s"),
-    "loses a rank": (lambda folder: next((folder / "results").glob("rank-*0")).unlink(), "ranks came to their end"),
+    "loses a rank": (
+        lambda folder: next((folder / "results").glob("rank-*0")).unlink(),
+        "ranks came to their end",
+    ),
     "leaves shared memory": (lambda folder: (folder / "shm/left").touch(), "left in shm"),
     "leaves a temporary file": (lambda folder: (folder / "tmp/left").touch(), "left in tmp"),
-    "prints a traceback": (lambda folder: lines_of(folder, lambda lines: [*lines, b"Traceback (most recent call last):\n"]),
-                           "a bug of diag"),
+    "prints a traceback": (
+        lambda folder: lines_of(folder, lambda lines: [*lines, b"Traceback (most recent call last):\n"]),
+        "a bug of diag",
+    ),
 }
 
 
@@ -122,7 +141,12 @@ def test_another_exit_code_is_judged_harmful(trial: Path) -> None:
 def test_diag_that_leaves_it_otherwise_is_judged_harmful(defect: str, trial: Path, tmp_path: Path) -> None:
     change, words = CHANGES[defect]
     folder = tmp_path / "trial"
-    shutil.copytree(trial, folder, symlinks=True, ignore=lambda _, names: [name for name in names if name.endswith(".sock")])
+    shutil.copytree(
+        trial,
+        folder,
+        symlinks=True,
+        ignore=lambda _, names: [name for name in names if name.endswith(".sock")],
+    )
     change(folder)
 
     wrong = judged(folder, journal="journal" in defect)

@@ -1,4 +1,5 @@
-"""One trial: the job under `diag run`, one fault at a seeded moment, and the judgement. Run it by `apart` or `once`."""
+"""One trial: the job under `diag run`, one fault at a seeded moment, and the judgement. Run it by `apart` or
+`once`."""
 
 from __future__ import annotations
 
@@ -179,14 +180,20 @@ def _carrier_below(pid: int) -> psutil.Process | None:
     top = psutil.Process(pid)
     for process in (top, *top.children(recursive=True)):
         words = process.cmdline()
-        if "diag" in words and "run" in words and Path(words[0]).name not in ("unshare", "sh", "nsenter", "setpriv"):
+        if (
+            "diag" in words
+            and "run" in words
+            and Path(words[0]).name not in ("unshare", "sh", "nsenter", "setpriv")
+        ):
             return process
     return None
 
 
-def run_trial(fault: Fault, seed: int, folder: Path, *, diag: Sequence[str] = (), most: float = _LONG) -> Outcome:
-    """In a folder of its own, which the caller removes, and a process of its own: it adopts what the trial leaves running.
-    `diag`: the words of a stand-in in place of `python -m diag`."""
+def run_trial(
+    fault: Fault, seed: int, folder: Path, *, diag: Sequence[str] = (), most: float = _LONG
+) -> Outcome:
+    """In a folder of its own, which the caller removes, and a process of its own: it adopts what the trial
+    leaves running. `diag`: the words of a stand-in in place of `python -m diag`."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     chance = random.Random(f"{fault.name} {seed}")
     ranks, seconds = chance.choice([1, 2, 3]), chance.uniform(min(_SHORT, most), most) + fault.seconds
@@ -196,8 +203,14 @@ def run_trial(fault: Fault, seed: int, folder: Path, *, diag: Sequence[str] = ()
     run = Running(folder, ranks, words)
     for name in ("tmp", "home", "shm", "results", "runs", "out"):
         (folder / name).mkdir(parents=True)
-    env = {**os.environ, "DIAG_STACK_SECONDS": "0.5", "TMPDIR": str(folder / "tmp"), "HOME": str(folder / "home"),
-           "PYTHONDONTWRITEBYTECODE": "1", **(fault.env or {})}
+    env = {
+        **os.environ,
+        "DIAG_STACK_SECONDS": "0.5",
+        "TMPDIR": str(folder / "tmp"),
+        "HOME": str(folder / "home"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(fault.env or {}),
+    }
     env.pop("XDG_STATE_HOME", None)
     outcome = Outcome(fault.name, seed, "")
     began = time.monotonic()
@@ -247,18 +260,45 @@ def _until_all_ended(run: Running) -> None:
 
 def _one(run: Running, fault: Fault, diag: list[str], env: dict[str, str]) -> None:
     root, results, terminal = run.folder / "runs", run.folder / "results", run.folder / "out/terminal"
-    words = [*diag, "run", "--port", "0", "--run-root", str(root), *fault.options, "--",
-             sys.executable, str(JOB), str(results), *run.job_words]
+    words = [
+        *diag,
+        "run",
+        "--port",
+        "0",
+        "--run-root",
+        str(root),
+        *fault.options,
+        "--",
+        sys.executable,
+        str(JOB),
+        str(results),
+        *run.job_words,
+    ]
     if fault.prefix is not None:
         words = [*fault.prefix(run.folder), *words]
     if may_mount():
-        words = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", _OWN_SHM, str(run.folder / "shm"), *words]
+        words = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "slave",
+            "--",
+            "sh",
+            "-c",
+            _OWN_SHM,
+            str(run.folder / "shm"),
+            *words,
+        ]
     run.places.append(Place(_start(run, fault, words, env, terminal), root, results, terminal))
 
 
-def _start(run: Running, fault: Fault, words: list[str], env: dict[str, str], terminal: Path) -> subprocess.Popen[bytes]:
+def _start(
+    run: Running, fault: Fault, words: list[str], env: dict[str, str], terminal: Path
+) -> subprocess.Popen[bytes]:
     def start(out: int, **more: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=run.cwd, start_new_session=True, **more)
+        return subprocess.Popen(
+            words, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=run.cwd, start_new_session=True, **more
+        )
 
     if fault.output == "file":
         with open(terminal, "wb") as file:
@@ -314,14 +354,39 @@ def _several(run: Running, fault: Fault, diag: list[str], env: dict[str, str]) -
             root, results = run.folder / f"runs-{node.rank}", run.folder / f"results-{node.rank}"
             terminal = run.folder / f"out/terminal-{node.rank}"
             results.mkdir()
-            words = [*diag, "run", "--run-root", str(root), *fault.options, "--", sys.executable, str(JOB), str(results),
-                     *run.job_words, "node", str(node.rank), str(fault.nodes)]
-            more = {"DIAG_TOKEN": "of-the-lab", "DIAG_NODES": ",".join(each.address for each in run.nodes),
-                    "MASTER_ADDR": run.nodes[0].address, "MASTER_PORT": "29500", "NODE_RANK": str(node.rank),
-                    "NNODES": str(fault.nodes), **{name: env[name] for name in names if name in env}}
+            words = [
+                *diag,
+                "run",
+                "--run-root",
+                str(root),
+                *fault.options,
+                "--",
+                sys.executable,
+                str(JOB),
+                str(results),
+                *run.job_words,
+                "node",
+                str(node.rank),
+                str(fault.nodes),
+            ]
+            more = {
+                "DIAG_TOKEN": "of-the-lab",
+                "DIAG_NODES": ",".join(each.address for each in run.nodes),
+                "MASTER_ADDR": run.nodes[0].address,
+                "MASTER_PORT": "29500",
+                "NODE_RANK": str(node.rank),
+                "NNODES": str(fault.nodes),
+                **{name: env[name] for name in names if name in env},
+            }
             with open(terminal, "wb") as out:
-                process = node.start(*words, env=more, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                     start_new_session=True)
+                process = node.start(
+                    *words,
+                    env=more,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
             run.places.append(Place(process, root, results, terminal))
         yield
 
@@ -337,8 +402,11 @@ def _end(run: Running) -> None:
         with contextlib.suppress(ProcessLookupError):
             place.process.kill()
     for _ in range(100):
-        found = [process for process in psutil.Process().children(recursive=True) if process.pid not in run.own
-                 and not any(_is_below(process, own) for own in run.own)]
+        found = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if process.pid not in run.own and not any(_is_below(process, own) for own in run.own)
+        ]
         if not found:
             break
         for process in found:
@@ -359,8 +427,13 @@ def _is_below(process: psutil.Process, pid: int) -> bool:
 def apart(name: str, seed: int, folder: Path, *, diag: Sequence[str] = (), most: float = _LONG) -> Outcome:
     """`run_trial` of the fault of this name, in a process of its own."""
     words = [sys.executable, "-m", "tests.harm.once", name, str(seed), str(folder), f"{most}", *diag]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True)
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=REPOSITORY, text=True
+    )
     try:
         out, err = process.communicate(timeout=6 * MOST_SECONDS)
         return Outcome(**json.loads(out.splitlines()[-1]))

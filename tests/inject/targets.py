@@ -1,4 +1,5 @@
-"""Real Python processes for the tests of the hook and of the stack sources. They say "ready" on a pipe, nobody sleeps."""
+"""Real Python processes for the tests of the hook and of the stack sources. They say "ready" on a pipe,
+nobody sleeps."""
 
 from __future__ import annotations
 
@@ -51,13 +52,17 @@ def hooked_env(run_dir: Path, rank: int | None = 0, *behind: Path, **more: str) 
 
 
 def run_python(code: str, env: dict[str, str], *flags: str, python: str = sys.executable, **how: Any) -> Any:
-    return subprocess.run([python, *flags, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False, **how)
+    return subprocess.run(
+        [python, *flags, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False, **how
+    )
 
 
 class Target:
     """A process that runs `code` until the end of the block. `said` is what stood behind "ready"."""
 
-    def __init__(self, code: str, env: dict[str, str], argv: Sequence[str] = (), python: str = sys.executable) -> None:
+    def __init__(
+        self, code: str, env: dict[str, str], argv: Sequence[str] = (), python: str = sys.executable
+    ) -> None:
         self.process = subprocess.Popen(
             [python, "-c", code, *argv], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -67,7 +72,8 @@ class Target:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Its children too: a DataLoader worker outlives its parent by seconds, and for ever where it does not look."""
+        """Its children too: a DataLoader worker outlives its parent by seconds, and for ever where it does
+        not look."""
         family = []
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(self.process.pid).children(recursive=True)
@@ -115,7 +121,9 @@ def other_pythons() -> tuple[str, ...]:
     for minor in range(8, 15):
         path = shutil.which(f"python3.{minor}")
         if path and sys.version_info[1] != minor:
-            shown = subprocess.run([path, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False)
+            shown = subprocess.run(
+                [path, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False
+            )
             if shown.returncode == 0:
                 found[minor] = shown.stdout.strip()
     return tuple(found.values())

@@ -14,7 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.inject.targets import INJECT, ROOT, SIGNAL, WAIT, Target, hooked_env, other_pythons, plain_env, run_python
+from tests.inject.targets import (
+    INJECT,
+    ROOT,
+    SIGNAL,
+    WAIT,
+    Target,
+    hooked_env,
+    other_pythons,
+    plain_env,
+    run_python,
+)
 
 STATUS = "__import__('pathlib').Path('/proc/self/status').read_text().splitlines()"
 CAUGHT = f"next(int(l.split()[1], 16) for l in {STATUS} if l.startswith('SigCgt')) >> {SIGNAL - 1} & 1"
@@ -65,7 +75,9 @@ def test_read_only_run_directory_and_full_disk_do_not_disturb_the_job(tmp_path: 
     read_only = run_python("print('job')", hooked_env(Path("/proc/self")))
     full = run_python("print('job')", hooked_env(tmp_path), preexec_fn=no_space)
     # then the jobs do not notice
-    assert [(done.stdout, done.stderr, done.returncode) for done in (read_only, full)] == [("job\n", "", 0)] * 2
+    assert [(done.stdout, done.stderr, done.returncode) for done in (read_only, full)] == [
+        ("job\n", "", 0)
+    ] * 2
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -101,7 +113,8 @@ def test_isolated_interpreters_are_untouched(tmp_path: Path, flag: str) -> None:
     assert (done.stdout, list(tmp_path.iterdir())) == ("False\n", [])
 
 
-# --- the sitecustomize of others -------------------------------------------------------------------------------
+# --- the sitecustomize of others
+# -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -122,15 +135,22 @@ def test_users_sitecustomize_runs_as_if_it_were_the_first(users: Path) -> None:
     code = "import sys, sitecustomize; print(sitecustomize.VALUE, sys.path[1])"
     # when the same program starts with and without us
     run_dir = users.parent / "run"
-    ours, alone = run_python(code, hooked_env(run_dir, 0, users)), run_python(code, plain_env(PYTHONPATH=str(users)))
+    ours, alone = (
+        run_python(code, hooked_env(run_dir, 0, users)),
+        run_python(code, plain_env(PYTHONPATH=str(users))),
+    )
     # then nothing tells them apart
     assert (ours.stdout, ours.stderr) == (alone.stdout, alone.stderr)
     assert "7 /users/own" in ours.stdout
 
 
-@pytest.mark.parametrize("text", ["1/0", "import no_such_module", "raise SystemExit(3)", "raise KeyboardInterrupt", "def"])
+@pytest.mark.parametrize(
+    "text", ["1/0", "import no_such_module", "raise SystemExit(3)", "raise KeyboardInterrupt", "def"]
+)
 @pytest.mark.parametrize("rank", [None, 0])
-def test_what_the_users_sitecustomize_raises_has_the_effect_it_has_alone(users: Path, text: str, rank: int | None) -> None:
+def test_what_the_users_sitecustomize_raises_has_the_effect_it_has_alone(
+    users: Path, text: str, rank: int | None
+) -> None:
     (users / "sitecustomize.py").write_text(text + "\n")
     code = "import sys; print('sitecustomize' in sys.modules)"
     # when both start
@@ -178,7 +198,8 @@ def test_usercustomize_still_runs(users: Path) -> None:
     assert run_python("", env, python=python).stdout == "user\n"
 
 
-# --- other interpreters, processes, cost -----------------------------------------------------------------------
+# --- other interpreters, processes, cost
+# -----------------------------------------------------------------------
 
 
 def test_hook_works_in_every_python_of_this_machine(tmp_path: Path) -> None:
@@ -190,7 +211,10 @@ def test_hook_works_in_every_python_of_this_machine(tmp_path: Path) -> None:
 def test_forked_child_writes_no_file_and_takes_none_away(tmp_path: Path) -> None:
     code = "import os, sys\nif os.fork() == 0: sys.exit()\nos.wait()\n" + WAIT
     with Target(code, hooked_env(tmp_path)) as rank:
-        assert sorted(path.name for path in tmp_path.rglob("*.*")) == [f"{rank.pid}.txt", f"hook.{rank.pid}.json"]
+        assert sorted(path.name for path in tmp_path.rglob("*.*")) == [
+            f"{rank.pid}.txt",
+            f"hook.{rank.pid}.json",
+        ]
 
 
 def test_yama_permission_is_given_and_given_again_after_fork(tmp_path: Path) -> None:
@@ -229,7 +253,8 @@ def test_start_of_a_rank_costs_a_few_milliseconds_at_most(tmp_path: Path) -> Non
     assert min(ranks) - min(alone) < 0.005
 
 
-# --- torch's worker server -------------------------------------------------------------------------------------
+# --- torch's worker server
+# -------------------------------------------------------------------------------------
 
 PROBE = "import importlib.util, sys; importlib.util.find_spec('torch.distributed.distributed_c10d')\n"
 INIT = (
@@ -251,7 +276,9 @@ def fake_torch(folder: Path) -> None:
         "import os\ndef _WorkerServer(path):\n    open(path, 'w').close()\n"
         "    os.write(2, b'[W1 WorkerServer.cpp:113] Server listening\\nnot ours\\n')\n    return object()\n"
     )
-    (package / "distributed_c10d.py").write_text("def init_process_group(*a, **k):\n    'doc'\n    return (a, k)\n")
+    (package / "distributed_c10d.py").write_text(
+        "def init_process_group(*a, **k):\n    'doc'\n    return (a, k)\n"
+    )
     (package / "__init__.py").write_text("from .distributed_c10d import *\n")
 
 
@@ -274,8 +301,15 @@ def test_worker_server_opens_after_init_process_group_and_not_before(users: Path
 
 @pytest.mark.parametrize(
     ("version", "given", "then"),
-    [("2.7.1+cu126", None, "2000"), ("2.10.0", None, "2000"), ("2.7.1", "0", "0"), ("2.11.0", None, None), ("2.3.1", None, None),
-     ("nightly", None, None), ("", None, None)],
+    [
+        ("2.7.1+cu126", None, "2000"),
+        ("2.10.0", None, "2000"),
+        ("2.7.1", "0", "0"),
+        ("2.11.0", None, None),
+        ("2.3.1", None, None),
+        ("nightly", None, None),
+        ("", None, None),
+    ],
 )
 def test_recorder_of_older_torch_is_switched_on_unless_the_user_said(
     users: Path, version: str, given: str | None, then: str | None
@@ -286,7 +320,9 @@ def test_recorder_of_older_torch_is_switched_on_unless_the_user_said(
     if given is not None:
         env["TORCH_NCCL_TRACE_BUFFER_SIZE"] = given
 
-    done = run_python("import os, torch.distributed; print(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'))", env)
+    done = run_python(
+        "import os, torch.distributed; print(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'))", env
+    )
 
     assert (done.stdout.strip(), done.stderr) == (str(then), "")
 
@@ -310,7 +346,11 @@ def python_with_torch() -> str:
     """This interpreter, or the one of the job's own environment that DIAG_TEST_JOB_PYTHON or `make` names."""
     probe = "import importlib.util as u; assert u.find_spec('torch')"
     for python in (os.environ.get("DIAG_TEST_JOB_PYTHON"), str(ROOT / ".venv" / "bin" / "python")):
-        if python and os.access(python, os.X_OK) and run_python(probe, plain_env(), python=python).returncode == 0:
+        if (
+            python
+            and os.access(python, os.X_OK)
+            and run_python(probe, plain_env(), python=python).returncode == 0
+        ):
             return python
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch")
@@ -333,7 +373,12 @@ def test_real_torch_answers_on_the_socket_and_exits_silently(users: Path) -> Non
     env = hooked_env(run_dir)
     python = python_with_torch()
     with subprocess.Popen(
-        [python, "-c", PROBE + INIT], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [python, "-c", PROBE + INIT],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as rank:
         assert rank.stdout is not None
         # given a rank of real torch that has initialised

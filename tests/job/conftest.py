@@ -27,8 +27,11 @@ class Job:
 
     def __init__(self, words: list[str], environment: dict[str, str], folder: Path) -> None:
         self.folder, self.faults = folder, folder / "faults"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("DIAG_", "TORCHELASTIC_", "PYTHONPATH"))}
-        # Not below tmp_path: the UNIX sockets that torch and multiprocessing make in it have 107 characters for their path.
+        clean = {
+            k: v for k, v in os.environ.items() if not k.startswith(("DIAG_", "TORCHELASTIC_", "PYTHONPATH"))
+        }
+        # Not below tmp_path: the UNIX sockets that torch and multiprocessing make in it have 107 characters
+        # for their path.
         self._temporary, self._mark = Path(tempfile.mkdtemp(prefix="job-")), uuid.uuid4().hex
         given = {"DIAG_FAULT_DIR": str(self.faults), "OMP_NUM_THREADS": "1", "TMPDIR": str(self._temporary)}
         self.process = subprocess.Popen(
@@ -117,7 +120,17 @@ def rank(start: Start, tmp_path: Path) -> Start:
     need("torch", "megatron.core")
 
     def start_rank(fault: str, *flags: str) -> Job:
-        words = ("diag.job", "--nproc", "1", "--ep", "1", "--iters", "3", "--output-dir", str(tmp_path / "out"))
+        words = (
+            "diag.job",
+            "--nproc",
+            "1",
+            "--ep",
+            "1",
+            "--iters",
+            "3",
+            "--output-dir",
+            str(tmp_path / "out"),
+        )
         port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         return start(*words, *flags, DIAG_FAULT=fault, **RANK_0_ALONE, **port)
 

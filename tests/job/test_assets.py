@@ -21,7 +21,9 @@ def test_assets_are_made_once_and_are_the_same_in_another_folder(tmp_path: Path)
             assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
 
 
-def test_both_sizes_of_the_model_have_one_tokenizer_and_the_weights_of_their_configuration(tmp_path: Path) -> None:
+def test_both_sizes_of_the_model_have_one_tokenizer_and_the_weights_of_their_configuration(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("tokenizers")
     numpy = pytest.importorskip("safetensors.numpy")
 
@@ -32,11 +34,20 @@ def test_both_sizes_of_the_model_have_one_tokenizer_and_the_weights_of_their_con
 
         assert weights["lm_head.weight"].shape == (config["vocab_size"], config["hidden_size"])
         assert weights[f"model.layers.{config['num_hidden_layers'] - 1}.self_attn.k_proj.weight"].shape == (
-            config["num_key_value_heads"] * config["head_dim"], config["hidden_size"])
+            config["num_key_value_heads"] * config["head_dim"],
+            config["hidden_size"],
+        )
         last = f"model.layers.0.mlp.experts.{config['num_experts'] - 1}.down_proj.weight"
-        assert weights[last].shape == (size.hidden, size.expert_width) == (config["hidden_size"], config["moe_intermediate_size"])
+        assert (
+            weights[last].shape
+            == (size.hidden, size.expert_width)
+            == (config["hidden_size"], config["moe_intermediate_size"])
+        )
     assert assets.model_name() == assets.MODEL_NAME
-    assert len({(tmp_path / assets.model_name(name) / "tokenizer.json").read_bytes() for name in assets.SIZES}) == 1
+    assert (
+        len({(tmp_path / assets.model_name(name) / "tokenizer.json").read_bytes() for name in assets.SIZES})
+        == 1
+    )
 
 
 def test_an_interrupted_folder_is_completed(tmp_path: Path) -> None:

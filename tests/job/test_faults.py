@@ -79,7 +79,8 @@ def test_slow_rank_is_slower_by_its_factor(rank: Start) -> None:
     run.until("'iteration': '3/3'")
     struck = re.search(r"at=([0-9.]+)", line)
     assert struck is not None
-    # Steps 1 and 2 each sleep four times the quickest step before they begin; the quickest may get quicker yet.
+    # Steps 1 and 2 each sleep four times the quickest step before they begin; the quickest may get quicker
+    # yet.
     assert time.time() - float(struck[1]) >= 4 * float(step[1])
 
 
@@ -104,7 +105,9 @@ def test_slow_save_goes_on_and_leaves_a_whole_checkpoint(rank: Start, tmp_path: 
 
     assert run.end() == 0, run.output
     assert "Successfully saved Megatron model weights" in run.output
-    assert {path.suffix for path in (tmp_path / "out" / "checkpoint-3" / "iter_0000003").glob("__*")} == {".distcp"}
+    assert {path.suffix for path in (tmp_path / "out" / "checkpoint-3" / "iter_0000003").glob("__*")} == {
+        ".distcp"
+    }
 
 
 def test_disk_full_is_the_kernels_own_word_to_megatrons_writer_and_no_other_process_sees_that_disk(
@@ -115,7 +118,9 @@ def test_disk_full_is_the_kernels_own_word_to_megatrons_writer_and_no_other_proc
     run.struck()
 
     assert run.end() != 0
-    assert re.search(r"\[Errno 28\] No space left on device|inline_container\.cc:\d+\] \. unexpected pos", run.output)
+    assert re.search(
+        r"\[Errno 28\] No space left on device|inline_container\.cc:\d+\] \. unexpected pos", run.output
+    )
     shards = tmp_path / "out" / "checkpoint-3" / "iter_0000003"
     assert not (shards / "__0_0.distcp").exists() and not (shards / ".metadata").exists()
     assert not Path("/proc/self/mountinfo").read_text().count(str(tmp_path))
@@ -126,7 +131,9 @@ def test_save_killed_leaves_half_a_file_and_no_metadata(rank: Start, tmp_path: P
 
     run.struck()
 
-    assert run.process.wait() == -signal.SIGKILL  # not its output's end: Megatron's Manager process outlives a killed rank
+    assert (
+        run.process.wait() == -signal.SIGKILL
+    )  # not its output's end: Megatron's Manager process outlives a killed rank
     shards = tmp_path / "out" / "checkpoint-3" / "iter_0000003"
     assert (shards / "__0_0.distcp").stat().st_size == 300_000
     assert not (shards / ".metadata").exists()

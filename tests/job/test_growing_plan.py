@@ -1,4 +1,5 @@
-"""The plan of growing-save: the save that it says meets the limit does, no other, and a plan that fits leaves its room."""
+"""The plan of growing-save: the save that it says meets the limit does, no other, and a plan that fits leaves
+its room."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ UNIT, OWN = 700 * MIB, 24 * MIB
 
 
 @given(st.integers(min_value=1, max_value=500), st.integers(min_value=700, max_value=1300))
-def test_the_limit_lies_between_the_last_save_that_fits_and_the_first_that_does_not(seed: int, needed: int) -> None:
+def test_the_limit_lies_between_the_last_save_that_fits_and_the_first_that_does_not(
+    seed: int, needed: int
+) -> None:
     plan = plan_of(seed, fits=False)
     limit = limit_of(plan, needed * MIB, UNIT, OWN)
 

@@ -52,7 +52,9 @@ def test_an_earlier_sitecustomize_may_hand_on_to_ours(tmp_path: Path) -> None:
     earlier = sitecustomize(tmp_path / "earlier", chain)
     later = sitecustomize(tmp_path / "later", "print('later')")
 
-    said = python("import sys; print('diag_job.faults' in sys.modules)", earlier, HOOKS, later, DIAG_FAULT="sigstop")
+    said = python(
+        "import sys; print('diag_job.faults' in sys.modules)", earlier, HOOKS, later, DIAG_FAULT="sigstop"
+    )
 
     assert said.stdout.split() == ["later", "True"]
 
@@ -80,7 +82,9 @@ def test_a_hook_runs_after_the_import_and_a_probe_does_not_use_it_up() -> None:
     assert said.stdout.splitlines() == ["probed", "hook True", "imported", "at once"], said.stderr
 
 
-def test_the_printed_script_is_the_genuine_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_script_is_the_genuine_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("swift")
     flags = ["--print", "--fault", "data-hang", "--assets", str(tmp_path), "--output-dir", "/o", "--tp", "2"]
 
@@ -107,8 +111,12 @@ def test_hooks_prints_the_folder_for_scripts_and_refuses_a_fault_that_the_job_ca
     ask = [sys.executable, "-m", "diag.job.hooks"]
 
     plain = subprocess.run(ask, capture_output=True, text=True, check=True)
-    good = subprocess.run([*ask, "--fault", "data-hang:rank=1", "--ranks", "2"], capture_output=True, text=True, check=True)
-    far = subprocess.run([*ask, "--fault", "data-hang:rank=2", "--ranks", "2"], capture_output=True, text=True, check=False)
+    good = subprocess.run(
+        [*ask, "--fault", "data-hang:rank=1", "--ranks", "2"], capture_output=True, text=True, check=True
+    )
+    far = subprocess.run(
+        [*ask, "--fault", "data-hang:rank=2", "--ranks", "2"], capture_output=True, text=True, check=False
+    )
     misspelt = subprocess.run([*ask, "--fault", "data-hag"], capture_output=True, text=True, check=False)
 
     assert plain.stdout == good.stdout == f"{HOOKS}\n" and (HOOKS / "sitecustomize.py").is_file()
@@ -122,7 +130,9 @@ def a_module(name: str, **names: object) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["transformer_engine.pytorch.optimizers.fused_adam", "apex.optimizers.fused_adam"])
+@pytest.mark.parametrize(
+    "name", ["transformer_engine.pytorch.optimizers.fused_adam", "apex.optimizers.fused_adam"]
+)
 def test_optimizer_hang_strikes_in_the_fused_optimizers_of_a_gpu_too(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +164,11 @@ def test_growing_save_holds_its_memory_until_megatron_has_written(
         def preload_tensors() -> None:
             held.append(len(growing._staged))
 
-    setattr(FileSystemWriterAsync, f"write_preloaded_data_{of}", staticmethod(lambda: held.append(len(growing._staged))))
+    setattr(
+        FileSystemWriterAsync,
+        f"write_preloaded_data_{of}",
+        staticmethod(lambda: held.append(len(growing._staged))),
+    )
     name = "megatron.core.dist_checkpointing.strategies.filesystem_async"
     monkeypatch.setitem(sys.modules, name, a_module(name, FileSystemWriterAsync=FileSystemWriterAsync))
     runtime = Runtime(parse("growing-save:rank=1,megabytes=1"), tmp_path, rank=0, memory_cgroup=tmp_path)

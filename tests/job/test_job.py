@@ -23,7 +23,9 @@ def test_a_healthy_run_ends_with_0_and_prints_the_lines_of_ms_swift(job: Start, 
     folder = tmp_path / "out" / "checkpoint-2"
     assert f"[INFO:swift] Successfully saved Megatron model weights in `{folder}`.\n" in run.output
     assert (folder / "iter_0000002" / ".metadata").exists()
-    assert [json.loads(line) for line in (tmp_path / "out" / "logging.jsonl").read_text().splitlines()] == rows
+    assert [
+        json.loads(line) for line in (tmp_path / "out" / "logging.jsonl").read_text().splitlines()
+    ] == rows
 
 
 def test_data_hang_stops_everyone_until_its_fifo_is_written(job: Start) -> None:

@@ -1,4 +1,5 @@
-"""What the faults of the gauntlet do, on one rank of the small job. Those that need others are run by the gauntlet itself."""
+"""What the faults of the gauntlet do, on one rank of the small job. Those that need others are run by the
+gauntlet itself."""
 
 import os
 import re
@@ -23,7 +24,9 @@ def test_data_lock_leaves_the_rank_waiting_for_its_worker(rank: Start) -> None:
     worker = child_of(run.struck(), "pid")
 
     assert worker.pid != run.pid
-    while "_try_get_data" not in run.stack():  # the worker announces it before the rank asks; the test's timeout ends this
+    while (
+        "_try_get_data" not in run.stack()
+    ):  # the worker announces it before the rank asks; the test's timeout ends this
         assert run.process.poll() is None
 
 
@@ -58,7 +61,9 @@ def test_the_rank_stands_where_its_fault_put_it(rank: Start, fault: str, stands:
 
     run.struck()
 
-    while stands not in (stack := run.stack()):  # announced a moment before it waits; the test's timeout ends this
+    while stands not in (
+        stack := run.stack()
+    ):  # announced a moment before it waits; the test's timeout ends this
         assert run.process.poll() is None, run.output + stack
 
 
@@ -81,7 +86,9 @@ def test_left_early_is_a_clean_exit(rank: Start) -> None:
     assert "'iteration': '2/3'" not in run.output
 
 
-@pytest.mark.parametrize("fault", ["slow-step:rank=0,factor=3", "long-eval:rank=0,factor=3", "cpu-optimizer:rank=0,seconds=1"])
+@pytest.mark.parametrize(
+    "fault", ["slow-step:rank=0,factor=3", "long-eval:rank=0,factor=3", "cpu-optimizer:rank=0,seconds=1"]
+)
 def test_benign_work_ends_in_all_steps(rank: Start, fault: str) -> None:
     run = rank(fault)
 

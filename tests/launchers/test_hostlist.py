@@ -1,5 +1,5 @@
-"""Slurm's host lists. The table is what `scontrol show hostnames` of Slurm 22.05.8 printed; a suffix behind a bracket it refuses,
-and so does not write either, but people write it themselves."""
+"""Slurm's host lists. The table is what `scontrol show hostnames` of Slurm 22.05.8 printed; a suffix behind a
+bracket it refuses, and so does not write either, but people write it themselves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ SCONTROL = shutil.which("scontrol")
         (" a, b", "a b"),
         ("n[1-2],m[3-4]", "n1 n2 m3 m4"),
         ("gpu[1],gpu[1]", "gpu1 gpu1"),
-        ("ip-10-0-[1-2]-7.ec2.internal", "ip-10-0-1-7.ec2.internal ip-10-0-2-7.ec2.internal"),  # not by scontrol
+        (
+            "ip-10-0-[1-2]-7.ec2.internal",
+            "ip-10-0-1-7.ec2.internal ip-10-0-2-7.ec2.internal",
+        ),  # not by scontrol
         ("gpu[1-3]-ib", "gpu1-ib gpu2-ib gpu3-ib"),  # not by scontrol
         ("", ""),
     ],
@@ -71,7 +74,9 @@ def test_as_many_hosts_as_slurm_takes_in_one_range_are_taken() -> None:
 
 # One name: words and ranges in turn, with the hosts that are meant, made without any parsing.
 NAMES = st.text("abz-", min_size=1, max_size=4).filter(lambda word: not word.startswith("-"))
-RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=3)
+RANGES = st.lists(
+    st.tuples(st.integers(0, 300), st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=3
+)
 
 
 def _written(name: str, ranges: list[tuple[int, int, int]]) -> tuple[str, list[str]]:
@@ -90,7 +95,9 @@ LISTS = st.lists(st.tuples(NAMES, RANGES), min_size=1, max_size=4)
 def test_what_was_written_comes_out(entries: list[tuple[str, list[tuple[int, int, int]]]]) -> None:
     written = [_written(*entry) for entry in entries]
 
-    assert expand_hostlist(",".join(text for text, _ in written)) == tuple(host for _, hosts in written for host in hosts)
+    assert expand_hostlist(",".join(text for text, _ in written)) == tuple(
+        host for _, hosts in written for host in hosts
+    )
 
 
 @given(st.text("ab019[]-,. x", max_size=40))
@@ -111,7 +118,11 @@ def test_slurm_itself_expands_the_same(entries: list[tuple[str, list[tuple[int, 
     conf = Path(__file__).with_name("slurm.conf")
 
     said = subprocess.run(
-        [str(SCONTROL), "show", "hostnames", text], env={"SLURM_CONF": str(conf)}, capture_output=True, text=True, check=True
+        [str(SCONTROL), "show", "hostnames", text],
+        env={"SLURM_CONF": str(conf)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert said.stdout.split() == list(expand_hostlist(text))

@@ -1,5 +1,6 @@
-"""What real MPI launchers put into the environment of their processes, on one node and on two. The second "node" is this machine
-under another name: mpirun's ssh is a script that runs the daemon in a UTS namespace of that name, which needs root.
+"""What real MPI launchers put into the environment of their processes, on one node and on two. The second
+"node" is this machine under another name: mpirun's ssh is a script that runs the daemon in a UTS namespace of
+that name, which needs root.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ OPENMPI = shutil.which("mpirun.openmpi")
 HYDRA = shutil.which("mpiexec.hydra")
 needs_openmpi = pytest.mark.skipif(OPENMPI is None, reason="openmpi-bin is not installed")
 needs_hydra = pytest.mark.skipif(HYDRA is None, reason="mpich is not installed")
-needs_root = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare for two nodes")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare for two nodes"
+)
 
 # Skips ssh's own options, then runs the rest as a machine called by the next word.
 FAKE_SSH = """#!/bin/bash
@@ -75,7 +78,9 @@ def of_rank(env: dict[str, str]) -> JobNodes:
 def test_two_slots_of_this_machine_are_one_node(tmp_path: Path) -> None:
     found = ranks(tmp_path, str(OPENMPI), "-np", "2", "--oversubscribe")
 
-    assert [(of_rank(env).count, of_rank(env).node_rank, of_rank(env).launcher) for _, env in found] == [(1, 0, "openmpi")] * 2
+    assert [(of_rank(env).count, of_rank(env).node_rank, of_rank(env).launcher) for _, env in found] == [
+        (1, 0, "openmpi")
+    ] * 2
     # OMPI_COMM_WORLD_NODE_RANK of the second process is 1, and that is no node
     assert [who.node_rank for _, env in found if (who := identify(env))] == [0, 0]
 
@@ -84,7 +89,9 @@ def test_two_slots_of_this_machine_are_one_node(tmp_path: Path) -> None:
 def test_two_processes_of_hydra_are_one_node(tmp_path: Path) -> None:
     found = ranks(tmp_path, str(HYDRA), "-n", "2")
 
-    assert [(of_rank(env).count, of_rank(env).node_rank, of_rank(env).launcher) for _, env in found] == [(1, 0, "pmi")] * 2
+    assert [(of_rank(env).count, of_rank(env).node_rank, of_rank(env).launcher) for _, env in found] == [
+        (1, 0, "pmi")
+    ] * 2
 
 
 TWO = "nodea slots=2\nnodeb slots=2\n"
@@ -100,11 +107,16 @@ OPENMPI_SSH = ("--mca", "plm_rsh_agent", "SSH", "--oversubscribe", "--hostfile",
         (["-npernode", "1"], [("nodea", 0), ("nodeb", 1)]),
         (["--map-by", "ppr:1:node"], [("nodea", 0), ("nodeb", 1)]),
         # ranks go round the nodes, or the nodes differ: nothing is reckoned from a rank
-        (["--map-by", "node", "-np", "4"], [("nodea", None), ("nodeb", None), ("nodea", None), ("nodeb", None)]),
+        (
+            ["--map-by", "node", "-np", "4"],
+            [("nodea", None), ("nodeb", None), ("nodea", None), ("nodeb", None)],
+        ),
         (["-np", "3"], [("nodea", None), ("nodea", None), ("nodeb", None)]),
     ],
 )
-def test_open_mpi_on_two_nodes(tmp_path: Path, words: list[str], expected: list[tuple[str, int | None]]) -> None:
+def test_open_mpi_on_two_nodes(
+    tmp_path: Path, words: list[str], expected: list[tuple[str, int | None]]
+) -> None:
     found = ranks(tmp_path, str(OPENMPI), *OPENMPI_SSH, *words, hosts=TWO)
 
     assert [(host, of_rank(env).node_rank) for host, env in found] == expected
@@ -119,13 +131,18 @@ def test_launcher_that_open_mpi_starts_on_each_node_knows_its_place(tmp_path: Pa
     words = ["torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "nodea:29400", "t.py"]
     by_host = {host: nodes_of(words, env) for host, env in found}
 
-    assert {host: (nodes.count, nodes.node_rank) for host, nodes in by_host.items()} == {"nodea": (2, 0), "nodeb": (2, 1)}
+    assert {host: (nodes.count, nodes.node_rank) for host, nodes in by_host.items()} == {
+        "nodea": (2, 0),
+        "nodeb": (2, 1),
+    }
 
 
 @needs_openmpi
 @needs_root
 @pytest.mark.parametrize("processes", ["2", "3", "4"])
-def test_hosts_reckoned_from_mpiruns_words_are_those_where_its_processes_come_up(tmp_path: Path, processes: str) -> None:
+def test_hosts_reckoned_from_mpiruns_words_are_those_where_its_processes_come_up(
+    tmp_path: Path, processes: str
+) -> None:
     hosts = tmp_path / "list"
     hosts.write_text(TWO)
     nodes = nodes_of(["mpirun", "--hostfile", str(hosts), "-np", processes, "python", "t.py"], {})
@@ -149,4 +166,7 @@ def test_hydra_on_two_nodes_tells_how_many_they_are_and_not_which(tmp_path: Path
     assert [(host, of_rank(env).count, of_rank(env).node_rank) for host, env in four] == [
         ("nodea", 2, None), ("nodea", 2, None), ("nodeb", 2, None), ("nodeb", 2, None),
     ]  # fmt: skip
-    assert [(host, of_rank(env).count, of_rank(env).node_rank) for host, env in two] == [("nodea", 2, 0), ("nodeb", 2, 1)]
+    assert [(host, of_rank(env).count, of_rank(env).node_rank) for host, env in two] == [
+        ("nodea", 2, 0),
+        ("nodeb", 2, 1),
+    ]

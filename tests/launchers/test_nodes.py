@@ -11,9 +11,15 @@ def of(words: str, env: dict[str, str], given: str = "auto", files: dict[str, st
     return nodes_of(words.split(), env, given, read_text=(files or {}).get)
 
 
-SWIFT = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29501", "NPROC_PER_NODE": "8"}
-# Slurm 21.08, `env | grep SLURM` in a batch script of four nodes (public gist jerinphilip/212b38); the step's are those that
-# step_ctx.c and env.c of 22.05 add for `srun -N4`.
+SWIFT = {
+    "NNODES": "2",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29501",
+    "NPROC_PER_NODE": "8",
+}
+# Slurm 21.08, `env | grep SLURM` in a batch script of four nodes (public gist jerinphilip/212b38); the step's
+# are those that step_ctx.c and env.c of 22.05 add for `srun -N4`.
 BATCH = {
     "SLURM_JOB_ID": "200505", "SLURM_JOBID": "200505", "SLURM_NODELIST": "gnode[10,20,25,37]", "SLURM_NNODES": "4",
     "SLURM_JOB_NODELIST": "gnode[10,20,25,37]", "SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "0", "SLURM_PROCID": "0",
@@ -26,11 +32,21 @@ STEP = BATCH | {
 }  # fmt: skip
 FOUR = ("gnode10", "gnode20", "gnode25", "gnode37")
 # the second of two steps that share an allocation of four nodes
-HALF = STEP | {"SLURM_STEP_NODELIST": "gnode[25,37]", "SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}
+HALF = STEP | {
+    "SLURM_STEP_NODELIST": "gnode[25,37]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_NNODES": "2",
+}
 
 
-# the shell of `salloc` with LaunchParameters=use_interactive_step is a step of the first node (slurm.h: SLURM_INTERACTIVE_STEP)
-INTERACTIVE = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NODELIST": "gnode10", "SLURM_STEP_NUM_NODES": "1"}
+# the shell of `salloc` with LaunchParameters=use_interactive_step is a step of the first node (slurm.h:
+# SLURM_INTERACTIVE_STEP)
+INTERACTIVE = BATCH | {
+    "SLURM_STEP_ID": "4294967290",
+    "SLURM_STEP_NODELIST": "gnode10",
+    "SLURM_STEP_NUM_NODES": "1",
+}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,9 @@ INTERACTIVE = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NODELIST": "gn
         ("python t.py", BATCH, (1, 0, None, None, "slurm")),  # no srun: nothing leaves the first node
     ],
 )  # fmt: skip
-def test_nodes_of_command(words: str, env: dict[str, str], expected: tuple[int, int | None, str | None, int | None, str]) -> None:
+def test_nodes_of_command(
+    words: str, env: dict[str, str], expected: tuple[int, int | None, str | None, int | None, str]
+) -> None:
     found = of(words, env)
 
     assert (found.count, found.node_rank, found.address, found.port, found.launcher) == expected
@@ -81,7 +99,12 @@ def test_nodes_of_command(words: str, env: dict[str, str], expected: tuple[int, 
         ("python t.py", STEP, FOUR, "SLURM_STEP_NODELIST"),
         ("srun python t.py", BATCH, FOUR, "SLURM_JOB_NODELIST"),
         ("python t.py", HALF, ("gnode25", "gnode37"), "SLURM_STEP_NODELIST"),
-        ("torchrun --nnodes 4 --rdzv_backend c10d --rdzv_endpoint gnode20:5 t.py", STEP, FOUR, "SLURM_STEP_NODELIST"),
+        (
+            "torchrun --nnodes 4 --rdzv_backend c10d --rdzv_endpoint gnode20:5 t.py",
+            STEP,
+            FOUR,
+            "SLURM_STEP_NODELIST",
+        ),
         ("torchrun --nnodes 4 --node_rank 2 --master_addr gnode10 t.py", STEP, FOUR, "SLURM_STEP_NODELIST"),
         # not the list of those that train, or not in their order
         ("torchrun --nnodes 2 --node_rank 1 --master_addr gnode10 t.py", STEP, (), ""),
@@ -123,13 +146,17 @@ def test_accelerates_config_file_tells_what_its_flags_leave_out(
 ) -> None:
     default = "/home/u/.cache/huggingface/accelerate/default_config.yaml"
 
-    found = of(words, {"HOME": "/home/u"}, files={"/c": ACCELERATE, default: ACCELERATE, "/broken": "a: [b\n- {"})
+    found = of(
+        words, {"HOME": "/home/u"}, files={"/c": ACCELERATE, default: ACCELERATE, "/broken": "a: [b\n- {"}
+    )
 
     assert (found.count, found.node_rank, found.address, found.port) == expected
 
 
 def test_config_file_of_accelerate_is_named_as_the_one_who_told() -> None:
-    told = dict(of("accelerate launch --config_file /c --machine_rank 1 t.py", {}, files={"/c": ACCELERATE}).told)
+    told = dict(
+        of("accelerate launch --config_file /c --machine_rank 1 t.py", {}, files={"/c": ACCELERATE}).told
+    )
 
     assert (told["count"], told["node_rank"]) == ("--num_machines of /c", "--machine_rank")
 
@@ -184,7 +211,8 @@ def test_off_is_a_job_of_this_node_alone_that_keeps_its_name() -> None:
     assert (found.count, found.address, found.hosts, found.job) == (1, None, (), "200505")
 
 
-# torch 2.13, torch/distributed/elastic/agent/server/local_elastic_agent.py; these names were seen in the ranks of two agents
+# torch 2.13, torch/distributed/elastic/agent/server/local_elastic_agent.py; these names were seen in the
+# ranks of two agents
 RANK = {
     "RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
     "ROLE_RANK": "9", "ROLE_WORLD_SIZE": "16", "ROLE_NAME": "default", "MASTER_ADDR": "node0", "MASTER_PORT": "29501",

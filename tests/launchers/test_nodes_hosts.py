@@ -1,4 +1,5 @@
-"""Lists of hosts: the setting `nodes`, DeepSpeed's hostfile, mpirun's, PBS's and LSF's; and what no input may do."""
+"""Lists of hosts: the setting `nodes`, DeepSpeed's hostfile, mpirun's, PBS's and LSF's; and what no input may
+do."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from diag.launchers.nodes import JobNodes, nodes_of, nodes_of_rank
 from diag.launchers.nodes.hostfiles import mpi_hosts
 
 
-def of(words: str, env: dict[str, str] | None = None, setting: str = "auto", files: dict[str, str] | None = None) -> JobNodes:
+def of(
+    words: str, env: dict[str, str] | None = None, setting: str = "auto", files: dict[str, str] | None = None
+) -> JobNodes:
     return nodes_of(words.split(), env or {}, setting, read_text=(files or {}).get)
 
 
@@ -31,7 +34,9 @@ def of(words: str, env: dict[str, str] | None = None, setting: str = "auto", fil
         ("@/mpi", ("a", "b"), ()),
     ],
 )
-def test_hosts_that_the_user_gives_are_the_nodes(setting: str, hosts: tuple[str, ...], ports: tuple[int | None, ...]) -> None:
+def test_hosts_that_the_user_gives_are_the_nodes(
+    setting: str, hosts: tuple[str, ...], ports: tuple[int | None, ...]
+) -> None:
     files = {"/hosts": "# two\na:9100\n\nb slots=8  # fast\nc\n", "/mpi": "a:8\nb:8\n"}
 
     found = of("python t.py", {"HOSTNAME": hosts[-1]}, setting, files)
@@ -42,7 +47,13 @@ def test_hosts_that_the_user_gives_are_the_nodes(setting: str, hosts: tuple[str,
 
 
 def test_given_hosts_are_in_node_rank_order_and_keep_what_the_launcher_tells() -> None:
-    env = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29501", "SLURM_JOB_ID": "7"}
+    env = {
+        "NNODES": "2",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29501",
+        "SLURM_JOB_ID": "7",
+    }
 
     found = of("swift sft", env, "a,b")
 
@@ -53,9 +64,12 @@ def test_given_hosts_are_in_node_rank_order_and_keep_what_the_launcher_tells() -
 
 
 @pytest.mark.parametrize(
-    ("env", "node_rank"), [({"HOSTNAME": "b"}, 1), ({"SLURMD_NODENAME": "a.cluster"}, 0), ({"HOSTNAME": "x"}, None), ({}, None)]
+    ("env", "node_rank"),
+    [({"HOSTNAME": "b"}, 1), ({"SLURMD_NODENAME": "a.cluster"}, 0), ({"HOSTNAME": "x"}, None), ({}, None)],
 )
-def test_place_in_a_given_list_is_found_by_the_own_name_where_no_rank_is_told(env: dict[str, str], node_rank: int | None) -> None:
+def test_place_in_a_given_list_is_found_by_the_own_name_where_no_rank_is_told(
+    env: dict[str, str], node_rank: int | None
+) -> None:
     assert of("python t.py", env, "a,b").node_rank == node_rank
 
 
@@ -85,7 +99,9 @@ def test_given_list_of_another_length_than_the_launchers_count_is_taken_and_told
     ],
 )
 def test_list_that_cannot_be_read_leaves_what_the_launcher_tells(setting: str) -> None:
-    found = of("torchrun --nnodes 2 --node_rank 1 --master_addr a t.py", {}, setting, {"/binary": "\x00\x01\x02"})
+    found = of(
+        "torchrun --nnodes 2 --node_rank 1 --master_addr a t.py", {}, setting, {"/binary": "\x00\x01\x02"}
+    )
 
     assert (found.count, found.node_rank, found.address, found.hosts) == (2, 1, "a", ())
     assert len(found.bad) == 1
@@ -110,7 +126,12 @@ HOSTFILE = "# pool\nworker-0 slots=8\nworker-1 slots=8\nworker-2 slots=8\n"
 def test_deepspeeds_hostfile_names_the_nodes(words: str, hosts: tuple[str, ...]) -> None:
     found = of(words, files={"/h": HOSTFILE, "/job/hostfile": HOSTFILE})
 
-    assert (found.count, found.hosts, found.address, found.launcher) == (len(hosts), hosts, hosts[0], "deepspeed")
+    assert (found.count, found.hosts, found.address, found.launcher) == (
+        len(hosts),
+        hosts,
+        hosts[0],
+        "deepspeed",
+    )
     assert found.node_rank is None  # deepspeed is typed on one machine, which need not be the first
     assert found.bad == ()
 
@@ -164,8 +185,14 @@ def test_deepspeeds_launcher_of_one_node_has_all_hosts_in_its_command_line() -> 
                                       "SLURM_TASKS_PER_NODE": "2(x3)", "SLURM_NODEID": "0"}, ("n1", "n2")),
     ],
 )  # fmt: skip
-def test_mpiruns_hosts_are_those_that_its_processes_fill(words: str, env: dict[str, str], hosts: tuple[str, ...]) -> None:
-    files = {"/h": "a slots=2\nb slots = 2 max_slots=4\nc slots=2\n", "/m": "a:2\nb:2\nc:2\n", "/pbs": "a\na\nb\nb\n"}
+def test_mpiruns_hosts_are_those_that_its_processes_fill(
+    words: str, env: dict[str, str], hosts: tuple[str, ...]
+) -> None:
+    files = {
+        "/h": "a slots=2\nb slots = 2 max_slots=4\nc slots=2\n",
+        "/m": "a:2\nb:2\nc:2\n",
+        "/pbs": "a\na\nb\nb\n",
+    }
 
     found = of(words, env, files=files)
 
@@ -190,7 +217,8 @@ def test_pbs_lends_its_hosts_to_a_launcher_of_as_many_nodes() -> None:
     assert (one.count, one.hosts) == (1, ())
 
 
-# Open MPI 4.1's hostfile with user@host and slots; Kubeflow's MPI operator 0.4 (012dae5) writes the last two forms
+# Open MPI 4.1's hostfile with user@host and slots; Kubeflow's MPI operator 0.4 (012dae5) writes the last two
+# forms
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
@@ -234,7 +262,10 @@ WORDS = st.lists(
 
 
 @given(
-    WORDS, st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=14), st.one_of(st.just("auto"), VALUES), st.text(max_size=40)
+    WORDS,
+    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=14),
+    st.one_of(st.just("auto"), VALUES),
+    st.text(max_size=40),
 )
 def test_no_environment_stops_it_and_hosts_are_as_many_as_nodes(
     words: list[str], env: dict[str, str], setting: str, file: str

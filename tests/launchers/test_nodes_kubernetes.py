@@ -1,4 +1,5 @@
-"""Pods as nodes. Nothing here ran on Kubernetes: the environments are as the operators' sources (kubernetes.py) build them."""
+"""Pods as nodes. Nothing here ran on Kubernetes: the environments are as the operators' sources
+(kubernetes.py) build them."""
 
 from __future__ import annotations
 
@@ -125,7 +126,12 @@ def test_jobset_is_called_by_its_own_name() -> None:
 def test_elastic_pytorchjob_has_a_count_and_no_rank() -> None:
     found = nodes_of(["torchrun", "t.py"], ELASTIC)
 
-    assert (found.count, found.node_rank, found.launcher, found.job) == (3, None, "kubeflow-pytorchjob", "dpo")
+    assert (found.count, found.node_rank, found.launcher, found.job) == (
+        3,
+        None,
+        "kubeflow-pytorchjob",
+        "dpo",
+    )
 
 
 def test_many_jobs_of_one_node_each_are_each_their_own_node_0() -> None:
@@ -142,9 +148,15 @@ def test_torchrun_that_was_not_told_of_the_other_pods_runs_on_one() -> None:
 
 @pytest.mark.parametrize(
     ("env", "launcher", "hosts"),
-    [(INDEXED, "kubernetes-indexed-job", DPO), (JOBSET, "jobset", BY_POD), (PYTORCHJOB, "kubeflow-pytorchjob", MASTER)],
+    [
+        (INDEXED, "kubernetes-indexed-job", DPO),
+        (JOBSET, "jobset", BY_POD),
+        (PYTORCHJOB, "kubeflow-pytorchjob", MASTER),
+    ],
 )
-def test_rank_in_a_pod_knows_the_other_pods(env: dict[str, str], launcher: str, hosts: tuple[str, ...]) -> None:
+def test_rank_in_a_pod_knows_the_other_pods(
+    env: dict[str, str], launcher: str, hosts: tuple[str, ...]
+) -> None:
     node = env.get("NODE_RANK") or env["PET_NODE_RANK"]
     rank = {
         "RANK": str(8 * int(node)), "LOCAL_RANK": "0", "WORLD_SIZE": "24", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": node,
@@ -154,7 +166,13 @@ def test_rank_in_a_pod_knows_the_other_pods(env: dict[str, str], launcher: str, 
     found = nodes_of_rank(env | rank)
 
     assert found is not None
-    assert (found.count, found.node_rank, found.launcher, found.hosts, found.job) == (3, int(node), launcher, hosts, "dpo")
+    assert (found.count, found.node_rank, found.launcher, found.hosts, found.job) == (
+        3,
+        int(node),
+        launcher,
+        hosts,
+        "dpo",
+    )
 
 
 def test_rank_of_an_old_pytorchjob_is_not_taken_for_its_pod() -> None:

@@ -1,8 +1,9 @@
-"""A launcher and its ranks without torch that need host memory, for tests: `python memory_ranks.py MODE...`, one rank a mode.
+"""A launcher and its ranks without torch that need host memory, for tests: `python memory_ranks.py MODE...`,
+one rank a mode.
 
-Each rank joins the cgroups named by MEMORY_CGROUP and PIDS_CGROUP and makes steps. When the file GO is there, it does what its
-mode says, makes STEPS more steps, and ends.
-Modes that eat memory end in the kernel's SIGKILL or in the error that a job would see.
+Each rank joins the cgroups named by MEMORY_CGROUP and PIDS_CGROUP and makes steps. When the file GO is there,
+it does what its mode says, makes STEPS more steps, and ends. Modes that eat memory end in the kernel's
+SIGKILL or in the error that a job would see.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def announce(what: str) -> None:
-    os.write(2, f"[diag.fault] rank {os.environ['RANK']}: {what} (pid {os.getpid()}) at={time.time():.3f}\n".encode())
+    os.write(
+        2,
+        f"[diag.fault] rank {os.environ['RANK']}: {what} (pid {os.getpid()}) at={time.time():.3f}\n".encode(),
+    )
 
 
 def eat(megabytes_a_second: float = 60.0) -> None:
@@ -82,7 +86,8 @@ def forks() -> None:
         worker(lambda: time.sleep(60), b"python")
 
 
-# -- benign ---------------------------------------------------------------------------------------------------------
+# -- benign
+# ---------------------------------------------------------------------------------------------------------
 
 
 def writes_page_cache() -> None:
@@ -112,7 +117,10 @@ def grows_and_frees() -> None:
 def maps_a_big_file() -> None:
     with open(os.environ["SCRATCH"], "wb") as file:
         file.truncate(512 * MIB)
-    with open(os.environ["SCRATCH"], "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+    with (
+        open(os.environ["SCRATCH"], "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+    ):
         for at in range(0, 80 * MIB, 4096):
             mapped[at]
 
@@ -166,9 +174,22 @@ def is_killed_by_hand() -> None:
 MODES: dict[str, Callable[[], None]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        saves, saves_and_eats, worker_eats, saves_with_limited_addresses, maps_more_than_there_is, forks, writes_page_cache,
-        writes_dirty, grows_and_frees, maps_a_big_file, shares_memory, workers_come_and_go, survives_a_refusal, forks_and_shares,
-        grows_by_huge_pages, is_killed_by_hand,
+        saves,
+        saves_and_eats,
+        worker_eats,
+        saves_with_limited_addresses,
+        maps_more_than_there_is,
+        forks,
+        writes_page_cache,
+        writes_dirty,
+        grows_and_frees,
+        maps_a_big_file,
+        shares_memory,
+        workers_come_and_go,
+        survives_a_refusal,
+        forks_and_shares,
+        grows_by_huge_pages,
+        is_killed_by_hand,
     )
 }
 
@@ -188,7 +209,9 @@ def rank_main(mode: str) -> None:
             sum(range(1000))
         time.sleep(0.03)
         if rank == 0:
-            print(f" iteration {number:8d}/{100000:8d} | loss: {1 / number:.6f} | grad norm: 2.0 |", flush=True)
+            print(
+                f" iteration {number:8d}/{100000:8d} | loss: {1 / number:.6f} | grad norm: 2.0 |", flush=True
+            )
         if Path(os.environ["GO"]).exists():
             if mode in MODES:
                 MODES.pop(mode)()
@@ -199,7 +222,13 @@ def main() -> int:
     modes = sys.argv[1:]
     children = []
     for rank, mode in enumerate(modes):
-        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(modes)), "MODE": mode}
+        env = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(len(modes)),
+            "MODE": mode,
+        }
         children.append(subprocess.Popen([sys.executable, "-u", __file__, *modes], env=env))
     for _ in children:  # whoever ends first; not reaped yet, as torchrun looks ten times a second
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

@@ -1,4 +1,5 @@
-"""A Prometheus, and an Alertmanager, of its own for a test: Debian's packages on free ports of loopback, ended with the block."""
+"""A Prometheus, and an Alertmanager, of its own for a test: Debian's packages on free ports of loopback,
+ended with the block."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from typing import Any
 
 import pytest
 
-__all__ = ["ALERTMANAGER", "PROMETHEUS", "PROMTOOL", "Alertmanager", "Prometheus", "free_port", "needs_prometheus"]
+__all__ = [
+    "ALERTMANAGER",
+    "PROMETHEUS",
+    "PROMTOOL",
+    "Alertmanager",
+    "Prometheus",
+    "free_port",
+    "needs_prometheus",
+]
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
@@ -91,7 +100,9 @@ class Prometheus(_Server):
         return rows
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.get("query_range", query=expression, start=start, end=end, step=step)["result"]
+        rows: list[dict[str, Any]] = self.get(
+            "query_range", query=expression, start=start, end=end, step=step
+        )["result"]
         return rows
 
     def wait_for(self, expression: str, within: float = WITHIN_SECONDS) -> list[dict[str, Any]]:

@@ -66,8 +66,8 @@ def _known() -> dict[str, frozenset[str]]:
 
 
 def check_names(expression: str) -> set[str]:
-    """Each metric and each label of an expression is one that is exported; the metrics. Labels of `by`, `on` and of legends
-    are held against all of them together."""
+    """Each metric and each label of an expression is one that is exported; the metrics. Labels of `by`, `on`
+    and of legends are held against all of them together."""
     known = _known()
     used: set[str] = set()
     bare = re.sub(r'"[^"]*"', '""', expression)

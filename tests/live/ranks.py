@@ -1,9 +1,9 @@
 """A launcher and its ranks without torch, for tests: `python ranks.py MODE...` starts one rank a mode.
 
-Modes: work (loops, prints iterations from rank 0, STEPS of them or until the file UNTIL is there), wait (sleeps in a function
-called waits_for_the_others), gil (sleeps in C with the GIL), stop (SIGSTOPs itself), die (SIGKILLs itself), zombie (exits and is
-never reaped), exit:N.
-Writes "ready" into the FIFO given by READY once all ranks stand where they will stand.
+Modes: work (loops, prints iterations from rank 0, STEPS of them or until the file UNTIL is there), wait
+(sleeps in a function called waits_for_the_others), gil (sleeps in C with the GIL), stop (SIGSTOPs itself),
+die (SIGKILLs itself), zombie (exits and is never reaped), exit:N. Writes "ready" into the FIFO given by READY
+once all ranks stand where they will stand.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ def main() -> int:
     modes = sys.argv[1:]
     children = []
     for rank, mode in enumerate(modes):
-        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(modes)), "MODE": mode}
+        env = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(len(modes)),
+            "MODE": mode,
+        }
         children.append(subprocess.Popen([sys.executable, "-u", __file__, *modes], env=env))
     codes = [child.wait() for child, mode in zip(children, modes, strict=True) if mode != "zombie"]
     return max((code if code >= 0 else 128 - code for code in codes), default=0)

@@ -1,7 +1,7 @@
 """A rank without torch that steps and saves checkpoints of Megatron's form: `python saver.py MODE ROOT`.
 
-Modes: steps (saves once, then steps until it is ended), fills (saves until the disk is full), dies (SIGKILLs itself in the second
-save), cuts (says that it saved, and leaves a truncated file).
+Modes: steps (saves once, then steps until it is ended), fills (saves until the disk is full), dies (SIGKILLs
+itself in the second save), cuts (says that it saved, and leaves a truncated file).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The alert rules shipped in rules/alerts: promtool runs the tests beside them, amtool the routes, and a real Prometheus with a
-real Alertmanager tells of a hang, or of what it follows from."""
+"""The alert rules shipped in rules/alerts: promtool runs the tests beside them, amtool the routes, and a real
+Prometheus with a real Alertmanager tells of a hang, or of what it follows from."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ RULES = [
 ]
 ALERT_RULES = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
-needs_amtool = pytest.mark.skipif(AMTOOL is None, reason="amtool is not installed (Debian package prometheus-alertmanager)")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)"
+)
+needs_amtool = pytest.mark.skipif(
+    AMTOOL is None, reason="amtool is not installed (Debian package prometheus-alertmanager)"
+)
 
 
 @pytest.mark.live
@@ -54,7 +58,10 @@ def test_promtool_runs_the_rules_own_tests() -> None:
 def test_alert_has_a_test_in_which_it_fires_and_one_in_which_it_is_silent(name: str) -> None:
     tests = yaml.safe_load((ALERTS / "diag_test.yaml").read_text())["tests"]
     expected = [
-        case.get("exp_alerts", []) for test in tests for case in test.get("alert_rule_test", []) if case["alertname"] == name
+        case.get("exp_alerts", [])
+        for test in tests
+        for case in test.get("alert_rule_test", [])
+        if case["alertname"] == name
     ]
 
     assert [] in expected and any(expected)
@@ -76,11 +83,15 @@ def test_alert_keeps_the_job_and_says_how_grave_it_is_and_where_to_read_on(name:
     assert rule.get("labels", {}).get("severity") in ("critical", "warning") or "severity" in kept[0]
     assert {"summary", "description", "runbook_url"} == set(rule["annotations"])
     assert (ROOT / path).is_file()
-    assert not anchor or anchor in [head.lower() for head in re.findall(r"^#+ (\w+)$", (ROOT / path).read_text(), re.MULTILINE)]
+    assert not anchor or anchor in [
+        head.lower() for head in re.findall(r"^#+ (\w+)$", (ROOT / path).read_text(), re.MULTILINE)
+    ]
 
 
 def test_every_finding_has_the_page_that_the_alert_of_it_points_to() -> None:
-    missing = [kind for kind in pages() if not kind.count(".") and not (ROOT / f"diag/manual/en/{kind}.md").is_file()]
+    missing = [
+        kind for kind in pages() if not kind.count(".") and not (ROOT / f"diag/manual/en/{kind}.md").is_file()
+    ]
 
     findings = {kind for kind in missing if "What to do" in pages()[kind]}
     assert findings == set()
@@ -93,7 +104,8 @@ def test_recorded_names_say_level_metric_and_operation() -> None:
         assert metric.startswith("diag_") and operation in ("sum", "min", "max", "rate5m", "mean5m")
 
 
-# -- Alertmanager ----------------------------------------------------------------------------------------------
+# -- Alertmanager
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.live
@@ -107,7 +119,9 @@ def test_recorded_names_say_level_metric_and_operation() -> None:
 def test_alert_goes_to_those_whom_it_concerns(labels: str, receiver: str) -> None:
     assert AMTOOL
     words = [AMTOOL, "config", "routes", "test", "--config.file", str(ROUTES), *labels.split()]
-    checked = subprocess.run([AMTOOL, "check-config", str(ROUTES)], capture_output=True, text=True, timeout=60, check=False)
+    checked = subprocess.run(
+        [AMTOOL, "check-config", str(ROUTES)], capture_output=True, text=True, timeout=60, check=False
+    )
 
     routed = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
@@ -167,7 +181,9 @@ def hung_hub() -> Any:
 @pytest.mark.live
 @pytest.mark.skipif(not (PROMETHEUS and ALERTMANAGER), reason="no prometheus and alertmanager here (Debian packages prometheus, "
                     "prometheus-alertmanager)")  # fmt: skip
-def test_hang_is_told_alone_and_not_beside_the_death_that_it_follows_from(tmp_path: Path, receiver: Receiver) -> None:
+def test_hang_is_told_alone_and_not_beside_the_death_that_it_follows_from(
+    tmp_path: Path, receiver: Receiver
+) -> None:
     rules = yaml.safe_load((ALERTS / "diag.yaml").read_text())
     for group in rules["groups"]:
         group["interval"] = "1s"

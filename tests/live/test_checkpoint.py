@@ -31,9 +31,15 @@ def small_disk(tmp_path: Path, megabytes: int) -> Iterator[Path]:
     """A file system of its own; needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    if os.getuid() != 0 or subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)], check=False, capture_output=True
-    ).returncode != 0:
+    if (
+        os.getuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)],
+            check=False,
+            capture_output=True,
+        ).returncode
+        != 0
+    ):
         pytest.skip("mounting a small file system needs root")
     try:
         yield folder
@@ -53,15 +59,22 @@ def replayed(job: LiveRun) -> dict[str, str]:
     return {finding["id"]: finding["cause"] for finding in json.loads(answer.stdout)["findings"]}
 
 
-def test_disk_that_fills_in_the_second_save_is_named_with_its_numbers_and_the_tracker_with_it(tmp_path: Path) -> None:
+def test_disk_that_fills_in_the_second_save_is_named_with_its_numbers_and_the_tracker_with_it(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path, 5) as disk, run(tmp_path, "fills", disk / "save") as job:
         code = job.wait(90)
-        full, corrupt, missing = (found(job, name) for name in ("disk-full", "checkpoint-corrupt", "checkpoint-missing"))
+        full, corrupt, missing = (
+            found(job, name) for name in ("disk-full", "checkpoint-corrupt", "checkpoint-missing")
+        )
 
         assert code == 1
         assert (full["cause"], full["severity"], full["ranks"]) == ("no_space", "critical", [])
         assert "of 5.0 MiB free (tmpfs)" in full["summary"]
-        assert "iter_0000008 is not whole" in corrupt["summary"] and "the last whole one is iter_0000004" in corrupt["summary"]
+        assert (
+            "iter_0000008 is not whole" in corrupt["summary"]
+            and "the last whole one is iter_0000004" in corrupt["summary"]
+        )
         assert (missing["cause"], "iter_0000008" in missing["summary"]) == ("tracker_broken", True)
         assert replayed(job)["disk-full"] == "no_space"
 
@@ -76,7 +89,9 @@ def test_save_that_will_not_fit_is_warned_of_before_it_begins(tmp_path: Path) ->
         assert "the next checkpoint (3.0 MiB, like iter_0000004) will not fit" in finding["summary"]
 
 
-def test_rank_killed_in_its_save_leaves_a_checkpoint_that_is_named_with_the_one_to_go_on_from(tmp_path: Path) -> None:
+def test_rank_killed_in_its_save_leaves_a_checkpoint_that_is_named_with_the_one_to_go_on_from(
+    tmp_path: Path,
+) -> None:
     with run(tmp_path, "dies", tmp_path / "save") as job:
         job.wait(90)
         corrupt, missing = found(job, "checkpoint-corrupt"), found(job, "checkpoint-missing")

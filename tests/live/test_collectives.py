@@ -1,4 +1,5 @@
-"""Hangs that stacks alone cannot tell apart: real gloo ranks under `diag run`, named by their Flight Recorders."""
+"""Hangs that stacks alone cannot tell apart: real gloo ranks under `diag run`, named by their Flight
+Recorders."""
 
 from __future__ import annotations
 
@@ -26,18 +27,24 @@ for step in range(20):
     if rank == 0:
         print(f" iteration {step + 1:8d}/{1000:8d} | loss: 1.0 | grad norm: 2.0 |", flush=True)
 """
-MISMATCH = START + """
+MISMATCH = (
+    START
+    + """
 if rank == 1:
     dist.broadcast(torch.ones(8), 0)
 else:
     dist.all_reduce(torch.ones(64))
 dist.barrier(); dist.all_reduce(x)
 """
-OPPOSITE = START + """
+)
+OPPOSITE = (
+    START
+    + """
 first, second = (pairs if rank != 2 else pairs[::-1])
 dist.all_reduce(x, group=first)
 dist.all_reduce(x, group=second)
 """
+)
 
 
 @pytest.fixture
@@ -49,7 +56,10 @@ def short_path() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("program", "klass", "words"),
-    [(MISMATCH, "collective_mismatch", "broadcast"), (OPPOSITE, "collective_order_deadlock", "different process groups")],
+    [
+        (MISMATCH, "collective_mismatch", "broadcast"),
+        (OPPOSITE, "collective_order_deadlock", "different process groups"),
+    ],
     ids=["mismatch", "opposite order"],
 )
 def test_ranks_that_all_hang_in_collectives_are_told_apart_by_what_they_called(

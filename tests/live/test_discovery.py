@@ -1,4 +1,5 @@
-"""A real `diag run` tells a real Prometheus where it is, by file_sd and by http_sd, and is scraped with the job's labels."""
+"""A real `diag run` tells a real Prometheus where it is, by file_sd and by http_sd, and is scraped with the
+job's labels."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ EXAMPLES = sorted(DEPLOY.glob("prometheus-*.yml"))
 
 
 def example(name: str, **changed: Any) -> dict[str, Any]:
-    """A file of deploy/prometheus for this machine: quick, without alerts, and with what `changed` has in its scrape config."""
+    """A file of deploy/prometheus for this machine: quick, without alerts, and with what `changed` has in its
+    scrape config."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text())
     scrape = {**config["scrape_configs"][0], "scrape_interval": "1s", **changed}
     return {"scrape_configs": [scrape]}
@@ -39,7 +41,9 @@ def test_promtool_takes_the_example(path: Path, tmp_path: Path) -> None:
     config["rule_files"] = [str(rules / name) for name in ("diag.yaml", "diag-records.yaml")]
 
     told = _check(config, tmp_path)
-    if "kubernetes_sd_configs not found" in told.stderr:  # Debian builds it without: all but these lines is checked
+    if (
+        "kubernetes_sd_configs not found" in told.stderr
+    ):  # Debian builds it without: all but these lines is checked
         del config["scrape_configs"][0]["kubernetes_sd_configs"]
         told = _check(config, tmp_path)
 
@@ -50,18 +54,24 @@ def _check(config: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProces
     assert PROMTOOL
     path = tmp_path / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))
-    return subprocess.run([PROMTOOL, "check", "config", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [PROMTOOL, "check", "config", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_relabelling_for_kubernetes_keeps_native_sidecars_and_names_the_job(tmp_path: Path) -> None:
-    """Debian's Prometheus knows no kubernetes_sd: the rules are given to it with what kubernetes_sd would tell of three pods."""
+    """Debian's Prometheus knows no kubernetes_sd: the rules are given to it with what kubernetes_sd would
+    tell of three pods."""
     config = yaml.safe_load((DEPLOY / "prometheus-kubernetes.yml").read_text())["scrape_configs"][0]
     pod = {"namespace": "ml", "pod_node_name": "gpu-17", "pod_phase": "Running", "pod_name": "dpo-node-0-0-x",
            "pod_container_init": "true", "pod_container_port_name": "diag-metrics",
            "pod_label_batch_kubernetes_io_job_name": "dpo-node-0", "pod_label_jobset_sigs_k8s_io_jobset_name": "dpo"}  # fmt: skip
     pods = [pod, {**pod, "pod_container_port_name": "http"}, {**pod, "pod_phase": "Succeeded"}]
     groups = [
-        {"targets": [f"127.0.0.1:{index + 1}"], "labels": {f"__meta_kubernetes_{name}": value for name, value in told.items()}}
+        {
+            "targets": [f"127.0.0.1:{index + 1}"],
+            "labels": {f"__meta_kubernetes_{name}": value for name, value in told.items()},
+        }
         for index, told in enumerate(pods)
     ]
     scrape = {"job_name": "diag", "static_configs": groups, "relabel_configs": config["relabel_configs"]}
@@ -70,8 +80,14 @@ def test_relabelling_for_kubernetes_keeps_native_sidecars_and_names_the_job(tmp_
         found = until(lambda: prometheus.get("targets", state="active")["activeTargets"] or None)
 
     assert [target["labels"] for target in found] == [
-        {"instance": "127.0.0.1:1", "job": "diag", "job_id": "ml/dpo", "namespace": "ml", "node": "gpu-17",
-         "pod": "dpo-node-0-0-x"}
+        {
+            "instance": "127.0.0.1:1",
+            "job": "diag",
+            "job_id": "ml/dpo",
+            "namespace": "ml",
+            "node": "gpu-17",
+            "pod": "dpo-node-0-0-x",
+        }
     ]
 
 
@@ -90,7 +106,11 @@ def test_prometheus_finds_a_run_by_its_file_and_by_its_list_and_loses_it_with_th
         path = until(lambda: next(targets.glob("dpo-7-*.json"), None))
         address = json.loads(path.read_text())[0]["targets"][0]
         by_file = example("prometheus-file-sd.yml", file_sd_configs=[{"files": [f"{targets}/*.json"]}])
-        sd = {"url": f"http://{address}/sd", "refresh_interval": "1s", "authorization": {"credentials_file": str(token)}}
+        sd = {
+            "url": f"http://{address}/sd",
+            "refresh_interval": "1s",
+            "authorization": {"credentials_file": str(token)},
+        }
         by_list = example("prometheus-http-sd.yml", job_name="diag-http", http_sd_configs=[sd])
         config = {"scrape_configs": by_file["scrape_configs"] + by_list["scrape_configs"]}
 
@@ -99,8 +119,17 @@ def test_prometheus_finds_a_run_by_its_file_and_by_its_list_and_loses_it_with_th
             discovered = prometheus.get("targets", state="active")["activeTargets"][0]["discoveredLabels"]
             hold.write_text("")
             run.wait(60)
-            until(lambda: [target for target in prometheus.get("targets", state="active")["activeTargets"]
-                           if target["scrapePool"] == "diag"] or None, lambda left: left is None)
+            until(
+                lambda: (
+                    [
+                        target
+                        for target in prometheus.get("targets", state="active")["activeTargets"]
+                        if target["scrapePool"] == "diag"
+                    ]
+                    or None
+                ),
+                lambda left: left is None,
+            )
     finally:
         run.kill()
         run.wait()

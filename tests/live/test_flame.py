@@ -22,11 +22,15 @@ RANKS = [sys.executable, str(Path(__file__).parent / "ranks.py")]
 
 def flame(run: LiveRun, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "DIAG_RUN_ROOT": str(run.root)}
-    return subprocess.run([*DIAG, "flame", *words], capture_output=True, text=True, check=False, timeout=120, env=env, cwd=cwd)
+    return subprocess.run(
+        [*DIAG, "flame", *words], capture_output=True, text=True, check=False, timeout=120, env=env, cwd=cwd
+    )
 
 
 def ranks_of(url: str) -> list[dict[str, Any]]:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/ranks", timeout=15) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        f"{url}/ranks", timeout=15
+    ) as answer:
         found: list[dict[str, Any]] = json.load(answer)["ranks"]
     return found
 
@@ -51,7 +55,9 @@ def test_busy_and_waiting_ranks_are_drawn_from_one_command(tmp_path: Path) -> No
         assert "rank_main (ranks.py:" in text
 
         # and the waiting rank is drawn too, as a speedscope file
-        answer = flame(run, "1", "--seconds", "1", "--rate", "20", "--format", "speedscope", "-o", "-", cwd=cwd)
+        answer = flame(
+            run, "1", "--seconds", "1", "--rate", "20", "--format", "speedscope", "-o", "-", cwd=cwd
+        )
         assert answer.returncode == 0, answer.stderr
         document = json.loads(answer.stdout)
         assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
@@ -62,7 +68,9 @@ def test_busy_and_waiting_ranks_are_drawn_from_one_command(tmp_path: Path) -> No
 
         # and both are in the merged graph with their ranks
         answer = flame(run, "all", "--format", "collapsed", "-o", "-", cwd=cwd)
-        assert "[0-1];rank_main" in answer.stdout and "live/ranks.py:51) [1] 1" in answer.stdout, answer.stderr
+        assert "[0-1];rank_main" in answer.stdout and "live/ranks.py:51) [1] 1" in answer.stdout, (
+            answer.stderr
+        )
 
         # and what cannot be drawn is said
         dead, unknown = flame(run, "2", cwd=cwd), flame(run, "99", cwd=cwd)
@@ -73,5 +81,7 @@ def test_busy_and_waiting_ranks_are_drawn_from_one_command(tmp_path: Path) -> No
         # and the same run can be drawn from what was recorded, while it lives
         assert run.run_dir is not None
         answer = flame(run, "1", "--from", str(run.run_dir), "--format", "collapsed", "-o", "-", cwd=cwd)
-        assert "thread MainThread;<module>" in answer.stdout and "waits_for_the_others" in answer.stdout, answer.stderr
+        assert "thread MainThread;<module>" in answer.stdout and "waits_for_the_others" in answer.stdout, (
+            answer.stderr
+        )
         assert sorted(path.name for path in cwd.iterdir()) == ["flame-rank0.svg"]

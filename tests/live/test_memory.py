@@ -1,4 +1,5 @@
-"""Real processes in real cgroups: each want of memory is found with its cause, and memory that is only used raises nothing."""
+"""Real processes in real cgroups: each want of memory is found with its cause, and memory that is only used
+raises nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +22,21 @@ pytestmark = pytest.mark.live
 RANKS = [sys.executable, str(Path(__file__).parent / "memory_ranks.py")]
 MIB = 1 << 20
 LIMIT = 50 * MIB
-MEMORY_FINDINGS = ("host-oom", "host-oom-forecast", "pids-limit", "memlock-limit", "shm-too-small", "fd-limit")
+MEMORY_FINDINGS = (
+    "host-oom",
+    "host-oom-forecast",
+    "pids-limit",
+    "memlock-limit",
+    "shm-too-small",
+    "fd-limit",
+)
 QUICK = {"DIAG_NODE_SECONDS": "0.5", "DIAG_PROC_SECONDS": "0.5"}
 
 
 @contextlib.contextmanager
 def watched(tmp_path: Path, *modes: str, **variables: str) -> Iterator[LiveRun]:
-    """Ranks at work, of which diag has read processes and cgroups; they go on to their modes when the file `go` is there."""
+    """Ranks at work, of which diag has read processes and cgroups; they go on to their modes when the file
+    `go` is there."""
     env = {**QUICK, "SCRATCH": str(tmp_path / "scratch"), "GO": str(tmp_path / "go"), **variables}
     with live_run(tmp_path, [*RANKS, *modes], env=env) as run:
         url = run.until(lambda: run.run_json().get("url"), 60)
@@ -46,7 +55,9 @@ def ranks(tmp_path: Path, *modes: str, **variables: str) -> Iterator[LiveRun]:
 
 
 def metrics(url: str) -> str:
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/metrics", timeout=15) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        f"{url}/metrics", timeout=15
+    ) as answer:
         return str(answer.read().decode())
 
 
@@ -74,12 +85,18 @@ def struck_pid(run: LiveRun) -> str:
 
 
 def test_rank_killed_in_its_save_is_found_with_phase_cause_and_the_kernels_own_peak(tmp_path: Path) -> None:
-    with memory_cgroup(LIMIT) as cgroup, ranks(tmp_path, "saves", "saves-and-eats", MEMORY_CGROUP=str(cgroup)) as run:
+    with (
+        memory_cgroup(LIMIT) as cgroup,
+        ranks(tmp_path, "saves", "saves-and-eats", MEMORY_CGROUP=str(cgroup)) as run,
+    ):
         (found,) = findings(run).values()
         peak = peak_told_by(cgroup) / MIB
 
         assert (found["id"], found["cause"], found["ranks"]) == ("host-oom", "cgroup_limit", [1])
-        assert f"killed rank 1 (pid {struck_pid(run)})" in found["summary"] and "while saving a checkpoint" in found["summary"]
+        assert (
+            f"killed rank 1 (pid {struck_pid(run)})" in found["summary"]
+            and "while saving a checkpoint" in found["summary"]
+        )
         assert str(cgroup) in found["summary"] and "it grew most" in found["summary"]
         limit, said = sizes(found["summary"])
         assert limit == 50 and said == pytest.approx(peak, rel=0.05)
@@ -88,11 +105,16 @@ def test_rank_killed_in_its_save_is_found_with_phase_cause_and_the_kernels_own_p
 
 
 def test_killed_worker_is_found_and_named_with_its_rank(tmp_path: Path) -> None:
-    with memory_cgroup(LIMIT) as cgroup, ranks(tmp_path, "worker-eats", "work", MEMORY_CGROUP=str(cgroup)) as run:
+    with (
+        memory_cgroup(LIMIT) as cgroup,
+        ranks(tmp_path, "worker-eats", "work", MEMORY_CGROUP=str(cgroup)) as run,
+    ):
         (found,) = findings(run).values()
 
         assert (found["id"], found["cause"], found["ranks"]) == ("host-oom", "cgroup_limit", [0])
-        assert re.search(r"killed DataLoader worker \d+ of rank 0, which held \d+ MiB,", found["summary"]), found["summary"]
+        assert re.search(r"killed DataLoader worker \d+ of rank 0, which held \d+ MiB,", found["summary"]), (
+            found["summary"]
+        )
         assert "--dataloader_num_workers" in found["advice"]
         assert sizes(found["summary"])[1] == pytest.approx(peak_told_by(cgroup) / MIB, rel=0.05)
 
@@ -135,8 +157,15 @@ def test_limit_of_processes_is_its_own_finding(tmp_path: Path) -> None:
 
 
 BENIGN = (
-    "writes-page-cache", "writes-dirty", "grows-and-frees", "maps-a-big-file", "shares-memory", "workers-come-and-go",
-    "survives-a-refusal", "forks-and-shares", "grows-by-huge-pages",
+    "writes-page-cache",
+    "writes-dirty",
+    "grows-and-frees",
+    "maps-a-big-file",
+    "shares-memory",
+    "workers-come-and-go",
+    "survives-a-refusal",
+    "forks-and-shares",
+    "grows-by-huge-pages",
 )
 
 
@@ -149,7 +178,9 @@ def test_memory_that_is_only_used_raises_nothing(mode: str, tmp_path: Path) -> N
             assert peak_told_by(cgroup) > 0.95 * LIMIT
 
 
-def test_rank_killed_by_hand_while_a_neighbour_is_killed_for_memory_is_no_want_of_memory(tmp_path: Path) -> None:
+def test_rank_killed_by_hand_while_a_neighbour_is_killed_for_memory_is_no_want_of_memory(
+    tmp_path: Path,
+) -> None:
     neighbour = "b'x' * (200 << 20)"
     with memory_cgroup(LIMIT) as cgroup, memory_cgroup(32 * MIB) as other:
         eater = subprocess.Popen([sys.executable, "-c", f"input(); {neighbour}"], stdin=subprocess.PIPE)
@@ -160,6 +191,8 @@ def test_rank_killed_by_hand_while_a_neighbour_is_killed_for_memory_is_no_want_o
             run.wait(60)
 
             died = next(c["finding"] for c in run.changes() if c["finding"]["id"] == "rank-died")
-            assert eater.returncode == -9 and NEAR_SECONDS > 5.0  # both within the time in which they would be joined
+            assert (
+                eater.returncode == -9 and NEAR_SECONDS > 5.0
+            )  # both within the time in which they would be joined
             assert died["cause"] == "signal_9"
             assert findings(run) == {}

@@ -1,4 +1,5 @@
-"""The node's networks and a rank's RDMA device, from real processes through `diag run` to metrics, dump and replay."""
+"""The node's networks and a rank's RDMA device, from real processes through `diag run` to metrics, dump and
+replay."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def fetch(url: str) -> str:
 
 
 def test_rank_that_holds_an_rdma_device_is_told_from_one_that_does_not(tmp_path: Path) -> None:
-    # given two ranks, of which one holds a device of RDMA open (a file of that name: this machine has no such card)
+    # given two ranks, of which one holds a device of RDMA open (a file of that name: this machine has no such
+    # card)
     device = tmp_path / "dev/infiniband/uverbs0"
     device.parent.mkdir(parents=True)
     device.touch()
@@ -49,15 +51,31 @@ def test_rank_that_holds_an_rdma_device_is_told_from_one_that_does_not(tmp_path:
 
         # then metrics, ranks, dump and its bundle tell them apart
         metrics = fetch(f"{url}/metrics")
-        assert 'diag_rank_rdma_open{rank="0"} 0.0' in metrics and 'diag_rank_rdma_open{rank="1"} 1.0' in metrics
+        assert (
+            'diag_rank_rdma_open{rank="0"} 0.0' in metrics and 'diag_rank_rdma_open{rank="1"} 1.0' in metrics
+        )
         ranks = {row["rank"]: row["rdma"] for row in json.loads(fetch(f"{url}/ranks"))["ranks"]}
         assert (ranks[0]["open_nodes"], ranks[1]["open_nodes"]) == ([], ["uverbs0"])
         assert run.run_dir is not None
-        words = [*DIAG, "dump", "--all-ranks", "--run-dir", str(run.run_dir), "-o", str(tmp_path / "dump.tar.gz")]
+        words = [
+            *DIAG,
+            "dump",
+            "--all-ranks",
+            "--run-dir",
+            str(run.run_dir),
+            "-o",
+            str(tmp_path / "dump.tar.gz"),
+        ]
         said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
         assert "network of rank 1: holds uverbs0 open" in said.stdout, said.stdout + said.stderr
         assert "network of rank 0" not in said.stdout
     replayed = subprocess.run(
-        [*DIAG, "replay", "--json", str(tmp_path / "dump.tar.gz")], capture_output=True, text=True, check=False, timeout=60
+        [*DIAG, "replay", "--json", str(tmp_path / "dump.tar.gz")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
-    assert not [line for line in json.loads(replayed.stdout)["not_checked"] if line["what"] != "gpu"], replayed.stdout
+    assert not [line for line in json.loads(replayed.stdout)["not_checked"] if line["what"] != "gpu"], (
+        replayed.stdout
+    )

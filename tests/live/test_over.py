@@ -1,4 +1,5 @@
-"""A hang that heals, of a real job: while it hangs, after it, and when the job has ended, all faces say the same."""
+"""A hang that heals, of a real job: while it hangs, after it, and when the job has ended, all faces say the
+same."""
 
 from __future__ import annotations
 
@@ -24,15 +25,29 @@ def fetch(url: str) -> Any:
 
 
 def over(document: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [(one["id"], one["class"], one["ranks"], one["since"], one["resolved_at"]) for one in document["past"]]
+    return [
+        (one["id"], one["class"], one["ranks"], one["since"], one["resolved_at"]) for one in document["past"]
+    ]
 
 
 def open_now(document: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [(one["id"], one["class"], one["ranks"]) for one in document["findings"] if not one.get("resolved_at")]
+    return [
+        (one["id"], one["class"], one["ranks"]) for one in document["findings"] if not one.get("resolved_at")
+    ]
 
 
 def test_hang_that_heals_is_over_in_every_face_with_its_whole_length(tmp_path: Path) -> None:
-    command = [*JOB, "--nproc", "2", "--iters", "1000000", "--step-seconds", "0.2", "--fault", "data-hang:rank=1,step=5"]
+    command = [
+        *JOB,
+        "--nproc",
+        "2",
+        "--iters",
+        "1000000",
+        "--step-seconds",
+        "0.2",
+        "--fault",
+        "data-hang:rank=1,step=5",
+    ]
     with live_run(tmp_path, command) as run:
         url = run.until(lambda: run.run_json().get("url"), 60)
         run.until(lambda: run.opened("hang"), 120)
@@ -80,11 +95,17 @@ def _ended(run: LiveRun, times: tuple[float, float]) -> None:
     assert "; nothing open; 1 over: hang (data_loading), rank 1, " in last and length in last
     text, code = typed("replay", folder)
     words = " ".join(text.split())
-    assert code == 10 and "; nothing open; 1 over: hang (data_loading), rank 1, " in words and f"{length};" in words
+    assert (
+        code == 10
+        and "; nothing open; 1 over: hang (data_loading), rank 1, " in words
+        and f"{length};" in words
+    )
     assert "OVER hang (data_loading): rank 1;" in text and not re.search(r"/proc/\d|diag dump", text)
     document = json.loads(typed("replay", "--json", folder)[0])
     shown = json.loads(typed("top", "--json", folder)[0])["report"]
     assert document["sentence"] == shown["sentence"] and over(document) == over(shown)
     assert over(document) == [("hang", "data_loading", [1], *times)] and open_now(document) == []
     picture, _ = typed("top", "--once", folder)
-    assert re.search(r"^ ?RECORDED ", picture, re.MULTILINE) and "OVER hang (data_loading): rank 1;" in picture
+    assert (
+        re.search(r"^ ?RECORDED ", picture, re.MULTILINE) and "OVER hang (data_loading): rank 1;" in picture
+    )

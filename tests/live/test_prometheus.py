@@ -45,7 +45,9 @@ def hub() -> Hub:
 
     made = Hub(Engine({"told": parse}, []))
     for rank in range(2):
-        made.engine.feed(Record("told", RankFound(rank, Placement(rank, rank, 2, "node0", 750 + rank)), at=1000.0))
+        made.engine.feed(
+            Record("told", RankFound(rank, Placement(rank, rank, 2, "node0", 750 + rank)), at=1000.0)
+        )
     made.engine.feed(Record("told", Iteration(None, 41, 100, "41/100"), at=1001.0))
     return made
 
@@ -55,7 +57,9 @@ def test_prometheus_scrapes_and_answers_with_our_values(hub: Hub, tmp_path: Path
     targets = [{"targets": [f"127.0.0.1:{server.port}"], "labels": {"node": "n0"}}]
     scrape = {"job_name": "diag", "scrape_interval": "1s", "static_configs": targets}
     try:
-        with Prometheus(tmp_path, {"scrape_configs": [scrape]}, "--enable-feature=exemplar-storage") as prometheus:
+        with Prometheus(
+            tmp_path, {"scrape_configs": [scrape]}, "--enable-feature=exemplar-storage"
+        ) as prometheus:
             iteration = prometheus.wait_for("diag_train_iteration")
             states = prometheus.wait_for("diag_rank_state == 1")
             up = prometheus.wait_for("up")
@@ -79,6 +83,8 @@ def test_promtool_finds_nothing_to_correct(hub: Hub) -> None:
     finally:
         server.stop()
 
-    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, check=False, timeout=30)
+    checked = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=text, capture_output=True, check=False, timeout=30
+    )
 
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")

@@ -1,4 +1,5 @@
-"""NCCL RAS under a real `diag run`: ranks that have a libnccl mapped hang, and who answers at their NCCL_RAS_ADDR is asked."""
+"""NCCL RAS under a real `diag run`: ranks that have a libnccl mapped hang, and who answers at their
+NCCL_RAS_ADDR is asked."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.liverun import DIAG, live_run
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 ROOT = Path(__file__).parents[2]
 
-# The launcher serves RAS, since it knows the ranks' pids; the ranks print steps, then wait. The answers are NCCL's own.
+# The launcher serves RAS, since it knows the ranks' pids; the ranks print steps, then wait. The answers are
+# NCCL's own.
 PROGRAM = f"""
 import mmap, os, subprocess, sys, time
 
@@ -70,7 +72,9 @@ def records(run_dir: Path, source: str) -> list[Any]:
     return [record for record in JournalReader(segments(run_dir)) if record.source == source]
 
 
-def test_hang_is_asked_about_at_the_runs_own_address_and_the_answers_are_in_the_journal(tmp_path: Path, program: Path) -> None:
+def test_hang_is_asked_about_at_the_runs_own_address_and_the_answers_are_in_the_journal(
+    tmp_path: Path, program: Path
+) -> None:
     command = [sys.executable, str(program), library(tmp_path, "2.28.9")]
     with live_run(tmp_path, command, env={"NCCL_RAS_ADDR": ""}) as run:
         address = run.run_json()["nccl_ras_addr"]
@@ -80,7 +84,7 @@ def test_hang_is_asked_about_at_the_runs_own_address_and_the_answers_are_in_the_
         found = run.until(lambda: len(answers := records(run_dir, nccl_ras.SOURCE)) >= 2 and answers, 60)
         run.until(lambda: run.opened("hang"), 60)
         words = next(line for line in run.text.splitlines() if "pids" in line).split()
-        pids = tuple(int(word) for word in words[words.index("pids") + 1:])
+        pids = tuple(int(word) for word in words[words.index("pids") + 1 :])
 
     facts = [list(nccl_ras.parse(record))[-1] for record in found]
     for fact in facts:
@@ -109,8 +113,12 @@ SHOW = [sys.executable, "-c", "import os; print(os.environ.get('NCCL_RAS_ADDR'))
 
 @pytest.mark.parametrize(
     ("env", "options", "shown"),
-    [({"NCCL_RAS_ADDR": "localhost:5"}, (), "localhost:5"), ({}, ("--ras", "off"), "None"), ({"DIAG_RAS": "off"}, (), "None"),
-     ({"NCCL_RAS_ENABLE": "0"}, (), "None")],
+    [
+        ({"NCCL_RAS_ADDR": "localhost:5"}, (), "localhost:5"),
+        ({}, ("--ras", "off"), "None"),
+        ({"DIAG_RAS": "off"}, (), "None"),
+        ({"NCCL_RAS_ENABLE": "0"}, (), "None"),
+    ],
     ids=["the user's own", "flag", "variable", "switched off in NCCL"],
 )
 def test_address_that_the_user_set_stays_and_off_sets_none(
@@ -118,7 +126,9 @@ def test_address_that_the_user_set_stays_and_off_sets_none(
 ) -> None:
     command = [*DIAG, "run", "-q", "--port", "0", "--run-root", str(tmp_path), *options, "--", *SHOW]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_RAS_")}
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env={**clean, **env})
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env={**clean, **env}
+    )
     assert answer.stdout == f"{shown}\n"
 
 
@@ -127,7 +137,9 @@ def test_two_runs_have_two_addresses(tmp_path: Path) -> None:
     for _ in range(2):
         command = [*DIAG, "run", "-q", "--port", "0", "--run-root", str(tmp_path), "--", *SHOW]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_RAS_")}
-        shown.add(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=clean).stdout)
+        shown.add(
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=clean).stdout
+        )
     assert len(shown) == 2 and all(line.startswith("localhost:") for line in shown)
 
 

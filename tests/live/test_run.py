@@ -1,4 +1,5 @@
-"""`diag run`, `dump`, `watch` and `replay` on real processes: what a user sees, and that the job never pays for it."""
+"""`diag run`, `dump`, `watch` and `replay` on real processes: what a user sees, and that the job never pays
+for it."""
 
 from __future__ import annotations
 
@@ -23,16 +24,26 @@ pytestmark = pytest.mark.live
 RANKS = [sys.executable, str(Path(__file__).parent / "ranks.py")]
 
 
-def diag(*words: str, env: dict[str, str] | None = None, timeout: float = 60, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+def diag(
+    *words: str, env: dict[str, str] | None = None, timeout: float = 60, **kwargs: Any
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*DIAG, *words], capture_output=True, text=True, check=False, timeout=timeout, env={**os.environ, **(env or {})}, **kwargs
+        [*DIAG, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env={**os.environ, **(env or {})},
+        **kwargs,
     )
 
 
 def fetch(url: str) -> Any:
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=15) as answer:
         body = answer.read()
-    return json.loads(body) if answer.headers["content-type"].startswith("application/json") else body.decode()
+    return (
+        json.loads(body) if answer.headers["content-type"].startswith("application/json") else body.decode()
+    )
 
 
 @contextlib.contextmanager
@@ -51,7 +62,9 @@ def test_exit_code_and_output_are_those_of_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("/no/such/command", 127), ("/etc/passwd", 126)])
-def test_command_that_cannot_start_has_the_shells_exit_code_and_one_line(tmp_path: Path, command, code) -> None:
+def test_command_that_cannot_start_has_the_shells_exit_code_and_one_line(
+    tmp_path: Path, command, code
+) -> None:
     answer = diag("run", "-q", "--port", "0", "--run-root", str(tmp_path), "--", command)
 
     assert answer.returncode == code
@@ -68,7 +81,9 @@ def test_no_command_is_a_usage_error() -> None:
 def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks(tmp_path: Path) -> None:
     with (
         ready_fifo(tmp_path) as fifo,
-        live_run(tmp_path, [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"], env={"READY": str(fifo)}) as run,
+        live_run(
+            tmp_path, [*RANKS, "wait", "gil", "stop", "die", "zombie", "wait"], env={"READY": str(fifo)}
+        ) as run,
     ):
         with open(os.open(fifo, os.O_RDWR)) as ready:  # O_RDWR: no end of file while writers come and go
             assert {ready.readline().strip() for _ in range(4)} == {"0", "1", "2", "5"}
@@ -85,7 +100,9 @@ def test_dump_answers_in_ten_seconds_with_gil_held_stopped_dead_and_zombie_ranks
         assert seconds < 10, f"took {seconds:.1f} s"
         assert document["schema"] == "diag.report/1"
         missing = document["dump"]["missing"]
-        with_stack = {rank for item in document["dump"]["classes"] if item["kind"] == "rank" for rank in item["ranks"]}
+        with_stack = {
+            rank for item in document["dump"]["classes"] if item["kind"] == "rank" for rank in item["ranks"]
+        }
         assert {0, 1, 2, 5} <= with_stack, document["dump"]["classes"]
         assert {"3", "4"} <= set(missing)
         stopped = next(r["pid"] for r in document["dump"]["ranks"] if r["rank"] == 2)
@@ -137,9 +154,21 @@ def test_command_without_ranks_is_watched_as_rank_0_and_told_so(tmp_path: Path) 
 
 
 def test_watch_attaches_to_a_running_process_and_reports_at_the_end(tmp_path: Path) -> None:
-    process = subprocess.Popen([*RANKS, "work", "work"], stdout=subprocess.DEVNULL, env={**os.environ, "STEPS": "400"})
+    process = subprocess.Popen(
+        [*RANKS, "work", "work"], stdout=subprocess.DEVNULL, env={**os.environ, "STEPS": "400"}
+    )
     try:
-        answer = diag("watch", "--pid", str(process.pid), "--port", "0", "--run-root", str(tmp_path), "--json", timeout=90)
+        answer = diag(
+            "watch",
+            "--pid",
+            str(process.pid),
+            "--port",
+            "0",
+            "--run-root",
+            str(tmp_path),
+            "--json",
+            timeout=90,
+        )
     finally:
         process.kill()
         process.wait()
@@ -169,18 +198,37 @@ def test_stacks_come_by_signal_where_ptrace_is_denied(tmp_path: Path) -> None:
     """A rank that made itself undumpable, and a diag without CAP_SYS_PTRACE: the real refusal of the kernel."""
     if os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists():
         pytest.skip("needs setpriv (util-linux) to drop CAP_SYS_PTRACE")
-    script = (
-        "import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\ndef stands_here():\n    time.sleep(3600)\nstands_here()"
-    )
+    script = "import ctypes, time\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\ndef stands_here():\n    time.sleep(3600)\nstands_here()"
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    drop = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"] if os.geteuid() == 0 else []
-    command = [*drop, *DIAG, "run", "--port", "0", "--run-root", str(tmp_path / "runs"), "--", sys.executable, "-c", script]
+    drop = (
+        ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"] if os.geteuid() == 0 else []
+    )
+    command = [
+        *drop,
+        *DIAG,
+        "run",
+        "--port",
+        "0",
+        "--run-root",
+        str(tmp_path / "runs"),
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    ]
     process = psutil.Popen(
-        command, env={**os.environ, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        env={**os.environ, **env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         url = _wait(
-            lambda: next((json.loads(p.read_text()).get("url") for p in (tmp_path / "runs").glob("*/run.json")), None), 30
+            lambda: next(
+                (json.loads(p.read_text()).get("url") for p in (tmp_path / "runs").glob("*/run.json")), None
+            ),
+            30,
         )
         stacks = _wait(lambda: (s := fetch(f"{url}/ranks/0/stacks"))["main"] and s, 60)
         notes = fetch(f"{url}/findings")["not_checked"]
@@ -218,7 +266,9 @@ def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_r
     blocked = tmp_path / "file"
     blocked.write_text("")
 
-    answer = diag("run", "--port", "0", "--run-root", str(blocked / "x"), "--", "sh", "-c", "echo fine; exit 5")
+    answer = diag(
+        "run", "--port", "0", "--run-root", str(blocked / "x"), "--", "sh", "-c", "echo fine; exit 5"
+    )
 
     assert (answer.returncode, answer.stdout) == (5, "fine\n")
     assert "because" in answer.stderr and str(blocked) in answer.stderr
@@ -228,7 +278,9 @@ def test_run_directory_that_cannot_be_made_there_is_made_elsewhere_and_the_job_r
 def test_without_any_run_directory_the_job_keeps_its_own_output_and_is_told(tmp_path: Path) -> None:
     """All candidates on a read-only file system, in a mount namespace of the test's own."""
     inner = ["run", "--port", "0", "--run-root", "/mnt/x", "--", "sh", "-c", "echo fine; exit 5"]
-    read_only = " && ".join(f"mount --bind {path} {path} && mount -o remount,bind,ro {path}" for path in ("/tmp", "/var/tmp"))
+    read_only = " && ".join(
+        f"mount --bind {path} {path} && mount -o remount,bind,ro {path}" for path in ("/tmp", "/var/tmp")
+    )
     script = f'mount -t tmpfs -o ro none /mnt && {read_only} && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", *DIAG, *inner]
 
@@ -259,7 +311,11 @@ def test_replay_of_nothing_known_says_what_it_wants(tmp_path: Path) -> None:
 
 def test_replay_of_plain_logs_finds_what_they_say(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    log.write_bytes(b"\xff\xfe garbage \x00\n" + b"x" * 10_000_000 + b"\n[rank1]: OSError: [Errno 24] Too many open files: 'a'\n")
+    log.write_bytes(
+        b"\xff\xfe garbage \x00\n"
+        + b"x" * 10_000_000
+        + b"\n[rank1]: OSError: [Errno 24] Too many open files: 'a'\n"
+    )
 
     answer = diag("replay", str(log), "--json")
 
@@ -278,7 +334,9 @@ def test_run_directory_of_another_version_is_refused_with_its_schema(tmp_path: P
     assert "diag.run/9" in answer.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a full file system of the test's own needs a mount namespace (root)")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="a full file system of the test's own needs a mount namespace (root)"
+)
 def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_job(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     job = tmp_path / "job.py"
@@ -314,16 +372,40 @@ def test_disk_that_fills_up_during_the_run_costs_the_journal_and_nothing_of_the_
     )
 
     assert answer.returncode == 9, answer.stderr[-2000:]
-    assert [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("line")] == [str(n) for n in range(200)]
+    assert [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("line")] == [
+        str(n) for n in range(200)
+    ]
     assert "journal" in answer.stderr and "No space left" in answer.stderr
 
 
 def test_python_found_by_a_relative_path_has_its_sidecars(tmp_path: Path) -> None:
-    """`PATH=.venv/bin:$PATH python -m diag run`: sys.executable is relative then, and helpers start in another directory."""
+    """`PATH=.venv/bin:$PATH python -m diag run`: sys.executable is relative then, and helpers start in
+    another directory."""
     python = Path(sys.executable)
-    env = {**os.environ, "PATH": f"{python.parent.name}:{os.environ['PATH']}", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    words = [python.name, "-m", "diag", "run", "--port", "0", "--run-root", str(tmp_path), "--", python.name, "-c", "input()"]
-    run = psutil.Popen(words, cwd=python.parent.parent, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = {
+        **os.environ,
+        "PATH": f"{python.parent.name}:{os.environ['PATH']}",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+    words = [
+        python.name,
+        "-m",
+        "diag",
+        "run",
+        "--port",
+        "0",
+        "--run-root",
+        str(tmp_path),
+        "--",
+        python.name,
+        "-c",
+        "input()",
+    ]
+    run = psutil.Popen(
+        words, cwd=python.parent.parent, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
     def has_sidecar() -> bool:
         with contextlib.suppress(psutil.Error):

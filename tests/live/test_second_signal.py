@@ -17,9 +17,12 @@ import pytest
 from tests.liverun import DIAG
 
 pytestmark = pytest.mark.live
-# Ends by itself on SIGTERM, after more output than a pipe takes: diag must wait for its reader, and is still there then.
-JOB = "import signal, sys\nsignal.signal(15, lambda *_: (sys.stdout.write('x' * 400_000), sys.stdout.flush(), sys.exit(7)))\n" \
-      "print('ready', flush=True)\nwhile True: signal.pause()"
+# Ends by itself on SIGTERM, after more output than a pipe takes: diag must wait for its reader, and is still
+# there then.
+JOB = (
+    "import signal, sys\nsignal.signal(15, lambda *_: (sys.stdout.write('x' * 400_000), sys.stdout.flush(), sys.exit(7)))\n"
+    "print('ready', flush=True)\nwhile True: signal.pause()"
+)
 
 
 def until(condition: object, seconds: float = 60.0) -> None:
@@ -32,7 +35,9 @@ def until(condition: object, seconds: float = 60.0) -> None:
 
 def test_second_sigterm_does_not_cut_off_the_last_checks_and_the_evidence(tmp_path: Path) -> None:
     words = [*DIAG, "run", "--port", "0", "--run-root", str(tmp_path), "--", sys.executable, "-u", "-c", JOB]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"

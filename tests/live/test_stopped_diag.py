@@ -1,4 +1,5 @@
-"""diag's own processes stopped (SIGSTOP, a debugger, a freezer) and continued: the job does not notice, and diag goes on."""
+"""diag's own processes stopped (SIGSTOP, a debugger, a freezer) and continued: the job does not notice, and
+diag goes on."""
 
 from __future__ import annotations
 
@@ -64,4 +65,6 @@ def test_diag_that_was_stopped_goes_on_and_the_job_does_not_notice(which, tmp_pa
         assert run.text.count(" | loss: 1.0 |") == steps(run)
         assert run.run_dir is not None
         told = [record.payload for record in JournalReader(segments(run.run_dir)) if record.source == "run"]
-    assert not [payload for payload in told if payload.get("event") == "failed" and payload["source"] == "sidecar"]
+    assert not [
+        payload for payload in told if payload.get("event") == "failed" and payload["source"] == "sidecar"
+    ]

@@ -1,4 +1,5 @@
-"""A rank that is slow, not hung: real gloo ranks under `diag run`, the slow one named by how seldom it is found waiting."""
+"""A rank that is slow, not hung: real gloo ranks under `diag run`, the slow one named by how seldom it is
+found waiting."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def command(path: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", str(script), *arguments]
 
 
-def test_rank_whose_batches_come_late_is_named_with_the_share_of_the_step_that_it_costs(tmp_path: Path) -> None:
+def test_rank_whose_batches_come_late_is_named_with_the_share_of_the_step_that_it_costs(
+    tmp_path: Path,
+) -> None:
     with live_run(tmp_path, command(tmp_path, "10000", "slow-data"), "--stack-seconds", "0.5") as run:
         found = run.until(lambda: run.opened("straggler"), 150)["finding"]
 

@@ -1,4 +1,5 @@
-"""`diag watch` without a pid in a process namespace of its own, beside a job that it did not start, as in a pod."""
+"""`diag watch` without a pid in a process namespace of its own, beside a job that it did not start, as in a
+pod."""
 
 from __future__ import annotations
 
@@ -71,12 +72,27 @@ class Beside:
         (folder / "job.py").write_text(_JOB)
         words = {
             "job": [sys.executable, str(folder / "job.py"), str(self.go)] if job else ["sleep", "1000"],
-            "diag": [sys.executable, "-m", "diag", "watch", "--json", "--port", "0", "--run-root", f"{folder}/runs", *options],
+            "diag": [
+                sys.executable,
+                "-m",
+                "diag",
+                "watch",
+                "--json",
+                "--port",
+                "0",
+                "--run-root",
+                f"{folder}/runs",
+                *options,
+            ],
         }
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK")}
         with open(folder / "pause", "wb") as out:
-            self.process = subprocess.Popen([*_unshare(), sys.executable, "-c", _PAUSE, json.dumps(words), str(folder)],
-                                            stdout=out, env=clean, start_new_session=True)
+            self.process = subprocess.Popen(
+                [*_unshare(), sys.executable, "-c", _PAUSE, json.dumps(words), str(folder)],
+                stdout=out,
+                env=clean,
+                start_new_session=True,
+            )
 
     def said(self, who: str = "diag.err") -> str:
         with contextlib.suppress(OSError):
@@ -167,11 +183,19 @@ def _ranks_in(run: Path) -> set[int]:
 
 
 def _outer_pid(words: Path, variable: str) -> int:
-    """The process as we see it from outside of its namespace: the topmost with this in its command line and this variable."""
-    for entry in sorted((entry for entry in Path("/proc").iterdir() if entry.name.isdigit()), key=lambda entry: int(entry.name)):
+    """The process as we see it from outside of its namespace: the topmost with this in its command line and
+    this variable."""
+    for entry in sorted(
+        (entry for entry in Path("/proc").iterdir() if entry.name.isdigit()),
+        key=lambda entry: int(entry.name),
+    ):
         with contextlib.suppress(OSError):
             argv = (entry / "cmdline").read_bytes().split(b"\0")
             mine = any(str(words).encode() in word for word in argv) and b"-c" not in argv
-            if mine and argv[0] != b"unshare" and variable.encode() in [b"", *(entry / "environ").read_bytes().split(b"\0")]:
+            if (
+                mine
+                and argv[0] != b"unshare"
+                and variable.encode() in [b"", *(entry / "environ").read_bytes().split(b"\0")]
+            ):
                 return int(entry.name)
     raise AssertionError(f"no process of {words}")

@@ -1,8 +1,8 @@
 """Which words the detectors can put into `cause`, read out of their code.
 
-Followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of that name, what
-functions return that are called after causes, and tables of (cause, ...) from which one is unpacked. Words made at run time
-(xid_79) have an N.
+Followed are: `cause=...`, what is assigned to a variable of that name, arguments for a parameter or field of
+that name, what functions return that are called after causes, and tables of (cause, ...) from which one is
+unpacked. Words made at run time (xid_79) have an N.
 """
 
 from __future__ import annotations
@@ -75,18 +75,26 @@ FINDINGS = {
 @cache
 def causes_by_file() -> dict[str, set[str]]:
     """File below diag/detectors -> causes; files without any are left out."""
-    trees = {path.relative_to(DETECTORS).as_posix(): ast.parse(path.read_text()) for path in sorted(DETECTORS.rglob("*.py"))}
+    trees = {
+        path.relative_to(DETECTORS).as_posix(): ast.parse(path.read_text())
+        for path in sorted(DETECTORS.rglob("*.py"))
+    }
     found = {}
     for name, tree in trees.items():
         package = name.rpartition("/")[0]
-        beside = [other for file, other in trees.items() if file.rpartition("/")[0] == package or "/" not in file]
+        beside = [
+            other for file, other in trees.items() if file.rpartition("/")[0] == package or "/" not in file
+        ]
         found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
     return {name: said for name, causes in found.items() if (said := causes - NOT_SAID.get(name, set()))}
 
 
 def _takers(trees: list[ast.Module]) -> dict[str, tuple[int, bool]]:
-    """Functions and classes by name: the position of their parameter or field `cause`, and whether `self` comes before it."""
-    found: dict[str, tuple[int, bool]] = {"Cause": (0, False)}  # its field is called `name` or `word`: it is the cause
+    """Functions and classes by name: the position of their parameter or field `cause`, and whether `self`
+    comes before it."""
+    found: dict[str, tuple[int, bool]] = {
+        "Cause": (0, False)
+    }  # its field is called `name` or `word`: it is the cause
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
@@ -136,10 +144,19 @@ def _causes(tree: ast.Module, takers: dict[str, tuple[int, bool]]) -> Iterator[s
 
 def _returns_causes(node: ast.FunctionDef) -> bool:
     """By its name, or by a table of which the cause is one: `return ("remap_failed", Severity.WARNING, ...)`."""
-    return "cause" in node.name or node.name in ("_how", "_judge", "_starved_of", "waits_for", "_what_is_wrong", "_flapping")
+    return "cause" in node.name or node.name in (
+        "_how",
+        "_judge",
+        "_starved_of",
+        "waits_for",
+        "_what_is_wrong",
+        "_flapping",
+    )
 
 
-def _assigned(target: ast.expr, value: ast.expr, tables: dict[str, ast.expr], *, rows_only: bool = False) -> Iterator[str]:
+def _assigned(
+    target: ast.expr, value: ast.expr, tables: dict[str, ast.expr], *, rows_only: bool = False
+) -> Iterator[str]:
     if isinstance(target, ast.Name) and target.id == "cause":
         yield from _words(value)
     elif isinstance(target, ast.Tuple):

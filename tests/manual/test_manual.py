@@ -1,4 +1,5 @@
-"""The pages of the manual: each finding has one in English and one in Chinese, they say the same, and know every cause."""
+"""The pages of the manual: each finding has one in English and one in Chinese, they say the same, and know
+every cause."""
 
 from __future__ import annotations
 
@@ -93,13 +94,17 @@ def test_chinese_page_is_chinese_and_the_english_one_is_not(finding: str) -> Non
     chinese, english = manual.text(finding, "zh"), manual.text(finding, "en")
 
     assert re.search(r"[\u4e00-\u9fff]", english) is None
-    assert all(re.search(r"[\u4e00-\u9fff]", text) for text in list(manual.sections(finding, "zh").values())[:4])
+    assert all(
+        re.search(r"[\u4e00-\u9fff]", text) for text in list(manual.sections(finding, "zh").values())[:4]
+    )
     assert re.search(r"[\u4e00-\u9fff][,;!?]", chinese) is None, "ASCII punctuation behind Chinese"
     assert manual.meaning(finding, "zh").endswith("。")
     assert "\n" not in manual.meaning(finding, "en") + manual.meaning(finding, "zh")
 
 
-@pytest.mark.parametrize("page", sorted(FOLDER.glob("*/*.md")), ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize(
+    "page", sorted(FOLDER.glob("*/*.md")), ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 def test_page_is_plain_text(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
 
@@ -108,11 +113,13 @@ def test_page_is_plain_text(page: Path) -> None:
     assert text.count("`") % 2 == 0
 
 
-# --- causes ------------------------------------------------------------------------------------------------------
+# --- causes
+# ------------------------------------------------------------------------------------------------------
 
 
 def is_spoken_of(cause: str, pages: list[str]) -> bool:
-    """xid_63 is also `xid_N` of a page, and a cause that is made of a number is on a page that has some of them."""
+    """xid_63 is also `xid_N` of a page, and a cause that is made of a number is on a page that has some of
+    them."""
     pattern = re.compile(re.sub(r"_(?:\d+|N)$", r"_(?:\\d+|N)", cause))
     return any(pattern.fullmatch(known) for known in pages)
 
@@ -145,7 +152,9 @@ def test_every_cause_that_a_detector_can_give_has_its_line_in_both_pages(name: s
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
 def test_every_part_of_a_step_that_can_be_the_cause_of_a_drop_is_spoken_of(lang: str) -> None:
-    assert {*KINDS} - {"collective"} <= {*manual.causes("throughput-drop", lang)}  # which is called communication
+    assert {*KINDS} - {"collective"} <= {
+        *manual.causes("throughput-drop", lang)
+    }  # which is called communication
 
 
 @pytest.mark.parametrize("lang", manual.LANGUAGES)
@@ -175,4 +184,8 @@ def test_causes_of_a_page_are_those_of_the_reference_or_of_the_code() -> None:
     given |= {*KINDS, "unknown", "preflight", "xid_63", "xid_92"}
     told = {finding: manual.causes(finding, "en") for finding in PAIRS if not finding.startswith("env-")}
 
-    assert {name: left for name, causes in told.items() if (left := [cause for cause in causes if cause not in given])} == {}
+    assert {
+        name: left
+        for name, causes in told.items()
+        if (left := [cause for cause in causes if cause not in given])
+    } == {}

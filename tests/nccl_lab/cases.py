@@ -1,5 +1,5 @@
-"""What is recorded: one entry a case. `expect` is the verdict, [finding, cause] each, none when empty: of the logs
-alone, and of whoever watches the processes where a rank is killed."""
+"""What is recorded: one entry a case. `expect` is the verdict, [finding, cause] each, none when empty: of the
+logs alone, and of whoever watches the processes where a rank is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ gid mlx5_1 1 ::
 IB_DOWN = IB.replace("link=ib", "link=ib state=1")
 IB_INIT = IB.replace("link=ib", "link=ib state=2")
 IB_ONE_DOWN = IB.replace("mlx5_1 link=ib", "mlx5_1 link=ib state=1")
-# RDMA over Ethernet as a bond of two ports: entries 0-1 link-local, 2-3 of the interface's IPv4 address (RoCE v1, then v2).
+# RDMA over Ethernet as a bond of two ports: entries 0-1 link-local, 2-3 of the interface's IPv4 address (RoCE
+# v1, then v2).
 ROCE = """device mlx5_bond_0 link=eth
 gid mlx5_bond_0 0 fe80::a288:c2ff:fe01:1
 gid mlx5_bond_0 1 fe80::a288:c2ff:fe01:1
@@ -44,7 +45,8 @@ class Case:
     level: str = "INFO"
     one_file: bool = False
     same_gpu: bool = False
-    # kill, kill-buffered: rank 1 kills itself at step 4; no-root: rank 0 ends before it answers; shm: /dev/shm of 64 KiB
+    # kill, kill-buffered: rank 1 kills itself at step 4; no-root: rank 0 ends before it answers; shm:
+    # /dev/shm of 64 KiB
     fault: str = ""
     no_address: bool = False  # rank 1's node has no IP interface but lo
     steps: int = 8
@@ -62,21 +64,39 @@ CASES = [
     Case("no-device-subsys", env=SUBSYSTEMS, expect=fallback("no_device")),
     Case("no-device-warn", level="WARN", expect=[]),
     Case("no-device-one-file", one_file=True, expect=fallback("no_device")),
-    Case("no-device-debug-file", env={"NCCL_DEBUG_FILE": "{folder}/nccl.%h.%p.log"}, expect=fallback("no_device")),
+    Case(
+        "no-device-debug-file",
+        env={"NCCL_DEBUG_FILE": "{folder}/nccl.%h.%p.log"},
+        expect=fallback("no_device"),
+    ),
     Case("no-libibverbs", verbs=None, expect=fallback("libibverbs_missing")),
     Case("ib-disable", verbs=IB, env={"NCCL_IB_DISABLE": "1"}, expect=fallback("ib_disabled")),
     Case("net-socket", verbs=IB, env={"NCCL_NET": "Socket"}, expect=fallback("net_forced")),
     Case("net-ib-no-device", env={"NCCL_NET": "IB"}, expect=[["nccl-init-error", "network_not_found"]]),
-    Case("net-ib-no-libibverbs", verbs=None, env={"NCCL_NET": "IB"}, expect=[["nccl-init-error", "network_not_found"]]),
+    Case(
+        "net-ib-no-libibverbs",
+        verbs=None,
+        env={"NCCL_NET": "IB"},
+        expect=[["nccl-init-error", "network_not_found"]],
+    ),
     Case("hca-no-match", verbs=IB, env={"NCCL_IB_HCA": "mlx5_7"}, expect=fallback("hca_filter")),
     Case("hca-exclude", verbs=IB, env={"NCCL_IB_HCA": "^mlx5"}, expect=fallback("hca_filter")),
-    Case("hca-exclude-subsys", verbs=IB, env={"NCCL_IB_HCA": "^mlx5", **SUBSYSTEMS}, expect=fallback("hca_filter")),
+    Case(
+        "hca-exclude-subsys",
+        verbs=IB,
+        env={"NCCL_IB_HCA": "^mlx5", **SUBSYSTEMS},
+        expect=fallback("hca_filter"),
+    ),
     Case("ports-down", verbs=IB_DOWN, expect=fallback("no_device")),
     Case("ports-init", verbs=IB_INIT, expect=fallback("no_device")),
     Case("open-device-eperm", verbs=IB + "fail open_device errno=1\n", expect=fallback("device_open_failed")),
     Case("oob-ifname-missing", verbs=IB, env={"NCCL_OOB_NET_IFNAME": "ib9"}, minimum=(2, 24)),
     Case(
-        "mixed-no-device", seconds=11, verbs=IB, rank_verbs={1: NO_DEVICE}, expect=[["transport-mismatch", "no_device"]]
+        "mixed-no-device",
+        seconds=11,
+        verbs=IB,
+        rank_verbs={1: NO_DEVICE},
+        expect=[["transport-mismatch", "no_device"]],
     ),
     Case(
         "mixed-ib-disable",
@@ -98,7 +118,9 @@ CASES = [
         env={"NCCL_SOCKET_IFNAME": "ib9", **SUBSYSTEMS},
         expect=[["nccl-no-interface", "ifname_matches_nothing"]],
     ),
-    Case("ifname-lo", seconds=11, env={"NCCL_SOCKET_IFNAME": "lo"}, expect=[["nccl-no-interface", "loopback"]]),
+    Case(
+        "ifname-lo", seconds=11, env={"NCCL_SOCKET_IFNAME": "lo"}, expect=[["nccl-no-interface", "loopback"]]
+    ),
     Case(
         "ifname-missing-one",
         seconds=11,
@@ -118,10 +140,24 @@ CASES = [
     Case("roce-bond", verbs=ROCE),
     Case("roce-bond-subsys", verbs=ROCE, env=SUBSYSTEMS),
     # RDMA that fails
-    Case("reg-mr-enomem", verbs=IB + "fail reg_mr errno=12\n", expect=[["memlock-limit", "registration_failed"]]),
-    Case("reg-mr-eperm", verbs=IB + "fail reg_mr errno=1\n", expect=[["memlock-limit", "registration_failed"]]),
-    Case("create-cq-enomem", verbs=IB + "fail create_cq errno=12\n", expect=[["memlock-limit", "registration_failed"]]),
-    Case("create-qp-enomem", verbs=IB + "fail create_qp errno=12\n", expect=[["memlock-limit", "registration_failed"]]),
+    Case(
+        "reg-mr-enomem",
+        verbs=IB + "fail reg_mr errno=12\n",
+        expect=[["memlock-limit", "registration_failed"]],
+    ),
+    Case(
+        "reg-mr-eperm", verbs=IB + "fail reg_mr errno=1\n", expect=[["memlock-limit", "registration_failed"]]
+    ),
+    Case(
+        "create-cq-enomem",
+        verbs=IB + "fail create_cq errno=12\n",
+        expect=[["memlock-limit", "registration_failed"]],
+    ),
+    Case(
+        "create-qp-enomem",
+        verbs=IB + "fail create_qp errno=12\n",
+        expect=[["memlock-limit", "registration_failed"]],
+    ),
     Case(
         "modify-qp-timeout",
         verbs=IB + "fail modify_qp errno=110 state=2\n",
@@ -141,8 +177,16 @@ CASES = [
         env={"NCCL_IB_GID_INDEX": "4"},
         expect=[["ib-error", "wrong_gid_index"]],
     ),
-    Case("modify-qp-enetunreach", verbs=ROCE + "fail modify_qp errno=101 state=2\n", expect=[["ib-error", "no_route"]]),
-    Case("modify-qp-enodev", verbs=ROCE + "fail modify_qp errno=19 state=2\n", expect=[["ib-error", "gid_vanished"]]),
+    Case(
+        "modify-qp-enetunreach",
+        verbs=ROCE + "fail modify_qp errno=101 state=2\n",
+        expect=[["ib-error", "no_route"]],
+    ),
+    Case(
+        "modify-qp-enodev",
+        verbs=ROCE + "fail modify_qp errno=19 state=2\n",
+        expect=[["ib-error", "gid_vanished"]],
+    ),
     Case(
         "completion-12",
         seconds=11,
@@ -224,7 +268,13 @@ CASES = [
         expect=[["shm-too-small", "exhausted"]],
     ),
     # A peer goes
-    Case("peer-killed", seconds=11, fault="kill", steps=200, expect=[["rank-died", ""], ["ib-fallback", "no_device"]]),
+    Case(
+        "peer-killed",
+        seconds=11,
+        fault="kill",
+        steps=200,
+        expect=[["rank-died", ""], ["ib-fallback", "no_device"]],
+    ),
     Case(
         "peer-killed-buffered",
         seconds=11,

@@ -16,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES
 
 # Said once a channel, connection or queue: two of each are kept.
-_MANY = re.compile(rb"Channel \d|proxy|Could not get speed|NCCL Dev|_ece|QP created|Set ECE|Connected to|Regist")
+_MANY = re.compile(
+    rb"Channel \d|proxy|Could not get speed|NCCL Dev|_ece|QP created|Set ECE|Connected to|Regist"
+)
 _DIGITS = re.compile(rb"0x[0-9a-f]+|\d+")
 _UUID = re.compile(rb"(?:GPU-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KEPT = 2

@@ -1,9 +1,10 @@
-"""Runs real NCCL with two ranks in network namespaces of their own ("nodes") and keeps what it prints, one folder a case.
+"""Runs real NCCL with two ranks in network namespaces of their own ("nodes") and keeps what it prints, one
+folder a case.
 
     python lab.py run LIBNCCL VERSION OUT [--cases a,b] [--jobs N] [--lab FOLDER]
 
-LIBNCCL is a libnccl.so.2, FOLDER has the stand-ins (build.sh) and `rdma-core/` with the real libibverbs.so.1. Needs root
-(namespaces), Linux and one or two NVIDIA GPUs; torch is not needed. README.md tells what is real.
+LIBNCCL is a libnccl.so.2, FOLDER has the stand-ins (build.sh) and `rdma-core/` with the real libibverbs.so.1.
+Needs root (namespaces), Linux and one or two NVIDIA GPUs; torch is not needed. README.md tells what is real.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class UniqueId(ctypes.Structure):
 
 
 class Rank:
-    """One process of the job: makes a communicator, sums, makes a second communicator, tells all results in a file."""
+    """One process of the job: makes a communicator, sums, makes a second communicator, tells all results in a
+    file."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.rank, self.folder, self.steps, self.fault = (
@@ -53,7 +55,9 @@ class Rank:
         self.check("cuInit", self.cuda.cuInit(0))
         device, self.context = ctypes.c_int(), ctypes.c_void_p()
         self.check("cuDeviceGet", self.cuda.cuDeviceGet(ctypes.byref(device), given["gpu"]))
-        self.check("cuDevicePrimaryCtxRetain", self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
+        self.check(
+            "cuDevicePrimaryCtxRetain", self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device)
+        )
         self.check("cuCtxSetCurrent", self.cuda.cuCtxSetCurrent(self.context))
         self.nccl = ctypes.CDLL(given["library"])
         self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
@@ -99,7 +103,12 @@ class Rank:
                 error = self.nccl.ncclGetErrorString(code).decode()
                 last = (self.nccl.ncclGetLastError(communicator) or b"").decode(errors="replace")
                 self.say(
-                    stage="failed", call=call, code=code.value, asynchronous=True, error=error, last_error=last.strip()
+                    stage="failed",
+                    call=call,
+                    code=code.value,
+                    asynchronous=True,
+                    error=error,
+                    last_error=last.strip(),
                 )
                 self.nccl.ncclCommAbort(communicator)
                 os._exit(3)
@@ -124,7 +133,9 @@ class Rank:
                 self.say(stage="killed")
                 os.kill(os.getpid(), signal.SIGKILL)
             # 0x3f800000 is 1.0
-            self.check("cuMemsetD32", self.cuda.cuMemsetD32Async(buffer, 0x3F800000, ctypes.c_size_t(count), stream))
+            self.check(
+                "cuMemsetD32", self.cuda.cuMemsetD32Async(buffer, 0x3F800000, ctypes.c_size_t(count), stream)
+            )
             code = self.nccl.ncclAllReduce(buffer, buffer, ctypes.c_size_t(count), 7, 0, communicator, stream)
             self.check_nccl("ncclAllReduce", code)
             self.wait("ncclAllReduce", communicator, stream)
@@ -353,7 +364,10 @@ def record(setup: Setup, case: Case, serial: int) -> dict[str, Any]:
     results = [json.loads(p.read_text()) if (p := work / f"rank{r}.json").exists() else None for r in (0, 1)]
     verbs = [case.rank_verbs.get(r, case.verbs) for r in (0, 1)]
     shutil.rmtree(work, ignore_errors=True)
-    played = ["absent" if v is None else "rdma-core, no device" if v == "" else v.strip().splitlines() for v in verbs]
+    played = [
+        "absent" if v is None else "rdma-core, no device" if v == "" else v.strip().splitlines()
+        for v in verbs
+    ]
     return {
         "case": case.name,
         "nodes": case.nodes,
@@ -393,7 +407,12 @@ def run(arguments: argparse.Namespace) -> int:
         for told in pool.map(one, enumerate(todo)):
             if told:
                 kept = [case for case in kept if case["case"] != told["case"]] + [told]
-                manifest = {"nccl": arguments.version, "gpus": gpus, "namespaces": setup.namespaces, "cases": kept}
+                manifest = {
+                    "nccl": arguments.version,
+                    "gpus": gpus,
+                    "namespaces": setup.namespaces,
+                    "cases": kept,
+                }
                 done.write_text(json.dumps(manifest, indent=1) + "\n")
     return 0
 
@@ -403,7 +422,8 @@ def main() -> int:
         given = json.loads(sys.argv[2])
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: no rank outlives its node
         if given["fault"] != "kill-buffered":
-            # As on a terminal. Into a pipe or a file the C library holds 4 KiB back, and a killed process takes them with it.
+            # As on a terminal. Into a pipe or a file the C library holds 4 KiB back, and a killed process
+            # takes them with it.
             libc = ctypes.CDLL(None)
             libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, ctypes.c_size_t(0))
         Rank(given).run()

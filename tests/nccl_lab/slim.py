@@ -1,4 +1,5 @@
-"""Empties the code of all GPU architectures but one in a libnccl.so.2, offsets kept: it loads, and compresses to a tenth.
+"""Empties the code of all GPU architectures but one in a libnccl.so.2, offsets kept: it loads, and compresses
+to a tenth.
 
 python slim.py libnccl.so.2 small.so 90
 """

@@ -1,6 +1,7 @@
 """A hub as the outputs see it, around a real engine that is told observations directly.
 
-Stacks are those of the H200 capture of a blocked DataLoader worker (torch 2.11, Python 3.12), paths as captured.
+Stacks are those of the H200 capture of a blocked DataLoader worker (torch 2.11, Python 3.12), paths as
+captured.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ def stack(rank: int, frames: tuple[Frame, ...], pid: int | None = None) -> Stack
 
 
 def tell_job(hub: FakeHub, world: int) -> None:
-    """A job of `world` ranks in its first step: the last rank's DataLoader worker is stuck, the others wait for it."""
+    """A job of `world` ranks in its first step: the last rank's DataLoader worker is stuck, the others wait
+    for it."""
     hub.tell(1000.0, RunStarted(None, ("megatron", "rlhf"), 700, "node0", world))
     for rank in range(world):
         culprit = rank == world - 1
@@ -219,4 +221,3 @@ def empty() -> FakeHub:
 def kit() -> Any:
     """The builders above, for tests that shape their own job (there is no package to import them from)."""
     return sys.modules[__name__]
-

@@ -1,4 +1,5 @@
-"""Every route is in one class of who may ask for it, and is asked without the token, with a wrong and with the right one."""
+"""Every route is in one class of who may ask for it, and is asked without the token, with a wrong and with
+the right one."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def asked(hub: Any, host: str, wanted: list[tuple[str, str]], **headers: str) ->
             await asyncio.Event().wait()
 
         plain = re.sub(r"\{([\w:]+)\}", lambda found: GIVEN[found[1]], path)
-        named = [(b"host", b"127.0.0.1"), *((name.encode(), value.encode()) for name, value in headers.items())]
+        named = [
+            (b"host", b"127.0.0.1"),
+            *((name.encode(), value.encode()) for name, value in headers.items()),
+        ]
         scope = {
             "type": "http", "method": method, "path": plain, "raw_path": plain.encode(), "query_string": b"", "headers": named,
             "http_version": "1.1", "scheme": "http", "client": ("127.0.0.1", 9), "server": ("127.0.0.1", 80), "root_path": "",
@@ -75,8 +79,12 @@ def test_there_are_no_routes_of_another_kind(hung: Any) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"], ids=["loopback", "beyond"])
-@pytest.mark.parametrize("headers, told", [({}, "none"), (WRONG, "wrong"), (RIGHT, "right")], ids=["none", "wrong", "right"])
-def test_each_route_asks_for_the_token_as_its_class_says(hung: Any, host: str, headers: dict[str, str], told: str) -> None:
+@pytest.mark.parametrize(
+    "headers, told", [({}, "none"), (WRONG, "wrong"), (RIGHT, "right")], ids=["none", "wrong", "right"]
+)
+def test_each_route_asks_for_the_token_as_its_class_says(
+    hung: Any, host: str, headers: dict[str, str], told: str
+) -> None:
     hung.token, hung.bound_beyond_loopback = TOKEN, host != "127.0.0.1"
     wanted = routes(create_app(hung))
 
@@ -85,7 +93,12 @@ def test_each_route_asks_for_the_token_as_its_class_says(hung: Any, host: str, h
     needs = {Access.OPEN: False, Access.READS: host != "127.0.0.1", Access.WORKS: True}
     refused = {route for route, status in found.items() if status == 401}
     assert refused == {route for route in wanted if needs[ROUTES[route[1]]] and told != "right"}
-    assert {status for route, status in found.items() if route not in refused} <= {200, 404, 409, 422}  # drawings, digests
+    assert {status for route, status in found.items() if route not in refused} <= {
+        200,
+        404,
+        409,
+        422,
+    }  # drawings, digests
 
 
 def test_without_a_token_on_loopback_all_are_answered(hung: Any) -> None:

@@ -58,10 +58,14 @@ def test_nothing_changes_in_the_state_while_only_time_passes(hung: Any) -> None:
     assert before == after
 
 
-def test_rank_that_a_restart_gave_to_another_node_is_shown_where_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_a_restart_gave_to_another_node_is_shown_where_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     view = RecordedView(replay([HANG])[0], [HANG])
     others = [{**row, "host": "node-b", "pid": 1} for row in ranks_json(view.engine) if row["rank"] in (2, 3)]
-    late = [row for row in ranks_json(view.engine) if row["rank"] == 1]  # what the job hub heard of a rank before it died here
+    late = [
+        row for row in ranks_json(view.engine) if row["rank"] == 1
+    ]  # what the job hub heard of a rank before it died here
     for number in (1, 3):
         rank = view.engine.job.ranks[number]
         rank.exit, rank.exited_at = RankExited(number, rank.placement.pid, 1, None, "waited"), view.engine.now
@@ -90,7 +94,12 @@ def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(reco
     assert told["head"]["recorded"] == str(HANG)
     [finding] = told["report"]["findings"]
     assert (finding["id"], finding["class"], finding["ranks"]) == ("hang", "data_loading", [2])
-    assert {row["rank"]: row["state"] for row in told["ranks"]} == {0: "stalled", 1: "stalled", 2: "hung", 3: "stalled"}
+    assert {row["rank"]: row["state"] for row in told["ranks"]} == {
+        0: "stalled",
+        1: "stalled",
+        2: "hung",
+        3: "stalled",
+    }
     assert ask(recorded, "/dump").status_code == 409
     drawn = ask(recorded, "/ranks/2/flame")
     assert drawn.status_code == 200 and "diag: rank 2" in drawn.text and "<script" not in drawn.text
@@ -98,7 +107,9 @@ def test_recorded_hang_is_told_like_a_live_one_and_nobody_is_asked_for_more(reco
 
 def test_recorded_flame_graph_can_be_had_again_until_others_took_its_place(recorded: RecordedView) -> None:
     async def play() -> tuple[list[httpx.Response], list[httpx.Response]]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(recorded)), base_url="http://127.0.0.1") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_app(recorded)), base_url="http://127.0.0.1"
+        ) as client:
             made = [await client.get(f"/ranks/{rank}/flame") for rank in (2, 0, 1, 3, 2)]
             return made, [await client.get(each.headers["content-location"]) for each in made]
 
@@ -145,7 +156,9 @@ def test_end_of_the_server_does_not_wait_for_a_flame_of_a_long_run(monkeypatch: 
 
 
 @pytest.mark.parametrize(("given", "called"), [(".", HANG.name), ("-", "stdin")])
-def test_recorded_run_has_a_name_however_it_was_given(given: str, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_run_has_a_name_however_it_was_given(
+    given: str, called: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(HANG)
     assert RecordedView(replay([HANG])[0], [Path(given)]).run_id == called
 
@@ -177,12 +190,15 @@ def test_page_and_its_files_come_from_here_alone(hung: Any) -> None:
             assert (file.parent / imported).is_file(), f"{file.name} imports {imported}"
 
 
-@pytest.mark.parametrize("name", ["../__init__.py", "..%2f__init__.py", "vendor/../../cli.py", "vendor", "", "README.md"])
+@pytest.mark.parametrize(
+    "name", ["../__init__.py", "..%2f__init__.py", "vendor/../../cli.py", "vendor", "", "README.md"]
+)
 def test_no_other_file_is_served(hung: Any, name: str) -> None:
     assert ask(hung, f"/assets/{name}").status_code == 404
 
 
-# --- events ----------------------------------------------------------------------------------------------------
+# --- events
+# ----------------------------------------------------------------------------------------------------
 
 
 class Looks:
@@ -221,7 +237,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_only_what_changed_is_told_again() -> None:
     async def play() -> list[tuple[str, Any]]:
-        shown = Events(Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (1, "hung"))))
+        shown = Events(
+            Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (1, "hung")))
+        )
         stream = await shown.listen()
         found = await heard(stream, 3)
         shown.close()
@@ -229,7 +247,10 @@ def test_only_what_changed_is_told_again() -> None:
 
     assert asyncio.run(play()) == [
         ("report", "a"),
-        ("ranks", {"whole": True, "rows": [{"rank": 0, "state": "running"}, {"rank": 1, "state": "running"}]}),
+        (
+            "ranks",
+            {"whole": True, "rows": [{"rank": 0, "state": "running"}, {"rank": 1, "state": "running"}]},
+        ),
         ("ranks", {"whole": False, "rows": [{"rank": 1, "state": "hung"}]}),
     ]
 
@@ -237,7 +258,9 @@ def test_only_what_changed_is_told_again() -> None:
 @pytest.mark.usefixtures("quick")
 def test_rank_that_is_gone_goes_from_the_page_though_another_came_at_the_same_look() -> None:
     async def play() -> list[tuple[str, Any]]:
-        shown = Events(Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (2, "starting"))))
+        shown = Events(
+            Looks(parts("a", (0, "running"), (1, "running")), parts("a", (0, "running"), (2, "starting")))
+        )
         stream = await shown.listen()
         found = await heard(stream, 3)
         shown.close()
@@ -272,7 +295,9 @@ def test_listener_that_goes_before_its_first_byte_leaves_its_place() -> None:
     asyncio.run(play())
 
 
-def test_end_of_the_server_does_not_wait_for_a_page_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_the_server_does_not_wait_for_a_page_that_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(server_module, "_GRACE_SECONDS", 100)
     view = RecordedView(replay([HANG])[0], [HANG])
     view.recorded = "x" * (64 << 20)  # more than two sockets hold
@@ -313,7 +338,10 @@ def test_listener_that_does_not_read_gets_the_latest_and_holds_no_more() -> None
         shown.close()
         return found
 
-    assert asyncio.run(play()) == [("report", "say 199"), ("ranks", {"whole": True, "rows": [{"rank": 0, "state": "state 199"}]})]
+    assert asyncio.run(play()) == [
+        ("report", "say 199"),
+        ("ranks", {"whole": True, "rows": [{"rank": 0, "state": "state 199"}]}),
+    ]
 
 
 @pytest.mark.usefixtures("quick")
@@ -384,7 +412,9 @@ def test_look_without_the_slow_parts_makes_no_timeline(hung: Any, monkeypatch: p
 
 
 @pytest.mark.parametrize("path", ["/state", "/ranks", "/nodes", "/metrics"])
-def test_server_answers_others_while_one_waits_for_the_job_hub(path: str, hung: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_answers_others_while_one_waits_for_the_job_hub(
+    path: str, hung: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_hub_lock, waiting = threading.Lock(), threading.Event()
 
     def held(value: Any) -> Any:
@@ -408,7 +438,9 @@ def test_server_answers_others_while_one_waits_for_the_job_hub(path: str, hung: 
             return other.status_code, done, (await asked).status_code
 
     job_hub_lock.acquire()
-    watchdog = threading.Timer(20, job_hub_lock.release)  # where the loop itself waits, or the test would never end
+    watchdog = threading.Timer(
+        20, job_hub_lock.release
+    )  # where the loop itself waits, or the test would never end
     watchdog.start()
     try:
         assert asyncio.run(play()) == (200, False, 200)
@@ -450,7 +482,9 @@ def test_app_streams_what_the_engine_says(hung: Any) -> None:
     async def play() -> str:
         app = create_app(hung)
         text = ""
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
+        ) as client:
             closing = asyncio.get_running_loop().call_later(1.5, app.state.events.close)
             answer = await client.get("/events")
             text = answer.text

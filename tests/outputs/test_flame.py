@@ -1,4 +1,5 @@
-"""Flame graphs of recorded stacks: every format reads back, names of strangers do no harm, one rank of many is seen."""
+"""Flame graphs of recorded stacks: every format reads back, names of strangers do no harm, one rank of many
+is seen."""
 
 from __future__ import annotations
 
@@ -15,14 +16,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.observations import Frame
-from diag.outputs.flame import FORMATS, Profile, Sampled, SeriesBuilder, collapsed, merged_profile, speedscope, svg, write
+from diag.outputs.flame import (
+    FORMATS,
+    Profile,
+    Sampled,
+    SeriesBuilder,
+    collapsed,
+    merged_profile,
+    speedscope,
+    svg,
+    write,
+)
 from tests.facts import ALL_REDUCE, DATA, SLEEP, WORKER, Story, process, stack, tree
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "h200-live"
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
-    "<script>alert(1)</script>", '"/><image href="http://evil/x"/>', "a;b c", "x\x00y\x1b[31m", "\ud800", "\ufffe", "]]>",
-    "&lt;", "",
+    "<script>alert(1)</script>",
+    '"/><image href="http://evil/x"/>',
+    "a;b c",
+    "x\x00y\x1b[31m",
+    "\ud800",
+    "\ufffe",
+    "]]>",
+    "&lt;",
+    "",
 )
 
 
@@ -43,7 +61,9 @@ def assert_is_speedscope(text: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(text)
     assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = document["shared"]["frames"]
-    assert all(isinstance(frame["name"], str) and frame.keys() <= {"name", "file", "line", "col"} for frame in frames)
+    assert all(
+        isinstance(frame["name"], str) and frame.keys() <= {"name", "file", "line", "col"} for frame in frames
+    )
     assert document["profiles"]
     for each in document["profiles"]:
         assert each["type"] == "sampled" and isinstance(each["name"], str)
@@ -57,7 +77,10 @@ def assert_is_speedscope(text: str) -> dict[str, Any]:
 def boxes(text: str) -> dict[str, float]:
     """Width of each box by its tooltip."""
     root = ET.fromstring(text)
-    return {group.findtext(f"{SVG}title", ""): float(group.find(f"{SVG}rect").attrib["width"]) for group in root.iter(f"{SVG}g")}
+    return {
+        group.findtext(f"{SVG}title", ""): float(group.find(f"{SVG}rect").attrib["width"])
+        for group in root.iter(f"{SVG}g")
+    }
 
 
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=4).map(tuple) | st.just(HOSTILE))
@@ -65,7 +88,9 @@ def test_any_names_make_well_formed_files_that_hold_no_code(names: tuple[str, ..
     made = profile(names)
 
     root = ET.fromstring(svg(made).encode("utf-8"))
-    assert {item.tag for item in root.iter()} == {f"{SVG}{tag}" for tag in ("svg", "title", "style", "rect", "text", "g")}
+    assert {item.tag for item in root.iter()} == {
+        f"{SVG}{tag}" for tag in ("svg", "title", "style", "rect", "text", "g")
+    }
     assert not any(name.startswith("on") or "href" in name for item in root.iter() for name in item.attrib)
     assert_is_speedscope(speedscope(made))
     lines = collapsed(made).splitlines()
@@ -80,7 +105,10 @@ def test_time_between_samples_is_what_a_stack_weighs() -> None:
     lines = [line.rpartition(" ") for line in collapsed(builder.profile()).splitlines()]
     by_leaf = {path.rpartition(";")[2]: int(weight) for path, _, weight in lines}
 
-    assert by_leaf == {"wait_for_leader (/app/train.py:120)": 12000, "wait (python3.11/threading.py:331)": 4000}
+    assert by_leaf == {
+        "wait_for_leader (/app/train.py:120)": 12000,
+        "wait (python3.11/threading.py:331)": 4000,
+    }
 
 
 def test_time_that_diag_did_not_look_is_nobodys() -> None:
@@ -98,7 +126,9 @@ def test_other_ranks_and_unasked_children_are_left_out() -> None:
             alone.add(at, fact)
             family.add(at, fact)
 
-    assert "wait_for_leader" not in collapsed(family.profile()) and "read_record" not in collapsed(alone.profile())
+    assert "wait_for_leader" not in collapsed(family.profile()) and "read_record" not in collapsed(
+        alone.profile()
+    )
     assert "DataLoader worker;thread MainThread;_worker_loop" in collapsed(family.profile())
 
 
@@ -163,7 +193,9 @@ def test_recorded_hang_of_a_real_job_is_drawn_from_its_journal(tmp_path: Path) -
 
     assert (answer.returncode, answer.stdout) == (0, "flame-rank1.svg\n"), answer.stderr
     widths = boxes((tmp_path / "flame-rank1.svg").read_text())
-    waiting = max(width for title, width in widths.items() if "_try_get_data (torch/utils/data/dataloader.py" in title)
+    waiting = max(
+        width for title, width in widths.items() if "_try_get_data (torch/utils/data/dataloader.py" in title
+    )
     main = next(width for title, width in widths.items() if title.startswith("thread MainThread"))
     assert waiting > 0.5 * main  # most of what was recorded of rank 1 is its wait for a batch
     assert any("DataLoader worker" in title for title in widths)
@@ -171,7 +203,9 @@ def test_recorded_hang_of_a_real_job_is_drawn_from_its_journal(tmp_path: Path) -
 
 
 def test_recorded_ranks_are_merged_into_one_speedscope_file_on_stdout(tmp_path: Path) -> None:
-    answer = flame("all", "--from", str(CAPTURES / "skip-collective"), "--format", "speedscope", "-o", "-", cwd=tmp_path)
+    answer = flame(
+        "all", "--from", str(CAPTURES / "skip-collective"), "--format", "speedscope", "-o", "-", cwd=tmp_path
+    )
 
     document = assert_is_speedscope(answer.stdout)
     names = [frame["name"] for frame in document["shared"]["frames"]]
@@ -195,7 +229,9 @@ def test_recorded_ranks_are_merged_into_one_speedscope_file_on_stdout(tmp_path: 
         (("0", "--run-dir", "/tmp"), 1, "no run directory"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_with_a_hint(tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
+def test_what_cannot_be_drawn_is_said_with_a_hint(
+    tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
     answer = flame(*words, cwd=tmp_path)
 
     assert (answer.returncode, answer.stdout) == (code, "")
@@ -205,7 +241,9 @@ def test_what_cannot_be_drawn_is_said_with_a_hint(tmp_path: Path, words: tuple[s
 
 def test_children_that_ended_are_not_in_the_merged_graph() -> None:
     story = Story([], world=1)
-    story.tell(tree(0, story.now, process(50)), stack(0, story.now, DATA), stack(0, story.now, WORKER, pid=50))
+    story.tell(
+        tree(0, story.now, process(50)), stack(0, story.now, DATA), stack(0, story.now, WORKER, pid=50)
+    )
     assert "read_record" in collapsed(merged_profile(story.engine, children=True))
     story.wait(1)
     story.tell(tree(0, story.now))

@@ -35,7 +35,9 @@ def ask(hub: Any, path: str, method: str = "GET", host: str = "127.0.0.1", **hea
         app = create_app(hub, host=host, clock=lambda: 0.0)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
-            return await client.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+            return await client.request(
+                method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+            )
 
     return asyncio.run(asked())
 
@@ -58,7 +60,8 @@ class Page(HTMLParser):
         self.text += data
 
 
-# --- what is answered ----------------------------------------------------------------------------------------
+# --- what is answered
+# ----------------------------------------------------------------------------------------
 
 
 def test_findings_are_the_report_document(hung: Any) -> None:
@@ -88,7 +91,8 @@ def test_rank_that_was_not_seen_is_a_clear_404(hung: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path, status", [("/ranks/x/stacks", 422), ("/dump?deadline=x", 422), ("/dump?deadline=1e9", 422), ("/nope", 404)]
+    "path, status",
+    [("/ranks/x/stacks", 422), ("/dump?deadline=x", 422), ("/dump?deadline=1e9", 422), ("/nope", 404)],
 )
 def test_errors_are_a_sentence_in_json(hung: Any, path: str, status: int) -> None:
     answer = ask(hung, path)
@@ -98,7 +102,10 @@ def test_errors_are_a_sentence_in_json(hung: Any, path: str, status: int) -> Non
 
 
 def test_metrics_are_text_or_openmetrics_as_asked(hung: Any) -> None:
-    plain, opened = ask(hung, "/metrics"), ask(hung, "/metrics", accept="application/openmetrics-text;version=1.0.0")
+    plain, opened = (
+        ask(hung, "/metrics"),
+        ask(hung, "/metrics", accept="application/openmetrics-text;version=1.0.0"),
+    )
 
     assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert opened.headers["content-type"].startswith("application/openmetrics-text")
@@ -116,7 +123,14 @@ def test_dump_gets_the_deadline_and_is_sent_as_it_is(hung: Any) -> None:
 
 def test_dump_comes_with_its_text_for_who_has_a_terminal(hung: Any) -> None:
     async def small(deadline: float) -> dict[str, Any]:
-        return {"report": hung.report(), "text": "rank 3: data", "missing": {}, "ranks": [], "seconds": 0.1, "probes": []}
+        return {
+            "report": hung.report(),
+            "text": "rank 3: data",
+            "missing": {},
+            "ranks": [],
+            "seconds": 0.1,
+            "probes": [],
+        }
 
     hung.on_dump = small
 
@@ -176,7 +190,8 @@ def test_hub_that_holds_its_lock_is_reported_busy(hung: Any, monkeypatch: pytest
     assert "busy" in answer.json()["detail"]
 
 
-# --- pages ---------------------------------------------------------------------------------------------------
+# --- pages
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
@@ -196,15 +211,20 @@ def test_docs_list_every_endpoint_of_the_contract(hung: Any) -> None:
     assert ask(hung, "/openapi.json").json()["info"]["version"] == hung.version
 
 
-# --- who may ask ---------------------------------------------------------------------------------------------
+# --- who may ask
+# ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "[::1]", "LOCALHOST"])
+@pytest.mark.parametrize(
+    "host", ["localhost:1", "127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "[::1]", "LOCALHOST"]
+)
 def test_loopback_answers_to_its_own_names(hung: Any, host: str) -> None:
     assert ask(hung, "/findings", Host=host).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil:80", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil:80", ""]
+)
 def test_loopback_refuses_a_rebound_name(hung: Any, host: str) -> None:
     answer = ask(hung, "/metrics", Host=host)
 
@@ -219,14 +239,23 @@ def test_page_of_another_site_can_neither_read_nor_start_a_dump(hung: Any) -> No
 
 
 def test_prometheus_gets_the_hubs_that_are_known(hung: Any) -> None:
-    hung.known_targets = (Target("10.0.0.7:9095", "812", "gpu-17", "run-1"), Target("10.0.0.8:9095", "812", "gpu-18", "run-2"))
+    hung.known_targets = (
+        Target("10.0.0.7:9095", "812", "gpu-17", "run-1"),
+        Target("10.0.0.8:9095", "812", "gpu-18", "run-2"),
+    )
 
     answer = ask(hung, "/sd")
 
     assert answer.headers["content-type"] == "application/json"  # Prometheus takes no other
     assert answer.json() == [
-        {"targets": ["10.0.0.7:9095"], "labels": {"job_id": "812", "node": "gpu-17", "__meta_diag_run_id": "run-1"}},
-        {"targets": ["10.0.0.8:9095"], "labels": {"job_id": "812", "node": "gpu-18", "__meta_diag_run_id": "run-2"}},
+        {
+            "targets": ["10.0.0.7:9095"],
+            "labels": {"job_id": "812", "node": "gpu-17", "__meta_diag_run_id": "run-1"},
+        },
+        {
+            "targets": ["10.0.0.8:9095"],
+            "labels": {"job_id": "812", "node": "gpu-18", "__meta_diag_run_id": "run-2"},
+        },
     ]
 
 
@@ -242,7 +271,9 @@ def beyond(hung: Any) -> Any:
     return hung
 
 
-@pytest.mark.parametrize("path", ["/", "/findings", "/ranks", "/ranks/0/stacks", "/dump", "/sd", "/docs", "/openapi.json", "/x"])
+@pytest.mark.parametrize(
+    "path", ["/", "/findings", "/ranks", "/ranks/0/stacks", "/dump", "/sd", "/docs", "/openapi.json", "/x"]
+)
 def test_beyond_loopback_all_but_metrics_and_health_needs_the_token(beyond: Any, path: str) -> None:
     answer = ask(beyond, path, host="0.0.0.0", Host="gpu-17:8080")
 
@@ -292,7 +323,8 @@ def test_loopback_is_told_from_the_world(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-# --- a real server -------------------------------------------------------------------------------------------
+# --- a real server
+# -------------------------------------------------------------------------------------------
 
 
 def test_server_takes_a_free_port_answers_and_stops_at_once(hung: Any) -> None:
@@ -360,7 +392,9 @@ def test_importing_the_outputs_imports_no_web_framework() -> None:
         "import sys, diag.outputs.server, diag.outputs.text, diag.outputs.jsonl\n"
         "print([name for name in ('fastapi', 'uvicorn', 'starlette', 'pydantic', 'prometheus_client') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
 
     assert done.stdout.strip() == "[]"
 
@@ -373,13 +407,17 @@ def test_any_token_is_compared_without_failing(kit: Any, token: str) -> None:
     assert ask(hub, "/findings", host="0.0.0.0", Authorization="Bearer wrong!").status_code == 401
 
 
-# --- flame graphs --------------------------------------------------------------------------------------------
+# --- flame graphs
+# --------------------------------------------------------------------------------------------
 
 
 def test_flame_graph_of_a_rank_is_asked_of_the_hub_with_what_was_wanted(hung: Any) -> None:
     answer = ask(hung, "/ranks/3/flame?seconds=2&rate=20&format=speedscope&children=true")
 
-    assert answer.text == "753 FlameWanted(seconds=2.0, rate=20, form='speedscope', children=True, native=False, by_owner=False)"
+    assert (
+        answer.text
+        == "753 FlameWanted(seconds=2.0, rate=20, form='speedscope', children=True, native=False, by_owner=False)"
+    )
     assert answer.headers["content-type"] == "application/json"
 
 
@@ -388,7 +426,9 @@ def test_flame_graph_reaches_nothing_of_ours_when_a_browser_opens_it(hung: Any) 
         answer = ask(hung, path)
 
         assert answer.headers["content-type"].startswith("image/svg+xml")
-        assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
+        assert answer.headers["content-security-policy"].startswith(
+            "sandbox allow-scripts; default-src 'none'"
+        )
 
 
 def test_flame_graph_of_all_ranks_has_their_ranges(hung: Any) -> None:
@@ -407,7 +447,9 @@ def test_flame_graph_of_all_ranks_has_their_ranges(hung: Any) -> None:
         ("/ranks/x/flame", 422, "rank"),
     ],
 )
-def test_flame_graph_that_cannot_be_made_is_refused_with_the_reason(hung: Any, path: str, status: int, said: str) -> None:
+def test_flame_graph_that_cannot_be_made_is_refused_with_the_reason(
+    hung: Any, path: str, status: int, said: str
+) -> None:
     answer = ask(hung, path)
 
     assert answer.status_code == status and said in answer.text
@@ -419,7 +461,10 @@ def test_flame_graph_of_an_ended_rank_points_to_what_was_recorded(hung: Any) -> 
     answer = ask(hung, "/ranks/3/flame")
 
     assert answer.status_code == 409
-    assert answer.json() == {"detail": "rank 3 has ended", "hint": "its recorded stacks: diag flame 3 --from RUN_DIR"}
+    assert answer.json() == {
+        "detail": "rank 3 has ended",
+        "hint": "its recorded stacks: diag flame 3 --from RUN_DIR",
+    }
 
 
 def test_flame_graph_that_fails_says_why_and_what_to_do(hung: Any) -> None:
@@ -431,7 +476,9 @@ def test_flame_graph_that_fails_says_why_and_what_to_do(hung: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/flame", "/ranks/3/flame"])
-def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site(hung: Any, path: str) -> None:
+def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site(
+    hung: Any, path: str
+) -> None:
     hung.token = TOKEN
     hung.bound_beyond_loopback = True
     assert ask(hung, path).status_code == 401
@@ -441,8 +488,12 @@ def test_flame_graph_needs_the_token_beyond_loopback_and_no_page_of_another_site
     assert ask(hung, path, sec_fetch_site="cross-site", sec_fetch_mode="navigate").status_code == 403
 
 
-@pytest.mark.parametrize(("joined", "megabytes", "status"), [(False, 0, 409), (False, 65, 409), (True, 65, 422)])
-def test_body_that_is_too_long_for_a_digest_is_not_kept(hung: Any, joined: bool, megabytes: int, status: int) -> None:
+@pytest.mark.parametrize(
+    ("joined", "megabytes", "status"), [(False, 0, 409), (False, 65, 409), (True, 65, 422)]
+)
+def test_body_that_is_too_long_for_a_digest_is_not_kept(
+    hung: Any, joined: bool, megabytes: int, status: int
+) -> None:
     hung.takes_digests = joined
     read = 0
 

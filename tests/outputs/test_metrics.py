@@ -37,7 +37,10 @@ def samples(hub: Any) -> dict[tuple[str, ...], float]:
     """{(name, label=value, ...): value} of the plain text."""
     text = exposition(families(hub))[0].decode()
     return {
-        (sample.name, *(f"{key}={value}" for key, value in sorted(sample.labels.items()) if value)): sample.value
+        (
+            sample.name,
+            *(f"{key}={value}" for key, value in sorted(sample.labels.items()) if value),
+        ): sample.value
         for family in parse_text(text)
         for sample in family.samples
     }
@@ -94,7 +97,9 @@ def test_values_of_a_rank(hung: Any) -> None:
     assert told[("diag_rlimit_memlock_bytes", "rank=3")] == 65536
     assert told[("diag_stack_unchanged_seconds", "rank=3")] == 30
     assert told[("diag_gpu_utilization_ratio", "rank=3")] == 0
-    assert told[("diag_rank_info", "gpu_uuid=GPU-3", "local_rank=3", "pci_bus_id=0000:03:00.0", "rank=3")] == 1
+    assert (
+        told[("diag_rank_info", "gpu_uuid=GPU-3", "local_rank=3", "pci_bus_id=0000:03:00.0", "rank=3")] == 1
+    )
     assert told[("diag_shm_available_bytes",)] == 60 * 2**20
     assert told[("diag_cgroup_memory_limit_bytes",)] == 64 * 2**30
     assert told[("diag_sampler_errors_total", "reason=denied", "sampler=pyspy")] == 1
@@ -125,7 +130,9 @@ def test_what_was_not_read_has_no_sample(empty: Any, kit: Any) -> None:
     empty.tell(1.0, kit.found(0, 1))
 
     names = {key[0] for key in samples(empty)}
-    assert not [name for name in names if "gpu_" in name or "shm" in name or "cgroup" in name or "rlimit" in name]
+    assert not [
+        name for name in names if "gpu_" in name or "shm" in name or "cgroup" in name or "rlimit" in name
+    ]
 
 
 def test_dead_rank_keeps_its_state_and_loses_its_memory(hung: Any, kit: Any) -> None:
@@ -151,9 +158,18 @@ def test_saves_are_a_histogram_and_disks_say_what_is_free(hub: Any) -> None:
 
     told = samples(hub)
     name = "diag_checkpoint_save_duration_seconds"
-    assert [told[(f"{name}_bucket", f"le={bound}")] for bound in ("2.0", "5.0", "60.0", "120.0", "+Inf")] == [0, 1, 1, 2, 2]
+    assert [told[(f"{name}_bucket", f"le={bound}")] for bound in ("2.0", "5.0", "60.0", "120.0", "+Inf")] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
     assert (told[(f"{name}_sum",)], told[(f"{name}_count",)]) == (84, 2)
-    assert (told[("diag_disk_available_bytes", "purpose=save")], told[("diag_disk_size_bytes", "purpose=save")]) == (300, 1000)
+    assert (
+        told[("diag_disk_available_bytes", "purpose=save")],
+        told[("diag_disk_size_bytes", "purpose=save")],
+    ) == (300, 1000)
 
 
 def gpu(index: int, pids: tuple[int, ...]) -> tuple[Any, ...]:
@@ -169,8 +185,17 @@ def test_gpus_whose_processes_are_hidden_go_by_position(empty: Any, kit: Any) ->
 def test_health_of_a_ranks_gpu_is_told(empty: Any, kit: Any) -> None:
     links = (NvlinkSeen(0, True), NvlinkSeen(1, False))
     health = GpuHealth(
-        None, 0, "GPU-0", "00000000:00:06.0", ecc_corrected_volatile=3, ecc_uncorrected_volatile=0, remap_pending=True,
-        thermal_violation_seconds=2.5, power_violation_seconds=0.0, memory_celsius=61.0, nvlinks=links,
+        None,
+        0,
+        "GPU-0",
+        "00000000:00:06.0",
+        ecc_corrected_volatile=3,
+        ecc_uncorrected_volatile=0,
+        remap_pending=True,
+        thermal_violation_seconds=2.5,
+        power_violation_seconds=0.0,
+        memory_celsius=61.0,
+        nvlinks=links,
     )
     sample = replace(GpuSample(*gpu(0, (750,))), pci_bus_id="00000000:00:06.0", throttle_reasons=0x44)
     faults = [XidReported(None, "0000:00:06", number, None, "NVRM: Xid") for number in (13, 13, 43)]
@@ -200,7 +225,10 @@ def test_every_exposed_sample_is_in_the_table_with_its_labels(hung: Any) -> None
     table = {spec.name: spec for spec in METRICS}
     for name, *labels in samples(hung):
         spec = table.get(name) or table[re.sub("_(sum|count|bucket)$", "", name)]
-        assert {label.partition("=")[0] for label in labels} <= {*spec.labels, *(["le"] if name.endswith("_bucket") else [])}
+        assert {label.partition("=")[0] for label in labels} <= {
+            *spec.labels,
+            *(["le"] if name.endswith("_bucket") else []),
+        }
 
 
 def test_table_keeps_to_the_conventions() -> None:
@@ -262,11 +290,17 @@ def test_collector_fits_any_registry(hung: Any) -> None:
     assert registry.get_sample_value("diag_rank_state", {"rank": "3", "state": "hung"}) == 1
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed")
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed"
+)
 def test_promtool_has_nothing_to_say(hung: Any) -> None:
-    body = exposition(families(hung))[0]  # promtool reads this text only; OpenMetrics is judged by the parser above
+    body = exposition(families(hung))[
+        0
+    ]  # promtool reads this text only; OpenMetrics is judged by the parser above
 
-    checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False, timeout=30)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=body, capture_output=True, check=False, timeout=30
+    )
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
@@ -280,4 +314,7 @@ def test_processes_of_the_fullest_cgroup_pressure_and_the_hosts_memory_are_told(
 
     assert (told[("diag_cgroup_processes",)], told[("diag_cgroup_processes_limit",)]) == (90, 100)
     assert told[("diag_memory_pressure_stalled_ratio",)] == 0.5
-    assert (told[("diag_host_memory_available_bytes",)], told[("diag_host_memory_total_bytes",)]) == (8 << 30, 64 << 30)
+    assert (told[("diag_host_memory_available_bytes",)], told[("diag_host_memory_total_bytes",)]) == (
+        8 << 30,
+        64 << 30,
+    )

@@ -23,8 +23,13 @@ DIAG = [sys.executable, "-m", "diag"]
 def served(*words: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, the address of its page, and the line that told it."""
     environment = {**os.environ, **variables}
-    process = subprocess.Popen([*DIAG, "replay", str(HANG), "--serve", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, env=environment)
+    process = subprocess.Popen(
+        [*DIAG, "replay", str(HANG), "--serve", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -69,9 +74,13 @@ def test_beyond_loopback_it_has_the_token_of_the_setting_or_says_the_one_that_it
         assert re.search(r"password [\w-]{20,}", line)
 
 
-@pytest.mark.parametrize("words", [["--port", "9"], ["--host", "::1"], ["--serve", "--json"], ["--serve", "--changes"]])
+@pytest.mark.parametrize(
+    "words", [["--port", "9"], ["--host", "::1"], ["--serve", "--json"], ["--serve", "--changes"]]
+)
 def test_options_that_do_not_go_together_are_refused(words: list[str]) -> None:
-    done = subprocess.run([*DIAG, "replay", str(HANG), *words], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [*DIAG, "replay", str(HANG), *words], capture_output=True, text=True, check=False, timeout=60
+    )
 
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and "hint: " in done.stderr

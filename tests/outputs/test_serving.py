@@ -1,4 +1,5 @@
-"""What a person is told of the page: an address that works, how to log in, and who has the port. With real processes."""
+"""What a person is told of the page: an address that works, how to log in, and who has the port. With real
+processes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ HANG = Path(__file__).parent.parent / "captures/gpu-drills/data-hang-TP2-PP2-EP2
 
 
 def answer(address: str, password: str | None = None) -> int:
-    headers = {"Authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()} if password else {}
+    headers = (
+        {"Authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()} if password else {}
+    )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(f"{address}/findings", headers=headers), timeout=30) as got:
@@ -51,7 +54,10 @@ def done(tmp_path: Path, *words: str, **variables: str) -> subprocess.CompletedP
 
 def test_run_beyond_loopback_says_the_address_and_how_to_log_in(tmp_path: Path) -> None:
     with live_run(tmp_path, ["sleep", "100"], "--host", "0.0.0.0") as run:
-        said = run.until(lambda: re.search(r"page (http://\S+) \(any user name, password the token in (\S+)\)", run.text), 60)
+        said = run.until(
+            lambda: re.search(r"page (http://\S+) \(any user name, password the token in (\S+)\)", run.text),
+            60,
+        )
         token = json.loads(Path(said[2]).read_text())["token"]
 
         assert "127.0.0.1" not in said[1]
@@ -66,20 +72,35 @@ def test_run_on_loopback_says_the_address_alone(tmp_path: Path) -> None:
         assert said[2] == "," and answer(said[1]) == 200
 
 
-def test_port_that_was_asked_for_and_is_taken_is_an_error_before_cmd_starts(tmp_path: Path, taken: int) -> None:
+def test_port_that_was_asked_for_and_is_taken_is_an_error_before_cmd_starts(
+    tmp_path: Path, taken: int
+) -> None:
     made = tmp_path / "made"
 
     ended = done(tmp_path, "run", "--port", str(taken), "--", "touch", str(made))
 
     assert ended.returncode == 2 and not made.exists()
-    assert ended.stderr.startswith(f"error: port {taken} is taken by pid {os.getpid()} (") and "hint: " in ended.stderr
+    assert (
+        ended.stderr.startswith(f"error: port {taken} is taken by pid {os.getpid()} (")
+        and "hint: " in ended.stderr
+    )
 
 
 def test_port_of_a_variable_that_is_taken_does_not_keep_cmd_from_running(tmp_path: Path, taken: int) -> None:
-    ended = done(tmp_path, "run", "--", sys.executable, "-c", "import time; print('ran'); time.sleep(3)", DIAG_PORT=str(taken))
+    ended = done(
+        tmp_path,
+        "run",
+        "--",
+        sys.executable,
+        "-c",
+        "import time; print('ran'); time.sleep(3)",
+        DIAG_PORT=str(taken),
+    )
 
     assert ended.returncode == 0 and ended.stdout == "ran\n"
-    assert re.search(rf"page http://127.0.0.1:\d+ \(port {taken} is taken by pid {os.getpid()} ", ended.stderr), ended.stderr
+    assert re.search(
+        rf"page http://127.0.0.1:\d+ \(port {taken} is taken by pid {os.getpid()} ", ended.stderr
+    ), ended.stderr
 
 
 WATCH, REPLAY = ["watch", "--seconds", "1", "--pid", str(os.getpid())], ["replay", "--serve", str(HANG)]
@@ -87,7 +108,9 @@ WATCH, REPLAY = ["watch", "--seconds", "1", "--pid", str(os.getpid())], ["replay
 
 @pytest.mark.parametrize("words, how", [(WATCH, "flag"), (WATCH, "variable"), (WATCH, "diag.toml"), (REPLAY, "flag"),
                                         (REPLAY, "variable")])  # fmt: skip
-def test_watch_and_replay_refuse_a_taken_port_however_given(tmp_path: Path, taken: int, words: list[str], how: str) -> None:
+def test_watch_and_replay_refuse_a_taken_port_however_given(
+    tmp_path: Path, taken: int, words: list[str], how: str
+) -> None:
     if how == "diag.toml":
         (tmp_path / "diag.toml").write_text(f"port = {taken}\n")
     flag = ["--port", str(taken)] if how == "flag" else []
@@ -113,7 +136,10 @@ def test_port_that_the_run_before_is_about_to_leave_is_awaited() -> None:
     refuse_taken_port(load(port=port), asked_for=True)  # raises nothing
 
     leaving.join()
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(DiagError, match=f"port {port} is taken by pid"):
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(DiagError, match=f"port {port} is taken by pid"),
+    ):
         refuse_taken_port(load(port=port), asked_for=True)
 
 
@@ -123,8 +149,9 @@ def test_default_port_that_is_taken_is_said(tmp_path: Path) -> None:
     except OSError:
         holder = None  # taken, as it is to be
     env = {name: value for name, value in os.environ.items() if name != "DIAG_PORT"}
-    process = subprocess.Popen([*DIAG, *REPLAY], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env,
-                               cwd=tmp_path)
+    process = subprocess.Popen(
+        [*DIAG, *REPLAY], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env, cwd=tmp_path
+    )
     try:
         assert process.stderr is not None
         line = process.stderr.readline()

@@ -48,7 +48,10 @@ def test_update_and_resolution_say_after_how_long(kit: Any) -> None:
     resolved = panel(Change(ChangeKind.RESOLVED, kit.finding(), 1101.0, 1040.0))
 
     assert "CRITICAL hang (data_loading): rank 3; changed after 12 s" in updated
-    assert resolved == "diag| RESOLVED hang (data_loading): rank 3; over after 1 min 41 s\ndiag|   (00:16:40-00:18:21)"
+    assert (
+        resolved
+        == "diag| RESOLVED hang (data_loading): rank 3; over after 1 min 41 s\ndiag|   (00:16:40-00:18:21)"
+    )
 
 
 def test_resolution_of_a_hang_names_who_was_seen_to_move_and_not_who_was_not(kit: Any) -> None:
@@ -63,7 +66,10 @@ def test_resolution_of_a_hang_names_who_was_seen_to_move_and_not_who_was_not(kit
 def test_finding_that_another_took_the_place_of_is_not_called_over(kit: Any) -> None:
     change = Change(ChangeKind.RESOLVED, kit.finding(), 1101.0, 1040.0, replaced=True)
 
-    assert panel(change, width=100) == "diag| RESOLVED hang (data_loading): rank 3; another finding takes its place"
+    assert (
+        panel(change, width=100)
+        == "diag| RESOLVED hang (data_loading): rank 3; another finding takes its place"
+    )
     assert "resolved_at" not in change.to_json()["finding"]
 
 
@@ -76,7 +82,8 @@ def test_colour_only_repeats_the_word(kit: Any) -> None:
 
 
 def test_log_text_cannot_move_the_cursor_or_forge_a_line_of_ours(kit: Any) -> None:
-    # what a log line could try: clear the screen, set the title, go to the line's start, ring, turn text around
+    # what a log line could try: clear the screen, set the title, go to the line's start, ring, turn text
+    # around
     nasty = "\x1b[2J\x1b]0;owned\x07ok\rdiag| INFO all is well\x07 \u202etxet\x9b31m \x1bPq\x1b\\ end"
     text = panel(opened(kit.finding(evidence=(Evidence("log", nasty, 1.0, 3),))))
 
@@ -110,7 +117,14 @@ def test_chinese_log_text_is_kept_and_fits(kit: Any) -> None:
     assert all(_columns(line) <= 80 for line in text.split("\n"))
 
 
-@given(summary=ANY_TEXT, excerpt=ANY_TEXT, advice=ANY_TEXT, cause=ANY_TEXT, width=st.integers(0, 200), colour=st.booleans())
+@given(
+    summary=ANY_TEXT,
+    excerpt=ANY_TEXT,
+    advice=ANY_TEXT,
+    cause=ANY_TEXT,
+    width=st.integers(0, 200),
+    colour=st.booleans(),
+)
 def test_panel_of_any_text_prints_and_fits(
     kit: Any, *, summary: str, excerpt: str, advice: str, cause: str, width: int, colour: bool
 ) -> None:
@@ -140,10 +154,15 @@ def test_report_has_job_findings_stacks_and_what_was_not_checked(hung: Any) -> N
 
     text = report_text(hung.report(), stack_classes(hung.engine), width=100)
 
-    assert text.startswith("The job is hung; phase first_step; 4 of 4 ranks seen; 1 critical; 1 not checked.\n")
+    assert text.startswith(
+        "The job is hung; phase first_step; 4 of 4 ranks seen; 1 critical; 1 not checked.\n"
+    )
     assert "\nCRITICAL hang (data_loading): rank 3; high confidence, since 1970-01-01 00:16:40\n" in text
     assert "\nranks 0-3 share:\n    <module> (/app/train.py:83)\n  rank 3: data in __next__ (torch" in text
-    assert "\n  ranks 0-2: collective in all_reduce (torch/distributed/distributed_c10d.py:3173); stands for 30 s\n" in text
+    assert (
+        "\n  ranks 0-2: collective in all_reduce (torch/distributed/distributed_c10d.py:3173); stands for 30 s\n"
+        in text
+    )
     assert text.endswith("Not checked:\n  gpu: no NVML library -> install the driver")
 
 
@@ -165,7 +184,8 @@ def test_deep_stacks_show_their_innermost_frames(hub: Any, kit: Any) -> None:
 
 def test_summary_names_each_finding_once(kit: Any, hung: Any) -> None:
     hung.says.findings += [
-        kit.finding(id="rank-died", klass="", subject=f"rank {n}", severity=Severity.WARNING) for n in range(2)
+        kit.finding(id="rank-died", klass="", subject=f"rank {n}", severity=Severity.WARNING)
+        for n in range(2)
     ]
     hung.engine.advance(1060.0)
 
@@ -180,6 +200,12 @@ def test_summary_names_the_page_of_the_gravest_and_first_finding(kit: Any, hung:
     later = {**document["findings"][0], "id": "rank-died", "since": document["findings"][0]["since"] + 5.0}
     noted = {**later, "id": "env-no-effect", "severity": "info", "since": 0.0}
 
-    assert "diag explain hang;" in summary_line({**document, "findings": [noted, later, *document["findings"]]}, run_dir="/r")
-    assert summary_line({**document, "findings": [noted]}, run_dir="/my runs/1").endswith("; evidence in /my runs/1")
-    assert summary_line(document, run_dir="/my runs/1").endswith("; look again: diag replay '/my runs/1' --serve")
+    assert "diag explain hang;" in summary_line(
+        {**document, "findings": [noted, later, *document["findings"]]}, run_dir="/r"
+    )
+    assert summary_line({**document, "findings": [noted]}, run_dir="/my runs/1").endswith(
+        "; evidence in /my runs/1"
+    )
+    assert summary_line(document, run_dir="/my runs/1").endswith(
+        "; look again: diag replay '/my runs/1' --serve"
+    )

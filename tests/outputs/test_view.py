@@ -65,7 +65,9 @@ def test_rank_of_which_only_the_pid_is_known_has_nulls_not_zeros(empty: Any, kit
 
     row = ranks_json(empty.engine)[0]
 
-    assert [row[key] for key in ("activity", "rss_bytes", "threads", "limits", "exit", "cpu_ratio")] == [None] * 6
+    assert [row[key] for key in ("activity", "rss_bytes", "threads", "limits", "exit", "cpu_ratio")] == [
+        None
+    ] * 6
 
 
 def test_ranks_with_equal_stacks_are_one_class(hung: Any) -> None:
@@ -113,7 +115,10 @@ def test_stacks_of_a_rank_hold_all_threads_and_children(hung: Any) -> None:
 
     assert document["main"]["age_seconds"] == 5.0
     assert document["main"]["threads"][0]["frames"][-1]["function"] == "poll"
-    assert [(child["pid"], child["idle"]) for child in document["children"]] == [(10030, False), (10031, True)]
+    assert [(child["pid"], child["idle"]) for child in document["children"]] == [
+        (10030, False),
+        (10031, True),
+    ]
 
 
 def test_sentence_about_a_hung_job_has_its_numbers(hung: Any) -> None:

@@ -30,7 +30,10 @@ def test_absent_nodes_have_numbers_only_where_nothing_names_them() -> None:
 
 
 def test_many_absent_nodes_are_counted() -> None:
-    assert said(TORCHRUN, {}, 5) == ": node 1, node 2, node 3, node 4, node 6, node 7, node 8, node 9 and 10 more"
+    assert (
+        said(TORCHRUN, {}, 5)
+        == ": node 1, node 2, node 3, node 4, node 6, node 7, node 8, node 9 and 10 more"
+    )
 
 
 def test_nothing_is_said_where_a_rank_is_not_known_or_two_have_the_same() -> None:

@@ -1,7 +1,9 @@
-"""The interface that we say NCCL takes, against the one that NCCL takes: ncclGetUniqueId needs no GPU and tells it.
+"""The interface that we say NCCL takes, against the one that NCCL takes: ncclGetUniqueId needs no GPU and
+tells it.
 
-Runs where a libnccl.so.2 is at hand (LIBNCCL, or the wheel beside a torch for CUDA). Last by hand, 2026-11-21: NCCL 2.21.5,
-2.27.5, 2.28.9 and 2.32.3: these 40 draws each, and 120 more with two of them; none differed.
+Runs where a libnccl.so.2 is at hand (LIBNCCL, or the wheel beside a torch for CUDA). Last by hand,
+2026-11-21: NCCL 2.21.5, 2.27.5, 2.28.9 and 2.32.3: these 40 draws each, and 120 more with two of them; none
+differed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,23 @@ OURS = (
 #   vm:27404:27404 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>
 USING = re.compile(r"Bootstrap ?: Using ([^:]+):(\S+)<\d+>")
 NAMES = ("eth0", "eth1", "ib0", "docker0", "virbr0", "ens3", "bond0", "br-abc")
-VALUES = (None, None, None, "eth", "=eth1", "^docker", "^docker,lo", "ens,bond", "lo", "nope", "^=eth0", "e", "=", "^", "eth0:5")
+VALUES = (
+    None,
+    None,
+    None,
+    "eth",
+    "=eth1",
+    "^docker",
+    "^docker,lo",
+    "ens,bond",
+    "lo",
+    "nope",
+    "^=eth0",
+    "e",
+    "=",
+    "^",
+    "eth0:5",
+)
 
 
 def library() -> Path | None:
@@ -39,7 +57,12 @@ def library() -> Path | None:
 
 def wait_for_carrier(namespace: str, name: str) -> None:
     deadline = time.monotonic() + 20
-    while json.loads(subprocess.check_output(["ip", "-n", namespace, "-json", "link", "show", name]))[0]["operstate"] != "UP":
+    while (
+        json.loads(subprocess.check_output(["ip", "-n", namespace, "-json", "link", "show", name]))[0][
+            "operstate"
+        ]
+        != "UP"
+    ):
         assert time.monotonic() < deadline, name
 
 
@@ -52,7 +75,10 @@ def version_of(path: Path) -> list[int]:
 @pytest.fixture
 def namespace() -> Iterator[str]:
     name = f"diag-nccl-{os.getpid()}"
-    if os.geteuid() != 0 or subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode != 0:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode != 0
+    ):
         pytest.skip("network namespaces need root and iproute2")
     yield name
     subprocess.run(["ip", "netns", "delete", name], check=False)
@@ -91,11 +117,16 @@ def test_choice_is_that_of_nccl(namespace: str, seed: int) -> None:
         wait_for_carrier(namespace, name)
     env = {"PATH": os.environ["PATH"], "NCCL_DEBUG": "INFO"}
     value, family = chance.choice(VALUES), chance.choice((None, None, "AF_INET", "AF_INET6", "v6"))
-    env.update({"NCCL_SOCKET_IFNAME": value} if value is not None else {}, **({"NCCL_SOCKET_FAMILY": family} if family else {}))
+    env.update(
+        {"NCCL_SOCKET_IFNAME": value} if value is not None else {},
+        **({"NCCL_SOCKET_FAMILY": family} if family else {}),
+    )
 
     # when NCCL and we choose
     inside = ["ip", "netns", "exec", namespace, sys.executable, "-c"]
-    said = subprocess.run([*inside, CALL, str(path)], env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+    said = subprocess.run(
+        [*inside, CALL, str(path)], env=env, capture_output=True, text=True, timeout=60, check=False
+    ).stdout
     ours = json.loads(subprocess.check_output([*inside, OURS, json.dumps(version_of(path))], env=env))
 
     # then it is the same

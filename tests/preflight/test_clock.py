@@ -52,7 +52,10 @@ def test_clocks_that_agree_are_ok(nodes: tuple[Node, Node]) -> None:
 
 def of_skew(ahead: float | None, unsure: float, *command: str) -> list[tuple[str, str]]:
     plan = make_plan(command or ranked(0), {}, 1.0)
-    return [(line.status, line.id) for line in clock_lines(plan, Met(1, 2, "b", ADDRESSES[1], ADDRESSES[1], "", ahead, unsure))]
+    return [
+        (line.status, line.id)
+        for line in clock_lines(plan, Met(1, 2, "b", ADDRESSES[1], ADDRESSES[1], "", ahead, unsure))
+    ]
 
 
 def test_skew_that_the_exchange_itself_may_have_made_is_none() -> None:
@@ -65,7 +68,16 @@ def test_node_that_did_not_tell_its_clock_is_not_judged() -> None:
 
 
 def test_skew_that_lets_c10d_take_a_node_for_dead_is_a_problem() -> None:
-    c10d = ("torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{ADDRESSES[0]}:{PORT}", "train.py")
+    c10d = (
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--rdzv_backend",
+        "c10d",
+        "--rdzv_endpoint",
+        f"{ADDRESSES[0]}:{PORT}",
+        "train.py",
+    )
 
     assert of_skew(20.0, 0.1, *c10d) == [("problem", "rendezvous-failure")]
     assert of_skew(10.0, 0.1, *c10d) == [("note", "")] and of_skew(20.0, 0.1) == [("note", "")]
@@ -75,7 +87,9 @@ def test_difference_is_between_the_clocks_at_the_time_of_the_exchange() -> None:
     met: list[Met | None] = []
     with socket.create_server(("127.0.0.1", 0)) as place:
         port = place.getsockname()[1]
-        listener = threading.Thread(target=lambda: met.extend(listen(place, 20.0, 1, {"node_rank": 0, "nodes": 2})))
+        listener = threading.Thread(
+            target=lambda: met.extend(listen(place, 20.0, 1, {"node_rank": 0, "nodes": 2}))
+        )
         listener.start()
         outcome = connect("127.0.0.1", port, 20.0, {"node_rank": 1, "nodes": 2}, lambda: time.time() - 100.0)
         listener.join()

@@ -1,4 +1,5 @@
-"""`diag doctor` as a person runs it: the environment lint with its origins, its exit code, and how quick it is."""
+"""`diag doctor` as a person runs it: the environment lint with its origins, its exit code, and how quick it
+is."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def of_environment(document: dict[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_variables_of_the_environment_of_the_command_and_of_nccl_conf_are_told_with_their_origin(tmp_path: Path) -> None:
+def test_variables_of_the_environment_of_the_command_and_of_nccl_conf_are_told_with_their_origin(
+    tmp_path: Path,
+) -> None:
     conf = tmp_path / "nccl.conf"
     conf.write_text("NCCL_SHM_DISABLE=1\nNCCL_P2P_DISABLE=1\n")
 
@@ -64,7 +67,10 @@ def test_variable_that_torchrun_does_not_read_is_named() -> None:
     document, _ = doctor("--", "torchrun", "--nnodes", "2", "t.py", MASTER_ADDR="node0")
 
     (found,) = [one for one in document["findings"] if one["id"] == "rendezvous-failure"]
-    assert "torchrun does not read MASTER_ADDR=node0" in found["summary"] and found["advice"] == "--master_addr node0"
+    assert (
+        "torchrun does not read MASTER_ADDR=node0" in found["summary"]
+        and found["advice"] == "--master_addr node0"
+    )
 
 
 def of_rendezvous(*words: str) -> tuple[str, str]:
@@ -78,7 +84,10 @@ def test_values_that_make_no_sense_are_named() -> None:
         "problem",
         "99999 (--master_port) is no port",
     )
-    assert "127.0.0.1 (--master_addr) is each node's own loopback" in of_rendezvous("--master_addr", "127.0.0.1")[1]
+    assert (
+        "127.0.0.1 (--master_addr) is each node's own loopback"
+        in of_rendezvous("--master_addr", "127.0.0.1")[1]
+    )
     assert of_rendezvous("--rdzv_backend", "c10d")[0] == "problem"
     assert "does not resolve here" in of_rendezvous("--master_addr", "a..b")[1]
 
@@ -90,9 +99,14 @@ def test_etcd_server_that_does_not_run_is_named() -> None:
 
 
 def test_healthy_set_up_has_no_problem_of_its_launch_or_its_places(tmp_path: Path) -> None:
-    places = {name: str(tmp_path) for name in ("HF_HOME", "MODELSCOPE_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+    places = {
+        name: str(tmp_path)
+        for name in ("HF_HOME", "MODELSCOPE_CACHE", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    }
 
-    document, _ = doctor("--", "torchrun", "--nproc_per_node", "1", "t.py", "--output_dir", str(tmp_path), **places)
+    document, _ = doctor(
+        "--", "torchrun", "--nproc_per_node", "1", "t.py", "--output_dir", str(tmp_path), **places
+    )
 
     mine = ("launch", "disk", "caches", "temporary files", "limits", "processes", "NPUs", "clock")
     lines = [line for line in document["checks"] if line["what"] in mine]
@@ -104,11 +118,18 @@ def test_every_line_is_in_the_document() -> None:
     document, _ = doctor()
 
     assert {"what", "status", "said", "remedy"} == set(document["checks"][0])
-    assert {"environment", "NCCL interface", "RDMA", "shared memory"} <= {line["what"] for line in document["checks"]}
+    assert {"environment", "NCCL interface", "RDMA", "shared memory"} <= {
+        line["what"] for line in document["checks"]
+    }
 
 
 def test_wrong_options_are_told() -> None:
-    done = subprocess.run([sys.executable, "-m", "diag", "doctor", "--wait", "soon"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "diag", "doctor", "--wait", "soon"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert done.returncode == 2 and "--wait" in done.stderr
 

@@ -1,4 +1,5 @@
-"""What is said where stacks may not be read: each mode of Yama, another user, a seccomp filter; and that here they can."""
+"""What is said where stacks may not be read: each mode of Yama, another user, a seccomp filter; and that here
+they can."""
 
 from __future__ import annotations
 

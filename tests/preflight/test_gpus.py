@@ -1,4 +1,5 @@
-"""GPUs before a job: held by others, waiting for a reset, with links missing; and sound ones, of which nothing is said."""
+"""GPUs before a job: held by others, waiting for a reset, with links missing; and sound ones, of which
+nothing is said."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "nvml_health.json"
 
 
 def idle(index: int, **changes: Any) -> Any:
-    return sample(index, **{"memory_used_bytes": 644_939_776, "memory_total_bytes": 150_754_820_096, "pids": (), **changes})
+    return sample(
+        index,
+        **{"memory_used_bytes": 644_939_776, "memory_total_bytes": 150_754_820_096, "pids": (), **changes},
+    )
 
 
 def test_sound_h200_gives_no_line() -> None:
@@ -27,7 +31,9 @@ def test_sound_h200_gives_no_line() -> None:
 
 
 def test_memory_that_an_earlier_run_left_in_use_is_told_with_its_processes() -> None:
-    (line,) = gpu_lines([idle(0), idle(1, memory_used_bytes=130 * GIB, pids=(11748,)), health(0), health(1)], None)
+    (line,) = gpu_lines(
+        [idle(0), idle(1, memory_used_bytes=130 * GIB, pids=(11748,)), health(0), health(1)], None
+    )
 
     assert (line.what, line.status, line.id) == ("GPU 1", "problem", "cuda-oom")
     assert line.said == "130.0 GiB of its 140.4 GiB are in use before the job starts, by process 11748"
@@ -41,7 +47,12 @@ def test_memory_of_processes_that_are_not_shown_is_told_too() -> None:
 
 @pytest.mark.parametrize("visible", ["0", "GPU-0", " 0 "])
 def test_gpu_that_the_job_will_not_see_does_not_matter(visible: str) -> None:
-    facts = [idle(0), idle(1, memory_used_bytes=130 * GIB), health(0), health(1, remap_failed=True, nvlinks=links(1))]
+    facts = [
+        idle(0),
+        idle(1, memory_used_bytes=130 * GIB),
+        health(0),
+        health(1, remap_failed=True, nvlinks=links(1)),
+    ]
 
     assert list(gpu_lines(facts, visible)) == []
 
@@ -56,7 +67,9 @@ def test_gpu_that_the_job_will_not_see_does_not_matter(visible: str) -> None:
         ({"nvlinks": links(3, 4)}, "nvlink-fault", "fabric manager"),
     ],
 )
-def test_gpu_that_needs_care_is_told_before_the_job_starts(changes: dict[str, Any], finding: str, words: str) -> None:
+def test_gpu_that_needs_care_is_told_before_the_job_starts(
+    changes: dict[str, Any], finding: str, words: str
+) -> None:
     (line,) = gpu_lines([idle(0), idle(1), health(0), health(1, **changes)], None)
 
     assert (line.what, line.status, line.id) == ("GPU 1", "problem", finding)

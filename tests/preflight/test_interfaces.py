@@ -76,7 +76,8 @@ def test_remedy_names_the_interfaces_that_are_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "status"), [("eth0", "ok"), ("eth0,eth1", "ok"), ("eth", "problem"), ("eth0,eth7", "problem"), ("lo", "problem")]
+    ("value", "status"),
+    [("eth0", "ok"), ("eth0,eth1", "ok"), ("eth", "problem"), ("eth0,eth7", "problem"), ("lo", "problem")],
 )
 def test_variable_of_gloo_is_whole_names(value: str, status: str) -> None:
     (line,) = check_gloo_interface(plan(LO, ETH0, ETH1, GLOO_SOCKET_IFNAME=value), lambda plan: "eth0")
@@ -84,7 +85,9 @@ def test_variable_of_gloo_is_whole_names(value: str, status: str) -> None:
     assert line.status == status
 
 
-@pytest.mark.parametrize(("way", "words"), [("", "the way to node 0 is not"), ("eth1", "the way to 127.0.0.1 is over eth1")])
+@pytest.mark.parametrize(
+    ("way", "words"), [("", "the way to node 0 is not"), ("eth1", "the way to 127.0.0.1 is over eth1")]
+)
 def test_interface_that_does_not_lead_to_node_0_is_not_called_ok(way: str, words: str) -> None:
     (nccl_line,) = check_nccl_interface(plan(LO, ETH0), lambda plan: way)
     (gloo_line,) = check_gloo_interface(plan(LO, ETH0, GLOO_SOCKET_IFNAME="eth0"), lambda plan: way)
@@ -103,20 +106,31 @@ def test_number_of_nodes_that_is_not_known_leaves_the_interface_not_checked() ->
 
 
 @pytest.mark.parametrize(
-    ("container", "address"), [("docker", "172.17.0.2/16"), ("docker", "172.20.0.3/16"), ("podman", "10.88.0.5/16")]
+    ("container", "address"),
+    [("docker", "172.17.0.2/16"), ("docker", "172.20.0.3/16"), ("podman", "10.88.0.5/16")],
 )
 def test_bridge_of_a_container_engine_does_not_reach_other_hosts(container: str, address: str) -> None:
     inside = replace(plan(LO, card("eth0", address), GLOO_SOCKET_IFNAME="eth0"), container=container)
 
-    lines = [*check_nccl_interface(inside, lambda plan: "eth0"), *check_gloo_interface(inside, lambda plan: "eth0")]
+    lines = [
+        *check_nccl_interface(inside, lambda plan: "eth0"),
+        *check_gloo_interface(inside, lambda plan: "eth0"),
+    ]
 
     assert [line.status for line in lines] == ["problem", "problem"]
-    assert all(f"{container}'s own bridge network" in line.said and "--network=host" in line.remedy for line in lines)
+    assert all(
+        f"{container}'s own bridge network" in line.said and "--network=host" in line.remedy for line in lines
+    )
 
 
 @pytest.mark.parametrize(
     ("container", "address", "nodes"),
-    [("docker", "172.17.0.2/16", 1), ("", "172.17.0.2/16", 2), ("kubernetes", "172.17.0.2/16", 2), ("docker", "10.0.0.1/24", 2)],
+    [
+        ("docker", "172.17.0.2/16", 1),
+        ("", "172.17.0.2/16", 2),
+        ("kubernetes", "172.17.0.2/16", 2),
+        ("docker", "10.0.0.1/24", 2),
+    ],
 )
 def test_address_that_others_may_reach_is_no_bridge(container: str, address: str, nodes: int) -> None:
     inside = replace(plan(LO, card("eth0", address), nodes=nodes), container=container)
@@ -124,7 +138,9 @@ def test_address_that_others_may_reach_is_no_bridge(container: str, address: str
     assert [line.status for line in check_nccl_interface(inside, lambda plan: "eth0")] == ["ok"]
 
 
-@pytest.mark.parametrize(("mark", "engine"), [(".dockerenv", "docker"), ("run/.containerenv", "podman"), ("", "")])
+@pytest.mark.parametrize(
+    ("mark", "engine"), [(".dockerenv", "docker"), ("run/.containerenv", "podman"), ("", "")]
+)
 def test_engine_of_a_container_is_known_by_its_mark(mark: str, engine: str, tmp_path: Path) -> None:
     if mark:
         (tmp_path / mark).parent.mkdir(exist_ok=True)

@@ -1,4 +1,5 @@
-"""Launch consistency: what CMD's flags and the environment say together against the devices. Real commands, GPUs handed in."""
+"""Launch consistency: what CMD's flags and the environment say together against the devices. Real commands,
+GPUs handed in."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ SWIFT = "megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-30B-A3B"
 
 
 def lines(
-    command: str, gpus: tuple[str, ...] | None = EIGHT, npus: int | None = None, folder: Path = Path(), **env: str
+    command: str,
+    gpus: tuple[str, ...] | None = EIGHT,
+    npus: int | None = None,
+    folder: Path = Path(),
+    **env: str,
 ) -> list[Line]:
     facts = launch_facts(shlex.split(command), env, gpus, npus, folder)
     return list(launch_lines(replace(facts, cores=64.0, host="node0")))
@@ -43,7 +48,10 @@ def notes(command: str, gpus: tuple[str, ...] | None = EIGHT, **env: str) -> lis
         ("torchrun train.py", {"PET_NPROC_PER_NODE": "8", "PET_NNODES": "2", "PET_NODE_RANK": "1"}),
         ("deepspeed train.py", {"CUDA_VISIBLE_DEVICES": "2,3", "OMP_NUM_THREADS": "4"}),
         ("deepspeed --include localhost:0,1,2,3,4,5,6,7 train.py", {"OMP_NUM_THREADS": "4"}),
-        ("accelerate launch --num_processes 16 --num_machines 2 --machine_rank 1 --main_process_ip a train.py", {}),
+        (
+            "accelerate launch --num_processes 16 --num_machines 2 --machine_rank 1 --main_process_ip a train.py",
+            {},
+        ),
         (
             "srun --ntasks-per-node=1 -N 2 torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint a:1 t.py",
             {"SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8"},
@@ -89,7 +97,11 @@ def test_more_ranks_than_visible_gpus() -> None:
     [
         ("torchrun --nproc-per-node=4 t.py", {}, "--nproc_per_node 2"),
         ("torchrun t.py", {"PET_NPROC_PER_NODE": "4"}, "--nproc_per_node 2"),
-        ("accelerate launch --num_processes 8 --num_machines 2 --main_process_ip a t.py", {}, "--num_processes 4"),
+        (
+            "accelerate launch --num_processes 8 --num_machines 2 --main_process_ip a t.py",
+            {},
+            "--num_processes 4",
+        ),
         ("deepspeed --num_gpus 4 t.py", {}, "--num_gpus 2"),
         ("deepspeed --include localhost:0,1,2,3 t.py", {}, "--num_gpus 2"),
         ("srun --ntasks-per-node=4 python t.py", {}, "srun --ntasks-per-node=2"),
@@ -156,21 +168,36 @@ def test_hostfile_of_deepspeed(tmp_path: Path) -> None:
         return [line.said for line in lines(command, folder=tmp_path) if line.status == "problem"]
 
     assert any(
-        "16 ranks start on this node (slots of the hostfile), but 8 GPUs" in one for one in said("deepspeed -H hosts t.py")
+        "16 ranks start on this node (slots of the hostfile), but 8 GPUs" in one
+        for one in said("deepspeed -H hosts t.py")
     )
-    assert any("--num_nodes 3, and" in one for one in said("deepspeed --hostfile hosts --num_nodes 3 --num_gpus 8 t.py"))
-    assert any("--include names node7" in one for one in said("deepspeed --hostfile hosts --include node7:0,1 t.py"))
+    assert any(
+        "--num_nodes 3, and" in one
+        for one in said("deepspeed --hostfile hosts --num_nodes 3 --num_gpus 8 t.py")
+    )
+    assert any(
+        "--include names node7" in one for one in said("deepspeed --hostfile hosts --include node7:0,1 t.py")
+    )
     assert any("names a host again" in one for one in said("deepspeed --hostfile broken t.py"))
     assert any("is not there" in one for one in said("deepspeed --hostfile nothing t.py"))
 
 
 def test_config_file_of_accelerate(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    (tmp_path / "c.yaml").write_text("distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 8\ngpu_ids: 0,1\n")
+    (tmp_path / "c.yaml").write_text(
+        "distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 8\ngpu_ids: 0,1\n"
+    )
 
-    (line,) = [one for one in lines("accelerate launch --config_file c.yaml t.py", folder=tmp_path) if one.status == "problem"]
+    (line,) = [
+        one
+        for one in lines("accelerate launch --config_file c.yaml t.py", folder=tmp_path)
+        if one.status == "problem"
+    ]
 
-    assert "8 ranks start on this node (num_processes of its file)" in line.said and "--gpu_ids=0,1 shows 2 GPUs" in line.said
+    assert (
+        "8 ranks start on this node (num_processes of its file)" in line.said
+        and "--gpu_ids=0,1 shows 2 GPUs" in line.said
+    )
 
 
 def test_default_file_of_accelerate_is_read_as_accelerate_reads_it(tmp_path: Path) -> None:
@@ -178,11 +205,16 @@ def test_default_file_of_accelerate_is_read_as_accelerate_reads_it(tmp_path: Pat
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate/default_config.yaml").write_text("num_machines: 1\nnum_processes: 4\n")
 
-    assert any("4 ranks start" in said for said in problems("accelerate launch t.py", EIGHT[:2], HF_HOME=str(tmp_path)))
+    assert any(
+        "4 ranks start" in said
+        for said in problems("accelerate launch t.py", EIGHT[:2], HF_HOME=str(tmp_path))
+    )
 
 
 def test_number_of_processes_of_accelerate_is_of_all_machines() -> None:
-    (said,) = notes("accelerate launch --num_processes 8 --num_machines 2 --machine_rank 0 --main_process_ip a t.py")
+    (said,) = notes(
+        "accelerate launch --num_processes 8 --num_machines 2 --machine_rank 0 --main_process_ip a t.py"
+    )
 
     assert "is of all 2 machines: 4 ranks here" in said
 
@@ -194,7 +226,11 @@ def test_instances_of_mig_for_several_ranks() -> None:
 
 
 def test_npus() -> None:
-    (line,) = [one for one in lines("torchrun --nproc_per_node 4 t.py", None, 8, ASCEND_RT_VISIBLE_DEVICES="0,1") if one.id]
+    (line,) = [
+        one
+        for one in lines("torchrun --nproc_per_node 4 t.py", None, 8, ASCEND_RT_VISIBLE_DEVICES="0,1")
+        if one.id
+    ]
 
     assert "ASCEND_RT_VISIBLE_DEVICES=0,1 shows 2 NPUs" in line.said
     assert [one.status for one in lines("torchrun --nproc_per_node 8 t.py", None, 8)] == ["ok"]
@@ -214,7 +250,8 @@ def test_launchers_that_srun_starts_once_a_rank() -> None:
 
 def test_more_nodes_than_slurm_gave() -> None:
     (said,) = problems(
-        "srun -N 2 torchrun --nnodes 4 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint a:1 t.py", SLURM_NNODES="2"
+        "srun -N 2 torchrun --nnodes 4 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint a:1 t.py",
+        SLURM_NNODES="2",
     )
 
     assert "CMD is of 4 nodes (--nnodes), and Slurm gave this job 2" in said
@@ -224,10 +261,18 @@ def test_more_nodes_than_slurm_gave() -> None:
     ("command", "env", "words"),
     [
         (SWIFT, {"NNODES": "2", "NODE_RANK": "2"}, "node rank 2 (NODE_RANK), and the number of nodes is 2"),
-        ("torchrun --nnodes 2 --node_rank 3 --master_addr a --nproc_per_node 8 t.py", {}, "node rank 3 (--node_rank)"),
+        (
+            "torchrun --nnodes 2 --node_rank 3 --master_addr a --nproc_per_node 8 t.py",
+            {},
+            "node rank 3 (--node_rank)",
+        ),
         ("torchrun --nnodes 4:2 --nproc_per_node 8 t.py", {}, "at least 4 nodes, and at most 2"),
         (SWIFT, {"NNODES": "2", "JOB_COMPLETION_INDEX": "1"}, "this pod's number in its Job is 1"),
-        ("torchrun --nnodes 2 --master_addr a --nproc_per_node 8 t.py", {"SLURM_NODEID": "1"}, "this node's number in its Slurm"),
+        (
+            "torchrun --nnodes 2 --master_addr a --nproc_per_node 8 t.py",
+            {"SLURM_NODEID": "1"},
+            "this node's number in its Slurm",
+        ),
     ],
 )
 def test_node_ranks_that_cannot_be(command: str, env: dict[str, str], words: str) -> None:
@@ -237,11 +282,20 @@ def test_node_ranks_that_cannot_be(command: str, env: dict[str, str], words: str
 
 
 def test_pods_that_a_platform_counts_and_cmd_does_not() -> None:
-    env = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "job-0", "MASTER_PORT": "23456", "NPROC_PER_NODE": "8"}
+    env = {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "MASTER_ADDR": "job-0",
+        "MASTER_PORT": "23456",
+        "NPROC_PER_NODE": "8",
+    }
 
     (line,) = [one for one in lines(SWIFT, **env) if one.status == "problem"]
 
-    assert "each node would train for itself" in line.said and "NNODES=$WORLD_SIZE NODE_RANK=$RANK" in line.remedy
+    assert (
+        "each node would train for itself" in line.said
+        and "NNODES=$WORLD_SIZE NODE_RANK=$RANK" in line.remedy
+    )
     assert problems(SWIFT, **env, NNODES="2", NODE_RANK="1") == []
     # a script's own count of ranks
     assert problems(SWIFT, **{**env, "WORLD_SIZE": "8", "RANK": "0", "MASTER_ADDR": "node0"}) == []
@@ -249,13 +303,23 @@ def test_pods_that_a_platform_counts_and_cmd_does_not() -> None:
 
 
 def test_rank_left_in_the_environment() -> None:
-    left = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"}
+    left = {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
 
     (said,) = problems("python train.py", EIGHT[:1], **left)
 
     assert "are left in the environment from another job: it would wait for 3 others" in said
-    assert problems("torchrun --nproc_per_node 1 train.py", EIGHT[:1], **left) == []  # it gives its ranks their own
-    assert problems("env RANK=0 WORLD_SIZE=2 MASTER_ADDR=a python train.py", EIGHT[:1]) == []  # by hand, and on purpose
+    assert (
+        problems("torchrun --nproc_per_node 1 train.py", EIGHT[:1], **left) == []
+    )  # it gives its ranks their own
+    assert (
+        problems("env RANK=0 WORLD_SIZE=2 MASTER_ADDR=a python train.py", EIGHT[:1]) == []
+    )  # by hand, and on purpose
 
 
 @pytest.mark.parametrize(
@@ -276,11 +340,31 @@ def test_rank_left_in_the_environment() -> None:
             {"NPROC_PER_NODE": "8", "NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "a"},
             "16 ranks (8 on each of 2 nodes) cannot be divided into groups of CP 3",
         ),
-        (f"{SWIFT} --expert_model_parallel_size 3", {"NPROC_PER_NODE": "8"}, "groups of EP 3 x ETP 1 x PP 1 = 3"),
-        (f"{SWIFT} --global_batch_size 12", {"NPROC_PER_NODE": "8"}, "--global_batch_size 12 is no multiple of"),
-        ("torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 16", {}, "groups of TP 16"),
-        ("swift sft --model m --sequence_parallel_size 3", {"NPROC_PER_NODE": "8"}, "--sequence_parallel_size 3"),
-        (f"{SWIFT} --tensor_model_parallel_size two", {"NPROC_PER_NODE": "8"}, "--tensor_model_parallel_size is 'two'"),
+        (
+            f"{SWIFT} --expert_model_parallel_size 3",
+            {"NPROC_PER_NODE": "8"},
+            "groups of EP 3 x ETP 1 x PP 1 = 3",
+        ),
+        (
+            f"{SWIFT} --global_batch_size 12",
+            {"NPROC_PER_NODE": "8"},
+            "--global_batch_size 12 is no multiple of",
+        ),
+        (
+            "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 16",
+            {},
+            "groups of TP 16",
+        ),
+        (
+            "swift sft --model m --sequence_parallel_size 3",
+            {"NPROC_PER_NODE": "8"},
+            "--sequence_parallel_size 3",
+        ),
+        (
+            f"{SWIFT} --tensor_model_parallel_size two",
+            {"NPROC_PER_NODE": "8"},
+            "--tensor_model_parallel_size is 'two'",
+        ),
     ],
 )
 def test_layouts_that_the_world_size_does_not_allow(command: str, env: dict[str, str], words: str) -> None:
@@ -290,19 +374,31 @@ def test_layouts_that_the_world_size_does_not_allow(command: str, env: dict[str,
 
 
 def test_tensor_parallelism_across_nodes_is_a_note() -> None:
-    (said,) = notes(f"{SWIFT} --tensor_model_parallel_size 16", NPROC_PER_NODE="8", NNODES="2", NODE_RANK="0", MASTER_ADDR="a")
+    (said,) = notes(
+        f"{SWIFT} --tensor_model_parallel_size 16",
+        NPROC_PER_NODE="8",
+        NNODES="2",
+        NODE_RANK="0",
+        MASTER_ADDR="a",
+    )
 
     assert "TP 16 does not fit into the 8 ranks of a node" in said
 
 
 def test_threads_of_all_ranks_against_the_cores() -> None:
-    facts = replace(launch_facts(shlex.split("torchrun --nproc_per_node 8 t.py"), {"OMP_NUM_THREADS": "16"}, EIGHT), cores=32.0)
+    facts = replace(
+        launch_facts(shlex.split("torchrun --nproc_per_node 8 t.py"), {"OMP_NUM_THREADS": "16"}, EIGHT),
+        cores=32.0,
+    )
     few = replace(facts, cores=4.0)
 
     (note,) = [line for line in launch_lines(facts) if line.status == "note"]
     (fewer,) = [line for line in launch_lines(few) if line.status == "note"]
 
-    assert "OMP_NUM_THREADS=16 x 8 ranks = 128 threads for 32 cores" in note.said and note.remedy == "OMP_NUM_THREADS=4"
+    assert (
+        "OMP_NUM_THREADS=16 x 8 ranks = 128 threads for 32 cores" in note.said
+        and note.remedy == "OMP_NUM_THREADS=4"
+    )
     assert "8 ranks on this node, and it has 4 cores" in fewer.said
 
 
@@ -323,5 +419,9 @@ def test_command_that_cannot_be_read_is_said() -> None:
 def test_doctor_says_it_of_the_command_and_exits_with_10() -> None:
     document, code = doctor("--", "env", "CUDA_VISIBLE_DEVICES=0,1", "NPROC_PER_NODE=4", *shlex.split(SWIFT))
 
-    (found,) = [one for one in document["findings"] if one["id"] == "launch-mismatch" and one["severity"] == "critical"]
+    (found,) = [
+        one
+        for one in document["findings"]
+        if one["id"] == "launch-mismatch" and one["severity"] == "critical"
+    ]
     assert "CUDA_VISIBLE_DEVICES=0,1 shows 2 GPUs" in found["summary"] and code == 10

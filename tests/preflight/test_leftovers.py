@@ -1,4 +1,5 @@
-"""What earlier jobs left: processes that are really orphaned, files that nobody has open; and jobs that run, which are not."""
+"""What earlier jobs left: processes that are really orphaned, files that nobody has open; and jobs that run,
+which are not."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from diag.preflight.line import Line
 from diag.preflight.shm_files import heap_of, in_use
 from tests.preflight.test_storage import doctor_after, needs_mounts
 
-# An agent (python, named as torchrun is) that starts two ranks, says so, and waits; the ranks wait for a pipe's end.
+# An agent (python, named as torchrun is) that starts two ranks, says so, and waits; the ranks wait for a
+# pipe's end.
 AGENT = textwrap.dedent("""
     import os, subprocess, sys
     ranks = []
@@ -47,8 +49,14 @@ class Job:
     def lines(self) -> list[Line]:
         """What doctor says of this job; others may run on this machine."""
         mine = {self.agent.pid, *self.ranks}
-        groups = [one for one in group(processes_here(), own=1 << 30) if mine & {member.pid for member in one.members}]
-        return [line for line in process_lines(groups, dict.fromkeys(self.ranks, 3 << 30)) if line.status != "ok"]
+        groups = [
+            one
+            for one in group(processes_here(), own=1 << 30)
+            if mine & {member.pid for member in one.members}
+        ]
+        return [
+            line for line in process_lines(groups, dict.fromkeys(self.ranks, 3 << 30)) if line.status != "ok"
+        ]
 
     def end(self) -> None:
         os.close(self._keep)  # the ranks' standard input ends
@@ -63,7 +71,9 @@ def job(tmp_path: Path) -> Iterator[Job]:
     program = tmp_path / "torchrun"
     program.write_text(AGENT)
     reading, writing = os.pipe()
-    agent = subprocess.Popen([sys.executable, str(program), "29544"], stdin=reading, stdout=subprocess.PIPE, text=True)
+    agent = subprocess.Popen(
+        [sys.executable, str(program), "29544"], stdin=reading, stdout=subprocess.PIPE, text=True
+    )
     os.close(reading)
     assert agent.stdout is not None
     job = Job(agent, [int(word) for word in agent.stdout.readline().split()], writing)
@@ -124,40 +134,61 @@ def test_ranks_of_a_torchrun_that_was_killed(tmp_path: Path) -> None:
 
 
 def process(
-    pid: int, parent: int, comm: str = "python3", argv: tuple[str, ...] = ("python3", "train.py"), **more: object
+    pid: int,
+    parent: int,
+    comm: str = "python3",
+    argv: tuple[str, ...] = ("python3", "train.py"),
+    **more: object,
 ) -> Process:
     return Process(pid, parent, comm, argv, **more)  # type: ignore[arg-type]
 
 
 def said(*processes: Process, own: int = 99) -> list[tuple[str, str]]:
-    all_ = {one.pid: one for one in (process(1, 0, "systemd", ("/sbin/init",)), process(99, 1, "bash", ("bash",)), *processes)}
+    all_ = {
+        one.pid: one
+        for one in (process(1, 0, "systemd", ("/sbin/init",)), process(99, 1, "bash", ("bash",)), *processes)
+    }
     return [(line.status, line.what) for line in process_lines(group(all_, own), {})]
 
 
 def test_machine_without_jobs_is_ok() -> None:
-    assert said(process(5, 1, "sshd", ("sshd",)), process(6, 5, "python3", ("python3", "-m", "http.server"))) == [
-        ("ok", "left-over processes")
-    ]
+    assert said(
+        process(5, 1, "sshd", ("sshd",)), process(6, 5, "python3", ("python3", "-m", "http.server"))
+    ) == [("ok", "left-over processes")]
 
 
 def test_rank_that_somebody_started_with_nohup_runs() -> None:
-    assert said(process(5, 1, rank=0, job=("env",))) == [("note", "other jobs"), ("ok", "left-over processes")]
+    assert said(process(5, 1, rank=0, job=("env",))) == [
+        ("note", "other jobs"),
+        ("ok", "left-over processes"),
+    ]
 
 
 def test_workers_whose_rank_is_gone_are_left_over() -> None:
     worker = process(7, 1, "pt_data_worker", rank=3, job=("torchrun",), by_agent=True)
     vllm = process(8, 1, "VLLM::EngineCor", ("VLLM::EngineCore",))
 
-    assert said(worker) == [("problem", "left-over processes")] and said(vllm) == [("problem", "left-over processes")]
+    assert said(worker) == [("problem", "left-over processes")] and said(vllm) == [
+        ("problem", "left-over processes")
+    ]
 
 
 def test_what_a_killed_rank_left_is_told_by_its_own_program() -> None:
-    # as the asynchronous save of ms-swift 4 leaves it: the helper of multiprocessing, a spawned writer, a fork of the rank
+    # as the asynchronous save of ms-swift 4 leaves it: the helper of multiprocessing, a spawned writer, a
+    # fork of the rank
     common = {"rank": 1, "job": ("torchrun",), "by_agent": True}
     tracker = ("python", "-B", "-c", "from multiprocessing.resource_tracker import main;main(120)")
-    spawned = ("python", "-B", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=121, pipe_handle=123)")
-    left = [process(7, 1, argv=tracker, **common), process(8, 1, argv=spawned, **common),
-            process(9, 1, argv=("python", "-u", "rlhf.py"), **common)]
+    spawned = (
+        "python",
+        "-B",
+        "-c",
+        "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=121, pipe_handle=123)",
+    )
+    left = [
+        process(7, 1, argv=tracker, **common),
+        process(8, 1, argv=spawned, **common),
+        process(9, 1, argv=("python", "-u", "rlhf.py"), **common),
+    ]
     all_ = {one.pid: one for one in (process(1, 0, "systemd", ("/sbin/init",)), *left)}
 
     (line,) = process_lines(group(all_, 99), {})
@@ -168,7 +199,9 @@ def test_what_a_killed_rank_left_is_told_by_its_own_program() -> None:
 
 def test_workers_of_a_job_that_runs_are_not_left_over() -> None:
     alone = process(6, 5, "python3", ("python3", "train.py"))
-    assert said(process(5, 1, "tmux", ("tmux",)), alone, process(7, 6, "pt_data_worker")) == [("ok", "left-over processes")]
+    assert said(process(5, 1, "tmux", ("tmux",)), alone, process(7, 6, "pt_data_worker")) == [
+        ("ok", "left-over processes")
+    ]
 
 
 def test_those_that_led_to_doctor_are_no_other_job() -> None:
@@ -190,14 +223,19 @@ def test_rank_that_hangs_in_the_kernel_is_told() -> None:
 
 
 def test_python_as_process_1_may_have_started_them() -> None:
-    one = {1: process(1, 0, "python3", ("python3", "entry.py")), 5: process(5, 1, rank=0, job=("torchrun",), by_agent=True)}
+    one = {
+        1: process(1, 0, "python3", ("python3", "entry.py")),
+        5: process(5, 1, rank=0, job=("torchrun",), by_agent=True),
+    }
 
-    assert [(line.status, line.id) for line in process_lines(group(one, 99), {})] == [("note", "leftover-process"), ("ok", "")][
-        :1
-    ]
+    assert [(line.status, line.id) for line in process_lines(group(one, 99), {})] == [
+        ("note", "leftover-process"),
+        ("ok", ""),
+    ][:1]
 
 
-# --- /dev/shm ---------------------------------------------------------------------------------------------------
+# --- /dev/shm
+# ---------------------------------------------------------------------------------------------------
 
 
 SHM = (
@@ -214,7 +252,10 @@ def test_small_shared_memory_that_files_of_earlier_jobs_fill() -> None:
     by_what = {line["what"]: line for line in document["checks"]}
     assert by_what["shared memory"]["status"] == "problem" and "0.1 GiB" in by_what["shared memory"]["said"]
     assert by_what["left-over files"]["status"] in ("problem", "note")
-    assert "4 files in /dev/shm take 60 MiB of its 64 MiB (torch_4194400_* 3, sem.mp-* 1)" in by_what["left-over files"]["said"]
+    assert (
+        "4 files in /dev/shm take 60 MiB of its 64 MiB (torch_4194400_* 3, sem.mp-* 1)"
+        in by_what["left-over files"]["said"]
+    )
     assert by_what["left-over files"]["remedy"].startswith("rm /dev/shm/torch_4194400_* /dev/shm/sem.mp-*")
     assert "leftover-process" in [one["id"] for one in document["findings"]]
 

@@ -38,7 +38,9 @@ def test_limits_that_end_a_training_are_told() -> None:
 
     assert ("problem", "limit of the size of a file is 2.0 GiB (`ulimit -f`): a checkpoint's file that grows beyond it ends the "
             "rank") in found  # fmt: skip
-    assert any(status == "problem" and "address space is 20.0 GiB (`ulimit -v`)" in words for status, words in found)
+    assert any(
+        status == "problem" and "address space is 20.0 GiB (`ulimit -v`)" in words for status, words in found
+    )
 
 
 def test_machine_without_such_limits_is_ok() -> None:
@@ -68,12 +70,18 @@ def test_cgroup_with_too_few_processes_for_the_ranks() -> None:
         pytest.skip("no pids cgroup may be made here")
     try:
         (group / "pids.max").write_text("300")
-        document = doctor_after(f"echo $$ > {group}/cgroup.procs", "torchrun", "--nproc_per_node", "8", "t.py")
+        document = doctor_after(
+            f"echo $$ > {group}/cgroup.procs", "torchrun", "--nproc_per_node", "8", "t.py"
+        )
     finally:
         group.rmdir()
 
     ((status, words),) = said(document, "processes")
-    assert status == "problem" and "pids.max 300 of cgroup" in words and "8 ranks and their workers need about 1296" in words
+    assert (
+        status == "problem"
+        and "pids.max 300 of cgroup" in words
+        and "8 ranks and their workers need about 1296" in words
+    )
     assert "pids-limit" in [one["id"] for one in document["findings"]]
 
 
@@ -99,7 +107,9 @@ def test_npus_that_npu_smi_shows_are_held_against_the_ranks(tmp_path: Path) -> N
     document = doctor_after("true", "torchrun", "--nproc_per_node", "4", "t.py", path=path)
 
     assert said(document, "NPUs") == [("ok", "npu-smi shows 2 NPUs")]
-    assert any(status == "problem" and "2 NPUs are here" in words for status, words in said(document, "launch"))
+    assert any(
+        status == "problem" and "2 NPUs are here" in words for status, words in said(document, "launch")
+    )
 
 
 def test_npu_smi_that_fails_is_not_checked(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`diag doctor --manifest`: manifests as guides and chat assistants write them, each with one thing wrong, and right ones."""
+"""`diag doctor --manifest`: manifests as guides and chat assistants write them, each with one thing wrong,
+and right ones."""
 
 from __future__ import annotations
 
@@ -84,10 +85,12 @@ spec:
     assert line.said.startswith(f"job.yaml:2 kind: a {kind} starts every pod again")
     assert "kind: Job" in line.remedy and "restartPolicy: Never" in line.remedy
 
-    assert [each.status for each in lines_of(text.replace("swift sft", "swift deploy"))] == ["not checked"]  # a server
-    asleep = text.replace('[bash, -c, "NPROC_PER_NODE=1 swift sft --model Qwen/Qwen3-0.6B"]', "[sleep, infinity]").replace(
-        "        resources", '        env: [{name: NPROC_PER_NODE, value: "1"}]\n        resources'
-    )
+    assert [each.status for each in lines_of(text.replace("swift sft", "swift deploy"))] == [
+        "not checked"
+    ]  # a server
+    asleep = text.replace(
+        '[bash, -c, "NPROC_PER_NODE=1 swift sft --model Qwen/Qwen3-0.6B"]', "[sleep, infinity]"
+    ).replace("        resources", '        env: [{name: NPROC_PER_NODE, value: "1"}]\n        resources')
     assert [each.status for each in lines_of(asleep)] == ["ok"]  # somebody's shell
 
 
@@ -122,7 +125,9 @@ def test_two_pods_of_the_same_rank_are_told() -> None:
     both = first + first.replace("name: dpo-0", "name: dpo-1").replace("hostname: dpo-0", "hostname: dpo-1")
 
     told = [
-        line for line in lines_of(both.replace("metadata: {", "metadata: {labels: {app: dpo}, ") + SERVICE) if line.status != "ok"
+        line
+        for line in lines_of(both.replace("metadata: {", "metadata: {labels: {app: dpo}, ") + SERVICE)
+        if line.status != "ok"
     ]
 
     assert [(line.what, line.id) for line in told] == [("Pod/dpo-1", "launch-mismatch")]
@@ -181,7 +186,12 @@ data:
         ],
         [("megatron rlhf", "NPROC_PER_NODE=$GPUS_OF_THE_IMAGE megatron rlhf")],
         [("megatron rlhf", "export NPROC_PER_NODE=$(nvidia-smi -L | wc -l)\n          megatron rlhf")],
-        [("megatron rlhf", "torchrun --nproc_per_node=$GPUS --nnodes=$NODES --node_rank=$RANK_HERE train.py")],
+        [
+            (
+                "megatron rlhf",
+                "torchrun --nproc_per_node=$GPUS --nnodes=$NODES --node_rank=$RANK_HERE train.py",
+            )
+        ],
         [("megatron rlhf", "export MASTER_ADDR=$(getent hosts dpo-0.dpo)\n          megatron rlhf")],
     ],
     ids=["config map elsewhere", "envFrom", "of the image", "computed", "torchrun's", "address"],
@@ -197,11 +207,16 @@ def test_address_in_another_namespace_does_not_lead_to_these_pods() -> None:
     assert text.count("namespace: training") == 2  # the Job and its Service
 
     def of(address: str) -> list[tuple[str, str]]:
-        return [(line.status, line.said) for line in lines_of(text.replace("value: dpo-0.dpo", f"value: {address}"))]
+        return [
+            (line.status, line.said)
+            for line in lines_of(text.replace("value: dpo-0.dpo", f"value: {address}"))
+        ]
 
     ((status, said),) = of("dpo-0.dpo.default.svc.cluster.local")
     assert status == "problem"
-    assert "dpo-0.dpo.default.svc.cluster.local is of namespace default, and these pods are in training" in said
+    assert (
+        "dpo-0.dpo.default.svc.cluster.local is of namespace default, and these pods are in training" in said
+    )
     for right in ("dpo-0.dpo", "dpo-0.dpo.training.svc", "dpo-0.dpo.training.svc.cluster.local"):
         assert [status for status, _ in of(right)] == ["ok"], right
 
@@ -228,7 +243,9 @@ def test_a_port_name_that_no_container_has_is_told() -> None:
 
     assert (line.what, line.status) == ("PodMonitor/diag", "not checked")
     assert "diag-metrics" in line.said and "scrapes nothing" in line.said
-    assert [each.status for each in lines_of(RIGHT + MONITOR.replace("port: metrics", "port: diag-metrics"))] == ["ok"]
+    assert [
+        each.status for each in lines_of(RIGHT + MONITOR.replace("port: metrics", "port: diag-metrics"))
+    ] == ["ok"]
 
 
 def test_what_helm_fills_in_later_is_not_judged() -> None:
@@ -236,7 +253,10 @@ def test_what_helm_fills_in_later_is_not_judged() -> None:
     assert unquoted.status == "not checked" and "helm template" in unquoted.remedy
 
     quoted = lines_of(
-        changed(("completions: 2", 'completions: "{{ .Values.nodes }}"'), ("parallelism: 2", "parallelism: {{ .n }}"))
+        changed(
+            ("completions: 2", 'completions: "{{ .Values.nodes }}"'),
+            ("parallelism: 2", "parallelism: {{ .n }}"),
+        )
     )
     assert {line.status for line in quoted} == {"not checked"}
 
@@ -260,7 +280,9 @@ def test_aliases_that_grow_beyond_measure_end_in_a_line() -> None:
     assert lines_of("kind: Job\n" + "\n".join(rows))[0].status == "not checked"
 
 
-def test_the_command_prints_lines_and_ends_with_ten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_lines_and_ends_with_ten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "job.yaml").write_text(changed(('NNODES, value: "2"', 'NNODES, value: "4"')))
 
     code = main(["doctor", "--manifest", str(tmp_path), "--json"])
@@ -273,7 +295,9 @@ def test_the_command_prints_lines_and_ends_with_ten(tmp_path: Path, capsys: pyte
     assert "no problem" in capsys.readouterr().out
 
 
-def test_a_folder_of_kustomize_is_left_to_kustomize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_kustomize_is_left_to_kustomize(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: []\n")
 
     assert main(["doctor", "--manifest", str(tmp_path)]) == 0

@@ -1,4 +1,5 @@
-"""Manifests come from strangers: whatever stands in a field, `diag doctor --manifest` says lines and does not fail."""
+"""Manifests come from strangers: whatever stands in a field, `diag doctor --manifest` says lines and does not
+fail."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from tests.preflight.wrong_manifests import RIGHT
 OVERLAYS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "overlays"
 WHOLE = {
     "right": RIGHT,
-    **{path.name: path.read_text() for path in sorted(OVERLAYS.glob("*/*.yaml")) if path.name != "kustomization.yaml"},
+    **{
+        path.name: path.read_text()
+        for path in sorted(OVERLAYS.glob("*/*.yaml"))
+        if path.name != "kustomization.yaml"
+    },
 }
 NONSENSE = st.sampled_from(
     [None, "", "x", "{{ .Values.x }}", "$(X)", "-1", "999999999999", "0", "1", "true", True, [], {}, [[]], [None], {"a": None},
@@ -32,7 +37,11 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_any_field_may_hold_anything(name: str, data: st.DataObject) -> None:
     documents = copy.deepcopy(list(yaml.safe_load_all(WHOLE[name])))

@@ -31,7 +31,9 @@ def test_nccl_conf_file_replaces_the_users_file(tmp_path: Path) -> None:
 
 
 def test_lines_are_taken_as_they_are() -> None:
-    text = "# NCCL_A=1\n #NCCL_B=2\nNCCL_C = 3\nNCCL_D='4'\nno equals sign\nNCCL_E==eth0\nNCCL_F=\nNCCL_E=later"
+    text = (
+        "# NCCL_A=1\n #NCCL_B=2\nNCCL_C = 3\nNCCL_D='4'\nno equals sign\nNCCL_E==eth0\nNCCL_F=\nNCCL_E=later"
+    )
 
     assert parse(text) == {" #NCCL_B": "2", "NCCL_C ": " 3", "NCCL_D": "'4'", "NCCL_E": "=eth0", "NCCL_F": ""}
 

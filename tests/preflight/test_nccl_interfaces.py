@@ -1,6 +1,7 @@
 """NCCL's choice of interfaces, as a table: what there is, what is set, what NCCL takes.
 
-The rule was read in NCCL 2.32's sources (src/misc/socket.cc, src/os/linux.cc) and its release notes of 2.28.3.
+The rule was read in NCCL 2.32's sources (src/misc/socket.cc, src/os/linux.cc) and its release notes of
+2.28.3.
 """
 
 from __future__ import annotations
@@ -48,7 +49,12 @@ V6ONLY = card("eth6", "fd00::1/64")
         ([LO, ETH0, ETH1], {"NCCL_SOCKET_IFNAME": "=eth1"}, ["eth1"], "NCCL_SOCKET_IFNAME"),
         ([LO, ETH0, ETH1], {"NCCL_SOCKET_IFNAME": "=eth"}, [], "NCCL_SOCKET_IFNAME"),
         ([LO, ETH0, BOND0], {"NCCL_SOCKET_IFNAME": "bond,eth"}, ["eth0", "bond0"], "NCCL_SOCKET_IFNAME"),
-        ([LO, ETH0, DOCKER0], {"NCCL_SOCKET_IFNAME": "^docker"}, ["lo", "eth0"], "NCCL_SOCKET_IFNAME"),  # copied advice: takes lo
+        (
+            [LO, ETH0, DOCKER0],
+            {"NCCL_SOCKET_IFNAME": "^docker"},
+            ["lo", "eth0"],
+            "NCCL_SOCKET_IFNAME",
+        ),  # copied advice: takes lo
         ([LO, ETH0, DOCKER0], {"NCCL_SOCKET_IFNAME": "^docker,lo"}, ["eth0"], "NCCL_SOCKET_IFNAME"),
         ([LO, ETH0], {"NCCL_SOCKET_IFNAME": "^=eth0"}, ["lo"], "NCCL_SOCKET_IFNAME"),
         ([LO, ETH0], {"NCCL_SOCKET_IFNAME": "ens"}, [], "NCCL_SOCKET_IFNAME"),
@@ -76,7 +82,10 @@ def test_subnet_of_nccl_comm_id_goes_before_the_others_but_not_before_ib() -> No
 def test_nccl_before_2_28_takes_bridges_of_libvirt_and_cards_without_carrier() -> None:
     assert choose([LO, VIRBR0, ETH0], {}, (2, 27, 5)).names == ("virbr0", "eth0")
     assert choose([LO, UNPLUGGED, ETH0], {}, (2, 27, 5)).names == ("eno1", "eth0")
-    assert choose([LO, card("eno1", "10.4.0.1/24", up=False, running=False), ETH0], {}, (2, 27, 5)).names == ("eno1", "eth0")
+    assert choose([LO, card("eno1", "10.4.0.1/24", up=False, running=False), ETH0], {}, (2, 27, 5)).names == (
+        "eno1",
+        "eth0",
+    )
     assert choose([LO, UNPLUGGED, VIRBR0, ETH0], {}, (2, 28, 3)).names == ("eth0",)
 
 

@@ -1,4 +1,5 @@
-"""What is not known is not called ok: each check in worlds in which what it goes by is missing, unreadable or undetermined."""
+"""What is not known is not called ok: each check in worlds in which what it goes by is missing, unreadable or
+undetermined."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def plan(command: list[str], **env: str) -> Plan:
 
 
 def of_nodes(check: Callable[..., Iterable[Line]], command: list[str]) -> list[Line]:
-    return list(check(command) if check is launch.check_launch else check(plan(command, GLOO_SOCKET_IFNAME="lo")))
+    return list(
+        check(command) if check is launch.check_launch else check(plan(command, GLOO_SOCKET_IFNAME="lo"))
+    )
 
 
 @pytest.mark.parametrize("check", OF_NODES)
@@ -118,7 +121,10 @@ WORLDS: dict[Callable[..., Iterable[Line]], tuple[Callable[[], Iterable[Line]], 
     machine.check_shared_memory: (lambda: machine.check_shared_memory([], Path("/nonexistent/shm")),),
     machine.check_locked_memory: (),  # its own test below: it needs a limit
     machine.check_host_memory: (),  # with /proc hidden, below
-    limits.check_processes: (lambda: limits.check_processes(UNREAD, {}), lambda: limits.check_processes([], {})),
+    limits.check_processes: (
+        lambda: limits.check_processes(UNREAD, {}),
+        lambda: limits.check_processes([], {}),
+    ),
     storage.check_disk: (
         of_disk,
         lambda: of_disk(*UNREAD),
@@ -160,7 +166,9 @@ def test_no_line_says_ok_of_what_is_not_known(world: Callable[[], Iterable[Line]
 
 
 @pytest.mark.parametrize(
-    ("looked", "said"), [(no_nvml, "no NVML library"), (lambda: ((), None), "NVML shows no GPU")], ids=["no NVML", "no GPU"]
+    ("looked", "said"),
+    [(no_nvml, "no NVML library"), (lambda: ((), None), "NVML shows no GPU")],
+    ids=["no NVML", "no GPU"],
 )
 def test_gpus_that_nobody_sees(looked: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_look", looked)
@@ -178,7 +186,9 @@ def test_gpu_of_which_nothing_but_its_name_is_told(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("asked", [(None, ""), (None, "npu-smi did not answer within 5 s"), (0, "")])
-def test_npus_that_nobody_sees(asked: tuple[int | None, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_npus_that_nobody_sees(
+    asked: tuple[int | None, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "davinci0").touch()
     monkeypatch.setattr(ascend, "_asked", lambda: asked)
 
@@ -214,7 +224,9 @@ def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
     assert status("none", "no/kernel") == "not checked"  # sysfs is not there
     assert status("no/dev", "none") == "not checked"
-    assert status("devices", "kernel") == "not checked"  # the kernel has one, and this container does not (yet)
+    assert (
+        status("devices", "kernel") == "not checked"
+    )  # the kernel has one, and this container does not (yet)
     (tmp_path / "devices/uverbs0").touch()
     assert status("devices", "kernel") == "not checked"  # the capabilities cannot be read
     assert status("none", "none") == "ok"  # there is none, and that is known
@@ -231,7 +243,16 @@ print(json.dumps([[line.what, line.status] for check in CHECKS if check.__name__
 def test_nothing_that_proc_tells_is_ok_where_proc_is_hidden() -> None:
     names = ("check_host_memory", "check_processes", "check_leftovers")
     words = [sys.executable, "-c", HIDDEN, *names]
-    hidden = ["unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    hidden = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /proc && exec "$@"',
+        "sh",
+    ]
     if subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no right to mount over /proc")
 

@@ -14,7 +14,9 @@ from diag.preflight.launch_facts import launch_facts
 from diag.preflight.plan import make_plan
 
 MODEL = "--model Qwen/Qwen2.5-72B-Instruct --output_dir /srv/out --deepspeed zero3"
-TORCHRUN = f"torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=192.0.2.10 swift/cli/sft.py {MODEL}"
+TORCHRUN = (
+    f"torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=192.0.2.10 swift/cli/sft.py {MODEL}"
+)
 VARIABLES = "NNODES=2 NODE_RANK=1 MASTER_ADDR=192.0.2.10 MASTER_PORT=29500 NPROC_PER_NODE=8"
 SHELL = f"export {VARIABLES.replace(' ', chr(10) + 'export ')}\n"
 # (what stands in the script, nodes, ranks on each)
@@ -76,33 +78,56 @@ def numbers(lines: list[Line]) -> tuple[set[int], set[int]]:
 
 def report(command: list[str], env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     """Without what looks into running processes and Pythons: no line of theirs has a number of the job."""
-    for name in ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE", "RANK", "WORLD_SIZE", "SLURM_NNODES"):
+    for name in (
+        "NNODES",
+        "NODE_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NPROC_PER_NODE",
+        "RANK",
+        "WORLD_SIZE",
+        "SLURM_NNODES",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("diag.preflight.meeting.check_other_node", lambda plan, where, *_, **__: [
         Line("rendezvous", "ok", f"node {plan.meeting.node_rank} of {plan.meeting.nodes}: {where}")])  # fmt: skip
-    here = [line for check in CHECKS if check.__name__ not in ("check_leftovers", "check_stacks") for line in check(command)]
+    here = [
+        line
+        for check in CHECKS
+        if check.__name__ not in ("check_leftovers", "check_stacks")
+        for line in check(command)
+    ]
     return [*here, *network.check_network(command, env=env)]
 
 
 @pytest.mark.parametrize("gpus_here", [None, 8], ids=["no GPU seen", "8 GPUs"])
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_lines_of_one_report_agree(name: str, gpus_here: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_one_report_agree(
+    name: str, gpus_here: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, nodes, ranks = SCRIPTS[name]
-    monkeypatch.setattr(gpus, "uuids_here", lambda: None if gpus_here is None else tuple(f"GPU-{n}" for n in range(gpus_here)))
+    monkeypatch.setattr(
+        gpus, "uuids_here", lambda: None if gpus_here is None else tuple(f"GPU-{n}" for n in range(gpus_here))
+    )
 
     for command, env in ways(text, tmp_path):
         lines = report(command, env, monkeypatch)
 
         told_nodes, told_ranks = numbers(lines)
         assert told_nodes <= {nodes}, (command, [line for line in lines if "node" in line.said])
-        assert told_ranks <= {ranks, ranks * nodes}, (command, [line for line in lines if "rank" in line.said])
+        assert told_ranks <= {ranks, ranks * nodes}, (
+            command,
+            [line for line in lines if "rank" in line.said],
+        )
         assert told_nodes or nodes == 1
         facts, plan = launch_facts(command, env), make_plan(command, env, 0.0)
         assert facts.nodes == plan.nodes == nodes, command
         assert plan.meeting == facts.meeting
 
 
-@pytest.mark.parametrize("start", ["-N 2 -n 16", "-N2 -n16", "--nodes=2 --ntasks=16", "--nodes 2 --ntasks 16"])
+@pytest.mark.parametrize(
+    "start", ["-N 2 -n 16", "-N2 -n16", "--nodes=2 --ntasks=16", "--nodes 2 --ntasks 16"]
+)
 def test_tasks_of_srun_are_spread_over_its_nodes(start: str) -> None:
     facts = launch_facts(shlex.split(f"srun {start} python t.py --x"), {})
 
@@ -119,7 +144,11 @@ def test_launcher_that_srun_starts_on_several_nodes_and_that_is_told_of_none_tra
     from diag.preflight.launch import launch_lines
 
     def said(command: str) -> list[str]:
-        return [line.said for line in launch_lines(launch_facts(shlex.split(command), {})) if line.status == "problem"]
+        return [
+            line.said
+            for line in launch_lines(launch_facts(shlex.split(command), {}))
+            if line.status == "problem"
+        ]
 
     (line,) = said("srun -N 2 --ntasks-per-node=1 torchrun --nproc_per_node 8 t.py --x")
     assert "srun starts CMD on 2 nodes" in line and "torchrun is told of one" in line

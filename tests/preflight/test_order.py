@@ -43,7 +43,9 @@ spec:
 
 
 def doctor(*words: str) -> str:
-    return subprocess.run([sys.executable, "-m", "diag", "doctor", *words], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "diag", "doctor", *words], capture_output=True, text=True, check=False
+    ).stdout
 
 
 def test_what_has_to_be_done_stands_first_and_what_is_well_last(tmp_path: Path) -> None:
@@ -52,7 +54,11 @@ def test_what_has_to_be_done_stands_first_and_what_is_well_last(tmp_path: Path) 
     rows = doctor("--manifest", str(tmp_path)).splitlines()
     checks = json.loads(doctor("--json", "--manifest", str(tmp_path)))["checks"]
 
-    statuses = [next(status for status in ORDER if row.startswith(status)) for row in rows if row.startswith(tuple(ORDER))]
+    statuses = [
+        next(status for status in ORDER if row.startswith(status))
+        for row in rows
+        if row.startswith(tuple(ORDER))
+    ]
     assert {"problem", "ok"} <= set(statuses) and statuses == sorted(statuses, key=ORDER.index)
     assert rows[-1].startswith(f"{statuses.count('problem')} problems: ") and rows[-2] == ""
     assert sorted(statuses) == sorted(check["status"] for check in checks)
@@ -66,12 +72,30 @@ def test_critical_problems_come_before_others_and_else_the_order_stays() -> None
 
 
 def test_who_gives_up_waiting_is_told_what_was_seen() -> None:
-    own = [place.ip for card in interfaces_here() for place in card.addresses if card.name != "lo" and "." in place.ip]
+    own = [
+        place.ip
+        for card in interfaces_here()
+        for place in card.addresses
+        if card.name != "lo" and "." in place.ip
+    ]
     if not own:
         pytest.skip("no address but loopback")
-    words = ("torchrun", "--nnodes", "2", "--node_rank", "0", "--master_addr", own[0], "--master_port", "29533", "t.py")
+    words = (
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--node_rank",
+        "0",
+        "--master_addr",
+        own[0],
+        "--master_port",
+        "29533",
+        "t.py",
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "diag", "doctor", "--no-load", "--wait", "600", "--", *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "diag", "doctor", "--no-load", "--wait", "600", "--", *words],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     while process.poll() is None and not _listens(29533):

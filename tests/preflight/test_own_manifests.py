@@ -1,4 +1,5 @@
-"""What deploy/kubernetes holds, as `diag doctor --manifest` and the alerts see it. Validators: tests/cluster/kubernetes."""
+"""What deploy/kubernetes holds, as `diag doctor --manifest` and the alerts see it. Validators:
+tests/cluster/kubernetes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ VARIANTS = ("jobset", "indexed-job", "pods", "kubeflow")
 
 def texts(variant: str) -> str:
     """All that kustomize would put together, as it stands in the files."""
-    parts = [path.read_text() for path in (KUBERNETES / "overlays" / variant).glob("*.yaml") if path.name != "kustomization.yaml"]
+    parts = [
+        path.read_text()
+        for path in (KUBERNETES / "overlays" / variant).glob("*.yaml")
+        if path.name != "kustomization.yaml"
+    ]
     script = {
         "kind": "ConfigMap",
         "metadata": {"name": "dpo-job"},
@@ -80,4 +85,6 @@ def test_no_pod_is_started_again_after_its_end_and_all_share_their_processes() -
 
 
 def test_the_rule_of_the_operator_is_the_alerts_file() -> None:
-    assert yaml.safe_load(alert_rule.MANIFEST.read_text()) == alert_rule.manifest(), "python -m tests.alert_rule writes it anew"
+    assert yaml.safe_load(alert_rule.MANIFEST.read_text()) == alert_rule.manifest(), (
+        "python -m tests.alert_rule writes it anew"
+    )

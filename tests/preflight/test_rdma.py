@@ -1,4 +1,5 @@
-"""RDMA before the run, over trees of /sys/class/infiniband as real machines show them (tests/captures/sources/network)."""
+"""RDMA before the run, over trees of /sys/class/infiniband as real machines show them
+(tests/captures/sources/network)."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_good_ports_are_listed(machine: Machine) -> None:
     assert line.status == "ok" and line.said.startswith("mlx5_0:1 InfiniBand") and "ACTIVE" in line.said
 
 
-@pytest.mark.parametrize(("nodes", "status", "words"), [(1, "ok", "a job of one node uses none"), (2, "note", "TCP sockets")])
+@pytest.mark.parametrize(
+    ("nodes", "status", "words"), [(1, "ok", "a job of one node uses none"), (2, "note", "TCP sockets")]
+)
 def test_machine_without_rdma(machine: Machine, nodes: int, status: str, words: str) -> None:
     machine.keep()
 
@@ -91,7 +94,8 @@ def test_job_of_one_node_is_told_no_trouble(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("container", "words"), [("kubernetes", "rdma/"), ("docker", "docker run --device=/dev/infiniband"), ("", "modprobe")]
+    ("container", "words"),
+    [("kubernetes", "rdma/"), ("docker", "docker run --device=/dev/infiniband"), ("", "modprobe")],
 )
 def test_devices_that_the_container_was_not_given(machine: Machine, container: str, words: str) -> None:
     machine.keep("mlx5_0")
@@ -152,7 +156,9 @@ def test_one_port_of_several_is_down(machine: Machine) -> None:
     assert named.id == "ib-port" and "NCCL_IB_HCA=mlx5_0,rxe0" in named.said
 
 
-@pytest.mark.parametrize(("index", "words"), [("0", "is empty"), ("4", "IB/RoCE v1"), ("5", None), ("-1", None), ("", None)])
+@pytest.mark.parametrize(
+    ("index", "words"), [("0", "is empty"), ("4", "IB/RoCE v1"), ("5", None), ("-1", None), ("", None)]
+)
 def test_slot_of_the_gid_table(machine: Machine, index: str, words: str | None) -> None:
     """mlx5_bond_0 of the capture has slots 4 to 7: 5 and 7 are RoCE v2."""
     machine.keep("mlx5_bond_0")

@@ -43,7 +43,9 @@ def knock(place: socket.socket, *messages: bytes) -> None:
 
 def test_two_meet_and_tell_each_other_who_they_are(place: socket.socket) -> None:
     came: list[Met | None] = []
-    server = threading.Thread(target=lambda: came.extend(listen(place, 10, 1, {"node_rank": 0, "nodes": 2, "host": "a"})))
+    server = threading.Thread(
+        target=lambda: came.extend(listen(place, 10, 1, {"node_rank": 0, "nodes": 2, "host": "a"}))
+    )
     server.start()
 
     outcome = connect("127.0.0.1", port_of(place), 10, dict(ME))
@@ -60,7 +62,8 @@ def of_who(met: Met) -> Met:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{\n", b"\xff" * 5000, b'{"node_rank": "x"', b"null\n"]
+    "message",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{\n", b"\xff" * 5000, b'{"node_rank": "x"', b"null\n"],
 )
 def test_who_speaks_otherwise_is_counted_and_not_believed(place: socket.socket, message: bytes) -> None:
     knock(place, message)
@@ -77,7 +80,12 @@ def test_values_of_a_wrong_kind_are_left_out(place: socket.socket) -> None:
 
 
 def test_node_that_comes_twice_is_one(place: socket.socket) -> None:
-    knock(place, b'{"node_rank": 1, "host": "b"}\n', b'{"node_rank": 1, "host": "b"}\n', b'{"node_rank": 2, "host": "c"}\n')
+    knock(
+        place,
+        b'{"node_rank": 1, "host": "b"}\n',
+        b'{"node_rank": 1, "host": "b"}\n',
+        b'{"node_rank": 2, "host": "c"}\n',
+    )
 
     assert [met.node_rank for met in listen(place, 10, 2, {}) if met is not None] == [1, 2]
 
@@ -89,8 +97,12 @@ def test_waiting_ends_in_time(place: socket.socket) -> None:
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize(("greeting", "said"), [(b"SSH-2.0-OpenSSH_9\r\n", "SSH-2.0"), (None, "closed the connection")])
-def test_another_program_on_the_port_is_a_stranger(place: socket.socket, greeting: bytes | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("greeting", "said"), [(b"SSH-2.0-OpenSSH_9\r\n", "SSH-2.0"), (None, "closed the connection")]
+)
+def test_another_program_on_the_port_is_a_stranger(
+    place: socket.socket, greeting: bytes | None, said: str
+) -> None:
     def answer() -> None:
         peer, _ = place.accept()
         with peer:

@@ -1,4 +1,5 @@
-"""`diag doctor` on software that is really there: ms-swift on this machine's Python, and one package that does not load."""
+"""`diag doctor` on software that is really there: ms-swift on this machine's Python, and one package that
+does not load."""
 
 from __future__ import annotations
 
@@ -20,18 +21,29 @@ BIN = Path(sys.executable).parent
 CPU_JOB = Path(__file__).parents[2] / "diag" / "job" / "cpu"  # what stands in for CUDA and Transformer Engine
 
 needs_swift = pytest.mark.skipif(
-    not (BIN / "megatron").exists() or importlib.util.find_spec("mcore_bridge") is None, reason="ms-swift is not installed here"
+    not (BIN / "megatron").exists() or importlib.util.find_spec("mcore_bridge") is None,
+    reason="ms-swift is not installed here",
 )
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed here"
+)
 
 
 def patiently(*words: str, **env: str) -> dict[str, Any]:
     """Every line, with more time for each import than a busy machine of tests may need."""
-    return document(list(check_software(words, {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": "/nowhere", **env}, deadline=250.0)))
+    return document(
+        list(
+            check_software(words, {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": "/nowhere", **env}, deadline=250.0)
+        )
+    )
 
 
 def of_software(told: dict[str, Any], status: str) -> list[str]:
-    return [f"{one['what']}: {one['said']}" for one in told["checks"] if one["what"] in PARTS and one["status"] == status]
+    return [
+        f"{one['what']}: {one['said']}"
+        for one in told["checks"]
+        if one["what"] in PARTS and one["status"] == status
+    ]
 
 
 @needs_swift
@@ -62,7 +74,9 @@ def test_extension_that_does_not_fit_torch_is_a_problem_of_the_script_that_impor
         "extern void _ZN3c105ErrorC2ENS_14SourceLocationESs(void);\n"
         "void *PyInit_flash_attn_2_cuda(void) { _ZN3c105ErrorC2ENS_14SourceLocationESs(); return 0; }\n"
     )
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "flash_attn_2_cuda.so"), str(source)], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "flash_attn_2_cuda.so"), str(source)], check=True
+    )
     (tmp_path / "flash_attn").mkdir()
     (tmp_path / "flash_attn/__init__.py").write_text("import flash_attn_2_cuda\n")
     (tmp_path / "train.py").write_text("import torch\nimport flash_attn\n")

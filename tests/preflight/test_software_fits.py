@@ -1,5 +1,5 @@
-"""Versions that break together, requirements, Megatron trees, CUDA: with the versions that were seen to break and those that run."""
-# ruff: noqa: E501 - what other programs say, as they say it
+"""Versions that break together, requirements, Megatron trees, CUDA: with the versions that were seen to break
+and those that run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_versions_that_run_give_no_line(installed: dict[str, str]) -> None:
         ({"transformer-engine": "2.16.1", "transformer-engine-torch": "2.10.0"}, "version-mismatch", "must be of one version"),
     ],
 )  # fmt: skip
-def test_pair_that_is_known_to_break_is_told_with_the_message_that_follows(change: dict[str, str], id: str, message: str) -> None:
+def test_pair_that_is_known_to_break_is_told_with_the_message_that_follows(
+    change: dict[str, str], id: str, message: str
+) -> None:
     (line,) = found(software({name: version for name, version in {**RUNS, **change}.items() if version}))
 
     assert (line.status, line.id) == ("problem", id) and message in line.said
@@ -86,8 +88,16 @@ def test_requirement_that_is_not_met_is_told_where_the_command_uses_both() -> No
     there = software(
         {**RUNS, "torch": "2.7.0", "nvidia-cudnn-cu12": "9.1.0.70", "trl": "1.2.0"},
         requires={
-            "torch": ("nvidia-cudnn-cu12==9.5.1.17; platform_system == 'Linux' or sys_platform == 'linux'", "sympy>=1.13.3"),
-            "ms-swift": ("trl<1.0,>=0.15", "gradio>=3.40", "mcore-bridge>=1.6.3; extra == 'megatron'", "no requirement at all !"),
+            "torch": (
+                "nvidia-cudnn-cu12==9.5.1.17; platform_system == 'Linux' or sys_platform == 'linux'",
+                "sympy>=1.13.3",
+            ),
+            "ms-swift": (
+                "trl<1.0,>=0.15",
+                "gradio>=3.40",
+                "mcore-bridge>=1.6.3; extra == 'megatron'",
+                "no requirement at all !",
+            ),
         },
     )
 
@@ -100,7 +110,10 @@ def test_requirement_that_is_not_met_is_told_where_the_command_uses_both() -> No
 
 
 def test_torch_of_nvidias_containers_counts_as_its_release() -> None:
-    there = software({"torch": "2.7.0a0+79aa17489c.nv25.4", "accelerate": "1.15"}, requires={"accelerate": ("torch>=2.7.0",)})
+    there = software(
+        {"torch": "2.7.0a0+79aa17489c.nv25.4", "accelerate": "1.15"},
+        requires={"accelerate": ("torch>=2.7.0",)},
+    )
 
     assert list(unmet(there, {"accelerate", "torch"})) == []
 
@@ -109,7 +122,9 @@ def megatron_tree(folder: Path, version: str, training: bool = True) -> Path:
     core = folder / "megatron" / "core"
     core.mkdir(parents=True)
     major, minor, patch = version.split(".")
-    (core / "package_info.py").write_text(f"MAJOR = {major}\nMINOR = {minor}\nPATCH = {patch}\nPRE_RELEASE = ''\n")
+    (core / "package_info.py").write_text(
+        f"MAJOR = {major}\nMINOR = {minor}\nPATCH = {patch}\nPRE_RELEASE = ''\n"
+    )
     if training:
         (folder / "megatron" / "training").mkdir()
     return folder
@@ -132,7 +147,10 @@ def test_tree_of_another_megatron_than_ms_swift_3_was_written_for_is_told(tmp_pa
     (line,) = check_megatron(what, seen(what, ms_swift="3.12.6"))
 
     assert (line.status, line.id) == ("problem", "version-mismatch")
-    assert f"MEGATRON_LM_PATH={tree} is Megatron 0.13.2, ms-swift 3.12.6 was written for core_r0.15.0" in line.said
+    assert (
+        f"MEGATRON_LM_PATH={tree} is Megatron 0.13.2, ms-swift 3.12.6 was written for core_r0.15.0"
+        in line.said
+    )
     assert line.remedy == f"git -C {tree} checkout core_r0.15.0"
     (fits,) = check_megatron(what, seen(what, ms_swift="3.8.3"))
     assert fits.status == "ok" and f"megatron.core 0.13.2 of {tree}, with megatron.training" in fits.said
@@ -144,13 +162,20 @@ def test_tree_without_megatron_training_is_told_to_ms_swift_3(tmp_path: Path) ->
 
     (line,) = check_megatron(what, seen(what, ms_swift="3.12.6"))
 
-    assert line.id == "missing-module" and "has no megatron/training: ms-swift 3.12.6 fails with No module named" in line.said
+    assert (
+        line.id == "missing-module"
+        and "has no megatron/training: ms-swift 3.12.6 fails with No module named" in line.said
+    )
 
 
 def test_path_that_is_not_set_is_a_note_of_the_clone_that_follows() -> None:
     (line,) = check_megatron(target("megatron", "sft"), software({"ms-swift": "3.10.3"}))
 
-    assert line.status == "note" and "clones Megatron-LM core_r0.14.0" in line.said and "export MEGATRON_LM_PATH" in line.remedy
+    assert (
+        line.status == "note"
+        and "clones Megatron-LM core_r0.14.0" in line.said
+        and "export MEGATRON_LM_PATH" in line.remedy
+    )
 
 
 def test_path_that_ms_swift_4_does_not_read_is_a_note(tmp_path: Path) -> None:
@@ -190,7 +215,9 @@ def test_megatron_training_is_in_no_wheel(tmp_path: Path) -> None:
 
     (line,) = check_megatron(what, seen(what, wheel))
 
-    assert line.id == "missing-module" and "No module named 'megatron.training', which no wheel has" in line.said
+    assert (
+        line.id == "missing-module" and "No module named 'megatron.training', which no wheel has" in line.said
+    )
 
 
 def test_command_that_is_no_megatron_gets_no_line_of_it() -> None:
@@ -236,7 +263,9 @@ def test_second_cudnn_on_the_search_path_is_told_with_what_follows(tmp_path: Pat
 
     (line,) = cuda.check_copies(CUDA_12, {}, {"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}"})
 
-    assert line.id == "cuda-version-mismatch" and "torch brings 9.5.1.17, LD_LIBRARY_PATH has 9.1.0" in line.said
+    assert (
+        line.id == "cuda-version-mismatch" and "torch brings 9.5.1.17, LD_LIBRARY_PATH has 9.1.0" in line.said
+    )
     assert str(tmp_path) in line.remedy
     (tmp_path / "libcudnn.so.9").unlink()
     (tmp_path / "libcudnn.so.9.1.0").rename(tmp_path / "libcudnn.so.9.5.1")
@@ -266,8 +295,12 @@ def test_compile_at_run_time_needs_a_toolkit_that_fits(tmp_path: Path) -> None:
 
 def test_command_that_compiles_nothing_gets_no_line_of_compilers(tmp_path: Path) -> None:
     there = software({"torch": "2.7.0", "deepspeed": "0.16.9"}, torch_cuda="12.6")
-    (tmp_path / "plain.json").write_text('{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"}}}')
-    (tmp_path / "cpu.json").write_text('{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}')
+    (tmp_path / "plain.json").write_text(
+        '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "none"}}}'
+    )
+    (tmp_path / "cpu.json").write_text(
+        '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}'
+    )
 
     assert list(check_compilers(target("swift", "sft", "--deepspeed", "zero3"), there, {})) == []
     assert compiles(target("swift", "sft", "--deepspeed", str(tmp_path / "plain.json")), there) == ""
@@ -276,7 +309,9 @@ def test_command_that_compiles_nothing_gets_no_line_of_compilers(tmp_path: Path)
 
 def test_inventory_of_a_python_that_does_not_run_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "python3"
-    broken.write_text("#!/bin/sh\necho 'error while loading shared libraries: libpython3.11.so.1.0' >&2\nexit 127\n")
+    broken.write_text(
+        "#!/bin/sh\necho 'error while loading shared libraries: libpython3.11.so.1.0' >&2\nexit 127\n"
+    )
     broken.chmod(0o755)
 
     assert inventory(Target(str(broken), "", "", (), ENV), MODULES, DISTS) == (

@@ -1,4 +1,5 @@
-"""Imports that go wrong, really done: shared objects from a compiler, packages that crash, hang or print; and the words they say."""
+"""Imports that go wrong, really done: shared objects from a compiler, packages that crash, hang or print; and
+the words they say."""
 # ruff: noqa: E501 - what other programs say, as they say it
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from diag.preflight.software.loads import judge
 from diag.preflight.software.target import Target
 
 COMPILER = shutil.which("g++") or shutil.which("gcc") or shutil.which("cc")
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler here to build a shared object with")
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None, reason="no C compiler here to build a shared object with"
+)
 
 
 def software(**versions: str) -> Software:
@@ -43,7 +46,17 @@ def shared_object(folder: Path, name: str, text: str, *options: str) -> None:
     assert COMPILER is not None
     (folder / f"{name}.c").write_text(text)
     subprocess.run(
-        [COMPILER, "-x", "c", "-shared", "-fPIC", "-o", str(folder / f"{name}.so"), str(folder / f"{name}.c"), *options],
+        [
+            COMPILER,
+            "-x",
+            "c",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(folder / f"{name}.so"),
+            str(folder / f"{name}.c"),
+            *options,
+        ],
         check=True,
     )
 
@@ -58,18 +71,29 @@ def test_flash_attn_that_was_built_for_another_torch_is_named_with_the_other_abi
     shared_object(tmp_path, "flash_attn_2_cuda", EXTENSION.format(name="flash_attn_2_cuda", symbol=symbol))
     package(tmp_path, "flash_attn", "import flash_attn_2_cuda as flash_attn_gpu\n")
 
-    verdict = judge(really(tmp_path, "flash_attn"), software(flash_attn="2.7.4.post1", torch="2.7.0"), abi=True)
+    verdict = judge(
+        really(tmp_path, "flash_attn"), software(flash_attn="2.7.4.post1", torch="2.7.0"), abi=True
+    )
 
     assert verdict is not None and verdict.id == "extension-abi-mismatch"
-    assert verdict.said.startswith("flash-attn 2.7.4.post1 was not built for torch 2.7.0 but for one with the old C++ ABI")
-    assert "c10::Error::Error(c10::SourceLocation" in verdict.said or symbol in verdict.said  # without c++filt
-    assert "--no-build-isolation --no-cache-dir --force-reinstall --no-deps 'flash-attn==2.7.4.post1'" in verdict.remedy
+    assert verdict.said.startswith(
+        "flash-attn 2.7.4.post1 was not built for torch 2.7.0 but for one with the old C++ ABI"
+    )
+    assert (
+        "c10::Error::Error(c10::SourceLocation" in verdict.said or symbol in verdict.said
+    )  # without c++filt
+    assert (
+        "--no-build-isolation --no-cache-dir --force-reinstall --no-deps 'flash-attn==2.7.4.post1'"
+        in verdict.remedy
+    )
     assert "flash_attn-2.7.4.post1+cu12torch2.7cxx11abiTRUE-cp311-cp311-linux_*.whl" in verdict.remedy
 
 
 @needs_compiler
 def test_library_of_another_cuda_that_is_not_there_is_named(tmp_path: Path) -> None:
-    shared_object(tmp_path, "libcudart", "int cudaGetDevice(int *n) { return 0; }\n", "-Wl,-soname,libcudart.so.11.0")
+    shared_object(
+        tmp_path, "libcudart", "int cudaGetDevice(int *n) { return 0; }\n", "-Wl,-soname,libcudart.so.11.0"
+    )
     text = "extern int cudaGetDevice(int *);\nvoid *PyInit_amp_C(void) { cudaGetDevice(0); return 0; }\n"
     shared_object(tmp_path, "amp_C", text, f"-L{tmp_path}", "-lcudart")
     (tmp_path / "libcudart.so").unlink()
@@ -89,7 +113,10 @@ def test_import_that_does_not_end_is_ended_and_told_with_its_line(tmp_path: Path
 
     assert time.monotonic() - began < 30
     assert verdict is not None and verdict.id == "hang"
-    assert "`import deepspeed` has not ended after 3 s; it stands at " in verdict.said and "threading.py:" in verdict.said
+    assert (
+        "`import deepspeed` has not ended after 3 s; it stands at " in verdict.said
+        and "threading.py:" in verdict.said
+    )
 
 
 def test_import_that_still_computes_at_the_deadline_is_not_called_hung(tmp_path: Path) -> None:
@@ -126,7 +153,10 @@ def test_exit_at_import_is_told(tmp_path: Path) -> None:
     package(tmp_path, "triton", "import sys\nsys.exit('no GPU, no fun')\n")
     package(tmp_path, "deepspeed", "import os\nos._exit(3)\n")
 
-    exits, ends = judge(really(tmp_path, "triton"), software()), judge(really(tmp_path, "deepspeed"), software())
+    exits, ends = (
+        judge(really(tmp_path, "triton"), software()),
+        judge(really(tmp_path, "deepspeed"), software()),
+    )
 
     assert exits is not None and exits.said == "`import triton` fails: SystemExit: no GPU, no fun"
     assert ends is not None and "it ended Python with exit code 3" in ends.said
@@ -188,7 +218,9 @@ def test_sound_import_is_no_verdict(tmp_path: Path) -> None:
         ("vllm", "TypeError", "unhashable type: 'list'", "missing-module", "`import vllm` fails: TypeError"),
     ],
 )  # fmt: skip
-def test_words_of_a_failed_import_are_understood(name: str, kind: str, error: str, finding: str, words: str) -> None:
+def test_words_of_a_failed_import_are_understood(
+    name: str, kind: str, error: str, finding: str, words: str
+) -> None:
     there = software(torch="2.7.0", torchvision="0.22.0", transformers="5.2.0", peft="0.17.0")
 
     verdict = judge(Load(name, kind, error), there)

@@ -49,7 +49,9 @@ def test_first_line_that_is_too_long_for_the_kernel_is_read_where_pip_puts_it(tm
 def test_python_of_torchrun_can_be_another_by_its_variable(tmp_path: Path) -> None:
     executable(tmp_path / "bin/torchrun", f"#!{executable(tmp_path / 'bin/python3')}\n")
 
-    target = find_target(["torchrun", "t.py"], {**environment(tmp_path), "PYTHON_EXEC": "/other/python"}, tmp_path)
+    target = find_target(
+        ["torchrun", "t.py"], {**environment(tmp_path), "PYTHON_EXEC": "/other/python"}, tmp_path
+    )
 
     assert target.python == "/other/python"
 
@@ -57,7 +59,9 @@ def test_python_of_torchrun_can_be_another_by_its_variable(tmp_path: Path) -> No
 def test_module_after_python_is_known_as_its_launcher(tmp_path: Path) -> None:
     executable(tmp_path / "bin/python3")
 
-    target = found(tmp_path, "python3", "-u", "-m", "torch.distributed.run", "--nproc_per_node", "8", "train.py")
+    target = found(
+        tmp_path, "python3", "-u", "-m", "torch.distributed.run", "--nproc_per_node", "8", "train.py"
+    )
 
     assert (target.launcher, target.python) == ("torchrun", str(tmp_path / "bin/python3"))
 
@@ -83,7 +87,10 @@ def test_wrappers_in_front_are_passed_by(tmp_path: Path) -> None:
 
     assert found(tmp_path, "nohup", "swift", "sft").launcher == "swift"
     alone = {**environment(tmp_path), "PATH": str(tmp_path / "bin")}  # a machine without Slurm
-    assert find_target(("srun", "-N2", "diag", "run", "--", "swift", "sft"), alone, tmp_path).missing_program == "srun"
+    assert (
+        find_target(("srun", "-N2", "diag", "run", "--", "swift", "sft"), alone, tmp_path).missing_program
+        == "srun"
+    )
 
 
 def test_shell_script_is_read_for_its_launcher_and_exports(tmp_path: Path) -> None:

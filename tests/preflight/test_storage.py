@@ -1,4 +1,5 @@
-"""Where CMD saves and caches: full, without inodes, read-only, not there; real file systems in a mount namespace."""
+"""Where CMD saves and caches: full, without inodes, read-only, not there; real file systems in a mount
+namespace."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def doctor_after(setup: str, *words: str, **env: str) -> dict[str, Any]:
 
 
 def disk_lines(document: dict[str, Any], what: str = "disk") -> list[tuple[str, str, str]]:
-    return [(line["status"], line["said"], line["remedy"]) for line in document["checks"] if line["what"] == what]
+    return [
+        (line["status"], line["said"], line["remedy"]) for line in document["checks"] if line["what"] == what
+    ]
 
 
 def test_room_for_checkpoints_is_ok(tmp_path: Path) -> None:
@@ -61,7 +64,9 @@ def test_checkpoint_that_is_larger_than_the_room(tmp_path: Path) -> None:
 
     found = [line for line in check_disk(huge, {"NPROC_PER_NODE": "8"}) if line.status == "problem"]
 
-    assert [line.id for line in found] == ["disk-full"] and "one checkpoint of CMD takes about" in found[0].said
+    assert [line.id for line in found] == ["disk-full"] and "one checkpoint of CMD takes about" in found[
+        0
+    ].said
 
 
 def test_file_where_the_folder_should_be(tmp_path: Path) -> None:
@@ -69,7 +74,10 @@ def test_file_where_the_folder_should_be(tmp_path: Path) -> None:
 
     (line,) = check_disk(["python", "t.py", "--output_dir", str(tmp_path / "out")], {})
 
-    assert (line.status, line.id) == ("problem", "checkpoint-write-error") and "is not a directory" in line.said
+    assert (line.status, line.id) == (
+        "problem",
+        "checkpoint-write-error",
+    ) and "is not a directory" in line.said
 
 
 def test_link_to_nowhere(tmp_path: Path) -> None:
@@ -114,7 +122,9 @@ def test_file_system_without_inodes(tmp_path: Path) -> None:
 
     document = doctor_after(setup, "python", "t.py", "--output_dir", str(tmp_path))
 
-    assert disk_lines(document)[0][0] == "problem" and "4.0 GiB and 0 files free" in disk_lines(document)[0][1]
+    assert (
+        disk_lines(document)[0][0] == "problem" and "4.0 GiB and 0 files free" in disk_lines(document)[0][1]
+    )
     assert "df -i" in disk_lines(document)[0][2]
     assert "disk-full" in [one["id"] for one in document["findings"]]
 
@@ -126,7 +136,9 @@ def test_read_only_file_system(tmp_path: Path) -> None:
     document = doctor_after(setup, "megatron", "sft", "--model", "m", "--save", f"{tmp_path}/out")
 
     ((status, said, _),) = disk_lines(document)
-    assert status == "problem" and said.endswith(f"is on a file system that is mounted read-only ({tmp_path})")
+    assert status == "problem" and said.endswith(
+        f"is on a file system that is mounted read-only ({tmp_path})"
+    )
     assert "checkpoint-write-error" in [one["id"] for one in document["findings"]]
 
 
@@ -135,10 +147,19 @@ def test_caches_that_are_full_or_read_only(tmp_path: Path) -> None:
     full, fixed = tmp_path / "full", tmp_path / "fixed"
     setup = f"mkdir {full} {fixed} && mount -t tmpfs -o size=16m tmpfs {full} && mount -t tmpfs -o size=4g,ro tmpfs {fixed}"
 
-    document = doctor_after(setup, "python", "t.py", TRITON_CACHE_DIR=str(full), HF_HOME=str(fixed), TMPDIR=str(fixed))
+    document = doctor_after(
+        setup, "python", "t.py", TRITON_CACHE_DIR=str(full), HF_HOME=str(fixed), TMPDIR=str(fixed)
+    )
 
-    said = [line[1] for name in ("caches", "temporary files") for line in disk_lines(document, name) if line[0] == "problem"]
-    assert f"free in TRITON_CACHE_DIR={full}" in "".join(said) and f"HF_HOME={fixed} is on a file system" in "".join(said)
+    said = [
+        line[1]
+        for name in ("caches", "temporary files")
+        for line in disk_lines(document, name)
+        if line[0] == "problem"
+    ]
+    assert f"free in TRITON_CACHE_DIR={full}" in "".join(
+        said
+    ) and f"HF_HOME={fixed} is on a file system" in "".join(said)
     assert f"TMPDIR={fixed} is on a file system" in "".join(said)
 
 
@@ -152,7 +173,16 @@ def test_caches_with_room_are_one_line(tmp_path: Path) -> None:
 
 def test_each_node_would_keep_its_own_part(tmp_path: Path) -> None:
     def notes(nodes: str) -> list[Line]:
-        command = ["torchrun", "--nnodes", nodes, "--nproc_per_node", "8", "t.py", "--output_dir", str(tmp_path)]
+        command = [
+            "torchrun",
+            "--nnodes",
+            nodes,
+            "--nproc_per_node",
+            "8",
+            "t.py",
+            "--output_dir",
+            str(tmp_path),
+        ]
         return [line for line in check_disk(command, {}) if "each would hold a part" in line.said]
 
     assert len(notes("2")) == 1 and notes("1") == []

@@ -15,11 +15,23 @@ from tests.netlab import Lab, Node, make_lab, why_not
 
 PORT = 29517
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-CMD = ("torchrun", "--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "node0", "--master_port", str(PORT))
+CMD = (
+    "torchrun",
+    "--nnodes",
+    "2",
+    "--nproc_per_node",
+    "1",
+    "--master_addr",
+    "node0",
+    "--master_port",
+    str(PORT),
+)
 
 
 def doctor(node: Node, *options: str, command: Sequence[str], **env: str) -> subprocess.Popen[str]:
-    return node.start(sys.executable, "-m", "diag", "doctor", "--json", "--no-load", *options, "--", *command, env=env)
+    return node.start(
+        sys.executable, "-m", "diag", "doctor", "--json", "--no-load", *options, "--", *command, env=env
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +44,8 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def nodes(lab: Lab) -> Iterator[tuple[Node, Node]]:
-    """Both as they should be: the name of node 0 and each one's own name resolve, nothing is filtered, the link runs."""
+    """Both as they should be: the name of node 0 and each one's own name resolve, nothing is filtered, the
+    link runs."""
     for node in lab.nodes:
         node.knows(f"{ADDRESSES[0]} node0", f"{node.address} {node.name}")
         node.raise_link()
@@ -64,7 +77,14 @@ def ranked(rank: int, command: Sequence[str] = CMD) -> list[str]:
     return [*command, "--node_rank", str(rank), "train.py"]
 
 
-_OF_THE_MACHINE = ("fd-limit", "shm-too-small", "disk-full", "missing-module", "pids-limit", "leftover-process")
+_OF_THE_MACHINE = (
+    "fd-limit",
+    "shm-too-small",
+    "disk-full",
+    "missing-module",
+    "pids-limit",
+    "leftover-process",
+)
 
 
 def network_findings(document: dict[str, Any]) -> list[str]:
@@ -86,8 +106,13 @@ def test_nodes_that_reach_each_other_say_so(nodes: tuple[Node, Node]) -> None:
 def test_without_wait_nobody_listens_and_nothing_is_called_broken(nodes: tuple[Node, Node]) -> None:
     here, there = report(doctor(nodes[0], command=ranked(0))), report(doctor(nodes[1], command=ranked(1)))
 
-    assert check(here, "rendezvous")["status"] == "ok" and check(here, "other nodes")["status"] == "not checked"
-    assert check(there, "rendezvous")["status"] == "not checked" and "refused" in check(there, "rendezvous")["said"]
+    assert (
+        check(here, "rendezvous")["status"] == "ok" and check(here, "other nodes")["status"] == "not checked"
+    )
+    assert (
+        check(there, "rendezvous")["status"] == "not checked"
+        and "refused" in check(there, "rendezvous")["said"]
+    )
     assert network_findings(here) == [] and network_findings(there) == []
 
 
@@ -95,13 +120,21 @@ def test_node_0_that_does_not_listen_refuses(nodes: tuple[Node, Node]) -> None:
     there = report(doctor(nodes[1], "--wait", "1", command=ranked(1)))
 
     found = finding(there, "rendezvous-failure")
-    assert "node0:29517 (10.77.0.1) refused the connection" in found["summary"] and found["severity"] == "critical"
+    assert (
+        "node0:29517 (10.77.0.1) refused the connection" in found["summary"]
+        and found["severity"] == "critical"
+    )
 
 
-def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(nodes: tuple[Node, Node]) -> None:
+def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(
+    nodes: tuple[Node, Node],
+) -> None:
     # given
-    nodes[0].call("nft", "add table inet t; add chain inet t in { type filter hook input priority 0; }; "
-                  f"add rule inet t in tcp dport {PORT} drop")
+    nodes[0].call(
+        "nft",
+        "add table inet t; add chain inet t in { type filter hook input priority 0; }; "
+        f"add rule inet t in tcp dport {PORT} drop",
+    )
 
     # when
     first = doctor(nodes[0], "--wait", "6", command=ranked(0))
@@ -118,9 +151,14 @@ def test_firewall_that_drops_is_silence_on_one_side_and_absence_on_the_other(nod
     [("reject with icmp type host-prohibited", "a firewall prohibits it"), ("reject", "a firewall rejects it"),
      ("reject with tcp reset", "a firewall rejects it")],
 )  # fmt: skip
-def test_firewall_that_rejects_is_named_as_a_possibility(nodes: tuple[Node, Node], verdict: str, words: str) -> None:
-    nodes[0].call("nft", "add table ip t; add chain ip t in { type filter hook input priority 0; }; "
-                  f"add rule ip t in tcp dport {PORT} {verdict}")
+def test_firewall_that_rejects_is_named_as_a_possibility(
+    nodes: tuple[Node, Node], verdict: str, words: str
+) -> None:
+    nodes[0].call(
+        "nft",
+        "add table ip t; add chain ip t in { type filter hook input priority 0; }; "
+        f"add rule ip t in tcp dport {PORT} {verdict}",
+    )
 
     there = report(doctor(nodes[1], "--wait", "1", command=ranked(1)))
 
@@ -130,8 +168,11 @@ def test_firewall_that_rejects_is_named_as_a_possibility(nodes: tuple[Node, Node
 def test_node_behind_address_translation_is_a_problem_on_node_0(nodes: tuple[Node, Node]) -> None:
     # given: as from a container of docker's bridge, node 1's connections come with another address
     nodes[1].call("ip", "address", "replace", "10.77.0.22/24", "dev", "eth0")
-    nodes[1].call("nft", "add table ip t; add chain ip t out { type nat hook postrouting priority 100; }; "
-                  f"add rule ip t out tcp dport {PORT} snat to 10.77.0.22")
+    nodes[1].call(
+        "nft",
+        "add table ip t; add chain ip t out { type nat hook postrouting priority 100; }; "
+        f"add rule ip t out tcp dport {PORT} snat to 10.77.0.22",
+    )
 
     # when
     first = doctor(nodes[0], "--wait", "40", command=ranked(0))
@@ -140,7 +181,9 @@ def test_node_behind_address_translation_is_a_problem_on_node_0(nodes: tuple[Nod
 
     # then
     found = finding(here, "rendezvous-failure")
-    assert "comes from 10.77.0.22, and has the address 10.77.0.2 itself: address translation" in found["summary"]
+    assert (
+        "comes from 10.77.0.22, and has the address 10.77.0.2 itself: address translation" in found["summary"]
+    )
     assert "--network=host" in found["advice"] and found["severity"] == "critical"
     assert "other nodes" not in {line["what"] for line in here["checks"] if line["status"] == "ok"}
     assert network_findings(there) == []
@@ -149,8 +192,11 @@ def test_node_behind_address_translation_is_a_problem_on_node_0(nodes: tuple[Nod
 def test_node_0_behind_a_published_port_is_a_problem_on_the_others(nodes: tuple[Node, Node]) -> None:
     # given: as docker's -p does it
     nodes[0].call("ip", "address", "replace", "10.77.0.11/24", "dev", "eth0")
-    nodes[0].call("nft", "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; "
-                  f"add rule ip t in ip daddr {ADDRESSES[0]} tcp dport {PORT} dnat to 10.77.0.11")
+    nodes[0].call(
+        "nft",
+        "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; "
+        f"add rule ip t in ip daddr {ADDRESSES[0]} tcp dport {PORT} dnat to 10.77.0.11",
+    )
 
     # when
     first = doctor(nodes[0], "--wait", "40", command=ranked(0))
@@ -158,7 +204,10 @@ def test_node_0_behind_a_published_port_is_a_problem_on_the_others(nodes: tuple[
     nodes[0].call("ip", "address", "delete", "10.77.0.11/24", "dev", "eth0")
 
     # then
-    assert "has the address 10.77.0.11 itself: address translation" in finding(there, "rendezvous-failure")["summary"]
+    assert (
+        "has the address 10.77.0.11 itself: address translation"
+        in finding(there, "rendezvous-failure")["summary"]
+    )
     assert network_findings(here) == []
 
 
@@ -174,7 +223,10 @@ def test_name_that_does_not_resolve(nodes: tuple[Node, Node]) -> None:
     nodes[1].knows(f"{ADDRESSES[1]} {nodes[1].name}")
 
     plain = finding(report(doctor(nodes[1], command=ranked(1))), "hostname-resolution")
-    pod = finding(report(doctor(nodes[1], command=ranked(1), KUBERNETES_SERVICE_HOST="10.96.0.1")), "hostname-resolution")
+    pod = finding(
+        report(doctor(nodes[1], command=ranked(1), KUBERNETES_SERVICE_HOST="10.96.0.1")),
+        "hostname-resolution",
+    )
 
     assert "node0 (--master_addr) does not resolve here" in plain["summary"]
     assert "headless Service" in pod["advice"] and "headless Service" not in plain["advice"]
@@ -200,7 +252,10 @@ def test_name_of_this_machine_that_is_loopback_breaks_gloo(nodes: tuple[Node, No
     told = report(doctor(nodes[1], command=megatron, GLOO_SOCKET_IFNAME="eth0", **env))
 
     assert "gloo" in found["summary"] and "GLOO_SOCKET_IFNAME=eth0" in found["advice"]
-    assert (found["severity"], perhaps["severity"]) == ("warning", "info")  # not every script has groups of gloo
+    assert (found["severity"], perhaps["severity"]) == (
+        "warning",
+        "info",
+    )  # not every script has groups of gloo
     assert network_findings(told) == []
 
 
@@ -208,14 +263,18 @@ def test_name_of_this_machine_that_is_loopback_breaks_gloo(nodes: tuple[Node, No
 def test_loopback_between_nodes_by_a_variable(nodes: tuple[Node, Node], env: dict[str, str]) -> None:
     found = finding(report(doctor(nodes[0], command=ranked(0), **env)), "nccl-no-interface")
 
-    assert f"NCCL will use lo 127.0.0.1/8 (NCCL_SOCKET_IFNAME={env['NCCL_SOCKET_IFNAME']})" in found["summary"]
+    assert (
+        f"NCCL will use lo 127.0.0.1/8 (NCCL_SOCKET_IFNAME={env['NCCL_SOCKET_IFNAME']})" in found["summary"]
+    )
     assert found["advice"] == "unset NCCL_SOCKET_IFNAME"
 
 
 def test_loopback_where_there_is_nothing_else(nodes: tuple[Node, Node]) -> None:
     nodes[1].call("ip", "link", "set", "eth0", "down")
 
-    found = finding(report(doctor(nodes[1], command=ranked(1), GLOO_SOCKET_IFNAME="lo,")), "rendezvous-failure")
+    found = finding(
+        report(doctor(nodes[1], command=ranked(1), GLOO_SOCKET_IFNAME="lo,")), "rendezvous-failure"
+    )
     lines = report(doctor(nodes[1], command=ranked(1)))
 
     assert "Network is unreachable" in found["summary"]
@@ -223,9 +282,14 @@ def test_loopback_where_there_is_nothing_else(nodes: tuple[Node, Node]) -> None:
 
 
 def test_variable_that_matches_no_interface(nodes: tuple[Node, Node]) -> None:
-    found = finding(report(doctor(nodes[0], command=ranked(0), NCCL_SOCKET_IFNAME="ens")), "nccl-no-interface")
+    found = finding(
+        report(doctor(nodes[0], command=ranked(0), NCCL_SOCKET_IFNAME="ens")), "nccl-no-interface"
+    )
 
-    assert "NCCL_SOCKET_IFNAME=ens matches no interface" in found["summary"] and "eth0 10.77.0.1/24" in found["summary"]
+    assert (
+        "NCCL_SOCKET_IFNAME=ens matches no interface" in found["summary"]
+        and "eth0 10.77.0.1/24" in found["summary"]
+    )
 
 
 def test_bridge_of_docker_is_taken_when_it_is_alone(nodes: tuple[Node, Node]) -> None:
@@ -238,7 +302,9 @@ def test_bridge_of_docker_is_taken_when_it_is_alone(nodes: tuple[Node, Node]) ->
         nodes[0].call("ip", "link", "set", "docker0", "down")
         nodes[0].call("ip", "link", "set", "docker0", "name", "eth0")
 
-    assert "NCCL will use docker0" in found["summary"] and "a bridge of this machine alone" in found["summary"]
+    assert (
+        "NCCL will use docker0" in found["summary"] and "a bridge of this machine alone" in found["summary"]
+    )
 
 
 LISTEN = (
@@ -290,7 +356,16 @@ def test_nodes_that_disagree_about_their_number(nodes: tuple[Node, Node]) -> Non
     assert "has 2 nodes on its command line, this one 3" in finding(there, "launch-mismatch")["summary"]
 
 
-C10D = ("torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{ADDRESSES[0]}:{PORT}", "train.py")
+C10D = (
+    "torchrun",
+    "--nnodes",
+    "2",
+    "--rdzv_backend",
+    "c10d",
+    "--rdzv_endpoint",
+    f"{ADDRESSES[0]}:{PORT}",
+    "train.py",
+)
 
 
 def named_doctor(host: Node, name: str, *command: str) -> subprocess.Popen[str]:
@@ -301,14 +376,18 @@ def named_doctor(host: Node, name: str, *command: str) -> subprocess.Popen[str]:
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare (util-linux) is needed")
 def test_names_that_torchruns_c10d_rendezvous_will_hand_out(nodes: tuple[Node, Node]) -> None:
-    """The endpoint is an address and is reached; the ranks are then given the name of whichever node is the first."""
+    """The endpoint is an address and is reached; the ranks are then given the name of whichever node is the
+    first."""
     nodes[0].knows(f"{ADDRESSES[0]} alpha", f"{ADDRESSES[1]} beta")
     nodes[1].knows(f"{ADDRESSES[1]} beta")
 
     first = named_doctor(nodes[0], "alpha", *C10D)
     there, here = report(named_doctor(nodes[1], "beta", *C10D)), report(first)
 
-    assert "10.77.0.1 calls itself alpha, and that does not resolve here" in finding(there, "hostname-resolution")["summary"]
+    assert (
+        "10.77.0.1 calls itself alpha, and that does not resolve here"
+        in finding(there, "hostname-resolution")["summary"]
+    )
     assert "--local_addr" in finding(there, "hostname-resolution")["advice"]
     assert check(here, "other nodes")["status"] == "ok" and network_findings(here) == []
 
@@ -323,4 +402,6 @@ def test_address_of_another_machine_on_node_0(nodes: tuple[Node, Node]) -> None:
     """Every node started with the same words, and none with a rank."""
     found = finding(report(doctor(nodes[1], command=[*CMD, "train.py"])), "rendezvous-failure")
 
-    assert "no node rank is given, and 0 is the default" in found["summary"] and "(10.77.0.2" in found["summary"]
+    assert (
+        "no node rank is given, and 0 is the default" in found["summary"] and "(10.77.0.2" in found["summary"]
+    )

@@ -14,7 +14,9 @@ def shown(value: str, gpus: tuple[str, ...] | None = TWO) -> tuple[int | None, s
     return seen.count, seen.wrong
 
 
-@pytest.mark.parametrize("value", ["0,1", " 1 , 0", "GPU-1111,GPU-2222", "GPU-2222bbbb-0000,GPU-1111aaaa-0000"])
+@pytest.mark.parametrize(
+    "value", ["0,1", " 1 , 0", "GPU-1111,GPU-2222", "GPU-2222bbbb-0000,GPU-1111aaaa-0000"]
+)
 def test_values_that_are_well_written_show_all_that_they_name(value: str) -> None:
     assert shown(value) == (2, "")
 
@@ -61,6 +63,7 @@ def test_instances_of_mig_are_counted_and_marked() -> None:
 def test_npus_are_numbers() -> None:
     assert visible_npus({"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, 8).count == 2
     assert (
-        visible_npus({"ASCEND_RT_VISIBLE_DEVICES": "8"}, 8).wrong == "the runtime stops at '8', which is no NPU: there are 8 here"
+        visible_npus({"ASCEND_RT_VISIBLE_DEVICES": "8"}, 8).wrong
+        == "the runtime stops at '8', which is no NPU: there are 8 here"
     )
     assert visible_npus({}, 8).count == 8

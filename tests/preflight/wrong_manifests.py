@@ -1,4 +1,5 @@
-"""One manifest of which nothing is wrong, and what people do to it, each with what `diag doctor --manifest` says then."""
+"""One manifest of which nothing is wrong, and what people do to it, each with what `diag doctor --manifest`
+says then."""
 
 from __future__ import annotations
 
@@ -145,7 +146,12 @@ WRONG = {
         "MASTER_ADDR: dpo-0.dpo",
     ),
     "a Service in another namespace": (
-        [("metadata: {name: dpo}\nspec:\n  clusterIP", "metadata: {name: dpo, namespace: net}\nspec:\n  clusterIP")],
+        [
+            (
+                "metadata: {name: dpo}\nspec:\n  clusterIP",
+                "metadata: {name: dpo, namespace: net}\nspec:\n  clusterIP",
+            )
+        ],
         "problem",
         "hostname-resolution",
         "it is in namespace net",
@@ -353,7 +359,12 @@ WRONG = {
         "memory: 2Gi",
     ),
     "hubs that cannot join": (
-        [("        env: [{name: DIAG_TOKEN, valueFrom: {secretKeyRef: {name: diag-token, key: token}}}]\n", "")],
+        [
+            (
+                "        env: [{name: DIAG_TOKEN, valueFrom: {secretKeyRef: {name: diag-token, key: token}}}]\n",
+                "",
+            )
+        ],
         "not checked",
         "",
         "judges its own node alone",

@@ -27,7 +27,9 @@ def write(folder: Path, name: str = "shard-missing", **changes: Any) -> Path:
         **changes,
     }  # fmt: skip
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in data.items() if value is not None}, sort_keys=False))
+    path.write_text(
+        yaml.safe_dump({key: value for key, value in data.items() if value is not None}, sort_keys=False)
+    )
     return path
 
 
@@ -97,7 +99,9 @@ def test_two_rules_for_one_line_are_refused_until_one_is_over_the_other(
     assert "ambiguous" not in problems(capsys, tmp_path)
 
 
-def test_file_that_is_no_rule_is_said_and_others_are_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_is_no_rule_is_said_and_others_are_tested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path)
     (tmp_path / "torn.yaml").write_text("apiVersion: diag/v1\nid: [torn\n")
     (tmp_path / "list.yaml").write_text("- 1\n")
@@ -135,7 +139,9 @@ def test_file_that_would_stop_the_reader_is_a_problem_of_that_file(
     assert for_a_run(tmp_path, lambda line: None) is packaged()
 
 
-def test_folder_of_a_config_map_holds_each_rule_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_a_config_map_holds_each_rule_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     hidden = tmp_path / "..2026_11_21_10_00_00.1"
     hidden.mkdir()
     write(hidden)
@@ -165,5 +171,10 @@ def test_schema_is_that_of_the_rules(capsys: pytest.CaptureFixture[str]) -> None
 def test_page_of_a_rule_has_all_sections_in_both_languages() -> None:
     rule = Rule.model_validate(yaml.safe_load(GOOD))
 
-    assert all(head in page(rule) for head in ("Meaning: ", "Evidence: ", "What to do: ", "False alarms: ", "References: "))
-    assert all(head in page(rule, "zh") for head in ("含义", "怎么办", "误报")) and "PYTHONPATH" in page(rule, "zh")
+    assert all(
+        head in page(rule)
+        for head in ("Meaning: ", "Evidence: ", "What to do: ", "False alarms: ", "References: ")
+    )
+    assert all(head in page(rule, "zh") for head in ("含义", "怎么办", "误报")) and "PYTHONPATH" in page(
+        rule, "zh"
+    )

@@ -1,5 +1,5 @@
-"""Whole logs of real failures and of healthy jobs, most of them recorded here (tests/log_lab): the cause is read first, in the
-healthy ones nothing is found."""
+"""Whole logs of real failures and of healthy jobs, most of them recorded here (tests/log_lab): the cause is
+read first, in the healthy ones nothing is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LOGS = Path(__file__).parents[1] / "captures" / "logs"
 def cases() -> list[Any]:
     return [
         pytest.param(
-            path.parent / case["log"], case, id=f"{path.parent.name}/{case['log']}",
+            path.parent / case["log"],
+            case,
+            id=f"{path.parent.name}/{case['log']}",
             marks=[pytest.mark.xfail(reason=case["gap"], strict=True)] if "gap" in case else [],
         )
         for path in sorted(LOGS.glob("*/cases.yaml"))

@@ -1,4 +1,5 @@
-"""What the rules say of a job's log: the first real error, and nothing of what only follows, was survived or was printed."""
+"""What the rules say of a job's log: the first real error, and nothing of what only follows, was survived or
+was printed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ MISSING = (
 )
 PEER = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17577."
 SAMPLE = (
-    "[INFO:swift] [CHOSEN_INPUT] <|im_start|>user", "Why does this fail?", *MISSING, "<|im_end|>", "[INFO:swift] model loaded",
+    "[INFO:swift] [CHOSEN_INPUT] <|im_start|>user",
+    "Why does this fail?",
+    *MISSING,
+    "<|im_end|>",
+    "[INFO:swift] model loaded",
 )
 IGNORED = ("Exception ignored in: <function Pool.__del__ at 0x7f2c>", *MISSING)
 
@@ -60,24 +65,31 @@ def test_first_real_error_is_named_with_its_rank_and_what_follows_is_only_eviden
 
 
 # CPython 3.11: what follows the module's name is its own
-@pytest.mark.parametrize(("module", "rule", "says_so"), [
-    ("apex", "missing-module-apex", "github.com/NVIDIA/apex"),
-    ("amp_C", "missing-module-apex", "APEX_CUDA_EXT=1"),
-    ("fused_layer_norm_cuda", "missing-module-apex", "APEX_CUDA_EXT=1"),
-    ("fused_weight_gradient_mlp_cuda", "missing-module-apex", "--gradient_accumulation_fusion false"),
-    ("flash_attn_2_cuda", "missing-module-flash-attn", "the wheel that names"),
-    ("flash_attn", "missing-module-flash-attn", "pip install flash-attn --no-build-isolation"),
-    ("grouped_gemm", "missing-module-grouped-gemm", "git+https://github.com/fanshiqing/grouped_gemm"),
-    ("cv2", "missing-module-other-name", "cv2 is opencv-python-headless"),
-    ("yaml", "missing-module-other-name", "yaml is PyYAML"),
-    ("src", "missing-module", "Is src your own"),
-    ("utils", "missing-module", "Is utils your own"),
-    ("msgspec", "missing-module", "may be called otherwise"),
-    ("a.b.c", "missing-module-part", "Not a missing package: a.b is there"),
-    ("datasets.utils'; 'datasets' is not a package", "missing-module-part", "or a folder or file of that name of your own"),
-    ("megatron.training", "swift-megatron-training-missing", "MEGATRON_LM_PATH"),
-    ("megatron.core.models.hybrid", "megatron-core-module-gone", "another megatron-core"),
-])
+@pytest.mark.parametrize(
+    ("module", "rule", "says_so"),
+    [
+        ("apex", "missing-module-apex", "github.com/NVIDIA/apex"),
+        ("amp_C", "missing-module-apex", "APEX_CUDA_EXT=1"),
+        ("fused_layer_norm_cuda", "missing-module-apex", "APEX_CUDA_EXT=1"),
+        ("fused_weight_gradient_mlp_cuda", "missing-module-apex", "--gradient_accumulation_fusion false"),
+        ("flash_attn_2_cuda", "missing-module-flash-attn", "the wheel that names"),
+        ("flash_attn", "missing-module-flash-attn", "pip install flash-attn --no-build-isolation"),
+        ("grouped_gemm", "missing-module-grouped-gemm", "git+https://github.com/fanshiqing/grouped_gemm"),
+        ("cv2", "missing-module-other-name", "cv2 is opencv-python-headless"),
+        ("yaml", "missing-module-other-name", "yaml is PyYAML"),
+        ("src", "missing-module", "Is src your own"),
+        ("utils", "missing-module", "Is utils your own"),
+        ("msgspec", "missing-module", "may be called otherwise"),
+        ("a.b.c", "missing-module-part", "Not a missing package: a.b is there"),
+        (
+            "datasets.utils'; 'datasets' is not a package",
+            "missing-module-part",
+            "or a folder or file of that name of your own",
+        ),
+        ("megatron.training", "swift-megatron-training-missing", "MEGATRON_LM_PATH"),
+        ("megatron.core.models.hybrid", "megatron-core-module-gone", "another megatron-core"),
+    ],
+)
 def test_for_a_missing_module_no_name_of_a_package_is_invented(module: str, rule: str, says_so: str) -> None:
     story = Story()
     line = f"ModuleNotFoundError: No module named '{module}" + ("" if "'" in module else "'")
@@ -88,7 +100,10 @@ def test_for_a_missing_module_no_name_of_a_package_is_invented(module: str, rule
     (found,) = [one for one in story.findings() if one.rule]
     assert found.rule == rule and says_so in found.advice
     assert f"pip install {module}" not in found.advice.replace("pip install flash-attn", "")
-    assert "pip install" not in packaged().by_id[rule].zh.advice or rule not in ("missing-module", "missing-module-part")
+    assert "pip install" not in packaged().by_id[rule].zh.advice or rule not in (
+        "missing-module",
+        "missing-module-part",
+    )
 
 
 def test_line_without_a_rank_is_of_the_only_rank_that_failed_by_itself() -> None:
@@ -102,8 +117,11 @@ def test_line_without_a_rank_is_of_the_only_rank_that_failed_by_itself() -> None
     assert story.the("missing-module").ranks == (1,)
 
 
-@pytest.mark.parametrize("lines", [SAMPLE, ("ModuleNotFoundError: No module named 'apex'",), IGNORED],
-                         ids=["sample", "no-traceback", "ignored"])
+@pytest.mark.parametrize(
+    "lines",
+    [SAMPLE, ("ModuleNotFoundError: No module named 'apex'",), IGNORED],
+    ids=["sample", "no-traceback", "ignored"],
+)
 def test_error_that_is_only_printed_is_none(lines: Sequence[str]) -> None:
     story = Story()
 
@@ -125,7 +143,8 @@ def test_error_that_the_job_outlives_is_none() -> None:
     assert of_rules(story) == []
 
 
-# Slurm 22.05.8, time limit of a job under `diag run`, torch 2.13.0: slurmstepd sends SIGTERM to every process of the step.
+# Slurm 22.05.8, time limit of a job under `diag run`, torch 2.13.0: slurmstepd sends SIGTERM to every process
+# of the step.
 WORKER = "RuntimeError: DataLoader worker (pid 10775) is killed by signal: Terminated. "
 
 
@@ -286,10 +305,14 @@ def test_ranks_that_the_line_blames_are_the_culprits() -> None:
               "match": [{"literal": "failed to pass", "regex": r"Ranks? (?P<culprits>[\d, ]+) failed to pass"}]}  # fmt: skip
     story = Story([SignatureDetector(RuleSet([Rule.model_validate(given)]))])
 
-    story.tell(LogLine(0, "stderr", "[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms"))
+    story.tell(
+        LogLine(0, "stderr", "[rank0]: RuntimeError: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms")
+    )
     fails(story, 0)
 
-    assert [(finding.ranks, finding.summary[:17]) for finding in story.findings()] == [((1, 3), "ranks 1, 3 did no")]
+    assert [(finding.ranks, finding.summary[:17]) for finding in story.findings()] == [
+        ((1, 3), "ranks 1, 3 did no")
+    ]
 
 
 def test_line_that_only_a_rule_knows_is_found_among_plain_ones(tmp_path: Path) -> None:
@@ -297,7 +320,11 @@ def test_line_that_only_a_rule_knows_is_found_among_plain_ones(tmp_path: Path) -
     given |= {"id": "quokka", "kind": "line", "when": "always", "summary": "a quokka came by", "advice": "wave to it",
               "match": [{"literal": "quokka near"}]}  # fmt: skip
     log = tmp_path / "job.log"
-    log.write_text("\n".join([*(f"line {number} of many" for number in range(500)), "a quokka near the rack"] + ["on"] * 500))
+    log.write_text(
+        "\n".join(
+            [*(f"line {number} of many" for number in range(500)), "a quokka near the rack"] + ["on"] * 500
+        )
+    )
 
     engine, _, _ = replay([log], rules=RuleSet([Rule.model_validate(given)]))
 
@@ -310,7 +337,12 @@ def test_rule_for_the_last_words_of_a_rank_gives_its_death_cause_and_advice() ->
               "advice": "make it a function of a module", "match": [{"literal": "Can't pickle <function <lambda>"}]}  # fmt: skip
     story = Story([RankDiedDetector(), SignatureDetector(RuleSet([Rule.model_validate(given)]))])
 
-    says(story, 1, *MISSING[:3], "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f2c>: attribute lookup failed")
+    says(
+        story,
+        1,
+        *MISSING[:3],
+        "_pickle.PicklingError: Can't pickle <function <lambda> at 0x7f2c>: attribute lookup failed",
+    )
     fails(story, 1)
 
     (found,) = story.findings()

@@ -30,9 +30,14 @@ def drive(tmp_path: Path, run_dir: Path) -> Iterator[Callable[..., Driven]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(cmd: Sequence[str], *options: str, wrap: Sequence[str] = (), **kwargs: Any) -> Driven:
-        argv = [*wrap, *driver_argv(cmd, "--dir", str(run_dir), "--events", str(tmp_path / "events"), *options)]
+        argv = [
+            *wrap,
+            *driver_argv(cmd, "--dir", str(run_dir), "--events", str(tmp_path / "events"), *options),
+        ]
         kwargs.setdefault("stdout", subprocess.PIPE)
-        kwargs.setdefault("process_group", 0) if sys.version_info >= (3, 11) else kwargs.setdefault("preexec_fn", os.setpgrp)
+        kwargs.setdefault("process_group", 0) if sys.version_info >= (3, 11) else kwargs.setdefault(
+            "preexec_fn", os.setpgrp
+        )
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **kwargs.pop("env", {})}
         process = subprocess.Popen(argv, env=environment, **kwargs)
         started.append(process)
@@ -62,7 +67,9 @@ def drive_counter(drive: Callable[..., Driven], tmp_path: Path) -> Callable[...,
 
 
 @pytest.fixture
-def both(run_dir: Path) -> Callable[..., tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]]:
+def both(
+    run_dir: Path,
+) -> Callable[..., tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]]:
     """The same CMD alone and under the driver."""
 
     def run(
@@ -75,7 +82,11 @@ def both(run_dir: Path) -> Callable[..., tuple[subprocess.CompletedProcess[bytes
         folder = run_dir / str(len(list(run_dir.iterdir())))
         folder.mkdir()
         driven = subprocess.run(
-            driver_argv(cmd, "--dir", str(folder), *options), timeout=60, env=environment, check=False, **kwargs
+            driver_argv(cmd, "--dir", str(folder), *options),
+            timeout=60,
+            env=environment,
+            check=False,
+            **kwargs,
         )
         return alone, driven
 

@@ -51,7 +51,9 @@ def main(prepared: signals.Prepared) -> NoReturn:
         if options.say_on and options.say_on.encode() in data:
             relayed.say("[diag] message")
 
-    relayed = relay.Relay(outlets, on_output=on_output if options.say_on or options.read else None, report=note)
+    relayed = relay.Relay(
+        outlets, on_output=on_output if options.say_on or options.read else None, report=note
+    )
     fds = {outlet.stream: outlet.lane.write_fd for outlet in outlets}
     both = fds.get("both")
     prepared.end_if_signalled()
@@ -70,7 +72,9 @@ def main(prepared: signals.Prepared) -> NoReturn:
         prepared,
         cmd,
         before_stop=lambda: relayed.flush(0.5),
-        on_signal=lambda signo, forwarded: note(f"signal {signo} {'forwarded' if forwarded else 'not forwarded'}"),
+        on_signal=lambda signo, forwarded: note(
+            f"signal {signo} {'forwarded' if forwarded else 'not forwarded'}"
+        ),
         grace_s=options.grace,
     )
     for outlet in outlets:

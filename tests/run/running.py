@@ -1,4 +1,5 @@
-"""Helpers of these tests: the driver of this folder, a CMD that counts its signals, and waiting for a condition."""
+"""Helpers of these tests: the driver of this folder, a CMD that counts its signals, and waiting for a
+condition."""
 
 from __future__ import annotations
 

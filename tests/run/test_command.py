@@ -32,7 +32,9 @@ def test_every_exit_code_is_kept() -> None:
     assert codes == list(range(256))
 
 
-@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT, signal.SIGPIPE])
+@pytest.mark.parametrize(
+    "signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT, signal.SIGPIPE]
+)
 def test_death_by_a_signal_is_128_plus_the_signal(signo: signal.Signals) -> None:
     cmd = command.start(["/bin/sh", "-c", f"kill -{signo.value} $$"])
     assert cmd.wait(20) == 128 + signo
@@ -89,8 +91,14 @@ def test_driver_exits_127_and_126(tmp_path: Path) -> None:
     for name, code in (("no-such-command", 127), ("/etc/passwd", 126)):
         folder = tmp_path / str(code)
         folder.mkdir()
-        done = subprocess.run([*driver, "--dir", str(folder), "--", name],
-                              env=environment, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [*driver, "--dir", str(folder), "--", name],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
         assert (done.returncode, done.stderr.count("\n")) == (code, 1)
 
 
@@ -109,12 +117,16 @@ def test_cwd_is_cmds_alone(tmp_path: Path) -> None:
 
 
 def _without_glibcs_own(told: bytes) -> bytes:
-    """SigIgn less signals 32 and 33, which whoever started the tests by posix_spawn may have left ignored as well."""
-    return re.sub(rb"SigIgn:\t(\w+)", lambda found: b"SigIgn:\t%016x" % (int(found[1], 16) & ~(3 << 31)), told)
+    """SigIgn less signals 32 and 33, which whoever started the tests by posix_spawn may have left ignored as
+    well."""
+    return re.sub(
+        rb"SigIgn:\t(\w+)", lambda found: b"SigIgn:\t%016x" % (int(found[1], 16) & ~(3 << 31)), told
+    )
 
 
 def test_cmd_inherits_what_it_inherits_without_diag(both: Callable[..., Any]) -> None:
-    # given a parent that ignores and blocks some signals, and hands down a descriptor (as make's job server does)
+    # given a parent that ignores and blocks some signals, and hands down a descriptor (as make's job server
+    # does)
     read, write = os.pipe()
 
     def prepare() -> None:
@@ -142,7 +154,12 @@ def test_closed_stdout_and_stderr_stay_closed_for_cmd(both: Callable[..., Any], 
 
     seen = tmp_path / "seen"
     alone, driven = both(
-        ["/usr/bin/env", "python3", "-c", f"import os; open({str(seen)!r}, 'a').write(str(os.path.exists('/proc/self/fd/1')))"],
+        [
+            "/usr/bin/env",
+            "python3",
+            "-c",
+            f"import os; open({str(seen)!r}, 'a').write(str(os.path.exists('/proc/self/fd/1')))",
+        ],
         preexec_fn=close,
         stdout=None,
         stderr=None,
@@ -161,7 +178,11 @@ def test_terminal_env_leaves_what_the_user_set() -> None:
     given = {"FORCE_COLOR": "0", "COLUMNS": "7"}
     added = command.terminal_env(True, given, size)
     assert added == {
-        "LINES": "40", "TQDM_NCOLS": "119", "PYTHONUNBUFFERED": "1", "CLICOLOR_FORCE": "1", "PY_COLORS": "1",
+        "LINES": "40",
+        "TQDM_NCOLS": "119",
+        "PYTHONUNBUFFERED": "1",
+        "CLICOLOR_FORCE": "1",
+        "PY_COLORS": "1",
     }
     assert "PY_COLORS" not in command.terminal_env(True, {"NO_COLOR": "1"}, size)
     assert "PY_COLORS" not in command.terminal_env(True, {"TERM": "dumb"}, size)

@@ -34,10 +34,18 @@ def test_idle_cpu_and_memory(drive: Start, capsys: pytest.CaptureFixture[str]) -
     time.sleep(3)
     after, took = [cpu_s(pid) for pid in pids], time.monotonic() - began
     shares = [(b - a) / took for a, b in zip(before, after, strict=True)]
-    pss = [next(line.split()[1] for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
-           for pid in pids]
+    pss = [
+        next(
+            line.split()[1]
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            if line.startswith("Pss:")
+        )
+        for pid in pids
+    ]
     with capsys.disabled():
-        print(f"\nidle: relay {shares[0]:.3%} of a core, witness {shares[1]:.3%}; Pss {pss[0]} kB, witness {pss[1]} kB")
+        print(
+            f"\nidle: relay {shares[0]:.3%} of a core, witness {shares[1]:.3%}; Pss {pss[0]} kB, witness {pss[1]} kB"
+        )
 
 
 def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

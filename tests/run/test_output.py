@@ -39,7 +39,16 @@ PARTIAL = "import os; os.write(1, b'no newline'); os.write(2, b'nor here\\r')"
 @pytest.mark.parametrize(
     "script",
     [GARBAGE.format(fd=1), GARBAGE.format(fd=2), BARS, BURST, LONG_LINE, TURNS, PARTIAL, "pass"],
-    ids=["binary", "binary on stderr", "bars", "50 MB burst", "10 MB line", "turns", "partial line", "nothing"],
+    ids=[
+        "binary",
+        "binary on stderr",
+        "bars",
+        "50 MB burst",
+        "10 MB line",
+        "turns",
+        "partial line",
+        "nothing",
+    ],
 )
 def test_output_is_the_same_byte_for_byte(both: Callable[..., Any], script: str) -> None:
     alone, driven = both([sys.executable, "-c", script], "--read")
@@ -72,8 +81,12 @@ def test_a_blocked_reader_blocks_neither_the_job_nor_its_observer(tmp_path: Path
     # given a reader that does not read, and more output than a pipe holds
     done = tmp_path / "done"
     script = f"import os\nfor i in range(50): os.write(1, b'%05d' % i * 20_000)\nopen({str(done)!r}, 'w')"
-    driven = drive([sys.executable, "-c", script + "\nos.write(1, b'LAST')\nimport time; time.sleep(600)"], "--say-on", "LAST",
-                   stderr=subprocess.PIPE)
+    driven = drive(
+        [sys.executable, "-c", script + "\nos.write(1, b'LAST')\nimport time; time.sleep(600)"],
+        "--say-on",
+        "LAST",
+        stderr=subprocess.PIPE,
+    )
     # then the job gets on
     until(done.exists, "the job went on")
     # and diag, which has seen the end of it, speaks
@@ -115,7 +128,9 @@ def test_a_closed_stdout_does_not_end_the_job(tmp_path: Path, run_dir: Path, dri
     assert (run_dir / "stdout.log").read_text().split() == ["one", *map(str, range(1, 100001))]
 
 
-def test_diag_ends_with_cmd_though_a_grandchild_holds_the_file(tmp_path: Path, run_dir: Path, drive: Start) -> None:
+def test_diag_ends_with_cmd_though_a_grandchild_holds_the_file(
+    tmp_path: Path, run_dir: Path, drive: Start
+) -> None:
     # given a CMD that leaves a process behind with its stdout
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -144,10 +159,15 @@ def test_file_stays_bounded_and_offsets_stay_true(tmp_path: Path, run_dir: Path,
     assert driven.process.stdout is not None
     digest = hashlib.sha256(driven.process.stdout.read(60 * ((1 << 20) + 3)))
     # then every byte came out
-    assert digest.digest() == hashlib.sha256(b"".join(b"%03d" % i + bytes(1 << 20) for i in range(60))).digest()
+    assert (
+        digest.digest() == hashlib.sha256(b"".join(b"%03d" % i + bytes(1 << 20) for i in range(60))).digest()
+    )
     # and the file holds the bound, one step, and the reserve
     log = run_dir / "stdout.log"
-    until(lambda: log.stat().st_blocks * 512 <= (2 << 20) + (256 << 10) + (1 << 20) + 8192, f"{log.stat()} within the bound")
+    until(
+        lambda: log.stat().st_blocks * 512 <= (2 << 20) + (256 << 10) + (1 << 20) + 8192,
+        f"{log.stat()} within the bound",
+    )
     # and its end is there, at its true place
     with log.open("rb") as file:
         file.seek(59 * ((1 << 20) + 3))
@@ -170,7 +190,9 @@ def test_a_cut_file_is_reported_and_the_output_goes_on(tmp_path: Path, run_dir: 
     assert driven.process.wait(20) == 0
 
 
-def test_a_deleted_file_is_reported_and_the_output_goes_on(tmp_path: Path, run_dir: Path, drive: Start) -> None:
+def test_a_deleted_file_is_reported_and_the_output_goes_on(
+    tmp_path: Path, run_dir: Path, drive: Start
+) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     driven = drive(["sh", "-c", f"echo before; read x <{fifo}; echo after"])
@@ -210,16 +232,22 @@ def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--read",)], ids=["unread", "read"])
-def test_a_job_writes_on_when_others_fill_the_disk(tmp_path: Path, drive: Start, options: tuple[str, ...]) -> None:
+def test_a_job_writes_on_when_others_fill_the_disk(
+    tmp_path: Path, drive: Start, options: tuple[str, ...]
+) -> None:
     # given a run directory on a disk of 24 MiB of its own
     disk, fifo = tmp_path / "disk", tmp_path / "fifo"
     disk.mkdir()
     os.mkfifo(fifo)
-    probe = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk],
-                           capture_output=True, check=False)
+    probe = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk],
+        capture_output=True,
+        check=False,
+    )
     if probe.returncode != 0:
         pytest.skip(f"no private tmpfs can be mounted here: {probe.stderr.decode().strip()}")
-    # and a job that writes 20 MiB a second, each only when the one before was shown, and after the second fills the disk
+    # and a job that writes 20 MiB a second, each only when the one before was shown, and after the second
+    # fills the disk
     script = f"""
 import os, time
 acks = open({str(fifo)!r}, "rb", buffering=0)
@@ -234,8 +262,18 @@ for i in range(36):
         except OSError: os.write(2, b"disk is full\\n")
 """
     wrap = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=24m tmpfs {disk} && exec "$@"', "sh"]
-    driven = drive([sys.executable, "-c", script], "--dir", str(disk), "--keep", str(2 << 20), "--reserve", str(8 << 20),
-                   *options, wrap=wrap, stderr=subprocess.PIPE)
+    driven = drive(
+        [sys.executable, "-c", script],
+        "--dir",
+        str(disk),
+        "--keep",
+        str(2 << 20),
+        "--reserve",
+        str(8 << 20),
+        *options,
+        wrap=wrap,
+        stderr=subprocess.PIPE,
+    )
     # when it writes more than the disk has
     assert driven.process.stdout is not None and driven.process.stderr is not None
     acks = os.open(fifo, os.O_RDWR)
@@ -273,14 +311,21 @@ except joblog.LaneError as error: assert "No space left" in str(error) and not (
 else: raise AssertionError("opened")
 """
     mount = f'mount -t tmpfs -o size=8m tmpfs {disk} || exit 99; exec "$@"'
-    done = subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
     if done.returncode == 99 or "unshare" in done.stderr:
         pytest.skip(f"no private tmpfs can be mounted here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
 
 
-def test_where_fallocate_is_not_supported_it_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_fallocate_is_not_supported_it_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unsupported(fd: int, mode: int, offset: int, length: int) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -331,8 +376,9 @@ def test_a_message_does_not_tear_a_progress_bar(piped: tuple[relay.Relay, joblog
     assert read_exactly(screen, 11) == b"\r 20%|## |\n"
 
 
-def test_a_message_waits_for_the_end_of_the_line(piped: tuple[relay.Relay, joblog.Lane, int],
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_waits_for_the_end_of_the_line(
+    piped: tuple[relay.Relay, joblog.Lane, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given half a line
     relayed, lane, screen = piped
     monkeypatch.setattr(relay, "_NEWLINE_WAIT_S", 60)
@@ -363,7 +409,9 @@ def test_a_message_at_the_end_is_not_lost(piped: tuple[relay.Relay, joblog.Lane,
         ([b"x" * 5000], b"\n", b""),
     ],
 )
-def test_an_unfinished_line_is_drawn_again_as_the_screen_shows_it(fed: list[bytes], left: bytes, redrawn: bytes) -> None:
+def test_an_unfinished_line_is_drawn_again_as_the_screen_shows_it(
+    fed: list[bytes], left: bytes, redrawn: bytes
+) -> None:
     line = relay._Line()
     for data in fed:
         line.feed(data)

@@ -81,11 +81,14 @@ def test_a_sender_that_goes_from_pid_to_pid_is_like_a_group_kill(drive_counter: 
 def test_timeout_ends_cmd_and_keeps_its_code(tmp_path: Path, drive: Start) -> None:
     # given timeout(1), which kills its child and then its group
     driven = drive(
-        [sys.executable, "-c", COUNTER + "\n", str(tmp_path / "got"), "SIGTERM"], "--read", wrap=["timeout", "1"]
+        [sys.executable, "-c", COUNTER + "\n", str(tmp_path / "got"), "SIGTERM"],
+        "--read",
+        wrap=["timeout", "1"],
     )
     # when the time is up
     driven.until_event("signal 15")
-    # then CMD got it as often as the kernel hands it over alone: once, or twice when it was quick between the two
+    # then CMD got it as often as the kernel hands it over alone: once, or twice when it was quick between the
+    # two
     time_up = until(lambda: driven.got, "CMD got SIGTERM")
     assert set(time_up) == {"SIGTERM"} and len(time_up) <= 2
     driven.end_counter()
@@ -144,7 +147,9 @@ def test_signals_ignored_by_nohup_stay_ignored_in_cmd(tmp_path: Path, drive: Sta
 def test_a_signal_while_diag_loads_ends_it_before_cmd_starts(tmp_path: Path, drive: Start) -> None:
     # given diag stopped before it has started CMD (its signals are blocked from the first moment)
     mark = tmp_path / "mark"
-    early = "import os, signal, sys; sys.argv = sys.argv[1:]; from diag import signals; p = signals.prepare(); "
+    early = (
+        "import os, signal, sys; sys.argv = sys.argv[1:]; from diag import signals; p = signals.prepare(); "
+    )
     early += "os.kill(os.getpid(), signal.SIGTERM); p.end_if_signalled(); open(sys.argv[0], 'w')"
     done = subprocess.run(
         [sys.executable, "-c", early, str(mark)], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
@@ -153,11 +158,15 @@ def test_a_signal_while_diag_loads_ends_it_before_cmd_starts(tmp_path: Path, dri
     assert not mark.exists()
 
 
-def test_kill_9_of_diag_leaves_the_job_and_its_whole_output(tmp_path: Path, run_dir: Path, drive: Start) -> None:
+def test_kill_9_of_diag_leaves_the_job_and_its_whole_output(
+    tmp_path: Path, run_dir: Path, drive: Start
+) -> None:
     # given a job in the middle of its output
     fifo, done = tmp_path / "fifo", tmp_path / "done"
     os.mkfifo(fifo)
-    driven = drive(["sh", "-c", f"seq 1000; echo half; read x <{fifo}; seq 1000 2000; echo end >&2; touch {done}"])
+    driven = drive(
+        ["sh", "-c", f"seq 1000; echo half; read x <{fifo}; seq 1000 2000; echo end >&2; touch {done}"]
+    )
     assert driven.process.stdout is not None
     while driven.process.stdout.readline() != b"half\n":
         pass
@@ -237,7 +246,9 @@ class Seen(Driven):
         self.folder = folder
 
 
-def test_ctrl_c_reaches_cmd_once(terminal: Callable[[list[str]], Terminal], tmp_path: Path, run_dir: Path) -> None:
+def test_ctrl_c_reaches_cmd_once(
+    terminal: Callable[[list[str]], Terminal], tmp_path: Path, run_dir: Path
+) -> None:
     term = terminal(counter_argv(tmp_path, run_dir, "SIGINT", "SIGQUIT"))
     seen = Seen(tmp_path)
     term.until_shown(b"ready")

@@ -1,7 +1,9 @@
-"""Known faults of the packages that diag needs, as installed here, and of no others: `python -m tests.security.audit`.
+"""Known faults of the packages that diag needs, as installed here, and of no others: `python -m
+tests.security.audit`.
 
-Asks the advisory databases by pip-audit. Ends with 0: none is known; 1: some are, and told; 3: not checked, no database could be
-asked. What the training job needs (torch and such) is the job's, and what tests need is never installed with diag.
+Asks the advisory databases by pip-audit. Ends with 0: none is known; 1: some are, and told; 3: not checked,
+no database could be asked. What the training job needs (torch and such) is the job's, and what tests need is
+never installed with diag.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def closure(roots: Sequence[str]) -> dict[str, str]:
         found[name] = importlib.metadata.version(name)
         below = importlib.metadata.requires(name) or ()
         for each in map(Requirement, below):
-            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)):
+            if each.marker is None or any(
+                each.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)
+            ):
                 each.marker = None
                 left.append(each)
     return found
@@ -76,10 +80,15 @@ def audit(packages: Mapping[str, str], ask: Callable[[Mapping[str, str], str], A
             continue
         faults = [(row["name"], row["version"], fault) for row in rows for fault in row["vulns"]]
         for name, version, fault in faults:
-            print(f"{name} {version}: {fault['id']}, mended in {', '.join(fault.get('fix_versions') or ()) or 'no version'}")
+            print(
+                f"{name} {version}: {fault['id']}, mended in {', '.join(fault.get('fix_versions') or ()) or 'no version'}"
+            )
         print(f"{database}: {len(packages)} packages, {len(faults)} known faults")
         return 1 if faults else 0
-    print(f"NOT CHECKED: {len(packages)} packages of diag; no database of advisories could be asked from here", file=sys.stderr)
+    print(
+        f"NOT CHECKED: {len(packages)} packages of diag; no database of advisories could be asked from here",
+        file=sys.stderr,
+    )
     return NOT_CHECKED
 
 

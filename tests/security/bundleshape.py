@@ -1,7 +1,9 @@
-"""What a bundle may hold, name by name: a field that is added to one must be added here, and whoever does so thinks of secrets.
+"""What a bundle may hold, name by name: a field that is added to one must be added here, and whoever does so
+thinks of secrets.
 
-A path is a member's name and the keys to a value. `[]` is any element of a list, `*` any one key, `**` whatever is below:
-numbers, and text of the kernel's, of NCCL's or of diag's own, in a shape that depends on the machine.
+A path is a member's name and the keys to a value. `[]` is any element of a list, `*` any one key, `**`
+whatever is below: numbers, and text of the kernel's, of NCCL's or of diag's own, in a shape that depends on
+the machine.
 """
 
 from __future__ import annotations

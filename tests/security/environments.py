@@ -1,5 +1,5 @@
-"""Odd environments in which people start their jobs, each with a command that runs in it alone and under `diag run`: exit code,
-output and the variables that the command gets have to be the same.
+"""Odd environments in which people start their jobs, each with a command that runs in it alone and under
+`diag run`: exit code, output and the variables that the command gets have to be the same.
 
 `python -m tests.security.environments` runs all and prints the table of docs/evidence/environments.md.
 """
@@ -23,7 +23,11 @@ DIAG = str(Path(sys.executable).parent / "diag")
 _PRINT = "echo out; echo err >&2; "
 SHELL = ("sh", "-c", _PRINT + "exit 7")
 LASTING = ("sh", "-c", "sleep 1.5; " + _PRINT + "exit 7")  # as long as diag loads
-PYTHON = (sys.executable, "-c", "import sys, time; time.sleep(1.5); print('out'); print('err', file=sys.stderr); sys.exit(7)")
+PYTHON = (
+    sys.executable,
+    "-c",
+    "import sys, time; time.sleep(1.5); print('out'); print('err', file=sys.stderr); sys.exit(7)",
+)
 _SHOW = ("sh", "-c", "env; exit 7")
 
 # What diag adds for CMD (docs/reference/commands.md), and what a shell changes by itself.
@@ -87,13 +91,17 @@ def _run(what: Environment, folder: Path, diag: tuple[str, ...]) -> Seen:
         _, shown, _ = _once(what, folder, diag, _SHOW)
         lines = shown.decode("utf-8", "surrogateescape").splitlines()
         variables = frozenset(line for line in lines if not _ADDED.match(line))
-    lines = [line for line in err.splitlines(keepends=True) if b"getcwd" not in line]  # sh says it, once for each sh
+    lines = [
+        line for line in err.splitlines(keepends=True) if b"getcwd" not in line
+    ]  # sh says it, once for each sh
     said = [line for line in lines if line.startswith(b"diag")]
     rest = b"".join(line for line in lines if line not in said)
     return Seen(code, out, rest, variables, b"".join(said).decode("utf-8", "replace"))
 
 
-def _once(what: Environment, folder: Path, diag: tuple[str, ...], command: tuple[str, ...]) -> tuple[int, bytes, bytes]:
+def _once(
+    what: Environment, folder: Path, diag: tuple[str, ...], command: tuple[str, ...]
+) -> tuple[int, bytes, bytes]:
     words = [word.replace("{folder}", str(folder)) for word in (*what.wrap, *diag, *command)]
     if what.shell:
         words = ["sh", "-c", f'{what.shell.replace("{folder}", str(folder))} exec "$@"', "sh", *words]
@@ -124,7 +132,9 @@ def _python(name: str, value: str, command: tuple[str, ...] = SHELL) -> Environm
 
 def _memory(kib: int, command: tuple[str, ...] = LASTING) -> Environment:
     of = "" if command is LASTING else ", a Python job"
-    return Environment(f"ulimit -v {kib}{of}", shell=f"ulimit -v {kib};", command=command, unwatched=kib < 1_000_000)
+    return Environment(
+        f"ulimit -v {kib}{of}", shell=f"ulimit -v {kib};", command=command, unwatched=kib < 1_000_000
+    )
 
 
 ENVIRONMENTS: tuple[Environment, ...] = (
@@ -231,7 +241,12 @@ def main() -> int:
             print(f"| {what.name} | not tried: {why} | | |")
             continue
         alone, under = compare(what)
-        same = (alone.code, alone.out, alone.err, alone.variables) == (under.code, under.out, under.err, under.variables)
+        same = (alone.code, alone.out, alone.err, alone.variables) == (
+            under.code,
+            under.out,
+            under.err,
+            under.variables,
+        )
         wrong += not same
         differs = "" if same else ", **output or variables differ**"
         print(f"| {what.name} | {alone.code} | {under.code}{differs} | {_said(under.said)} |")
@@ -240,7 +255,9 @@ def main() -> int:
 
 def _said(text: str) -> str:
     """The first thing that diag has to complain of, without the names of one run."""
-    lines = [line for line in text.splitlines() if not re.search(r": watching pid|: job (finished|failed)", line)]
+    lines = [
+        line for line in text.splitlines() if not re.search(r": watching pid|: job (finished|failed)", line)
+    ]
     first = re.sub(r"/\S*/environment-\w+", "DIR", lines[0].replace("|", "\\|")) if lines else ""
     return re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "RUN", first)[:160]
 

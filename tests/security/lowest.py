@@ -1,7 +1,9 @@
-"""Tries diag with the lowest versions of its dependencies: `python -m tests.security.lowest [PYTHON]`, some 30 seconds.
+"""Tries diag with the lowest versions of its dependencies: `python -m tests.security.lowest [PYTHON]`, some
+30 seconds.
 
-An environment of its own in build/, in which `diag run` watches a job while its page and metrics are asked for, and `diag dump`
-and `diag top --once` print what they print. Packages come from the index that pip has been told of.
+An environment of its own in build/, in which `diag run` watches a job while its page and metrics are asked
+for, and `diag dump` and `diag top --once` print what they print. Packages come from the index that pip has
+been told of.
 """
 
 from __future__ import annotations
@@ -17,7 +19,18 @@ import urllib.request
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-_PATHS = ("/", "/findings", "/ranks", "/state", "/metrics", "/docs", "/openapi.json", "/healthz", "/timeline", "/explain/hang")
+_PATHS = (
+    "/",
+    "/findings",
+    "/ranks",
+    "/state",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+    "/healthz",
+    "/timeline",
+    "/explain/hang",
+)
 
 
 def made(python: str) -> Path:
@@ -37,7 +50,9 @@ def tried(python: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "DIAG_RUN_ROOT": folder, "DIAG_PORT": "0", "NO_COLOR": "1"}
         diag = [str(python), "-m", "diag"]
-        job = subprocess.Popen([*diag, "run", "--", str(python), "-c", "input()"], env=env, stdin=subprocess.PIPE)
+        job = subprocess.Popen(
+            [*diag, "run", "--", str(python), "-c", "input()"], env=env, stdin=subprocess.PIPE
+        )
         url, until = None, time.monotonic() + 60
         while url is None and time.monotonic() < until and job.poll() is None:
             time.sleep(0.1)
@@ -51,8 +66,14 @@ def tried(python: Path) -> list[str]:
                         troubles.append(f"{path}: empty")
             except (OSError, ValueError) as error:
                 troubles.append(f"{path}: {error}")
-        for words in (["dump"], ["top", "--once"], ["replay", next(iter(map(str, Path(folder).glob("*-*"))), folder)]):
-            done = subprocess.run([*diag, *words], env=env, capture_output=True, text=True, check=False, timeout=60)
+        for words in (
+            ["dump"],
+            ["top", "--once"],
+            ["replay", next(iter(map(str, Path(folder).glob("*-*"))), folder)],
+        ):
+            done = subprocess.run(
+                [*diag, *words], env=env, capture_output=True, text=True, check=False, timeout=60
+            )
             if done.returncode not in (0, 10):
                 troubles.append(f"diag {words[0]}: {done.returncode}: {done.stderr[-300:]}")
         job.communicate(b"\n", timeout=60)

@@ -1,4 +1,5 @@
-"""A real run with secrets all over, for the tests beside this: what they are, and how to look at what it keeps and answers."""
+"""A real run with secrets all over, for the tests beside this: what they are, and how to look at what it
+keeps and answers."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ IN_WORDS = ["--hub_token", "word-s3cretvalue", "--wandb_api_key=key-s3cretvalue"
 def get(live: LiveRun, path: str, token: str | None = None) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with opener.open(urllib.request.Request(live.run_json()["url"] + path, headers=headers), timeout=15) as answer:
+    with opener.open(
+        urllib.request.Request(live.run_json()["url"] + path, headers=headers), timeout=15
+    ) as answer:
         body: bytes = answer.read()
     return body
 
@@ -50,7 +53,10 @@ def kept(folder: Path) -> Iterator[tuple[str, bytes]]:
                 for member in tar:
                     file = tar.extractfile(member)
                     body = file.read() if file else b""
-                    yield f"{path.name}/{member.name}", unpacked(body) if member.name.endswith(".gz") else body
+                    yield (
+                        f"{path.name}/{member.name}",
+                        unpacked(body) if member.name.endswith(".gz") else body,
+                    )
         elif path.name.endswith(".gz"):
             yield path.name, unpacked(path.read_bytes())
         else:

@@ -26,8 +26,19 @@ def answer(**faults: list[dict[str, object]]) -> str:
 def test_audit_is_of_diags_own_packages_and_not_of_the_jobs() -> None:
     found = closure(requirements())
 
-    assert {"fastapi", "starlette", "uvicorn", "h11", "pydantic-core", "py-spy", "google-re2", "textual"} <= set(found)
-    assert not {"torch", "numpy", "transformers", "pytest", "ruff", "mkdocs", "httpx", "ms-swift"} & set(found)
+    assert {
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "h11",
+        "pydantic-core",
+        "py-spy",
+        "google-re2",
+        "textual",
+    } <= set(found)
+    assert not {"torch", "numpy", "transformers", "pytest", "ruff", "mkdocs", "httpx", "ms-swift"} & set(
+        found
+    )
 
 
 @pytest.mark.parametrize("said, code, words", [
@@ -39,7 +50,9 @@ def test_audit_is_of_diags_own_packages_and_not_of_the_jobs() -> None:
     ((0, "{}", ""), NOT_CHECKED, "could not be asked"),
     ((1, "", ""), NOT_CHECKED, "it said nothing"),
 ])  # fmt: skip
-def test_what_was_not_asked_is_not_green(said: Answer, code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_asked_is_not_green(
+    said: Answer, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert audit(PACKAGES, lambda packages, database: said) == code
 
     printed = capsys.readouterr()
@@ -54,11 +67,16 @@ def test_second_database_is_asked_where_the_first_does_not_answer() -> None:
     assert audit(PACKAGES, ask) == 0
 
 
-# --- ranges ----------------------------------------------------------------------------------------------------
+# --- ranges
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_lowest_versions_that_are_tried_are_those_that_are_allowed() -> None:
-    lowest = [Requirement(line) for line in (ROOT / "requirements/lowest.txt").read_text().splitlines() if line[:1] not in "#"]
+    lowest = [
+        Requirement(line)
+        for line in (ROOT / "requirements/lowest.txt").read_text().splitlines()
+        if line[:1] not in "#"
+    ]
     tried = {canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in lowest}
     text = (ROOT / "pyproject.toml").read_text()
     block = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)

@@ -24,7 +24,12 @@ def members(run: LiveRun) -> dict[str, bytes]:
     with tarfile.open(bundle) as tar:
         for member in tar:
             file = tar.extractfile(member)
-            assert file is not None and (member.uid, member.gid, member.uname, member.mode) == (0, 0, "", 0o600)
+            assert file is not None and (member.uid, member.gid, member.uname, member.mode) == (
+                0,
+                0,
+                "",
+                0o600,
+            )
             body = file.read()
             found[member.name] = unpacked(body) if member.name.endswith(".gz") else body
     return found
@@ -38,7 +43,9 @@ def test_bundle_has_the_members_on_the_list_and_no_others(run: LiveRun) -> None:
 
 
 def test_every_value_of_a_bundle_is_under_a_name_on_the_list(run: LiveRun) -> None:
-    found = {path for name, body in members(run).items() if name != "stacks.txt" for path in paths(name, body)}
+    found = {
+        path for name, body in members(run).items() if name != "stacks.txt" for path in paths(name, body)
+    }
 
     assert len(found) > 150
     assert sorted(path for path in found if not PATHS.fullmatch(path)) == []
@@ -58,7 +65,15 @@ def test_list_would_notice_a_new_field_of_any_kind() -> None:
     for path in ("manifest.json.environment", "manifest.json.processes[].cwd", "dump.json.ranks[].locals.x", "dump.json.token",
                  "journal.output.cwd", "journal.proc.environ", "journal.new_source.x", "journal.run.environ.HOME"):  # fmt: skip
         assert not PATHS.fullmatch(path), path
-    for name in ("HOME", "HF_TOKEN", "NCCL_AUTH_SECRET", "SLURM_JWT", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PATH"):
+    for name in (
+        "HOME",
+        "HF_TOKEN",
+        "NCCL_AUTH_SECRET",
+        "SLURM_JWT",
+        "AWS_SECRET_ACCESS_KEY",
+        "WANDB_API_KEY",
+        "PATH",
+    ):
         assert not ENVIRONMENT.fullmatch(name), name
 
 

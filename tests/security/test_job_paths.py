@@ -1,5 +1,6 @@
-"""The watched job makes diag, which has more rights, read for it: links in place of its log, of NCCL's file, of torch's dump and
-of checkpoints, from another user's rank and from one in another root. What it may not read comes out in no face."""
+"""The watched job makes diag, which has more rights, read for it: links in place of its log, of NCCL's file,
+of torch's dump and of checkpoints, from another user's rank and from one in another root. What it may not
+read comes out in no face."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from tests.otheruser import NOBODY, Start, as_root
 
 pytestmark = [pytest.mark.hardening, as_root]
 SECRET = "root:$6$rootonly.s3cret"
-# The rank prints, and does `{act}` once it is told to; it ends with 1 when it is told so. Its parent, root's, is its launcher.
+# The rank prints, and does `{act}` once it is told to; it ends with 1 when it is told so. Its parent, root's,
+# is its launcher.
 _RANK = """
 import os, subprocess, sys
 folder, secret = sys.argv[1:3]
@@ -48,8 +50,10 @@ open(folder + "/end").read()
 sys.exit(1)
 """
 _LINK = 'os.rename(folder + "/out0.log", folder + "/old.log"); os.symlink(secret, folder + "/out0.log")'
-_ROTATE = ('os.rename(folder + "/out0.log", folder + "/old.log"); os.umask(0o77); new = open(folder + "/out0.log", "w"); '
-           'os.dup2(new.fileno(), 1); print("loss 0.25", "after", flush=True)')
+_ROTATE = (
+    'os.rename(folder + "/out0.log", folder + "/old.log"); os.umask(0o77); new = open(folder + "/out0.log", "w"); '
+    'os.dup2(new.fileno(), 1); print("loss 0.25", "after", flush=True)'
+)
 
 
 class Watch(WatchedRun):
@@ -62,7 +66,13 @@ class Watch(WatchedRun):
         for name in ("go", "end"):
             os.mkfifo(folder / "job" / name)
         (folder / "job" / "rank.py").write_text(_RANK.format(act=act, NOBODY=NOBODY))
-        words = [sys.executable, "-I", str(folder / "job" / "rank.py"), str(folder / "job"), str(folder / "secret")]
+        words = [
+            sys.executable,
+            "-I",
+            str(folder / "job" / "rank.py"),
+            str(folder / "job"),
+            str(folder / "secret"),
+        ]
         self.job = subprocess.Popen(words)
         with open(self.out, "wb") as out:
             options = ["--pid", str(self.job.pid), "--port", "0", "--json", "--run-root", str(self.root)]
@@ -80,12 +90,19 @@ class Watch(WatchedRun):
     def look(self) -> bool:
         """Keeps what any user of the machine is answered, as long as there is a page."""
         url = self.run_json()["url"]
-        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/state", timeout=5) as answer:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            urllib.request.urlopen(f"{url}/state", timeout=5) as answer,
+        ):
             self.states.append(answer.read().decode())
         return True
 
     def everything(self) -> str:
-        files = [path.read_text(errors="replace") for path in self.root.rglob("*") if path.suffix in (".jsonl", ".json")]
+        files = [
+            path.read_text(errors="replace")
+            for path in self.root.rglob("*")
+            if path.suffix in (".jsonl", ".json")
+        ]
         return "\n".join([self.text, self.journal(), *files, *self.states])
 
     def tell(self, name: str) -> None:
@@ -152,7 +169,9 @@ class Told:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.lost: list[str] = []
-        self.files = RankFiles(self._put, lambda path, error: self.lost.append(f"{path.name}: {error.strerror}"))
+        self.files = RankFiles(
+            self._put, lambda path, error: self.lost.append(f"{path.name}: {error.strerror}")
+        )
 
     def _put(self, payload: dict[str, Any] | None, rank: int | None) -> None:
         self.lines += [line[0] for line in payload["lines"]] if payload else []
@@ -184,7 +203,9 @@ def test_log_in_another_root_is_followed_there_and_not_into_ours(start: Start, p
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_descriptor_of_a_file_that_the_rank_may_not_read_is_not_followed(start: Start, place: Path, number: int) -> None:
+def test_descriptor_of_a_file_that_the_rank_may_not_read_is_not_followed(
+    start: Start, place: Path, number: int
+) -> None:
     told = Told()
     pid = start(redirect=f"os.dup2(os.open({str(place / 'secret')!r}, os.O_PATH), {number})")
 
@@ -248,7 +269,9 @@ def test_byte_for_torch_is_written_into_a_pipe_of_the_ranks_alone(start: Start, 
     os.chown(place / "job", NOBODY, NOBODY)
     (place / "closed").mkdir(mode=0o700)
     (place / "closed" / "0.pipe").write_text("of root alone")
-    pid = start(env={**os.environ, fr_pipe.PIPE: f"{place}/closed/", "TORCH_FR_DUMP_TEMP_FILE": f"{place}/fr_"})
+    pid = start(
+        env={**os.environ, fr_pipe.PIPE: f"{place}/closed/", "TORCH_FR_DUMP_TEMP_FILE": f"{place}/fr_"}
+    )
 
     with pytest.raises(NoAnswer):
         fr_pipe.ask_pipe(0, pid, time.monotonic() + 1)

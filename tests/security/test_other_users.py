@@ -1,4 +1,5 @@
-"""What another user of the machine can take of the page on loopback, without a token: never all. With a real second user."""
+"""What another user of the machine can take of the page on loopback, without a token: never all. With a real
+second user."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def server() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def stranger(program: str, *words: object, drop: bool = True) -> Iterator[Any]:
-    """A process of user nobody, after its first line. It has `socket`, `os` and `ask(path, method)`, which sends a request."""
+    """A process of user nobody, after its first line. It has `socket`, `os` and `ask(path, method)`, which
+    sends a request."""
     head = f"""
 import encodings.idna, os, socket, sys
 if {drop}: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
@@ -154,7 +156,9 @@ def until(is_so: Any, seconds: float) -> float:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("drop", [False, True], ids=["own user", "other user"])
 def test_recording_ends_when_who_asked_for_it_has_gone(server: Server, method: str, drop: bool) -> None:
-    ask = 'one = ask("/ranks/0/flame?seconds=300", sys.argv[2])\nprint("asked", flush=True)\nsys.stdin.read()\n'
+    ask = (
+        'one = ask("/ranks/0/flame?seconds=300", sys.argv[2])\nprint("asked", flush=True)\nsys.stdin.read()\n'
+    )
     with stranger(ask, server.port, method, drop=drop) as other:
         other.stdout.readline()
         until(py_spies, 20)
@@ -164,7 +168,9 @@ def test_recording_ends_when_who_asked_for_it_has_gone(server: Server, method: s
     assert status(server, "/ranks/0/flame?seconds=1&format=collapsed") == 200
 
 
-def test_recording_of_another_user_ends_for_one_of_the_owner_and_not_the_other_way_round(server: Server) -> None:
+def test_recording_of_another_user_ends_for_one_of_the_owner_and_not_the_other_way_round(
+    server: Server,
+) -> None:
     ask = """
 one = ask("/ranks/0/flame?seconds=300")
 print("asked", flush=True)
@@ -189,7 +195,12 @@ print(again.recv(1000).decode().splitlines()[0], flush=True)
     assert ended.startswith("HTTP/1.1 503") and refused.startswith("HTTP/1.1 503")
 
 
-COSTLY = ["/ranks/0/flame?seconds=1&native=true", "/dump?native=true", "/dump?deadline=60", "/dump?scope=node"]
+COSTLY = [
+    "/ranks/0/flame?seconds=1&native=true",
+    "/dump?native=true",
+    "/dump?deadline=60",
+    "/dump?scope=node",
+]
 
 
 @pytest.mark.parametrize("path", COSTLY)
@@ -222,7 +233,8 @@ print(one.recv(12).decode(), flush=True)
         server.stop()
 
 
-# --- whose a connection is -------------------------------------------------------------------------------------
+# --- whose a connection is
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
@@ -261,7 +273,9 @@ ROWS = [(("01", 1000, 77), 1000), (("05", 0, 0), None), (("01", 0, 0), None), ((
 
 
 @pytest.mark.parametrize("row, told", ROWS)
-def test_socket_that_has_no_owner_any_more_is_nobodys(tmp_path: Path, row: tuple[str, int, int], told: int | None) -> None:
+def test_socket_that_has_no_owner_any_more_is_nobodys(
+    tmp_path: Path, row: tuple[str, int, int], told: int | None
+) -> None:
     (tmp_path / "tcp").write_text("  sl  local_address ...\n" + ROW.format(*row))
 
     assert uid_of(("127.0.0.1", 0x8000), ("127.0.0.1", 9095), tmp_path) == told

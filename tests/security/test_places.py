@@ -1,4 +1,5 @@
-"""Names in /tmp that anybody can foresee, and places that others can write: what is put there must not lead diag astray."""
+"""Names in /tmp that anybody can foresee, and places that others can write: what is put there must not lead
+diag astray."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "no-state"))
     monkeypatch.setenv("TMPDIR", str(place))
     real = rundir.roots
-    monkeypatch.setattr(rundir, "roots", lambda configured: [p for p in real(configured) if str(p).startswith(str(tmp_path))])
+    monkeypatch.setattr(
+        rundir, "roots", lambda configured: [p for p in real(configured) if str(p).startswith(str(tmp_path))]
+    )
     return place
 
 
@@ -79,7 +82,9 @@ def ours_that_all_can_write(place: Path) -> None:
     (link_to_nothing, "somebody has put a link there"), (file_instead, "somebody has put a file there"),
     (ours_that_all_can_write, "others can write there"),
 ])  # fmt: skip
-def test_what_somebody_made_in_our_place_is_refused_and_named(shared: Path, trap: Callable[[Path], None], said: str) -> None:
+def test_what_somebody_made_in_our_place_is_refused_and_named(
+    shared: Path, trap: Callable[[Path], None], said: str
+) -> None:
     trap(shared)
     before = sorted(shared.rglob("*"))
 
@@ -125,7 +130,10 @@ def test_place_that_is_free_or_was_made_by_diag_is_taken_whatever_the_umask(shar
         os.umask(old)
 
     assert [run.path.parent for run in (first, second)] == [shared / OURS / "runs"] * 2
-    assert {path.stat().st_mode & 0o777 for path in (shared / OURS, shared / OURS / "runs", first.path, second.path)} == {0o700}
+    assert {
+        path.stat().st_mode & 0o777
+        for path in (shared / OURS, shared / OURS / "runs", first.path, second.path)
+    } == {0o700}
 
 
 @as_root
@@ -135,7 +143,12 @@ def test_run_json_that_is_swapped_between_the_look_and_the_reading_is_not_read(
     """With it an attacker would get DIAG_TOKEN: `diag dump` sends it to the address that run.json names."""
     trap = shared / OURS / "runs" / "20260101-000000-aaaaaa"
     trap.mkdir(parents=True)
-    facts: dict[str, Any] = {"schema": runs.SCHEMA, "host": os.uname().nodename, "hub_pid": os.getpid(), "url": "http://127.0.0.1:1"}
+    facts: dict[str, Any] = {
+        "schema": runs.SCHEMA,
+        "host": os.uname().nodename,
+        "hub_pid": os.getpid(),
+        "url": "http://127.0.0.1:1",
+    }
     (trap / "run.json").write_text(json.dumps(facts))
     (trap / "theirs.json").write_text(json.dumps(facts))
     os.chown(trap / "theirs.json", NOBODY, NOBODY)
@@ -158,7 +171,9 @@ def test_old_runs_of_other_users_in_a_shared_root_are_left_alone(tmp_path: Path)
     for number in range(25):
         path = tmp_path / f"20200101-0000{number:02}-aaaaaa"
         path.mkdir()
-        (path / "run.json").write_text(json.dumps({"schema": runs.SCHEMA, "hub_pid": 1, "pid": 1, "ended": True}))
+        (path / "run.json").write_text(
+            json.dumps({"schema": runs.SCHEMA, "hub_pid": 1, "pid": 1, "ended": True})
+        )
         if number < 5:
             os.chown(path / "run.json", NOBODY, NOBODY)
 

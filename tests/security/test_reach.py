@@ -1,4 +1,5 @@
-"""What listens, who reaches it, and what another user of the machine can do to the ranks: tried against a live run."""
+"""What listens, who reaches it, and what another user of the machine can do to the ranks: tried against a
+live run."""
 
 from __future__ import annotations
 
@@ -50,9 +51,12 @@ def listening(pids: list[int]) -> set[tuple[str, str]]:
 
 
 def as_nobody(program: str) -> list[str]:
-    """Lines that a program of user nobody prints. All is imported before: Python itself may lie where nobody may not look."""
+    """Lines that a program of user nobody prints. All is imported before: Python itself may lie where nobody
+    may not look."""
     drop = "import ctypes, os, socket, diag.runs\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-    done = subprocess.run([sys.executable, "-c", drop + program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", drop + program], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -75,7 +79,9 @@ def test_unix_sockets_that_listen_are_in_the_run_directory_alone(run: LiveRun) -
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /findings HTTP/1.1\r\nHost: 127"], ids=["silent", "half a head"])
-def test_thousand_idle_connections_keep_nobody_out_and_cost_the_hub_few_files(run: LiveRun, sent: bytes) -> None:
+def test_thousand_idle_connections_keep_nobody_out_and_cost_the_hub_few_files(
+    run: LiveRun, sent: bytes
+) -> None:
     told = run.run_json()
     port, hub = urlsplit(told["url"]).port, psutil.Process(told["hub_pid"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -115,7 +121,18 @@ for pid in {ranks}:
             print("refused", name)
 """)
 
-    assert said == ["refused signal", "refused ptrace", "refused mem", "refused environ", "refused maps", "refused stack"] * 3
+    assert (
+        said
+        == [
+            "refused signal",
+            "refused ptrace",
+            "refused mem",
+            "refused environ",
+            "refused maps",
+            "refused stack",
+        ]
+        * 3
+    )
 
 
 @as_root
@@ -161,4 +178,7 @@ def test_ranks_let_nobody_but_diag_trace_them(run: LiveRun) -> None:
     told = [json.loads(path.read_text()) for path in run.run_dir.glob("hook.*.json")]
 
     assert len(told) == 3
-    assert {each.get("ptracer", hub) for each in told} <= {hub, *(child.pid for child in psutil.Process(hub).children())}
+    assert {each.get("ptracer", hub) for each in told} <= {
+        hub,
+        *(child.pid for child in psutil.Process(hub).children()),
+    }

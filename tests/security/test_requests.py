@@ -1,5 +1,5 @@
-"""Requests as attackers make them: of other sites' pages, of a rebound name, malformed, huge. The app is asked through ASGI, the
-server on a real port where its own parsing counts."""
+"""Requests as attackers make them: of other sites' pages, of a rebound name, malformed, huge. The app is
+asked through ASGI, the server on a real port where its own parsing counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from diag.outputs.server import Server, serve
 from tests.outputs.conftest import FakeHub, finding, tell_job
 
 TOKEN = "t" * 32
-COSTLY = [("GET", "/dump"), ("POST", "/dump"), ("GET", "/ranks/0/flame"), ("POST", "/ranks/0/flame"), ("POST", "/digests")]
+COSTLY = [
+    ("GET", "/dump"),
+    ("POST", "/dump"),
+    ("GET", "/ranks/0/flame"),
+    ("POST", "/ranks/0/flame"),
+    ("POST", "/digests"),
+]
 
 
 @pytest.fixture
@@ -36,7 +42,9 @@ def hub() -> FakeHub:
     return hub
 
 
-def ask(hub: Any, method: str, path: str, bound: str = "127.0.0.1", content: bytes = b"", **headers: str) -> httpx.Response:
+def ask(
+    hub: Any, method: str, path: str, bound: str = "127.0.0.1", content: bytes = b"", **headers: str
+) -> httpx.Response:
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app=create_app(hub, host=bound), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9095") as client:
@@ -46,16 +54,32 @@ def ask(hub: Any, method: str, path: str, bound: str = "127.0.0.1", content: byt
     return asyncio.run(asked())
 
 
-# --- other sites -----------------------------------------------------------------------------------------------
+# --- other sites
+# -----------------------------------------------------------------------------------------------
 
 # As Chromium, Firefox and Safari send them (Fetch metadata), and as browsers of before 2023 did.
 FOREIGN = {
-    "a form": ("POST", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Origin": "http://evil.example"}),
+    "a form": (
+        "POST",
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Origin": "http://evil.example"},
+    ),
     "a form of a sandboxed frame": ("POST", {"Sec_Fetch_Site": "cross-site", "Origin": "null"}),
-    "fetch": ("POST", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Origin": "http://evil.example"}),
-    "an image": ("GET", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"}),
-    "a link": ("GET", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}),
-    "a frame": ("GET", {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}),
+    "fetch": (
+        "POST",
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Origin": "http://evil.example"},
+    ),
+    "an image": (
+        "GET",
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"},
+    ),
+    "a link": (
+        "GET",
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"},
+    ),
+    "a frame": (
+        "GET",
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
+    ),
     "another port of this host": ("POST", {"Sec_Fetch_Site": "same-site", "Origin": "http://127.0.0.1:8888"}),
     "an old browser's form": ("POST", {"Origin": "http://evil.example"}),
     "an old browser's form in a frame": ("POST", {"Origin": "null"}),
@@ -83,7 +107,9 @@ def test_own_page_and_a_terminal_may_ask_for_a_dump(hub: FakeHub, headers: dict[
 
 
 @pytest.mark.parametrize("path", ["/state", "/events", "/findings", "/dump", "/metrics"])
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:9095", "127.0.0.1.nip.io:9095", "localhost.evil.example", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9095", "127.0.0.1.nip.io:9095", "localhost.evil.example", ""]
+)
 def test_rebound_name_gets_nothing(hub: FakeHub, path: str, host: str) -> None:
     answer = ask(hub, "GET", path, Host=host, Sec_Fetch_Site="same-origin")
 
@@ -98,7 +124,8 @@ def test_nobody_is_given_leave_to_read_from_elsewhere(hub: FakeHub, method: str)
     assert [name for name in told if name.startswith("access-control")] == []
 
 
-# --- the token -------------------------------------------------------------------------------------------------
+# --- the token
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method, path", COSTLY)
@@ -118,10 +145,13 @@ def test_where_there_is_a_token_it_is_needed_for_what_costs_ranks_something_on_l
 def test_no_spelling_of_a_path_gets_around_the_token(hub: FakeHub, path: str) -> None:
     hub.token, hub.bound_beyond_loopback = TOKEN, True
 
-    assert ask(hub, "GET", path, bound="0.0.0.0").status_code in (401, 404) or urlsplit(path).path == "/metrics"
+    assert (
+        ask(hub, "GET", path, bound="0.0.0.0").status_code in (401, 404) or urlsplit(path).path == "/metrics"
+    )
 
 
-# --- what goes with every answer -------------------------------------------------------------------------------
+# --- what goes with every answer
+# -------------------------------------------------------------------------------
 
 ANSWERS = [
     ("GET", "/", 200), ("GET", "/assets/app.js", 200), ("GET", "/assets/style.css", 200), ("GET", "/assets/none.js", 404),
@@ -199,28 +229,36 @@ def test_pages_have_no_script_nor_style_of_their_own_and_load_nothing_from_elsew
     assert not re.search(r"\son\w+\s*=|javascript:|\sstyle\s*=", text)
 
 
-# --- bodies ----------------------------------------------------------------------------------------------------
+# --- bodies
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body, encoding, status", [
     (gzip.compress(b"[" * (200 << 20), 9), "gzip", 422), (b"{" * 100_000, "", 422), (b'{"node":' * 50_000, "", 422),
     (b"\x1f\x8b" + b"\0" * 100, "gzip", 422), (b'{"a": NaN}', "", 422), (b"\xff\xfe", "", 422), (b"1" * 100_000, "", 422),
 ], ids=["bomb", "open", "deep", "torn", "nan", "bytes", "number"])  # fmt: skip
-def test_body_of_nonsense_is_refused_in_little_time_and_memory(hub: FakeHub, body: bytes, encoding: str, status: int) -> None:
+def test_body_of_nonsense_is_refused_in_little_time_and_memory(
+    hub: FakeHub, body: bytes, encoding: str, status: int
+) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     began = time.monotonic()
-    answer = ask(hub, "POST", "/digests", content=body, **({"Content_Encoding": encoding} if encoding else {}))
+    answer = ask(
+        hub, "POST", "/digests", content=body, **({"Content_Encoding": encoding} if encoding else {})
+    )
 
     assert answer.status_code == status and time.monotonic() - began < 20.0
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10  # KiB: twice the longest digest, and room
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    )  # KiB: twice the longest digest, and room
 
 
 def test_body_that_is_announced_too_long_is_not_read(hub: FakeHub) -> None:
     assert ask(hub, "POST", "/digests", content=b"", Content_Length=str(1 << 40)).status_code == 422
 
 
-# --- a real port -----------------------------------------------------------------------------------------------
+# --- a real port
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -263,18 +301,26 @@ HOST = b"Host: 127.0.0.1\r\n"
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"403"),
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, b"400"),
 ], ids=[str(number) for number in range(17)])  # fmt: skip
-def test_malformed_request_is_refused_and_the_next_one_answered(server: Server, sent: bytes, status: bytes) -> None:
+def test_malformed_request_is_refused_and_the_next_one_answered(
+    server: Server, sent: bytes, status: bytes
+) -> None:
     answer = talk(server, sent)
 
     assert answer.split(b" ")[1] == status, answer[:300]
     assert b"nosniff" in answer and (b"Bearer x" not in answer)
-    assert talk(server, b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert talk(server, b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n").startswith(
+        b"HTTP/1.1 200"
+    )
 
 
 def test_request_inside_of_a_body_is_no_request(server: Server) -> None:
     """Both lengths given: the chunks count, and nothing behind them is taken for an answer's beginning."""
     inner = b"GET /findings HTTP/1.1\r\n" + HOST + b"\r\n"
-    head = b"POST /digests HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(inner)
+    head = (
+        b"POST /digests HTTP/1.1\r\n"
+        + HOST
+        + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(inner)
+    )
     sent = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner)
 
     assert talk(server, sent).count(b"HTTP/1.1 ") == 1
@@ -288,11 +334,14 @@ def test_guessing_a_token_costs_a_request_each_and_tells_nothing(hub: FakeHub) -
     assert len(answers) == 1
 
 
-# --- connections -----------------------------------------------------------------------------------------------
+# --- connections
+# -----------------------------------------------------------------------------------------------
 
 
 def is_answered(server: Server) -> bool:
-    return talk(server, b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+    return talk(server, b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n").startswith(
+        b"HTTP/1.1 200"
+    )
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\n" + HOST, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",

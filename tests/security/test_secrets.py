@@ -1,4 +1,5 @@
-"""Nothing that diag keeps, sends or shows has a secret of the job or of diag in it; what it keeps is its user's alone."""
+"""Nothing that diag keeps, sends or shows has a secret of the job or of diag in it; what it keeps is its
+user's alone."""
 
 from __future__ import annotations
 
@@ -31,8 +32,20 @@ def test_nothing_that_is_kept_has_a_secret_in_it(run: LiveRun) -> None:
     assert with_token == {"run.json"}
 
 
-@pytest.mark.parametrize("path", ["/state", "/findings", "/ranks", "/metrics", "/nodes", "/sd", "/timeline",
-                                  "/dump?columns=100", "/ranks/0/stacks"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/state",
+        "/findings",
+        "/ranks",
+        "/metrics",
+        "/nodes",
+        "/sd",
+        "/timeline",
+        "/dump?columns=100",
+        "/ranks/0/stacks",
+    ],
+)
 def test_nothing_that_is_answered_has_a_secret_in_it(run: LiveRun, path: str) -> None:
     body = get(run, path, TOKEN)
 
@@ -80,9 +93,16 @@ refused("signal", lambda: os.kill({pid}, signal.SIGRTMIN + 16))
 for path in {sockets!r}:
     refused("connect", lambda: socket.socket(socket.AF_UNIX).connect(path))
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd="/")
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, cwd="/"
+    )
 
-    assert said.stdout.splitlines() == ["refused list", "refused read", "refused signal", *["refused connect"] * len(sockets)]
+    assert said.stdout.splitlines() == [
+        "refused list",
+        "refused read",
+        "refused signal",
+        *["refused connect"] * len(sockets),
+    ]
 
 
 PRINTED = "loading https://me:s3cretvalue@host/a with hf_s3cretvalues3cretvalues3cretvalue"
@@ -109,13 +129,20 @@ def test_secret_that_the_job_prints_is_in_its_own_output_alone(tmp_path: Path) -
                                   timeout=60)  # fmt: skip
         live = run.changes()
 
-    assert run.text.count("s3cretvalue") >= 5  # what the terminal gets is as the job printed it, twice the traceback's source
+    assert (
+        run.text.count("s3cretvalue") >= 5
+    )  # what the terminal gets is as the job printed it, twice the traceback's source
     output = b"".join(body for name, body in found.items() if name.startswith("output"))
     assert f"{PRINTED}\n".encode() in output  # byte for byte
-    telling = {name for name, body in found.items() if b"s3cretvalue" in body and not name.startswith("output")}
+    telling = {
+        name for name, body in found.items() if b"s3cretvalue" in body and not name.startswith("output")
+    }
     journal = b"".join(body for name, body in found.items() if name.startswith("journal"))
     # The command line is code here, and its words stand in it as any text of the user's own.
-    assert b"https://me:***@host/a with ***" in journal and b"Bearer ***, api_key='***'; max_tokens=4096" in journal
+    assert (
+        b"https://me:***@host/a with ***" in journal
+        and b"Bearer ***, api_key='***'; max_tokens=4096" in journal
+    )
     assert telling == set()
     told = [json.loads(line) for line in replayed.stdout.splitlines()]
     assert [(each["change"], each["finding"]["id"], each["finding"]["summary"]) for each in told] == [

@@ -1,4 +1,5 @@
-"""diag.toml in a folder of somebody else's, and in evidence that one unpacked oneself: it opens nothing and writes nothing."""
+"""diag.toml in a folder of somebody else's, and in evidence that one unpacked oneself: it opens nothing and
+writes nothing."""
 
 from __future__ import annotations
 
@@ -27,18 +28,24 @@ def theirs(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DIAG_RUN_ROOT", str(place / "runs"))
     folder = place / "theirs"
     folder.mkdir()
-    (folder / "diag.toml").write_text(f'sd_file = "{place}/secret"\nhost = "0.0.0.0"\ntoken = "they-know-it-as-well-123456"\n')
+    (folder / "diag.toml").write_text(
+        f'sd_file = "{place}/secret"\nhost = "0.0.0.0"\ntoken = "they-know-it-as-well-123456"\n'
+    )
     os.chown(folder, NOBODY, NOBODY)
     os.chown(folder / "diag.toml", NOBODY, NOBODY)
     return folder
 
 
 def diag(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DIAG, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*DIAG, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @as_root
-def test_job_runs_without_the_settings_of_another_user_and_one_line_says_so(theirs: Path, place: Path) -> None:
+def test_job_runs_without_the_settings_of_another_user_and_one_line_says_so(
+    theirs: Path, place: Path
+) -> None:
     done = diag(theirs, "run", "--port", "0", "--", *_JOB)
 
     assert (done.returncode, done.stdout) == (7, "the job ran\n")
@@ -50,7 +57,9 @@ def test_job_runs_without_the_settings_of_another_user_and_one_line_says_so(thei
 
 
 @as_root
-@pytest.mark.parametrize("words", [["watch", "--pid", str(os.getpid()), "--seconds", "1"], ["dump"], ["top", "--once"]])
+@pytest.mark.parametrize(
+    "words", [["watch", "--pid", str(os.getpid()), "--seconds", "1"], ["dump"], ["top", "--once"]]
+)
 def test_command_that_it_would_tell_where_to_listen_or_whom_to_ask_ends_with_a_usage_error(
     theirs: Path, place: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,13 +67,19 @@ def test_command_that_it_would_tell_where_to_listen_or_whom_to_ask_ends_with_a_u
 
     done = diag(theirs, *words)
 
-    assert done.returncode == 2 and "is not obeyed: it belongs to user" in done.stderr and "hint: " in done.stderr
+    assert (
+        done.returncode == 2
+        and "is not obeyed: it belongs to user" in done.stderr
+        and "hint: " in done.stderr
+    )
     assert (place / "secret").read_text() == "of root alone"
 
 
 @as_root
 @pytest.mark.parametrize("words", [["explain", "hang"], ["replay", "train.log"]])
-def test_command_over_evidence_goes_on_without_it_and_one_line_says_so(theirs: Path, words: list[str]) -> None:
+def test_command_over_evidence_goes_on_without_it_and_one_line_says_so(
+    theirs: Path, words: list[str]
+) -> None:
     (theirs / "train.log").write_text("step 1\n")
 
     done = diag(theirs, *words)
@@ -86,7 +101,9 @@ def test_file_of_ours_is_named_where_the_watch_begins(theirs: Path, place: Path)
     assert told["settings_file"] == str(theirs / "diag.toml")
 
 
-def test_page_over_unpacked_evidence_listens_where_its_folder_does_not_say(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_over_unpacked_evidence_listens_where_its_folder_does_not_say(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What one unpacks is one's own: who wrote it cannot be seen any more."""
     monkeypatch.delenv("DIAG_PORT", raising=False)
     folder = place / "evidence"
@@ -95,9 +112,13 @@ def test_page_over_unpacked_evidence_listens_where_its_folder_does_not_say(place
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (folder / "diag.toml").write_text(f'host = "0.0.0.0"\nport = {port}\ntoken = "they-know-it-as-well-123456"\n')
+    (folder / "diag.toml").write_text(
+        f'host = "0.0.0.0"\nport = {port}\ntoken = "they-know-it-as-well-123456"\n'
+    )
     words = [*DIAG, "replay", "--serve", "."]
-    serving = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    serving = subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert serving.stderr is not None
         lines = []
@@ -105,7 +126,11 @@ def test_page_over_unpacked_evidence_listens_where_its_folder_does_not_say(place
             line = serving.stderr.readline()
             assert line, lines
             lines.append(line)
-        listening = [found.laddr for found in psutil.Process(serving.pid).net_connections("inet") if found.status == "LISTEN"]
+        listening = [
+            found.laddr
+            for found in psutil.Process(serving.pid).net_connections("inet")
+            if found.status == "LISTEN"
+        ]
     finally:
         serving.kill()
         serving.wait()

@@ -26,7 +26,8 @@ from tests.liverun import DIAG
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No token of the environment, nothing said yet. pytest's own folders are for their user alone: these are not."""
+    """No token of the environment, nothing said yet. pytest's own folders are for their user alone: these are
+    not."""
     monkeypatch.setattr(tokens, "_told", set())
     for name in ("DIAG_TOKEN", "DIAG_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -52,7 +53,13 @@ def file(public: Path) -> Path:
 
 
 def asked(**options: str | None) -> str | None:
-    defaults = {"endpoint": "http://127.0.0.1:1", "run_dir": None, "token": None, "token_file": None, "tls_ca": None}
+    defaults = {
+        "endpoint": "http://127.0.0.1:1",
+        "run_dir": None,
+        "token": None,
+        "token_file": None,
+        "tls_ca": None,
+    }
     return endpoint(argparse.Namespace(**{**defaults, **options}))[1]
 
 
@@ -93,7 +100,9 @@ def test_file_that_others_can_read_is_warned_of_and_taken(
     assert said == (f"diag: the token in {file} can be read by {whom}: chmod 600 {file}\n" if whom else "")
 
 
-def test_file_in_a_folder_that_nobody_else_enters_is_not_warned_of(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_in_a_folder_that_nobody_else_enters_is_not_warned_of(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.chmod(0o644)
     inner = file.parent / "mine"
     inner.mkdir(mode=0o700, exist_ok=True)
@@ -115,7 +124,14 @@ mount -o remount,ro .
 {sys.executable} -c 'from diag.tokens import read_token; print(read_token("/tmp/diag-secret-{os.getpid()}/token"))'
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=30, env=env)
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env=env,
+    )
     Path(f"/tmp/diag-secret-{os.getpid()}").rmdir()
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no mount here: {done.stderr.strip()}")
@@ -137,7 +153,9 @@ def test_token_may_come_through_a_pipe(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("content, words", [(b"", "it is empty"), (b" \n", "it is empty"), (b"two words", "more than one word"),
                                             (b"a\r\nX-Evil: 1", "more than one word"), (b"x" * 5000, "more than one word"),
                                             (b"\xff\xfe", "cannot be read")])  # fmt: skip
-def test_file_without_a_token_is_refused_and_its_content_not_told(file: Path, content: bytes, words: str) -> None:
+def test_file_without_a_token_is_refused_and_its_content_not_told(
+    file: Path, content: bytes, words: str
+) -> None:
     file.write_bytes(content)
 
     with pytest.raises(DiagError, match=words) as error:
@@ -146,7 +164,9 @@ def test_file_without_a_token_is_refused_and_its_content_not_told(file: Path, co
     assert error.value.exit_code == 2 and "X-Evil" not in str(error.value) and str(file) in str(error.value)
 
 
-def test_setting_reads_the_same_file_with_the_same_word(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_setting_reads_the_same_file_with_the_same_word(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.chmod(0o644)
 
     assert load(token_file=file).token == "the-token-of-the-job"
@@ -172,7 +192,9 @@ def test_option_reaches_the_hub_and_stands_in_no_argument_list(file: Path) -> No
         said = process.communicate(timeout=30)[1]
         thread.join(10)
 
-    assert b"Authorization: Bearer the-token-of-the-job\r\n" in heard[0] and heard[0].startswith(b"POST /dump?")
+    assert b"Authorization: Bearer the-token-of-the-job\r\n" in heard[0] and heard[0].startswith(
+        b"POST /dump?"
+    )
     assert words and b"the-token-of-the-job" not in b"".join(words) and "the-token-of-the-job" not in said
 
 
@@ -185,12 +207,22 @@ def test_no_command_takes_the_token_where_it_is_sent_on_to(file: Path) -> None:
             connection = first.accept()[0]
             with connection:
                 connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:%d/\r\nContent-Length: 0\r\n\r\n" % there)
+                connection.sendall(
+                    b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:%d/\r\nContent-Length: 0\r\n\r\n"
+                    % there
+                )
 
         for words in (["flame", "all"], ["dump"], ["top", "--once"]):
             thread = threading.Thread(target=send_on, daemon=True)
             thread.start()
-            asked = [*DIAG, *words, "--endpoint", f"http://127.0.0.1:{first.getsockname()[1]}", "--token-file", str(file)]
+            asked = [
+                *DIAG,
+                *words,
+                "--endpoint",
+                f"http://127.0.0.1:{first.getsockname()[1]}",
+                "--token-file",
+                str(file),
+            ]
             done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
             thread.join(10)
             assert done.returncode == 1 and "the-token-of-the-job" not in done.stderr, done.stderr

@@ -1,4 +1,5 @@
-"""Pages of docs/explanation, done as they say: files that they have one write are written and tested, commands are typed."""
+"""Pages of docs/explanation, done as they say: files that they have one write are written and tested,
+commands are typed."""
 
 from __future__ import annotations
 
@@ -19,11 +20,15 @@ def files(page: Path) -> list[tuple[str, str]]:
 
 
 def talks(page: Path) -> list[tuple[str, str]]:
-    return re.findall(r"```console walkthrough\n\$ diag (.*?)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(
+        r"```console walkthrough\n\$ diag (.*?)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+    )
 
 
 @pytest.mark.parametrize("name", ["write-a-detector", "write-a-source"])
-def test_the_code_of_the_page_passes_the_tests_of_the_page_and_the_rules_of_the_house(name: str, tmp_path: Path) -> None:
+def test_the_code_of_the_page_passes_the_tests_of_the_page_and_the_rules_of_the_house(
+    name: str, tmp_path: Path
+) -> None:
     written = files(EXPLANATION / f"{name}.md")
     for file, text in written:
         (tmp_path / file).write_text(text)
@@ -53,7 +58,9 @@ def test_commands_of_the_page_say_what_the_page_shows(name: str) -> None:
 def test_no_page_has_an_example_that_nobody_runs() -> None:
     tried = {"write-a-detector", "write-a-source", "hang-verdict", "evidence", "rules"}
     with_examples = {
-        page.stem for page in (ROOT / "docs").rglob("*.md") if re.search(r"^```\w+ walkthrough", page.read_text(), re.MULTILINE)
+        page.stem
+        for page in (ROOT / "docs").rglob("*.md")
+        if re.search(r"^```\w+ walkthrough", page.read_text(), re.MULTILINE)
     }
 
     assert with_examples == tried

@@ -50,7 +50,9 @@ def test_examples_in_docstrings_hold(hook: ModuleType) -> None:
         ("project/overview.md", "```text\n[x](docs/scale.md)\n```", "```text\n[x](docs/scale.md)\n```"),
     ],
 )
-def test_links_of_the_repository_lead_to_pages_of_the_site(hook: ModuleType, page: str, written: str, shown: str) -> None:
+def test_links_of_the_repository_lead_to_pages_of_the_site(
+    hook: ModuleType, page: str, written: str, shown: str
+) -> None:
     assert hook.with_site_links(written, page) == shown
 
 
@@ -58,7 +60,10 @@ def test_links_of_the_repository_lead_to_pages_of_the_site(hook: ModuleType, pag
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
-        ("1. a\n   b\n\n   ```bash\n   x\n     y\n   ```\n2. c", "1. a\n    b\n\n    ```bash\n    x\n      y\n    ```\n2. c"),
+        (
+            "1. a\n   b\n\n   ```bash\n   x\n     y\n   ```\n2. c",
+            "1. a\n    b\n\n    ```bash\n    x\n      y\n    ```\n2. c",
+        ),
         ("- a\n    - b\n- c", "- a\n    - b\n- c"),
         ("```yaml walkthrough:rules/a.yaml\n- x\n```", '```yaml title="rules/a.yaml"\n- x\n```'),
         ("| `a\\|b` | c\\|d |", "| `a|b` | c\\|d |"),

@@ -1,4 +1,5 @@
-"""The site opened from a disk in a browser: search answers in both languages, light and dark are there, nothing is fetched."""
+"""The site opened from a disk in a browser: search answers in both languages, light and dark are there,
+nothing is fetched."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ def test_search_finds_findings_from_a_disk_in_both_languages(site: Path) -> None
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto((site / "findings" / "hang.html").as_uri())
 
-        for wanted, first in (("rank-died", "rank-died"), ("显存", "cuda-oom"), ("NCCL_IB_DISABLE", "ib-fallback")):
+        for wanted, first in (
+            ("rank-died", "rank-died"),
+            ("显存", "cuda-oom"),
+            ("NCCL_IB_DISABLE", "ib-fallback"),
+        ):
             page.click("input.md-search__input")
             page.keyboard.type(wanted)
             page.keyboard.press("End")  # Chinese comes without a key

@@ -1,4 +1,5 @@
-"""The built site: strict (no broken link or anchor, no page outside of nav), complete, and without anything from a network."""
+"""The built site: strict (no broken link or anchor, no page outside of nav), complete, and without anything
+from a network."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def test_every_finding_has_its_page_with_all_that_the_manual_says(site: Path, la
     assert len(manual.ids()) > 50
     for finding in manual.ids():
         page = words(site / folder / f"{finding}.html")
-        said = [line.removeprefix("- ") for text in manual.sections(finding, lang).values() for line in text.splitlines()]
+        said = [
+            line.removeprefix("- ")
+            for text in manual.sections(finding, lang).values()
+            for line in text.splitlines()
+        ]
         assert [line for line in said if plain(line).lower() not in page.lower()] == [], finding
         assert plain(manual.meaning(finding, lang)).lower() in index.lower()
         assert set(manual.causes(finding, lang)) <= set(re.findall(r"\w+", page))
@@ -48,7 +53,9 @@ def test_every_finding_has_its_page_with_all_that_the_manual_says(site: Path, la
 
 
 @pytest.mark.parametrize(("lang", "folder"), [("en", "findings"), ("zh", "zh/findings")])
-def test_every_rule_is_on_the_page_of_its_finding_with_a_line_that_it_is_for(site: Path, lang: str, folder: str) -> None:
+def test_every_rule_is_on_the_page_of_its_finding_with_a_line_that_it_is_for(
+    site: Path, lang: str, folder: str
+) -> None:
     rules = [rule for rule in packaged().rules if rule.finding]
     assert len(rules) > 200
 
@@ -56,8 +63,14 @@ def test_every_rule_is_on_the_page_of_its_finding_with_a_line_that_it_is_for(sit
         page = words(site / folder / f"{rule.finding}.html")
         told = rule.zh if lang == "zh" else rule
         assert f"{rule.id}: " in page and plain(told.advice) in page, rule.id
-        lines = [line for line in rule.examples[0].text.splitlines() if any(one.literal in line for one in rule.match)]
-        assert any(plain(line.strip()[:200]) in plain(page) for line in lines or rule.examples[0].text.splitlines()), rule.id
+        lines = [
+            line
+            for line in rule.examples[0].text.splitlines()
+            if any(one.literal in line for one in rule.match)
+        ]
+        assert any(
+            plain(line.strip()[:200]) in plain(page) for line in lines or rule.examples[0].text.splitlines()
+        ), rule.id
         assert all(versions in page for versions in rule.applies.values())
 
 
@@ -68,7 +81,9 @@ def test_every_alert_is_on_the_page_that_it_leads_to(site: Path) -> None:
                if (match := re.fullmatch(r"diag/manual/en/([a-z-]+)\.md", rule["annotations"]["runbook_url"]))]  # fmt: skip
 
     assert len(leading) > 10
-    assert [alert for alert, finding in leading if alert not in words(site / "findings" / f"{finding}.html")] == []
+    assert [
+        alert for alert, finding in leading if alert not in words(site / "findings" / f"{finding}.html")
+    ] == []
     # the alert for kinds of findings is told where its expression does not leave them out
     assert "DiagFinding" in words(site / "findings" / "fd-limit.html")
     assert "DiagFinding " not in words(site / "findings" / "hang.html")
@@ -80,7 +95,12 @@ def test_every_metric_and_every_path_of_the_api_has_its_place(site: Path) -> Non
 
     assert [one.name for one in METRICS if plain(f"{one.name} {one.type}") not in metrics] == []
     assert {"/findings", "/ranks", "/dump", "/metrics"} <= set(described)
-    assert [path for path, methods in described.items() for method in methods if f"{method.upper()} {path}" not in api] == []
+    assert [
+        path
+        for path, methods in described.items()
+        for method in methods
+        if f"{method.upper()} {path}" not in api
+    ] == []
 
 
 class Resources(HTMLParser):
@@ -112,10 +132,14 @@ def test_no_page_fetches_anything_from_a_network(site: Path) -> None:
         assert 'class="mermaid"' not in text, f"{page}: mermaid is drawn by a script from a network"
         for source in filter(None, resources.found):
             if not source.startswith("data:"):
-                place = site / source[1:] if source.startswith("/") else page.parent / source  # 404.html is served from anywhere
+                place = (
+                    site / source[1:] if source.startswith("/") else page.parent / source
+                )  # 404.html is served from anywhere
                 assert place.exists(), f"{page} wants {source}"
     for sheet in site.rglob("*.css"):
-        fetched = re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]*)", sheet.read_text(encoding="utf-8"))
+        fetched = re.findall(
+            r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]*)", sheet.read_text(encoding="utf-8")
+        )
         assert fetched == [], sheet
 
 

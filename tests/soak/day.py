@@ -1,4 +1,5 @@
-"""A day of told time through diag's engine, as fast as it goes: what the state holds after each hour, and what a minute costs."""
+"""A day of told time through diag's engine, as fast as it goes: what the state holds after each hour, and
+what a minute costs."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ _AFTER_RESTART = 120.0  # seconds in which a restart explains what is found
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """After so many told hours. Memory in bytes (`traced`: of Python alone, 0: not traced); CPU in milliseconds a told minute: of
-    taking records in, of the checks, of a scrape each minute."""
+    """After so many told hours. Memory in bytes (`traced`: of Python alone, 0: not traced); CPU in
+    milliseconds a told minute: of taking records in, of the checks, of a scrape each minute."""
 
     hour: float
     records: int
@@ -66,12 +67,19 @@ class _View(AloneHub):
 
 
 def soak_told(
-    output: Path, hours: float, *, each: float = 1.0, ranks: int = 8, step_seconds: float = 1.0, addresses: int = 512,
-    trace: bool = False, more: Sequence[Detector] = (),
+    output: Path,
+    hours: float,
+    *,
+    each: float = 1.0,
+    ranks: int = 8,
+    step_seconds: float = 1.0,
+    addresses: int = 512,
+    trace: bool = False,
+    more: Sequence[Detector] = (),
 ) -> dict[str, Any]:
-    """Leaves day.csv (a row each `each` hours) and day.json in `output`; returns what day.json has: per hour the sizes of the
-    state's parts and the entries of its containers, the functools caches, and the findings that no restart explains.
-    `more`: detectors beside diag's own."""
+    """Leaves day.csv (a row each `each` hours) and day.json in `output`; returns what day.json has: per hour
+    the sizes of the state's parts and the entries of its containers, the functools caches, and the findings
+    that no restart explains. `more`: detectors beside diag's own."""
     output.mkdir(parents=True, exist_ok=True)
     engine = Engine(PARSERS, [*make_detectors(for_a_run(None, print)), *more])
     journal_folder = output / "journal"
@@ -79,7 +87,11 @@ def soak_told(
     for old in journal_folder.glob("journal-*"):
         old.unlink()
     journal = JournalWriter(journal_folder)
-    view, node, rows = _View(engine), Node(ranks, step_seconds=step_seconds, addresses=addresses), Rows(output / "day.csv", Hour)
+    view, node, rows = (
+        _View(engine),
+        Node(ranks, step_seconds=step_seconds, addresses=addresses),
+        Rows(output / "day.csv", Hour),
+    )
     changes: list[Change] = []
     told: list[dict[str, Any]] = []
     taking = checking = scraping = 0.0
@@ -101,13 +113,21 @@ def soak_told(
         clocks.append(time.process_time())
         records += len(batch)
         taking, checking, scraping = (
-            spent + later - early for spent, (early, later) in zip((taking, checking, scraping), pairwise(clocks), strict=True)
+            spent + later - early
+            for spent, (early, later) in zip((taking, checking, scraping), pairwise(clocks), strict=True)
         )
         if now >= next_row:
             hour = round((next_row - _BEGAN) / 3600, 3)
             next_row += each * 3600
-            rows.add(_hour(hour, records, _parts(engine), [1000 * spent / (each * 60) for spent in (taking, checking, scraping)],
-                           journal_folder))
+            rows.add(
+                _hour(
+                    hour,
+                    records,
+                    _parts(engine),
+                    [1000 * spent / (each * 60) for spent in (taking, checking, scraping)],
+                    journal_folder,
+                )
+            )
             told.append({"hour": hour, "parts": _parts(engine)})
             taking = checking = scraping = 0.0
             (output / "day.json").write_text(json.dumps(_outcome(told, changes, node)))
@@ -119,8 +139,8 @@ def soak_told(
 
 
 def _seconds(records: Iterable[Record]) -> Iterator[tuple[float, list[Record]]]:
-    """The records between two checks, with the told time of the later check: a clock that is read for each record would cost more
-    than the record."""
+    """The records between two checks, with the told time of the later check: a clock that is read for each
+    record would cost more than the record."""
     batch: list[Record] = []
     due = 0.0
     for record in records:
@@ -141,7 +161,9 @@ def _hour(hour: float, records: int, parts: Mapping[str, Any], costs: Sequence[f
 
 def _outcome(told: list[dict[str, Any]], changes: list[Change], node: Node) -> dict[str, Any]:
     opened = [change for change in changes if change.kind is ChangeKind.OPENED]
-    false = [change for change in opened if not any(0 <= change.at - at < _AFTER_RESTART for at in node.restarts)]
+    false = [
+        change for change in opened if not any(0 <= change.at - at < _AFTER_RESTART for at in node.restarts)
+    ]
     return {
         "hours": told, "caches": cache_entries(), "opened": Counter(change.finding.id for change in opened),
         "unexplained": [f"{change.finding.id} after {change.at - _BEGAN:.0f} s: {change.finding.summary}" for change in false],

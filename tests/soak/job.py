@@ -1,7 +1,9 @@
-"""A busy node without torch: a launcher and ranks that stand in recorded stacks, step together, print, save and evaluate.
+"""A busy node without torch: a launcher and ranks that stand in recorded stacks, step together, print, save
+and evaluate.
 
-`python -m tests.soak.job FOLDER --ranks 8 --seconds 3600`: ranks have torchrun's variables, threads and DataLoader workers that
-come and go with each epoch. What happens when follows from the number of the step alone. Standard library only: ranks are light.
+`python -m tests.soak.job FOLDER --ranks 8 --seconds 3600`: ranks have torchrun's variables, threads and
+DataLoader workers that come and go with each epoch. What happens when follows from the number of the step
+alone. Standard library only: ranks are light.
 """
 
 from __future__ import annotations
@@ -46,10 +48,13 @@ class Plan:
         self.evaluate_every = 45 if dense else 1500
         self.epoch_every = 40 if dense else 400
         self.burst_every, self.burst_steps = (25, 5) if dense else (100, 25)
-        self.straggle_every, self.straggle_steps, self.straggle_seconds = (50, 3, 0.2) if dense else (900, 15, 0.3)
+        self.straggle_every, self.straggle_steps, self.straggle_seconds = (
+            (50, 3, 0.2) if dense else (900, 15, 0.3)
+        )
 
 
-# --- stacks ----------------------------------------------------------------------------------------------------
+# --- stacks
+# ----------------------------------------------------------------------------------------------------
 
 
 def _link(chain: Sequence[Any], at: int) -> Any:
@@ -64,7 +69,9 @@ def _end(chain: Sequence[Any], at: int) -> Any:
 def _frame(function: str, file: str, line: int, innermost: bool) -> FunctionType:
     """A function that shows as this frame; the innermost one calls something of C, which shows as none."""
     name = function.rpartition(".")[2]
-    code = (_end if innermost else _link).__code__.replace(co_name=name, co_filename=file, co_firstlineno=max(1, line - 1))
+    code = (_end if innermost else _link).__code__.replace(
+        co_name=name, co_filename=file, co_firstlineno=max(1, line - 1)
+    )
     if sys.version_info >= (3, 11):
         code = code.replace(co_qualname=function)
     return FunctionType(code, {}, name)
@@ -72,7 +79,9 @@ def _frame(function: str, file: str, line: int, innermost: bool) -> FunctionType
 
 def chain(stack: Sequence[Sequence[Any]]) -> Callable[[Leaf], Any]:
     """Calls a builtin in this stack."""
-    links = [_frame(function, file, line, at == len(stack) - 1) for at, (function, file, line) in enumerate(stack)]
+    links = [
+        _frame(function, file, line, at == len(stack) - 1) for at, (function, file, line) in enumerate(stack)
+    ]
 
     def stand(leaf: Leaf) -> Any:
         return links[0]([*links, leaf], 1)
@@ -80,7 +89,8 @@ def chain(stack: Sequence[Sequence[Any]]) -> Callable[[Leaf], Any]:
     return stand
 
 
-# --- a rank ----------------------------------------------------------------------------------------------------
+# --- a rank
+# ----------------------------------------------------------------------------------------------------
 
 
 class Rank:
@@ -100,7 +110,9 @@ class Rank:
         self.workers_pipe = -1
         named = os.environ.get("NCCL_DEBUG_FILE", "")
         named = named.replace("%h", socket.gethostname()).replace("%p", str(os.getpid()))
-        self.nccl_file = os.open(named, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if named and self.rank % 2 else 1
+        self.nccl_file = (
+            os.open(named, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if named and self.rank % 2 else 1
+        )
         self.began = 0.0
 
     # -- together -----------------------------------------------------------------------------------------
@@ -143,7 +155,9 @@ class Rank:
         Path("/proc/self/comm").write_text("pt_data_worker")
         waits = self.stacks["worker-waits"][number % 2]
         reads = self.stacks["worker-reads"][0]
-        while not waits(functools.partial(select.select, [pipe], [], [], 0.5))[0]:  # readable: the rank has closed it, or died
+        while not waits(functools.partial(select.select, [pipe], [], [], 0.5))[
+            0
+        ]:  # readable: the rank has closed it, or died
             reads(functools.partial(time.sleep, 0.005))
         os._exit(0)
 
@@ -229,7 +243,10 @@ class Rank:
         for part, stand in enumerate(saves):
             stand(functools.partial(time.sleep, self.plan.save_seconds / len(saves)))
             if part == 1:
-                with open(folder / f"__{self.rank}_0.distcp", "wb", buffering=0) as raw, zipfile.ZipFile(raw, "w") as archive:
+                with (
+                    open(folder / f"__{self.rank}_0.distcp", "wb", buffering=0) as raw,
+                    zipfile.ZipFile(raw, "w") as archive,
+                ):
                     archive.writestr("data", bytes(held[:_SHARD_BYTES]))
         if not self.together("save", 3):
             return False
@@ -241,15 +258,20 @@ class Rank:
         ranks = int(os.environ["WORLD_SIZE"])
         with zipfile.ZipFile(folder / "common.pt", "w") as archive:
             archive.writestr("data", b"0" * 1000)
-        (folder / ".metadata").write_bytes(b"\x80\x04" + b"\x94".join(b"__%d_0.distcp" % rank for rank in range(ranks)) + b".")
-        (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+        (folder / ".metadata").write_bytes(
+            b"\x80\x04" + b"\x94".join(b"__%d_0.distcp" % rank for rank in range(ranks)) + b"."
+        )
+        (folder / "metadata.json").write_text(
+            '{"sharded_backend": "torch_dist", "sharded_backend_version": 1}'
+        )
         (folder.parent / "latest_checkpointed_iteration.txt").write_text(str(number))
         self.say(self.words.saved(number))
         for old in range(number - _KEPT_CHECKPOINTS * self.plan.save_every, 0, -self.plan.save_every):
             shutil.rmtree(self.folder / "out" / f"checkpoint-{old}", ignore_errors=True)
 
 
-# --- the launcher ----------------------------------------------------------------------------------------------
+# --- the launcher
+# ----------------------------------------------------------------------------------------------
 
 
 def launch(folder: Path, ranks: int, seconds: float, dense: bool) -> int:
@@ -257,14 +279,28 @@ def launch(folder: Path, ranks: int, seconds: float, dense: bool) -> int:
     for rank in range(ranks):
         ours, theirs = socket.socketpair()
         given = {
-            "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
-            "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": ranks, "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": 29500, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "TORCHELASTIC_RUN_ID": "none",
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "GROUP_RANK": 0,
+            "ROLE_RANK": rank,
+            "WORLD_SIZE": ranks,
+            "LOCAL_WORLD_SIZE": ranks,
+            "GROUP_WORLD_SIZE": 1,
+            "ROLE_WORLD_SIZE": ranks,
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": 29500,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+            "TORCHELASTIC_RUN_ID": "none",
             "SOAK_END": theirs.fileno(),
         }
         env = {**os.environ, **{name: str(value) for name, value in given.items()}}
-        children.append(subprocess.Popen([sys.executable, "-m", "tests.soak.job", *sys.argv[1:]], env=env,
-                                         pass_fds=[theirs.fileno()]))
+        children.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.job", *sys.argv[1:]], env=env, pass_fds=[theirs.fileno()]
+            )
+        )
         theirs.close()
         ends.append(ours)
     over = time.monotonic() + seconds
@@ -282,7 +318,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3600.0)
-    parser.add_argument("--dense", action="store_true", help="saves, evaluations and epochs some seconds apart")
+    parser.add_argument(
+        "--dense", action="store_true", help="saves, evaluations and epochs some seconds apart"
+    )
     options = parser.parse_args()
     if "SOAK_END" not in os.environ:
         return launch(options.folder, options.ranks, options.seconds, options.dense)

@@ -1,4 +1,5 @@
-"""A busy node under a real `diag run`, with people and Prometheus asking; what diag's processes hold is written down."""
+"""A busy node under a real `diag run`, with people and Prometheus asking; what diag's processes hold is
+written down."""
 
 from __future__ import annotations
 
@@ -64,7 +65,12 @@ class _Askers:
     """Threads that ask the hub at `url` until they are ended."""
 
     def __init__(
-        self, url: str, run_dir: Path, asking: Asking, scraped: Callable[[str], None], lives: Callable[[], bool]
+        self,
+        url: str,
+        run_dir: Path,
+        asking: Asking,
+        scraped: Callable[[str], None],
+        lives: Callable[[], bool],
     ) -> None:
         self._host = urlsplit(url).netloc
         self._run_dir = run_dir
@@ -75,7 +81,12 @@ class _Askers:
         self._lock = threading.Lock()
         self.asked: dict[str, int] = {}
         self.refused: list[str] = []
-        works = [(self._scrape, asking.metrics), (self._dump, asking.dump), (self._top, asking.top), (self._listen, asking.away)]
+        works = [
+            (self._scrape, asking.metrics),
+            (self._dump, asking.dump),
+            (self._top, asking.top),
+            (self._listen, asking.away),
+        ]
         self._threads = [threading.Thread(target=self._repeat, args=work, daemon=True) for work in works]
         for thread in self._threads:
             thread.start()
@@ -91,7 +102,9 @@ class _Askers:
             try:
                 work()
             except (OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError) as error:
-                if not self._over.wait(_ENDING_SECONDS) and self._lives():  # at the end it is no longer there to answer
+                if (
+                    not self._over.wait(_ENDING_SECONDS) and self._lives()
+                ):  # at the end it is no longer there to answer
                     with self._lock:
                         self.refused.append(f"{name}: {type(error).__name__}: {error}")
             else:
@@ -134,13 +147,28 @@ class _Askers:
 
 
 def soak_live(
-    output: Path, seconds: float, *, every: float = 5.0, asking: Asking = Asking(), dense: bool = False, ranks: int = 8
+    output: Path,
+    seconds: float,
+    *,
+    every: float = 5.0,
+    asking: Asking = Asking(),
+    dense: bool = False,
+    ranks: int = 8,
 ) -> Lived:
     """Leaves processes.csv, disk.csv and samplers.csv in `output`, row by row."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "stacks.json").write_text(json.dumps(recorded_stacks()))
-    command = [sys.executable, "-m", "tests.soak.job", str(output), "--ranks", str(ranks), "--seconds", str(seconds),
-               *(["--dense"] if dense else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.soak.job",
+        str(output),
+        "--ranks",
+        str(ranks),
+        "--seconds",
+        str(seconds),
+        *(["--dense"] if dense else []),
+    ]
     processes, disks = Rows(output / "processes.csv", Row), Rows(output / "disk.csv", Disk)
     samplers = Rows(output / "samplers.csv", Sampler)
     began = time.monotonic()
@@ -154,7 +182,9 @@ def soak_live(
         document = run.run_json()
         run.until(lambda: run.run_json().get("url"), 30)
         assert run.run_dir is not None
-        askers = _Askers(str(run.run_json()["url"]), run.run_dir, asking, scraped, lambda: run.process.poll() is None)
+        askers = _Askers(
+            str(run.run_json()["url"]), run.run_dir, asking, scraped, lambda: run.process.poll() is None
+        )
         for at in moments(every, seconds + 300):
             if run.process.poll() is not None:
                 break
@@ -169,13 +199,17 @@ def soak_live(
         lived = _outcome(run, askers, time.monotonic() - began)
     for rows in (processes, disks, samplers):
         rows.close()
-    (output / "lived.json").write_text(json.dumps({name: getattr(lived, name) for name in Lived.__slots__}, indent=1))
+    (output / "lived.json").write_text(
+        json.dumps({name: getattr(lived, name) for name in Lived.__slots__}, indent=1)
+    )
     return lived
 
 
 def _outcome(run: LiveRun, askers: _Askers, seconds: float) -> Lived:
     code = run.wait(120)  # its last findings and words come when the job has ended
-    findings = sorted({f"{change['finding']['id']}: {change['finding']['summary']}" for change in run.changes()})
+    findings = sorted(
+        {f"{change['finding']['id']}: {change['finding']['summary']}" for change in run.changes()}
+    )
     said = [line for line in run.text.splitlines() if line.startswith("diag")]
     return Lived(round(seconds, 1), code, findings, askers.asked, askers.refused, "\n".join(said))
 

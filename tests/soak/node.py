@@ -1,6 +1,8 @@
-"""The records that a hub takes of a busy node, for as long as one likes, in told time: the rates are those of diag's defaults.
+"""The records that a hub takes of a busy node, for as long as one likes, in told time: the rates are those of
+diag's defaults.
 
-Payloads are those of a machine with GPUs (tests/captures/h200-live/healthy-saves), for eight ranks, with counters that move on.
+Payloads are those of a machine with GPUs (tests/captures/h200-live/healthy-saves), for eight ranks, with
+counters that move on.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ _HICCUP_SECONDS = 600.0
 
 
 class Node:
-    """`records(began, seconds)` yields records in the order of their told times. `restarts` holds the told times at which rank 3
-    was killed and all ranks began anew: what is found then is no false alarm."""
+    """`records(began, seconds)` yields records in the order of their told times. `restarts` holds the told
+    times at which rank 3 was killed and all ranks began anew: what is found then is no false alarm."""
 
-    def __init__(self, ranks: int = 8, step_seconds: float = 0.2, addresses: int = 512, seed: int = 1) -> None:
+    def __init__(
+        self, ranks: int = 8, step_seconds: float = 0.2, addresses: int = 512, seed: int = 1
+    ) -> None:
         self.ranks = ranks
         self.step_seconds = step_seconds
         self._addresses = addresses
@@ -67,15 +71,28 @@ class Node:
 
     def _begin(self, at: float) -> Iterator[Record]:
         self._pids = [self._new_pid() for _ in range(self.ranks)]
-        self._nccl = [NcclWords(rank, pid, _HOST, addresses=self._addresses, attempt=self._attempt)
-                      for rank, pid in enumerate(self._pids)]
+        self._nccl = [
+            NcclWords(rank, pid, _HOST, addresses=self._addresses, attempt=self._attempt)
+            for rank, pid in enumerate(self._pids)
+        ]
         self._nccl_left = [words.start() for words in self._nccl]
         template = self._templates["run"]["payload"]
         for rank, pid in enumerate(self._pids):
-            place = {**template["placement"], "rank": rank, "local_rank": rank, "world_size": self.ranks, "pid": pid,
-                     "local_world_size": self.ranks, "start_ticks": self._ticks(at)}
-            env = {**template["env"], "RANK": str(rank), "LOCAL_RANK": str(rank),
-                   "TORCHELASTIC_RESTART_COUNT": str(self._attempt)}
+            place = {
+                **template["placement"],
+                "rank": rank,
+                "local_rank": rank,
+                "world_size": self.ranks,
+                "pid": pid,
+                "local_world_size": self.ranks,
+                "start_ticks": self._ticks(at),
+            }
+            env = {
+                **template["env"],
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "TORCHELASTIC_RESTART_COUNT": str(self._attempt),
+            }
             yield self._record(at, "run", {**template, "placement": place, "env": env}, rank)
             yield self._record(at, "proc", {**self._templates["limits"]["payload"], "pid": pid}, rank)
         yield from self._say(at, self._words.start())
@@ -102,20 +119,38 @@ class Node:
         main = self._chance.choice(self._stacks[self._chance.choice(kinds)])
         pid = self._pids[rank]
         threads = [(pid, "MainThread", main)]
-        threads += [(5_000_000 + pid + number, f"Thread-{number}", stack) for number, stack in enumerate(self._stacks["thread"])]
+        threads += [
+            (5_000_000 + pid + number, f"Thread-{number}", stack)
+            for number, stack in enumerate(self._stacks["thread"])
+        ]
         return self._one_stack(at, rank, pid, threads)
 
     def _one_stack(
-        self, at: float, rank: int, pid: int, named: list[tuple[int, str, Stack]], *, parent: int | None = None
+        self,
+        at: float,
+        rank: int,
+        pid: int,
+        named: list[tuple[int, str, Stack]],
+        *,
+        parent: int | None = None,
     ) -> Record:
         codes: dict[tuple[str, str], int] = {}
 
         def numbered(stack: Stack) -> list[int]:
-            return [number for name, file, line in stack for number in (codes.setdefault((name, file), len(codes)), line)]
+            return [
+                number
+                for name, file, line in stack
+                for number in (codes.setdefault((name, file), len(codes)), line)
+            ]
 
-        threads = [{"id": each, "name": name, "owns_gil": False, "frames": numbered(stack)} for each, name, stack in named]
+        threads = [
+            {"id": each, "name": name, "owns_gil": False, "frames": numbered(stack)}
+            for each, name, stack in named
+        ]
         payload = {"pid": pid, "codes": [list(code) for code in codes], "threads": threads}
-        return self._record(at, "remote_stack", payload if parent is None else {**payload, "parent_pid": parent}, rank)
+        return self._record(
+            at, "remote_stack", payload if parent is None else {**payload, "parent_pid": parent}, rank
+        )
 
     def _proc(self, at: float, rank: int) -> Record:
         pid, ran = self._pids[rank], int(self._trained * _HZ)
@@ -123,13 +158,20 @@ class Node:
         rss = 600_000 + self._chance.randrange(2000) + saving
 
         def stat(pid: int, comm: str, parent: int, ticks: int, *, threads: int, pages: int) -> str:
-            return (f"{pid} ({comm}) S {parent} 976 976 0 -1 4194560 900952 54101 108 0 {ticks} {ticks // 8} 47 15 20 0 "
-                    f"{threads} 0 5603 3347228545024 {pages}")
+            return (
+                f"{pid} ({comm}) S {parent} 976 976 0 -1 4194560 900952 54101 108 0 {ticks} {ticks // 8} 47 15 20 0 "
+                f"{threads} 0 5603 3347228545024 {pages}"
+            )
 
-        io = (f"rchar: {711567904 + ran * 9000}\nwchar: {9570935 + ran * 100}\nsyscr: {34921 + ran}\nsyscw: {2554 + ran}\n"
-              f"read_bytes: {395915264 + ran * 4096}\nwrite_bytes: {12165120 + ran}\ncancelled_write_bytes: 0\n")
+        io = (
+            f"rchar: {711567904 + ran * 9000}\nwchar: {9570935 + ran * 100}\nsyscr: {34921 + ran}\nsyscw: {2554 + ran}\n"
+            f"read_bytes: {395915264 + ran * 4096}\nwrite_bytes: {12165120 + ran}\ncancelled_write_bytes: 0\n"
+        )
         template = self._templates["proc"]["payload"]
-        read = [stat(child, "pt_data_worker", pid, ran // 20, threads=5, pages=80_000) for child in self._workers[rank]]
+        read = [
+            stat(child, "pt_data_worker", pid, ran // 20, threads=5, pages=80_000)
+            for child in self._workers[rank]
+        ]
         return self._record(at, "proc", {
             **template, "pid": pid, "stat": stat(pid, "python3", 957, ran, threads=88, pages=rss), "io": io,
             "main_stat": stat(pid, "python3", 957, ran * 3 // 4, threads=88, pages=rss),
@@ -142,10 +184,18 @@ class Node:
             payload = {**payload, "pid": self._pids[rank]}
         if source == "nvml":
             first = payload["gpus"][0]
-            gpus = [{**first, "index": index, "uuid": f"GPU-{index:08x}-0000-0000-0000-000000000000",
-                     "pci": f"00000000:00:{6 + index:02x}.0", "util": self._chance.randrange(60, 100), "pids": [pid],
-                     "pid_mem": [[pid, 6945767424]]}
-                    for index, pid in enumerate(self._pids)]
+            gpus = [
+                {
+                    **first,
+                    "index": index,
+                    "uuid": f"GPU-{index:08x}-0000-0000-0000-000000000000",
+                    "pci": f"00000000:00:{6 + index:02x}.0",
+                    "util": self._chance.randrange(60, 100),
+                    "pids": [pid],
+                    "pid_mem": [[pid, 6945767424]],
+                }
+                for index, pid in enumerate(self._pids)
+            ]
             payload = {**payload, "count": len(gpus), "gpus": gpus}
         return self._record(at, source, payload, rank)
 
@@ -154,7 +204,11 @@ class Node:
         first = payload["folders"][0]
         folders = []
         for step, saved in self._saves[-2:]:
-            text = json.dumps(first).replace("checkpoint-10", f"checkpoint-{step}").replace("iter_0000010", f"iter_{step:07d}")
+            text = (
+                json.dumps(first)
+                .replace("checkpoint-10", f"checkpoint-{step}")
+                .replace("iter_0000010", f"iter_{step:07d}")
+            )
             heads = json.loads(text)
             heads["heads"]["latest_checkpointed_iteration.txt"] = {"text": str(step)}
             folders.append({**heads, "changed": saved})
@@ -165,7 +219,9 @@ class Node:
 
     def records(self, began: float, seconds: float) -> Iterator[Record]:
         argv = ["torchrun", "--nproc_per_node", str(self.ranks), "train.py"]
-        yield self._record(began, "run", {"event": "started", "argv": argv, "pid": 930, "world_size": self.ranks})
+        yield self._record(
+            began, "run", {"event": "started", "argv": argv, "pid": 930, "world_size": self.ranks}
+        )
         yield from self._begin(began + 1.0)
         next_restart, away_until = began + _RESTART_SECONDS, began + 2.0
         for tick in range(int(2 / self.step_seconds), int(seconds / self.step_seconds)):
@@ -185,7 +241,9 @@ class Node:
     def _restart(self, at: float) -> Iterator[Record]:
         self.restarts.append(at)
         for rank, pid in enumerate(self._pids):
-            yield self._record(at, "exits", {"pid": pid, "status": 9 if rank == 3 else 15, "how": "zombie"}, rank)
+            yield self._record(
+                at, "exits", {"pid": pid, "status": 9 if rank == 3 else 15, "how": "zombie"}, rank
+            )
         self._pids = []
 
     def _sampled(self, tick: int, at: float) -> Iterator[Record]:
@@ -201,7 +259,12 @@ class Node:
                 yield self._other(at, "cgroup", rank)
                 yield self._other(at, "shm", rank)
             if due(_HICCUP_SECONDS, 50 * rank):
-                failed = {"event": "failed", "source": "cgroup", "reason": "Interrupted system call", "remedy": ""}
+                failed = {
+                    "event": "failed",
+                    "source": "cgroup",
+                    "reason": "Interrupted system call",
+                    "remedy": "",
+                }
                 yield self._record(at, "run", failed, rank)
                 yield self._record(at, "run", {"event": "works", "source": "cgroup"}, rank)
             if due(_DUMP_EVERY):
@@ -233,7 +296,9 @@ class Node:
         self._trained += self.step_seconds
         text = self._words.step(self._step, self._trained)
         if self._each(_EVALUATION_EVERY) == 0:
-            text += "".join(self._words.evaluated(self._step, self._trained, done, 6, 0.1 * done) for done in range(1, 7))
+            text += "".join(
+                self._words.evaluated(self._step, self._trained, done, 6, 0.1 * done) for done in range(1, 7)
+            )
         if self._each(_EPOCH_EVERY) == 0:
             self._epoch()
             text += "\n" + self._words.epoch(round(self._trained / _EPOCH_EVERY))

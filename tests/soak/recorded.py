@@ -25,8 +25,8 @@ _MOST_FRAMES = 52
 
 
 def recorded_stacks() -> dict[str, list[Stack]]:
-    """By what they show: work and waits of a training step, its wait for data, a save, what a DataLoader worker does (waits,
-    reads), and threads of a rank beside its main one."""
+    """By what they show: work and waits of a training step, its wait for data, a save, what a DataLoader
+    worker does (waits, reads), and threads of a rank beside its main one."""
     found: dict[str, dict[tuple[str, ...], Stack]] = {}
     for sample in _samples():
         for thread in sample.threads:
@@ -45,7 +45,9 @@ def _samples() -> Iterator[StackSample]:
                     told = json.loads(line)
                     if told.get("source") == remote_stack.SOURCE:
                         record = Record(told["source"], told["payload"], rank=told.get("rank"), at=told["at"])
-                        yield from (fact for fact in remote_stack.parse(record) if isinstance(fact, StackSample))
+                        yield from (
+                            fact for fact in remote_stack.parse(record) if isinstance(fact, StackSample)
+                        )
 
 
 def _kind(sample: StackSample, thread: ThreadStack) -> str:

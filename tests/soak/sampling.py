@@ -21,8 +21,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of one process at one moment. `at`: seconds since the beginning; memory in bytes; `cpu`: seconds since it started, with
-    those of children that it waited for."""
+    """Of one process at one moment. `at`: seconds since the beginning; memory in bytes; `cpu`: seconds since
+    it started, with those of children that it waited for."""
 
     at: float
     process: str
@@ -35,7 +35,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The run directory in bytes and its parts, how many files dumps and journal have, and the machine's load."""
+    """The run directory in bytes and its parts, how many files dumps and journal have, and the machine's
+    load."""
 
     at: float
     total: int
@@ -57,10 +58,22 @@ def look_at(pid: int, at: float, process: str) -> Row | None:
         fds = len(os.listdir(home / "fd"))
     except OSError:
         return None
-    private = sum(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith(("Private_C", "Private_D")))
+    private = sum(
+        int(line.split()[1]) << 10
+        for line in rollup.splitlines()
+        if line.startswith(("Private_C", "Private_D"))
+    )
     if stat[0] in "ZX":
         return None
-    return Row(round(at, 3), process, int(stat[21]) * _PAGE, private, fds, int(stat[17]), sum(map(int, stat[11:15])) / _TICK)
+    return Row(
+        round(at, 3),
+        process,
+        int(stat[21]) * _PAGE,
+        private,
+        fds,
+        int(stat[17]),
+        sum(map(int, stat[11:15])) / _TICK,
+    )
 
 
 def diag_processes(hub: int, job: int) -> dict[str, int]:
@@ -77,7 +90,10 @@ def diag_processes(hub: int, job: int) -> dict[str, int]:
                     sidecars.append(child)
                 elif words and words[0]:
                     found[f"other-{child.pid}"] = child.pid
-        found |= {f"sidecar-{number}": child.pid for number, child in enumerate(sorted(sidecars, key=lambda one: one.pid))}
+        found |= {
+            f"sidecar-{number}": child.pid
+            for number, child in enumerate(sorted(sidecars, key=lambda one: one.pid))
+        }
     return found
 
 
@@ -89,14 +105,24 @@ def disk_of(run_dir: Path, at: float) -> Disk:
             with contextlib.suppress(OSError):
                 path = Path(folder, name)
                 sizes[str(path.relative_to(run_dir))] = path.stat().st_blocks * 512
+
     def part(prefix: str) -> int:
         return sum(size for name, size in sizes.items() if name.startswith(prefix))
 
     def count(prefix: str) -> int:
         return sum(name.startswith(prefix) for name in sizes)
 
-    return Disk(round(at, 3), sum(sizes.values()), part("journal-"), part("output"), part("nccl/"), part("dumps/"),
-                count("dumps/"), count("journal-"), os.getloadavg()[0])
+    return Disk(
+        round(at, 3),
+        sum(sizes.values()),
+        part("journal-"),
+        part("output"),
+        part("nccl/"),
+        part("dumps/"),
+        count("dumps/"),
+        count("journal-"),
+        os.getloadavg()[0],
+    )
 
 
 class Rows:
@@ -118,8 +144,10 @@ class Rows:
 def read_rows(path: Path, kind: type) -> list[Any]:
     types: Mapping[str, Any] = {"float": float, "int": int, "str": str}
     with open(path, newline="") as file:
-        return [kind(**{field.name: types[str(field.type)](row[field.name]) for field in fields(kind)})
-                for row in csv.DictReader(file)]
+        return [
+            kind(**{field.name: types[str(field.type)](row[field.name]) for field in fields(kind)})
+            for row in csv.DictReader(file)
+        ]
 
 
 def moments(every: float, seconds: float) -> Iterator[float]:

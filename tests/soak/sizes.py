@@ -1,4 +1,5 @@
-"""How much each part of a state holds, and which containers in it have how many entries. What is shared counts once."""
+"""How much each part of a state holds, and which containers in it have how many entries. What is shared
+counts once."""
 
 from __future__ import annotations
 
@@ -13,13 +14,21 @@ from typing import Any
 
 __all__ = ["Held", "cache_entries", "held"]
 
-_NOT_STATE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType, property)
+_NOT_STATE = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.CodeType,
+    property,
+)
 _CONTAINERS = (dict, list, set, frozenset, deque, tuple, array, bytearray)
 
 
 class Held:
-    """`size`: bytes; `objects`: how many; `entries`: by path within, with keys left out, the entries of all containers there
-    that have no bound of their own."""
+    """`size`: bytes; `objects`: how many; `entries`: by path within, with keys left out, the entries of all
+    containers there that have no bound of their own."""
 
     def __init__(self) -> None:
         self.size = 0

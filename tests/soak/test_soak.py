@@ -52,14 +52,20 @@ def test_a_told_hour_keeps_the_state_within_its_bounds_and_finds_nothing(tmp_pat
     assert rows[-1].records > 15_000
 
 
-@pytest.mark.parametrize("what, told", [("memory", "RSS grew"), ("files", "fds grew"), ("threads", "threads grew")])
+@pytest.mark.parametrize(
+    "what, told", [("memory", "RSS grew"), ("files", "fds grew"), ("threads", "threads grew")]
+)
 def test_the_judge_names_a_process_that_leaks(what: str, told: str) -> None:
     leaking = subprocess.Popen([sys.executable, "-c", _LEAKS, what])
     sound = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     rows = []
     try:
         for at in moments(0.1, 3.0):
-            rows += [row for name, one in (("hub", leaking), ("sidecar-0", sound)) if (row := look_at(one.pid, at, name))]
+            rows += [
+                row
+                for name, one in (("hub", leaking), ("sidecar-0", sound))
+                if (row := look_at(one.pid, at, name))
+            ]
     finally:
         for one in (leaking, sound):
             one.kill()
@@ -75,7 +81,9 @@ def test_the_judge_names_a_process_that_leaks(what: str, told: str) -> None:
 def test_the_judge_names_cpu_false_alarms_refusals_budgets_and_slower_readings() -> None:
     def rows(cpu: Callable[[float], float]) -> list[Row]:
         moments = range(0, 3600, 10)
-        return [Row(at, name, 10**8, 10**7, 30, 10, cpu(at)) for at in moments for name in ("hub", "sidecar-0")]
+        return [
+            Row(at, name, 10**8, 10**7, 30, 10, cpu(at)) for at in moments for name in ("hub", "sidecar-0")
+        ]
 
     disks = [replace(_DISK, journal=300 << 20)]
     samplers = [Sampler(at, "proc", at, at * 0.001 if at < 3000 else at * 0.02) for at in range(0, 3600, 10)]
@@ -83,7 +91,15 @@ def test_the_judge_names_cpu_false_alarms_refusals_budgets_and_slower_readings()
 
     faults = judge_live(rows(lambda at: (at / 500) ** 2), disks, samplers, lived, HOUR)
 
-    assert [fault.partition(" ")[0] for fault in faults] == ["hub:", "sidecar-0:", "a", "the", "false", "not", "exit"]
+    assert [fault.partition(" ")[0] for fault in faults] == [
+        "hub:",
+        "sidecar-0:",
+        "a",
+        "the",
+        "false",
+        "not",
+        "exit",
+    ]
     assert judge_live(rows(lambda at: at / 50), [_DISK], [], _LIVED, HOUR) == []
 
 

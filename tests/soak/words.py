@@ -1,6 +1,8 @@
-"""What the ranks print: lines of recorded logs, with numbers that move on. Standard library only, because ranks import it.
+"""What the ranks print: lines of recorded logs, with numbers that move on. Standard library only, because
+ranks import it.
 
-Each form is that of tests/captures/logs/megatron_4.6.0_eval.log (ms-swift 4.6.0, megatron-core 0.16.1), carriage returns and all.
+Each form is that of tests/captures/logs/megatron_4.6.0_eval.log (ms-swift 4.6.0, megatron-core 0.16.1),
+carriage returns and all.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def _told(seconds: float) -> str:
     """As ms-swift writes it: 1h 2m 3s."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return " ".join(word for word, number in ((f"{hours}h", hours), (f"{minutes}m", hours or minutes), (f"{rest}s", 1)) if number)
+    return " ".join(
+        word
+        for word, number in ((f"{hours}h", hours), (f"{minutes}m", hours or minutes), (f"{rest}s", 1))
+        if number
+    )
 
 
 class TrainingWords:
@@ -74,7 +80,11 @@ class TrainingWords:
             f"'{prefix}logps/rejected': {-63 + chance.gauss(0, 1):.8f}, '{prefix}rewards/chosen': {margin / 2:.8f}, "
             f"'{prefix}rewards/rejected': {-margin / 2:.8f}, '{prefix}rewards/accuracies': {chance.choice((0.5, 0.625, 0.75))}, "
             f"'{prefix}rewards/margins': {margin:.8f}, "
-            + ("" if prefix else f"'grad_norm': {0.9 + chance.gauss(0, 0.05):.8f}, 'learning_rate': 9.657e-05, ")
+            + (
+                ""
+                if prefix
+                else f"'grad_norm': {0.9 + chance.gauss(0, 0.05):.8f}, 'learning_rate': 9.657e-05, "
+            )
             + f"'{prefix}load_balancing_loss': 0.0, 'iteration': '{number}/{self.total}', 'elapsed_time': '{_told(seconds)}', "
             f"'remaining_time': '{_told(rate * (self.total - number))}', 'memory(GiB)': 7.08, 'train_speed(s/it)': {rate:.6f}}}\n"
         )
@@ -104,13 +114,14 @@ class TrainingWords:
         )
 
     def saving(self, number: int) -> str:
-        """Its beginning, as megatron-core says it (recorded with ms-swift 3.8.3: tests/captures/logs/megatron_dpo_3.8.3.log)."""
+        """Its beginning, as megatron-core says it (recorded with ms-swift 3.8.3:
+        tests/captures/logs/megatron_dpo_3.8.3.log)."""
         return f"saving checkpoint at iteration {number:7d} to {self.output}/checkpoint-{number} in torch_dist format\n"
 
 
 class NcclWords:
-    """What NCCL 2.28.9 says in a rank: its start, then communicators that are split off and destroyed, at so many addresses: what
-    was freed is taken again."""
+    """What NCCL 2.28.9 says in a rank: its start, then communicators that are split off and destroyed, at so
+    many addresses: what was freed is taken again."""
 
     def __init__(self, rank: int, pid: int, host: str, *, addresses: int = 512, attempt: int = 0) -> None:
         self._addresses = addresses
@@ -127,9 +138,15 @@ class NcclWords:
         pid, rank, host = self._who
         theirs = re.search(r"^\S+?:(\d+):", text)
         assert theirs is not None
-        text = re.sub(rf"^\S+?:{theirs[1]}:(\d+) \[\d\]",
-                      lambda line: f"{host}:{pid}:{pid if line[1] == theirs[1] else line[1]} [{rank}]", text, flags=re.MULTILINE)
-        text = re.sub(r"commId 0x[0-9a-f]+", f"commId 0x{0xe0b44f04 + self._pair & 0xffffffff:x}{number:08x}", text)
+        text = re.sub(
+            rf"^\S+?:{theirs[1]}:(\d+) \[\d\]",
+            lambda line: f"{host}:{pid}:{pid if line[1] == theirs[1] else line[1]} [{rank}]",
+            text,
+            flags=re.MULTILINE,
+        )
+        text = re.sub(
+            r"commId 0x[0-9a-f]+", f"commId 0x{0xE0B44F04 + self._pair & 0xFFFFFFFF:x}{number:08x}", text
+        )
         text = re.sub(r"busId [67]0", f"busId {0x60 + 0x10 * int(rank):x}", text)  # each has a GPU of its own
         text = re.sub(r"(cuda|nvml)Dev [01]", rf"\g<1>Dev {rank}", text)
         at = number % self._addresses

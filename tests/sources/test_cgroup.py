@@ -36,7 +36,9 @@ def v2(directory: Path, usage: int, limit: str, kills: int = 0, high: int = 0) -
     (directory / "memory.current").write_text(f"{usage}\n")
     (directory / "memory.max").write_text(f"{limit}\n")
     (directory / "memory.peak").write_text(f"{usage + 1}\n")
-    (directory / "memory.events").write_text(f"low 0\nhigh {high}\nmax 7\noom {kills}\noom_kill {kills}\noom_group_kill 0\n")
+    (directory / "memory.events").write_text(
+        f"low 0\nhigh {high}\nmax 7\noom {kills}\noom_kill {kills}\noom_group_kill 0\n"
+    )
     shutil.copy(CAPTURES / "memory.stat", directory)
 
 
@@ -75,7 +77,8 @@ V2_MOUNT = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegat
 
 
 def test_tightest_of_own_and_parents_limits_is_told_on_v2(tmp_path: Path) -> None:
-    # given a pod of 100 GiB, all but 1 used by two containers, one of them ours with 80 GiB and half of it used
+    # given a pod of 100 GiB, all but 1 used by two containers, one of them ours with 80 GiB and half of it
+    # used
     proc = machine(tmp_path, "0::/pod/main\n", V2_MOUNT)
     top = tmp_path / "7" / "root" / "sys" / "fs" / "cgroup"
     v2(top / "pod" / "main", 40 * GIB, str(80 * GIB), kills=2, high=9)
@@ -98,7 +101,9 @@ def test_breakdown_events_and_all_limits_are_told_on_v2(tmp_path: Path) -> None:
     v2(top / "pod" / "mid", 40 * GIB, "max")
     v2(top / "pod", 50 * GIB, str(100 * GIB), kills=4)
     (top / "pod/mid/main/memory.high").write_text(f"{60 * GIB}\n")
-    (top / "pod/memory.events.local").write_text("low 0\nhigh 0\nmax 3\noom 0\noom_kill 0\noom_group_kill 0\n")
+    (top / "pod/memory.events.local").write_text(
+        "low 0\nhigh 0\nmax 3\noom 0\noom_kill 0\noom_group_kill 0\n"
+    )
     (top / "pod/mid/main/memory.pressure").write_text(
         "some avg10=36.74 avg60=7.41 avg300=1.57 total=5370698\nfull avg10=35.17 avg60=7.01 avg300=1.49 total=4819855\n"
     )
@@ -115,10 +120,14 @@ def test_breakdown_events_and_all_limits_are_told_on_v2(tmp_path: Path) -> None:
 
 
 def test_breakdown_of_a_v1_cgroup_is_with_those_below_it(tmp_path: Path) -> None:
-    proc = machine(tmp_path, "4:memory:/a\n", "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    proc = machine(
+        tmp_path, "4:memory:/a\n", "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    )
     directory = tmp_path / "7/root/sys/fs/cgroup/memory/a"
     v1(directory, GIB, f"{2 * GIB}\n")
-    (directory / "memory.stat").write_text(f"dirty 1\nwriteback 1\n{V1_STAT}total_dirty 8192\ntotal_writeback 4096\n")
+    (directory / "memory.stat").write_text(
+        f"dirty 1\nwriteback 1\n{V1_STAT}total_dirty 8192\ntotal_writeback 4096\n"
+    )
     (directory / "memory.failcnt").write_text("19\n")
 
     found = cgroup_of(CgroupReader(7, proc))
@@ -128,7 +137,9 @@ def test_breakdown_of_a_v1_cgroup_is_with_those_below_it(tmp_path: Path) -> None
 
 def test_parent_as_full_as_its_child_is_named_when_the_limit_is_its_own(tmp_path: Path) -> None:
     # given v1, where the child tells its parent's limit too
-    proc = machine(tmp_path, "4:memory:/pod/main\n", "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    proc = machine(
+        tmp_path, "4:memory:/pod/main\n", "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    )
     top = tmp_path / "7/root/sys/fs/cgroup/memory/pod"
     for directory, limit in ((top, f"{2 * GIB}\n"), (top / "main", NO_LIMIT_V1)):
         v1(directory, GIB, limit)
@@ -166,7 +177,8 @@ def test_tightest_limit_of_processes_is_told_on_v2_and_a_refusal_once(tmp_path: 
 
 def test_limit_of_processes_of_v1_is_read_beside_the_memory_of_v1(tmp_path: Path) -> None:
     proc = machine(
-        tmp_path, "8:pids:/docker/1\n4:memory:/docker/2\n0::/\n",
+        tmp_path,
+        "8:pids:/docker/1\n4:memory:/docker/2\n0::/\n",
         "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup - rw,memory\n39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup - rw,pids\n",
     )
     v1(tmp_path / "7/root/sys/fs/cgroup/memory/docker/2", GIB, f"{2 * GIB}\n")
@@ -230,7 +242,12 @@ def test_kernel_without_peak_and_counters_gives_the_rest(tmp_path: Path) -> None
 
     found = cgroup_of(CgroupReader(7, proc))
 
-    assert (found.usage_bytes, found.limit_bytes, found.peak_bytes, found.oom_kills) == (GIB, 2 * GIB, None, 0)
+    assert (found.usage_bytes, found.limit_bytes, found.peak_bytes, found.oom_kills) == (
+        GIB,
+        2 * GIB,
+        None,
+        0,
+    )
 
 
 def test_private_cgroup_namespace_is_read_through_the_ranks_own_root(tmp_path: Path) -> None:
@@ -269,7 +286,9 @@ def test_hybrid_takes_the_memory_controller_of_v1(tmp_path: Path) -> None:
 
 
 def test_no_limit_on_v1_is_no_limit_but_a_hidden_parents_is(tmp_path: Path) -> None:
-    proc = machine(tmp_path, "4:memory:/a\n", "33 25 0:29 /a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    proc = machine(
+        tmp_path, "4:memory:/a\n", "33 25 0:29 /a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    )
     directory = tmp_path / "7/root/sys/fs/cgroup/memory"
     v1(directory, GIB, NO_LIMIT_V1)
     reader = CgroupReader(7, proc)
@@ -282,7 +301,9 @@ def test_no_limit_on_v1_is_no_limit_but_a_hidden_parents_is(tmp_path: Path) -> N
 
 def test_view_that_shows_more_parents_is_taken(tmp_path: Path) -> None:
     # given diag on the host, where the pod's limit above the container's own can be seen
-    proc = machine(tmp_path, "0::/pod/main\n", "30 25 0:26 /pod/main /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n", V2_MOUNT)
+    proc = machine(
+        tmp_path, "0::/pod/main\n", "30 25 0:26 /pod/main /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n", V2_MOUNT
+    )
     v2(tmp_path / "7/root/sys/fs/cgroup", GIB, "max")
     own = tmp_path / "own"
     v2(own / "sys/fs/cgroup/pod/main", GIB, "max")
@@ -312,8 +333,14 @@ def test_host_memory_is_told_beside_the_cgroup_and_without_it(tmp_path: Path) ->
 
     assert found == [
         HostMemory(
-            1, 263998500 * 1024, 258786572 * 1024, oom_kills=5, commit_limit_bytes=131999248 * 1024,
-            committed_bytes=83700292 * 1024, shmem_bytes=49008 * 1024, dirty_bytes=244 * 1024,
+            1,
+            263998500 * 1024,
+            258786572 * 1024,
+            oom_kills=5,
+            commit_limit_bytes=131999248 * 1024,
+            committed_bytes=83700292 * 1024,
+            shmem_bytes=49008 * 1024,
+            dirty_bytes=244 * 1024,
         )
     ]
 
@@ -367,7 +394,9 @@ def test_real_oom_kill_raises_the_counter_of_the_real_cgroup(small_cgroup: Path)
 
 def test_process_that_nobody_reaped_yet_has_not_moved(small_cgroup: Path) -> None:
     # given a process that ended, and of which cgroup v1 shows "/" from then on
-    ended = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    ended = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert ended.stdout is not None and ended.stdin is not None
     ended.stdout.readline()
     (small_cgroup / "cgroup.procs").write_text(str(ended.pid))
@@ -406,7 +435,15 @@ JSON = st.recursive(
 )
 NUMBERS = st.text("0123456789 \nmax") | JSON
 LEVEL = st.fixed_dictionaries(
-    {}, optional={"path": JSON, "usage": NUMBERS, "limit": NUMBERS, "peak": NUMBERS, "events": JSON, "stat": JSON}
+    {},
+    optional={
+        "path": JSON,
+        "usage": NUMBERS,
+        "limit": NUMBERS,
+        "peak": NUMBERS,
+        "events": JSON,
+        "stat": JSON,
+    },
 )
 PAYLOAD = st.fixed_dictionaries(
     {},
@@ -428,7 +465,9 @@ def test_parse_raises_for_nothing(payload: Any) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(cgroup=st.text(), mountinfo=st.text() | st.just(V2_MOUNT))
-def test_reader_raises_for_no_contents_of_proc(tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str) -> None:
+def test_reader_raises_for_no_contents_of_proc(
+    tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str
+) -> None:
     tmp_path = tmp_path_factory.mktemp("proc")
     for who in ("7", "self"):
         (tmp_path / who).mkdir()

@@ -1,4 +1,5 @@
-"""Checkpoints on disk, made by the real writers where they are small: whole ones, each way of being broken, hostile folders."""
+"""Checkpoints on disk, made by the real writers where they are small: whole ones, each way of being broken,
+hostile folders."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from diag.sources.checkpoint import CheckpointReader, CheckpointUnavailable
 
 
 def seen(root: Path, role: str = "save") -> CheckpointsSeen:
-    record = Record(checkpoint.SOURCE, json.loads(json.dumps(CheckpointReader(str(root), role).sample())), emitted=5.0)
+    record = Record(
+        checkpoint.SOURCE, json.loads(json.dumps(CheckpointReader(str(root), role).sample())), emitted=5.0
+    )
     (fact,) = checkpoint.parse(record)
     assert isinstance(fact, CheckpointsSeen)
     return fact
@@ -50,7 +53,9 @@ def torch_dist(folder: Path, ranks: int = 2) -> None:
     for name in (*names, "common.pt"):
         zipped(folder / name)
     # `.metadata` is a pickle; file names stand in it as they are (torch 2.13, checked on a real one below)
-    (folder / ".metadata").write_bytes(b"\x80\x04\x95" + b"\x94".join(b"\x8c\x0c" + name.encode() for name in names))
+    (folder / ".metadata").write_bytes(
+        b"\x80\x04\x95" + b"\x94".join(b"\x8c\x0c" + name.encode() for name in names)
+    )
     (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
 
 
@@ -92,7 +97,13 @@ def test_whole_checkpoint_misses_nothing(
 
     folder = the(tmp_path)
 
-    assert (folder.kind, folder.iteration, folder.missing, folder.damaged, folder.empty_files) == (kind, step, (), (), 0)
+    assert (folder.kind, folder.iteration, folder.missing, folder.damaged, folder.empty_files) == (
+        kind,
+        step,
+        (),
+        (),
+        0,
+    )
     assert folder.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
 
 
@@ -106,7 +117,11 @@ def test_whole_checkpoint_misses_nothing(
         (hf, ("model-00001-of-00002.safetensors",), ("model-00001-of-00002.safetensors",)),
         (hf, ("model.safetensors.index.json",), ("model.safetensors.index.json",)),
         (hf, ("trainer_state.json",), ("trainer_state.json",)),
-        (deepspeed, ("bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",), ("bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",)),
+        (
+            deepspeed,
+            ("bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",),
+            ("bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",),
+        ),
     ],
 )
 def test_what_a_cut_off_save_did_not_write_is_named(
@@ -119,7 +134,9 @@ def test_what_a_cut_off_save_did_not_write_is_named(
     assert the(tmp_path).missing == missing
 
 
-def test_safetensors_without_optimizer_as_ms_swift_saves_them_are_whole_with_common_alone(tmp_path: Path) -> None:
+def test_safetensors_without_optimizer_as_ms_swift_saves_them_are_whole_with_common_alone(
+    tmp_path: Path,
+) -> None:
     # ms-swift 4.6.0, --save_safetensors true --no_save_optim true: only common.pt below iter_0000004
     safetensors(tmp_path / "checkpoint-4/model.safetensors")
     zipped(tmp_path / "checkpoint-4/iter_0000004/common.pt")
@@ -145,7 +162,9 @@ def test_tracker_within_a_checkpoint_that_names_a_folder_which_is_not_there(tmp_
         ("optimizer.pt", 0, "empty"),
     ],
 )
-def test_truncated_file_is_named_with_what_is_left_of_it(name: str, keep: int, why: str, tmp_path: Path) -> None:
+def test_truncated_file_is_named_with_what_is_left_of_it(
+    name: str, keep: int, why: str, tmp_path: Path
+) -> None:
     hf(tmp_path / "checkpoint-4")
     path = tmp_path / "checkpoint-4" / name
     path.write_bytes(path.read_bytes()[:keep])
@@ -161,7 +180,8 @@ def test_file_of_zeros_as_a_crashed_node_leaves_it_is_damaged(tmp_path: Path) ->
         path.write_bytes(b"\0" * path.stat().st_size)
 
     assert the(tmp_path).damaged == (
-        "model-00001-of-00002.safetensors (no header of safetensors)", "optimizer.pt (begins and ends with zeros)"
+        "model-00001-of-00002.safetensors (no header of safetensors)",
+        "optimizer.pt (begins and ends with zeros)",
     )
 
 
@@ -244,19 +264,25 @@ def test_look_at_100000_files_is_bounded_and_says_that_it_was_not_complete(tmp_p
     assert not found.listed and found.missing == ()
 
 
-def test_second_look_at_unchanged_files_reads_no_byte_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_look_at_unchanged_files_reads_no_byte_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hf(tmp_path / "checkpoint-4")
     reader = CheckpointReader(str(tmp_path))
     first = reader.sample()
     opened: list[str] = []
     genuine = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest, **more: opened.append(str(path)) or genuine(path, *rest, **more))
+    monkeypatch.setattr(
+        os, "open", lambda path, *rest, **more: opened.append(str(path)) or genuine(path, *rest, **more)
+    )
 
     assert reader.sample() == first
     assert opened == []
 
 
-def test_few_files_are_opened_in_one_look_those_that_name_others_first_and_the_rest_later(tmp_path: Path) -> None:
+def test_few_files_are_opened_in_one_look_those_that_name_others_first_and_the_rest_later(
+    tmp_path: Path,
+) -> None:
     torch_dist(tmp_path / "iter_0000004", ranks=20)
     reader = CheckpointReader(str(tmp_path))
     os.truncate(tmp_path / "iter_0000004/__19_1.distcp", 100)
@@ -278,12 +304,30 @@ def test_version_folders_of_ms_swift_are_those_of_this_run(tmp_path: Path) -> No
     assert checkpoint.version_folders(str(tmp_path), since=2000) == [str(new)]
 
 
-@pytest.mark.parametrize("payload", [
-    None, [], {"folders": 3}, {"root": "/a", "folders": [3, {"count": -1}, {"count": 1, "bytes": 1, "empty": 0, "changed": "x"}]},
-    {"root": "/a", "folders": [], "tracker": [1, 2], "role": 7},
-    {"root": "/a", "folders": [{"name": None, "count": 1, "bytes": 1, "empty": 0, "changed": 1, "files": [["a.pt", 3], 7],
-                                "heads": {"a.pt": {"bad": 3, "needs": "x"}, "b": 2}}]},
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        [],
+        {"folders": 3},
+        {"root": "/a", "folders": [3, {"count": -1}, {"count": 1, "bytes": 1, "empty": 0, "changed": "x"}]},
+        {"root": "/a", "folders": [], "tracker": [1, 2], "role": 7},
+        {
+            "root": "/a",
+            "folders": [
+                {
+                    "name": None,
+                    "count": 1,
+                    "bytes": 1,
+                    "empty": 0,
+                    "changed": 1,
+                    "files": [["a.pt", 3], 7],
+                    "heads": {"a.pt": {"bad": 3, "needs": "x"}, "b": 2},
+                }
+            ],
+        },
+    ],
+)
 def test_damaged_payloads_are_unparsed_or_understood_in_part(payload: object) -> None:
     facts = list(checkpoint.parse(Record(checkpoint.SOURCE, payload)))
 

@@ -33,11 +33,16 @@ def test_rank_that_waits_in_nccl_and_one_whose_own_kernel_does_not_end_are_told_
     assert grids_of(tmp_path, captured("own_kernel")) == [(ENDLESS, [4, 1, 1], [128, 1, 1], 4)]
 
 
-@pytest.mark.parametrize("how", [{}, {"absolute": True}, {"counted_in_first": True}, {"entry_size": 116}, {"entry_size": 160}])
+@pytest.mark.parametrize(
+    "how", [{}, {"absolute": True}, {"counted_in_first": True}, {"entry_size": 116}, {"entry_size": 160}]
+)
 def test_kernels_are_named_from_the_tables_of_the_file(tmp_path: Path, how: dict[str, int]) -> None:
     data = core_dump(Grid(ALL_REDUCE, (24, 1, 1), (512, 1, 1), 24), Grid(ENDLESS), **how)
 
-    assert grids_of(tmp_path, data) == [(ALL_REDUCE, [24, 1, 1], [512, 1, 1], 24), (ENDLESS, [4, 1, 1], [128, 1, 1], 4)]
+    assert grids_of(tmp_path, data) == [
+        (ALL_REDUCE, [24, 1, 1], [512, 1, 1], 24),
+        (ENDLESS, [4, 1, 1], [128, 1, 1], 4),
+    ]
 
 
 def test_grid_that_has_ended_runs_no_more(tmp_path: Path) -> None:
@@ -79,7 +84,8 @@ def test_sections_that_all_claim_the_whole_file_are_not_walked_through(tmp_path:
         cuda_core.kernels(path)
 
 
-# --- as a record -------------------------------------------------------------------------------------------------
+# --- as a record
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,9 @@ def test_file_becomes_the_kernels_of_a_rank(tmp_path: Path) -> None:
 
     (found,) = source.parse(Record(source.SOURCE, source.load_file(path), rank=3))
 
-    assert found == GpuKernels(3, (GpuKernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (24, 1, 1), (544, 1, 1), 24),))
+    assert found == GpuKernels(
+        3, (GpuKernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (24, 1, 1), (544, 1, 1), 24),)
+    )
     assert "failed" in source.load_file(tmp_path / "none")
 
 
@@ -123,13 +131,17 @@ def test_core_dump_that_is_cut_off_while_it_is_read_says_so_and_kills_nobody(tmp
         cuda_core._BLOCK, cuda_core._sections = 512, cut_off
         print(cuda_coredump.load_file(Path(sys.argv[1]))["failed"])
     """
-    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert (done.returncode, done.stdout.startswith("it is cut off")) == (0, True), done
 
 
 @pytest.mark.parametrize("size", [64, 100, 4096])
-def test_what_lies_across_blocks_is_read_whole(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_across_blocks_is_read_whole(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "core"
     path.write_bytes(captured("nccl_wait"))
     at_once = cuda_core.kernels(path)

@@ -19,7 +19,11 @@ GIB, MIB = 1 << 30, 1 << 20
 
 def told(text: str, rank: int | None = None) -> list[Observation]:
     """What a line of a job's output says of CUDA."""
-    return [fact for fact in read_text(text, "stderr", rank) if isinstance(fact, (CudaOutOfMemory, CudaErrorRaised))]
+    return [
+        fact
+        for fact in read_text(text, "stderr", rank)
+        if isinstance(fact, (CudaOutOfMemory, CudaErrorRaised))
+    ]
 
 
 def captured(name: str) -> list[Observation]:
@@ -34,7 +38,8 @@ def memory(text: str) -> CudaOutOfMemory:
     return fact
 
 
-# --- PyTorch's own allocator -----------------------------------------------------------------------------------
+# --- PyTorch's own allocator
+# -----------------------------------------------------------------------------------
 
 # torch 2.11, 2 x H200
 NOW = (
@@ -44,7 +49,8 @@ NOW = (
     "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
     "documentation for Memory Management  (https://...)"
 )
-# torch 2.1 writes "capacty" (a Kaggle notebook, 2024: in its container the process is in the list under its number outside)
+# torch 2.1 writes "capacty" (a Kaggle notebook, 2024: in its container the process is in the list under its
+# number outside)
 TYPO = (
     "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 224.00 MiB. GPU 0 has a total capacty of 14.75 GiB of "
     "which 11.06 MiB is free. Process 3258 has 14.73 GiB memory in use. Of the allocated memory 14.04 GiB is allocated by "
@@ -80,7 +86,9 @@ def test_all_numbers_of_the_present_wording_are_read() -> None:
 
     assert (fact.rank, fact.device, fact.tried_bytes) == (1, 1, 16 * GIB)
     assert fact.total_bytes == pytest.approx(139.80 * GIB) and fact.free_bytes == pytest.approx(10.14 * GIB)
-    assert fact.in_use_bytes == pytest.approx(129.65 * GIB) and fact.allocated_bytes == pytest.approx(128.09 * GIB)
+    assert fact.in_use_bytes == pytest.approx(129.65 * GIB) and fact.allocated_bytes == pytest.approx(
+        128.09 * GIB
+    )
     assert fact.reserved_bytes == pytest.approx(17.97 * MIB, abs=1)
     assert (fact.others, fact.allowed_bytes, fact.private_bytes) == ((), None, None)
 
@@ -88,7 +96,9 @@ def test_all_numbers_of_the_present_wording_are_read() -> None:
 def test_wording_of_torch_2_1_with_its_typo_is_read() -> None:
     fact = memory(TYPO)
 
-    assert fact.total_bytes == pytest.approx(14.75 * GIB) and fact.reserved_bytes == pytest.approx(509.85 * MIB, abs=1)
+    assert fact.total_bytes == pytest.approx(14.75 * GIB) and fact.reserved_bytes == pytest.approx(
+        509.85 * MIB, abs=1
+    )
     assert fact.in_use_bytes is None and fact.others == ((3258, pytest.approx(14.73 * GIB, abs=1)),)
 
 
@@ -109,7 +119,9 @@ def test_wording_of_torch_1_13_is_read_and_reserved_means_unused_there_too() -> 
     fact = memory(OLD)
 
     assert (fact.device, fact.tried_bytes, fact.in_use_bytes) == (0, 984 * MIB, None)
-    assert fact.free_bytes == pytest.approx(68.88 * MIB, abs=1) and fact.allocated_bytes == pytest.approx(22.15 * GIB)
+    assert fact.free_bytes == pytest.approx(68.88 * MIB, abs=1) and fact.allocated_bytes == pytest.approx(
+        22.15 * GIB
+    )
     assert fact.reserved_bytes == pytest.approx(0.01 * GIB, abs=2)
 
 
@@ -129,7 +141,9 @@ def test_zero_bytes_is_a_size() -> None:
     assert memory(NOW.replace("17.97 MiB", "0 bytes")).reserved_bytes == 0
 
 
-# --- everything else -------------------------------------------------------------------------------------------
+# --- everything else
+# -------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize(
     ("name", "error"),
@@ -148,7 +162,9 @@ def test_recorded_failure_is_one_error_in_cudas_own_words(name: str, error: str)
     facts = captured(name)
 
     assert {fact.error for fact in facts if isinstance(fact, CudaErrorRaised)} == {error}
-    assert len(facts) == (5 if name == "device_assert" else 1)  # four threads print the assertion, and the exception follows
+    assert len(facts) == (
+        5 if name == "device_assert" else 1
+    )  # four threads print the assertion, and the exception follows
 
 
 def test_nccl_that_gets_no_memory_says_it_twice() -> None:
@@ -160,7 +176,9 @@ def test_nccl_that_gets_no_memory_says_it_twice() -> None:
 def test_assertion_in_a_kernel_keeps_its_condition() -> None:
     first = captured("device_assert")[0]
 
-    assert isinstance(first, CudaErrorRaised) and "Assertion `srcIndex < srcSelectDimSize` failed." in first.text
+    assert (
+        isinstance(first, CudaErrorRaised) and "Assertion `srcIndex < srcSelectDimSize` failed." in first.text
+    )
 
 
 def test_pinned_memory_is_told_where_the_line_says_so() -> None:

@@ -1,4 +1,5 @@
-"""Free space as the job's user may use it: statvfs of real file systems, a real quota where a loop device may be mounted."""
+"""Free space as the job's user may use it: statvfs of real file systems, a real quota where a loop device may
+be mounted."""
 
 from __future__ import annotations
 
@@ -21,16 +22,32 @@ def seen(payload: object) -> DiskSpace:
 
 
 def test_path_that_is_not_there_yet_is_told_by_the_folder_above(tmp_path: Path) -> None:
-    there, later = seen(disk.read(str(tmp_path), "save")), seen(disk.read(str(tmp_path / "out/v0/checkpoint-1"), "save"))
+    there, later = (
+        seen(disk.read(str(tmp_path), "save")),
+        seen(disk.read(str(tmp_path / "out/v0/checkpoint-1"), "save")),
+    )
 
     assert (there.total_bytes, there.file_system) == (later.total_bytes, later.file_system)
     assert later.path == str(tmp_path / "out/v0/checkpoint-1")
-    assert 0 < later.available_bytes <= later.total_bytes == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    assert (
+        0
+        < later.available_bytes
+        <= later.total_bytes
+        == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    )
 
 
 def test_space_reserved_for_root_is_no_users_space() -> None:
-    payload = {"path": "/out", "purpose": "save", "frsize": 4096, "blocks": 1000, "bfree": 60, "bavail": 10, "files": 0,
-               "favail": 0}
+    payload = {
+        "path": "/out",
+        "purpose": "save",
+        "frsize": 4096,
+        "blocks": 1000,
+        "bfree": 60,
+        "bavail": 10,
+        "files": 0,
+        "favail": 0,
+    }
 
     assert seen({**payload, "uid": 1000}).available_bytes == 40960
     assert seen({**payload, "uid": 0}).available_bytes == 245760
@@ -56,7 +73,9 @@ def test_quota_of_a_user_is_what_is_left_of_it(tmp_path: Path) -> None:
     image.write_bytes(b"")
     os.truncate(image, 64 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-O", "quota", str(image)], check=True)
-    mounted = subprocess.run(["mount", "-o", "loop,usrquota", str(image), str(folder)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-o", "loop,usrquota", str(image), str(folder)], capture_output=True, check=False
+    )
     if mounted.returncode != 0:
         pytest.skip(f"no loop mount with quotas here: {mounted.stderr.decode()}")
     try:

@@ -13,7 +13,9 @@ from diag.observations import MemoryEstimated, MemoryTerm, Unparsed
 from diag.sources import estimate as source
 from diag.sources.parsers import PARSERS
 
-PAYLOAD = estimate(["megatron", "sft", "--model", "Qwen3-8B", "--max_length", "1024"], {"NPROC_PER_NODE": "2"}).observation()
+PAYLOAD = estimate(
+    ["megatron", "sft", "--model", "Qwen3-8B", "--max_length", "1024"], {"NPROC_PER_NODE": "2"}
+).observation()
 
 
 def test_an_estimate_comes_back_as_it_was_made() -> None:

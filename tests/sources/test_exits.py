@@ -18,8 +18,8 @@ from diag.observations import RankExited, Unparsed
 from diag.sources import exits
 from diag.sources.exits import ExitWatch, parse
 
-# How a parent that is not us treats its child: `reap` waits at once, `leave` keeps the zombie, `ignore` lets the
-# kernel reap it with no zombie at all.
+# How a parent that is not us treats its child: `reap` waits at once, `leave` keeps the zombie, `ignore` lets
+# the kernel reap it with no zombie at all.
 PARENT = """
 import os, signal, subprocess, sys
 if sys.argv[1] == "ignore":
@@ -50,7 +50,10 @@ def kernel() -> tuple[int, ...]:
 def child_of_another(treatment: str, end: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     code = f"echo; read line; {end}"
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, treatment, code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT, treatment, code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert parent.stdout is not None
     try:
@@ -170,7 +173,10 @@ print(json.dumps(watch.wait(20)), flush=True)
 """
     home = str(Path(__file__).parents[2])
     reader = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": home}
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": home},
     )
     assert reader.stdout is not None and target.stdin is not None
     assert reader.stdout.readline() == "watching\n"
@@ -203,7 +209,10 @@ JSON = st.recursive(
 
 
 @settings(deadline=None, max_examples=60)
-@given(JSON | st.fixed_dictionaries({}, optional={"pid": JSON, "status": JSON | st.integers(0, 70000), "how": JSON}))
+@given(
+    JSON
+    | st.fixed_dictionaries({}, optional={"pid": JSON, "status": JSON | st.integers(0, 70000), "how": JSON})
+)
 def test_parse_raises_for_nothing(payload: Any) -> None:
     found = list(parse(Record("exits", payload)))
 

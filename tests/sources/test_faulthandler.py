@@ -1,4 +1,5 @@
-"""Stacks by signal: from real processes in all the states that a hung rank may be in, and never to their harm."""
+"""Stacks by signal: from real processes in all the states that a hung rank may be in, and never to their
+harm."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def test_ptrace_denied_is_told_by_py_spy_and_the_signal_still_brings_the_stack(t
     with Target(UNDUMPABLE + WAIT, hooked_env(tmp_path)) as rank:
         # when it reads in both ways
         command = [*without_ptrace(), sys.executable, "-c", reader, str(rank.pid), str(tmp_path)]
-        done = subprocess.run(command, env=plain_env(PYTHONPATH=str(ROOT)), capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=plain_env(PYTHONPATH=str(ROOT)), capture_output=True, text=True, check=True
+        )
         spied, (reason, remedy), signalled = json.loads(done.stdout)
         # then
         assert spied["failed"] == "denied"
@@ -101,7 +104,10 @@ def test_stopped_rank_fails_at_once_and_gets_no_signal(tmp_path: Path) -> None:
         assert pending(rank.pid) == 0
         # and when it goes on, it answers
         os.kill(rank.pid, signal.SIGCONT)
-        assert functions(sample(faulthandler.dump(rank.pid, tmp_path, SIGNAL, 5.0))) == ["<module>", "wait_here"]
+        assert functions(sample(faulthandler.dump(rank.pid, tmp_path, SIGNAL, 5.0))) == [
+            "<module>",
+            "wait_here",
+        ]
 
 
 def test_unanswered_signal_is_not_sent_a_second_time(tmp_path: Path) -> None:
@@ -217,7 +223,8 @@ def test_missing_stack_file_is_told(tmp_path: Path) -> None:
         assert faulthandler.dump(rank.pid, tmp_path, SIGNAL, 0.5)["failed"] == "no_file"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 # CPython 3.8.18, two threads, captured here 2026-11-21:
 PY38 = """\
@@ -229,7 +236,8 @@ Current thread 0x00007fbf14bdab80 (most recent call first):
   File "<string>", line 6 in inner
   File "<string>", line 8 in <module>
 """
-# Written by CPython 3.14's Python/traceback.c as read, not captured: thread names, a thread without frames, a C stack.
+# Written by CPython 3.14's Python/traceback.c as read, not captured: thread names, a thread without frames, a
+# C stack.
 PY314 = """\
 Thread 0x00007fbf1431e6c0 [pt_data "x" pin] (most recent call first):
   <no Python frame>
@@ -261,7 +269,10 @@ def test_names_of_python_314_and_odd_frames_are_read() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["pid", "text", "failed", "parent_pid", "x"]), inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["pid", "text", "failed", "parent_pid", "x"]), inner)
+    ),
 )
 
 

@@ -38,13 +38,19 @@ def recorder(payload: Any, rank: int = 0) -> FlightRecorder:
     return found
 
 
-# --- files -----------------------------------------------------------------------------------------------------
+# --- files
+# -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["data_hang_0", "data_hang_1", "mismatch_op_1", "rank_killed_0", "skip_collective_0"])
+@pytest.mark.parametrize(
+    "name", ["data_hang_0", "data_hang_1", "mismatch_op_1", "rank_killed_0", "skip_collective_0"]
+)
 def test_pickle_and_json_of_one_moment_say_the_same(name: str) -> None:
-    whole, ended = recorder(source.load_file(FOLDER / name)), recorder(source.load_file(FOLDER / f"{name}.json"))
-    assert whole.entries[-len(ended.entries):] == ended.entries
+    whole, ended = (
+        recorder(source.load_file(FOLDER / name)),
+        recorder(source.load_file(FOLDER / f"{name}.json")),
+    )
+    assert whole.entries[-len(ended.entries) :] == ended.entries
     assert (whole.groups, whole.backends, whole.version) == (ended.groups, ended.backends, ended.version)
 
 
@@ -52,17 +58,27 @@ def test_waiting_rank_of_a_real_hang() -> None:
     found = recorder(source.load_file(FOLDER / "data_hang_0"))
     (group,) = found.groups
     assert (group.name, group.desc, group.members, group.last_enqueued, group.last_completed) == (
-        "0", "default_pg", (0, 1), 29, 25)
+        "0",
+        "default_pg",
+        (0, 1),
+        29,
+        25,
+    )
     pending = [entry for entry in found.entries if entry.pending]
     assert [(entry.seq, entry.op, entry.state) for entry in pending][:2] == [
-        (26, "all_reduce", "started"), (27, "all_reduce", "scheduled")]
+        (26, "all_reduce", "started"),
+        (27, "all_reduce", "scheduled"),
+    ]
     assert pending[0].input_sizes == ((2048, 512),) and pending[0].dtypes == ("Float", "Float")
 
 
 def test_only_the_batch_that_waits_is_pending_though_all_parts_stay_scheduled() -> None:
     dumps = {rank: recorder(source.load_file(FOLDER / f"batch_p2p_{rank}.json"), rank) for rank in (0, 1)}
     assert [(entry.op, entry.seq) for entry in dumps[0].entries if entry.pending] == [
-        ("send 0->1", 3), ("recv 0<-1", 3), ("coalesced", 3)]
+        ("send 0->1", 3),
+        ("recv 0<-1", 3),
+        ("coalesced", 3),
+    ]
     assert not [entry for entry in dumps[1].entries if entry.pending]
     found = build(dumps).explain()
     assert (found.kind, found.culprits, set(found.waiting)) == ("absent_rank", (1,), {0})
@@ -74,14 +90,30 @@ def test_rank_is_the_last_number_of_the_name() -> None:
 
 
 def test_long_record_is_cut_to_the_last_of_each_group_and_all_that_is_pending() -> None:
-    entries = [{"process_group": ["0", "default_pg"], "collective_seq_id": seq, "profiling_name": "nccl:all_reduce",
-                "state": "scheduled" if seq in (3, 2000) else "completed", "retired": seq != 3, "record_id": seq,
-                "is_p2p": False, "pg_id": 0, "frames": [{"name": "x" * 500}]} for seq in range(1, 2001)]
+    entries = [
+        {
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": seq,
+            "profiling_name": "nccl:all_reduce",
+            "state": "scheduled" if seq in (3, 2000) else "completed",
+            "retired": seq != 3,
+            "record_id": seq,
+            "is_p2p": False,
+            "pg_id": 0,
+            "frames": [{"name": "x" * 500}],
+        }
+        for seq in range(1, 2001)
+    ]
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(16384)))}}
-    payload = source.load_file(json.dumps({"version": "2.10", "entries": entries, "pg_config": config}).encode())
+    payload = source.load_file(
+        json.dumps({"version": "2.10", "entries": entries, "pg_config": config}).encode()
+    )
     found = recorder(payload)
     assert [entry.seq for entry in found.entries] == [3, *range(1951, 2001)]
-    assert [entry.seq for entry in found.entries if entry.pending] == [3, 2000]  # NCCL retires what timed out, too
+    assert [entry.seq for entry in found.entries if entry.pending] == [
+        3,
+        2000,
+    ]  # NCCL retires what timed out, too
     assert found.groups[0].members == tuple(range(16384))
     assert len(json.dumps(payload)) < 25_000
 
@@ -91,15 +123,30 @@ class Evil:
         return os.system, ("touch /tmp/diag-was-here",)
 
 
-@pytest.mark.parametrize("data", [
-    pickle.dumps({"entries": [Evil()]}), pickle.dumps(Evil(), protocol=0), pickle.dumps(FlightRecorder),
-    pickle.dumps({"entries": {frozenset()}}), pickle.dumps({(1, 2): 3}),
-    b"\x80\x02cos\nsystem\n.", b"\x80\x02Nr\xff\xff\xff\xff.",
-    b"\x80\x05\x96\x00\x00\x00\x00\xff\x00\x00\x00.", b"\x80\x02X\xff\xff\xff\x7fa.",
-    b"\x80\x02(" + b"\x85" * 100 + b".", b"\x80\x02]q\x00h\x00a.",
-    b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",
-    b"[" * 100_000, b"{" * 100_000, b"[]", b"", b"text", b'{"entries": ' + b"[" * 100_000,
-], ids=lambda data: repr(data[:24]))
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps({"entries": [Evil()]}),
+        pickle.dumps(Evil(), protocol=0),
+        pickle.dumps(FlightRecorder),
+        pickle.dumps({"entries": {frozenset()}}),
+        pickle.dumps({(1, 2): 3}),
+        b"\x80\x02cos\nsystem\n.",
+        b"\x80\x02Nr\xff\xff\xff\xff.",
+        b"\x80\x05\x96\x00\x00\x00\x00\xff\x00\x00\x00.",
+        b"\x80\x02X\xff\xff\xff\x7fa.",
+        b"\x80\x02(" + b"\x85" * 100 + b".",
+        b"\x80\x02]q\x00h\x00a.",
+        b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",
+        b"[" * 100_000,
+        b"{" * 100_000,
+        b"[]",
+        b"",
+        b"text",
+        b'{"entries": ' + b"[" * 100_000,
+    ],
+    ids=lambda data: repr(data[:24]),
+)
 def test_hostile_file_is_refused_with_a_word(data: bytes) -> None:
     assert source.load_file(data)["failed"] == "failed"
     assert not Path("/tmp/diag-was-here").exists()
@@ -120,19 +167,52 @@ def test_too_large_a_file_is_not_read(tmp_path: Path) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4), max_leaves=20)
-words = ("process_group", "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "state", "retired", "is_p2p",
-         "record_id", "pg_id", "input_sizes", "input_dtypes", "output_sizes", "time_created_ns")
-entry_like = st.dictionaries(st.sampled_from(words), json_values | st.just("nccl:coalesced") | st.just([["4"], -1]))
-trace_like = st.fixed_dictionaries({}, optional={
-    "entries": st.lists(entry_like | json_values, max_size=5) | json_values,
-    "pg_config": st.dictionaries(st.text(max_size=2), json_values | st.fixed_dictionaries(
-        {"name": json_values, "ranks": json_values | st.just("[0, 9999999]")}), max_size=3) | json_values,
-    "pg_status": st.dictionaries(st.text(max_size=2), json_values, max_size=3) | json_values, "version": json_values})
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+words = (
+    "process_group",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "op_id",
+    "profiling_name",
+    "state",
+    "retired",
+    "is_p2p",
+    "record_id",
+    "pg_id",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "time_created_ns",
+)
+entry_like = st.dictionaries(
+    st.sampled_from(words), json_values | st.just("nccl:coalesced") | st.just([["4"], -1])
+)
+trace_like = st.fixed_dictionaries(
+    {},
+    optional={
+        "entries": st.lists(entry_like | json_values, max_size=5) | json_values,
+        "pg_config": st.dictionaries(
+            st.text(max_size=2),
+            json_values
+            | st.fixed_dictionaries({"name": json_values, "ranks": json_values | st.just("[0, 9999999]")}),
+            max_size=3,
+        )
+        | json_values,
+        "pg_status": st.dictionaries(st.text(max_size=2), json_values, max_size=3) | json_values,
+        "version": json_values,
+    },
+)
 
 
-@given(json_values | st.fixed_dictionaries({"pid": st.just(1), "traces": json_values | st.lists(trace_like)}, optional={
-    "answered": json_values, "failed": json_values}))
+@given(
+    json_values
+    | st.fixed_dictionaries(
+        {"pid": st.just(1), "traces": json_values | st.lists(trace_like)},
+        optional={"answered": json_values, "failed": json_values},
+    )
+)
 def test_any_payload_is_parsed_or_said_to_be_none(payload: Any) -> None:
     for fact in parsed(payload):
         assert isinstance(fact, (FlightRecorder, SourceWorks, SourceFailed, Unparsed))
@@ -141,10 +221,13 @@ def test_any_payload_is_parsed_or_said_to_be_none(payload: Any) -> None:
 @given(trace_like)
 def test_any_trace_of_a_file_gives_a_payload_that_says_the_same(trace: dict[str, Any]) -> None:
     payload = source.load_file(json.dumps(trace).encode())
-    assert recorder(json.loads(json.dumps(payload))).entries == recorder({"pid": 0, "traces": [trace]}).entries
+    assert (
+        recorder(json.loads(json.dumps(payload))).entries == recorder({"pid": 0, "traces": [trace]}).entries
+    )
 
 
-# --- live: four ranks of gloo under the hook ---------------------------------------------------------------------
+# --- live: four ranks of gloo under the hook
+# ---------------------------------------------------------------------
 
 JOB = """
 import os, sys, time
@@ -180,8 +263,12 @@ def gloo_job(scenario: str, run_dir: Path) -> Iterator[dict[int, int]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DIAG_", "TORCH_"))}
     env |= environment(run_dir, os.getpid(), env)
     env |= {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    ranks = [subprocess.Popen([sys.executable, "-c", JOB, scenario], env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-             for rank in range(4)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, scenario], env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(4)
+    ]
     try:
         end = time.monotonic() + 90
         while len(list(run_dir.glob("ready.*"))) < 4:
@@ -194,9 +281,14 @@ def gloo_job(scenario: str, run_dir: Path) -> Iterator[dict[int, int]]:
             process.wait()
 
 
-@pytest.mark.parametrize(("scenario", "kind", "culprits"), [
-    ("absent", "absent_rank", (2,)), ("order", "order_cycle", (0, 2)), ("mismatch", "mismatch", (1,)),
-])
+@pytest.mark.parametrize(
+    ("scenario", "kind", "culprits"),
+    [
+        ("absent", "absent_rank", (2,)),
+        ("order", "order_cycle", (0, 2)),
+        ("mismatch", "mismatch", (1,)),
+    ],
+)
 def test_live_gloo_job_is_explained(
     scenario: str, kind: str, culprits: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -208,7 +300,9 @@ def test_live_gloo_job_is_explained(
             took = time.monotonic()
             payloads = {rank: source.read(rank, pid, run_dir, 3.0) for rank, pid in pids.items()}
             took = time.monotonic() - took
-            found = build({rank: recorder(payload, rank) for rank, payload in payloads.items()}, world_size=4).explain()
+            found = build(
+                {rank: recorder(payload, rank) for rank, payload in payloads.items()}, world_size=4
+            ).explain()
             if (found.kind, found.culprits) == (kind, culprits) or time.monotonic() > end:
                 break
             time.sleep(0.1)
@@ -216,12 +310,19 @@ def test_live_gloo_job_is_explained(
         assert took < 3.0
         if scenario == "absent":
             assert {rank: (wait.op, wait.desc) for rank, wait in found.waiting.items()} == {
-                0: ("all_reduce", "undefined"), 1: ("all_reduce", "default_pg"), 3: ("all_reduce", "default_pg")}
+                0: ("all_reduce", "undefined"),
+                1: ("all_reduce", "default_pg"),
+                3: ("all_reduce", "default_pg"),
+            }
 
 
 def test_rank_without_a_socket_and_one_whose_server_died(tmp_path: Path) -> None:
     (failed,) = parsed(source.read(0, 1, tmp_path))
-    assert isinstance(failed, SourceFailed) and "no worker server" in failed.reason and "--no-inject" in failed.remedy
+    assert (
+        isinstance(failed, SourceFailed)
+        and "no worker server" in failed.reason
+        and "--no-inject" in failed.remedy
+    )
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "w.0.1.sock"))
     gone = source.read(0, 1, tmp_path)

@@ -17,7 +17,8 @@ from diag.sources import flight_recorder as source
 from diag.sources import fr_pipe
 
 DUMP = Path(__file__).parents[1] / "captures" / "fr" / "data_hang_0"
-# As ProcessGroupNCCL of torch 2.11: mkfifo 0666, opened for reading without waiting, looked into now and then.
+# As ProcessGroupNCCL of torch 2.11: mkfifo 0666, opened for reading without waiting, looked into now and
+# then.
 MONITOR = """
 import os, sys, time
 pipe, dump, source, how = sys.argv[1:]

@@ -1,4 +1,5 @@
-"""Trees of /sys/class/infiniband as real machines show them; files that fail are real files of this kernel that fail so."""
+"""Trees of /sys/class/infiniband as real machines show them; files that fail are real files of this kernel
+that fail so."""
 
 from __future__ import annotations
 
@@ -82,8 +83,15 @@ def test_ports_of_all_devices_are_told_with_state_rate_and_layer(root: Path) -> 
     found = seen(InfinibandReader(root))
 
     told = {(port.device, port.port): port for port in found.ports}
-    assert sorted(told) == [("hfi1_0", 1), ("mlx4_0", 1), ("mlx4_0", 2), ("mlx5_0", 1), ("mlx5_bond_0", 1), ("rdmap0s6", 1),
-                            ("rxe0", 1)]
+    assert sorted(told) == [
+        ("hfi1_0", 1),
+        ("mlx4_0", 1),
+        ("mlx4_0", 2),
+        ("mlx5_0", 1),
+        ("mlx5_bond_0", 1),
+        ("rdmap0s6", 1),
+        ("rxe0", 1),
+    ]
     assert all(port.active and port.state == 4 for port in found.ports)
     assert told["hfi1_0", 1].rate_bytes_per_second == 12.5e9
     assert told["mlx4_0", 2].rate_bytes_per_second == 5e9
@@ -127,7 +135,10 @@ def test_only_slots_in_use_of_the_gid_table_are_told(root: Path) -> None:
         RdmaGid(1, "0000:0000:0000:0000:0000:ffff:0a01:0001", "RoCE v2", "d0"),
     )
     assert [(gid.index, gid.kind, gid.interface) for gid in told["mlx5_bond_0"]] == [
-        (4, "IB/RoCE v1", "net1"), (5, "RoCE v2", "net1"), (6, "IB/RoCE v1", "net1"), (7, "RoCE v2", "net1"),
+        (4, "IB/RoCE v1", "net1"),
+        (5, "RoCE v2", "net1"),
+        (6, "IB/RoCE v1", "net1"),
+        (7, "RoCE v2", "net1"),
     ]
 
 
@@ -180,7 +191,11 @@ def test_port_whose_driver_refuses_its_state_is_asked_for_nothing_that_asks_the_
 
     assert "rate" not in payload["devices"]["mlx5_0"]["1"]
     assert isinstance(found, RdmaPortsSeen)
-    assert (found.ports[0].state, found.ports[0].active, found.ports[0].rate_bytes_per_second) == (None, False, None)
+    assert (found.ports[0].state, found.ports[0].active, found.ports[0].rate_bytes_per_second) == (
+        None,
+        False,
+        None,
+    )
 
 
 def test_card_that_is_being_reset_is_looked_at_again_later(mlx5: Path) -> None:
@@ -289,7 +304,9 @@ JSON = st.recursive(
     max_leaves=10,
 )
 FILES = ("state", "phys_state", "rate", "link_layer", "counters", "hw_counters", "gids")
-PORTS = st.dictionaries(st.sampled_from("12x"), st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, JSON)) | JSON)
+PORTS = st.dictionaries(
+    st.sampled_from("12x"), st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, JSON)) | JSON
+)
 
 
 @settings(deadline=None, max_examples=100)

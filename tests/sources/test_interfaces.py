@@ -69,7 +69,9 @@ def elsewhere() -> Iterator[subprocess.Popen[str]]:
         "import ctypes, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "if libc.unshare(0x40000000):\n    sys.exit('CLONE_NEWNET')\nprint('ready', flush=True); sys.stdin.read()"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     if child.stdout.readline() != "ready\n":
         child.wait()
@@ -88,9 +90,12 @@ def test_rank_in_a_namespace_of_its_own_is_not_given_our_addresses(elsewhere: su
 
 @pytest.fixture
 def pod() -> Iterator[int]:
-    """A process in a network namespace with a /sys of its own, whose eth0 is a veth with an address and the way out."""
+    """A process in a network namespace with a /sys of its own, whose eth0 is a veth with an address and the
+    way out."""
     words = ["unshare", "--net", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && echo ready && exec cat"]
-    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    child = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert child.stdout is not None
     ready = child.stdout.readline() == "ready\n"
     inside = f"nsenter -t {child.pid} -n ip"
@@ -120,7 +125,9 @@ def test_interfaces_of_a_pod_are_its_own_with_address_and_bytes(pod: int) -> Non
 def test_ends_of_pods_do_not_carry_what_the_hardware_of_the_node_carries(pod: int) -> None:
     told = read(InterfacesReader().sample())
 
-    assert told[f"dv{pod}"].carries is not any(one.carries for name, one in told.items() if not name.startswith("dv"))
+    assert told[f"dv{pod}"].carries is not any(
+        one.carries for name, one in told.items() if not name.startswith("dv")
+    )
 
 
 def test_addresses_of_another_namespace_are_those_that_its_tables_name() -> None:
@@ -131,7 +138,11 @@ def test_addresses_of_another_namespace_are_those_that_its_tables_name() -> None
     told = reader._addresses_of("self", names)
 
     for name, entries in psutil.net_if_addrs().items():
-        expected = {entry.address.partition("%")[0] for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)}
+        expected = {
+            entry.address.partition("%")[0]
+            for entry in entries
+            if entry.family in (socket.AF_INET, socket.AF_INET6)
+        }
         assert set(told[name]) <= expected  # one that no route leads to stays away
         if name == "lo" or any(entry.family == socket.AF_INET for entry in entries):
             assert told[name], name
@@ -158,9 +169,15 @@ def test_speed_of_a_link_is_in_bytes_and_none_where_the_driver_does_not_know() -
 def test_bytes_on_hardware_are_not_counted_again_on_what_lies_over_it() -> None:
     # given a Kubernetes node: two ports in a bond, a VLAN on it, docker's bridge and a pod's end
     net = {
-        "lo": facts(type="772", operstate="unknown", flags="0x9"), "eth0": facts(device=True), "eth1": facts(device=True),
-        "bond0": facts(lower=True), "bond0.7": facts(lower=True), "docker0": facts(bridge=True), "veth1a2b": facts(),
-        "ib0": facts(type="32", device=True), "pf0vf3": facts(device=True, port="pf0vf3"),
+        "lo": facts(type="772", operstate="unknown", flags="0x9"),
+        "eth0": facts(device=True),
+        "eth1": facts(device=True),
+        "bond0": facts(lower=True),
+        "bond0.7": facts(lower=True),
+        "docker0": facts(bridge=True),
+        "veth1a2b": facts(),
+        "ib0": facts(type="32", device=True),
+        "pf0vf3": facts(device=True, port="pf0vf3"),
     }
 
     told = read({"dev": HEAD + "".join(line(name, 1, 2) for name in net), "net": net})
@@ -172,14 +189,21 @@ def test_bytes_on_hardware_are_not_counted_again_on_what_lies_over_it() -> None:
 def test_pod_that_sees_no_hardware_counts_its_own_end() -> None:
     net = {"lo": facts(type="772"), "eth0": facts(operstate="up", speed="10000")}
 
-    told = read({"dev": HEAD + line("lo", 1, 1) + line("eth0", 7, 8), "net": net, "addresses": {"eth0": ["10.244.1.7"]}})
+    told = read(
+        {
+            "dev": HEAD + line("lo", 1, 1) + line("eth0", 7, 8),
+            "net": net,
+            "addresses": {"eth0": ["10.244.1.7"]},
+        }
+    )
 
     assert told["eth0"] == Interface("eth0", True, "ethernet", ("10.244.1.7",), 7, 8, 1.25e9, carries=True)
     assert not told["lo"].carries
 
 
 def test_pod_with_a_port_of_its_own_beside_its_end_counts_both() -> None:
-    # given Multus: eth0 is the cluster's veth, net1 an SR-IOV function for RDMA; NCCL's sockets would take eth0
+    # given Multus: eth0 is the cluster's veth, net1 an SR-IOV function for RDMA; NCCL's sockets would take
+    # eth0
     net = {"lo": facts(type="772"), "eth0": facts(), "net1": facts(device=True)}
     dev = HEAD + "".join(line(name, 1, 2) for name in net)
 
@@ -190,7 +214,12 @@ def test_pod_with_a_port_of_its_own_beside_its_end_counts_both() -> None:
 
 @pytest.mark.parametrize("way", ["eth0", "bond0", "br0"])
 def test_node_whose_way_out_lies_on_hardware_counts_the_hardware(way: str) -> None:
-    net = {"eth0": facts(device=True), "bond0": facts(lower=True), "br0": facts(bridge=True), "veth1a2b": facts()}
+    net = {
+        "eth0": facts(device=True),
+        "bond0": facts(lower=True),
+        "br0": facts(bridge=True),
+        "veth1a2b": facts(),
+    }
     dev = HEAD + "".join(line(name, 1, 2) for name in net)
 
     told = read({"dev": dev, "net": net, "default": [way, "gone0"]})
@@ -199,7 +228,9 @@ def test_node_whose_way_out_lies_on_hardware_counts_the_hardware(way: str) -> No
 
 
 def test_way_out_of_this_machine_is_that_of_its_routing_table() -> None:
-    done = subprocess.run(["ip", "-o", "route", "show", "default"], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        ["ip", "-o", "route", "show", "default"], check=False, capture_output=True, text=True
+    )
     if done.returncode or not done.stdout:
         pytest.skip("no ip(8) or no default route here")
 
@@ -207,11 +238,20 @@ def test_way_out_of_this_machine_is_that_of_its_routing_table() -> None:
 
 
 def test_namespace_whose_sys_is_closed_gives_bytes_and_addresses_all_the_same() -> None:
-    payload = {"dev": HEAD + line("lo", 1, 1) + line("eth0", 7, 8), "net": {}, "addresses": {"eth0": ["10.0.0.9"]}}
+    payload = {
+        "dev": HEAD + line("lo", 1, 1) + line("eth0", 7, 8),
+        "net": {},
+        "addresses": {"eth0": ["10.0.0.9"]},
+    }
 
     told = read(payload)
 
-    assert (told["eth0"].up, told["eth0"].kind, told["eth0"].sent_bytes, told["eth0"].carries) == (True, "other", 8, True)
+    assert (told["eth0"].up, told["eth0"].kind, told["eth0"].sent_bytes, told["eth0"].carries) == (
+        True,
+        "other",
+        8,
+        True,
+    )
     assert told["lo"].kind == "loopback"
 
 

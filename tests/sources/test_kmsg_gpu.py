@@ -22,16 +22,49 @@ def told(*lines: str) -> list[Observation]:
 @pytest.mark.parametrize(
     ("line", "bus", "xid", "pid"),
     [
-        ("[  482.2] NVRM: Xid (PCI:0000:00:07): 43, pid=1562, name=python3, channel 0x0000000a", "0000:00:07", 43, 1562),
+        (
+            "[  482.2] NVRM: Xid (PCI:0000:00:07): 43, pid=1562, name=python3, channel 0x0000000a",
+            "0000:00:07",
+            43,
+            1562,
+        ),
         ("NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:03:00", 14, None),
-        ("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "0000:05:00", 79, None),
-        ("NVRM: Xid (PCI:0000:01:00): 31, Ch 0000005a, intr 10000000. MMU Fault: ENGINE GRAPHICS", "0000:01:00", 31, None),
-        ("NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", "0000:00:00", 149, None),
-        ("kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
-         "0000:dc:00", 45, 1818990),
-        ("NVRM: Xid (PCI:0000:07:00): 109, pid=326, name=modprobe, channel 0x7, errorString CTX SWITCH TIMEOUT, Info 0x74007",
-         "0000:07:00", 109, 326),
-        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 119, pid=7, name=x, Timeout after 6s of waiting for RPC", "0000:3b:00", 119, 7),
+        (
+            "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            "0000:05:00",
+            79,
+            None,
+        ),
+        (
+            "NVRM: Xid (PCI:0000:01:00): 31, Ch 0000005a, intr 10000000. MMU Fault: ENGINE GRAPHICS",
+            "0000:01:00",
+            31,
+            None,
+        ),
+        (
+            "NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)",
+            "0000:00:00",
+            149,
+            None,
+        ),
+        (
+            "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+            "0000:dc:00",
+            45,
+            1818990,
+        ),
+        (
+            "NVRM: Xid (PCI:0000:07:00): 109, pid=326, name=modprobe, channel 0x7, errorString CTX SWITCH TIMEOUT, Info 0x74007",
+            "0000:07:00",
+            109,
+            326,
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 119, pid=7, name=x, Timeout after 6s of waiting for RPC",
+            "0000:3b:00",
+            119,
+            7,
+        ),
         ("NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.", "0000:18:00.0", 79, None),
         ("[   49.2] NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "0000:01:00.0", 79, None),
         ("               NVRM: fallen off the bus and is not responding to commands.", "", 79, None),
@@ -44,14 +77,32 @@ def test_xid_is_read_in_every_form(line: str, bus: str, xid: int, pid: int | Non
 @pytest.mark.parametrize(
     ("line", "bus", "sxid", "fatal", "link"),
     [
-        ("[1.1] nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
-         "0000:05:00.0", 12028, False, 32),
-        ("[131453.740743] nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
-         "0000:00:00.0", 20034, True, 30),
-        ("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 10003, Fatal, Host interface timeout", "0000:c3:00.0", 10003, True, None),
+        (
+            "[1.1] nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+            "0000:05:00.0",
+            12028,
+            False,
+            32,
+        ),
+        (
+            "[131453.740743] nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+            "0000:00:00.0",
+            20034,
+            True,
+            30,
+        ),
+        (
+            "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 10003, Fatal, Host interface timeout",
+            "0000:c3:00.0",
+            10003,
+            True,
+            None,
+        ),
     ],
 )
-def test_sxid_is_read_with_whether_it_is_fatal(line: str, bus: str, sxid: int, fatal: bool, link: int | None) -> None:
+def test_sxid_is_read_with_whether_it_is_fatal(
+    line: str, bus: str, sxid: int, fatal: bool, link: int | None
+) -> None:
     assert told(line) == [SxidReported(None, bus, sxid, fatal, link, line.strip())]
 
 
@@ -75,7 +126,11 @@ def test_recorded_kernel_log_tells_three_faults_and_nothing_of_the_drivers_start
     facts = told(*CAPTURE.read_text().splitlines())
 
     assert [(fact.xid, fact.pid) for fact in facts if isinstance(fact, XidReported)] == [
-        (43, 11853), (31, 11865), (13, None), (13, None), (13, 11881),
+        (43, 11853),
+        (31, 11865),
+        (13, None),
+        (13, None),
+        (13, 11881),
     ]
     assert {fact.pci_bus_id for fact in facts if isinstance(fact, XidReported)} == {"0000:00:07"}
 

@@ -81,7 +81,8 @@ def test_kill_without_its_report_does_not_take_over_the_one_before() -> None:
     last = V2_KILL.splitlines()[-1].replace("188", "300")
 
     assert [(kill.pid, kill.cgroup, kill.usage_bytes) for kill in kills(f"{V2_KILL}\n{last}")] == [
-        (188, "/t", 64 * MIB), (300, "?", None),
+        (188, "/t", 64 * MIB),
+        (300, "?", None),
     ]
 
 
@@ -99,7 +100,11 @@ def test_kill_of_an_old_kernel_names_the_parent_whose_limit_was_met() -> None:
 def test_times_of_dmesg_t_of_syslog_and_of_callers_are_passed_by() -> None:
     line = V2_KILL.splitlines()[2].partition("] ")[2]
     kill = V2_KILL.splitlines()[-1].partition("] ")[2]
-    for prefix in ("[Sat Nov 21 19:45:00 2026] ", "Nov 21 19:45:00 node-0 kernel: [   32.895574] ", "[   32.895574][ T1844] "):
+    for prefix in (
+        "[Sat Nov 21 19:45:00 2026] ",
+        "Nov 21 19:45:00 node-0 kernel: [   32.895574] ",
+        "[   32.895574][ T1844] ",
+    ):
         (found,) = kills(f"{prefix}{line}\n{prefix}{kill}")
         assert found.usage_bytes == 64 * MIB, prefix
 
@@ -127,6 +132,11 @@ def test_other_kernel_lines_tell_nothing() -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.text() | st.sampled_from([*V2_KILL.splitlines(), *GROUP_KILL.splitlines(), *GLOBAL_KILL.splitlines()])))
+@given(
+    st.lists(
+        st.text()
+        | st.sampled_from([*V2_KILL.splitlines(), *GROUP_KILL.splitlines(), *GLOBAL_KILL.splitlines()])
+    )
+)
 def test_reading_raises_for_no_lines(lines: list[str]) -> None:
     list(parse(Record("kmsg", {"lines": lines})))

@@ -33,7 +33,11 @@ def test_every_line_of_nccl_is_taken_and_no_other(path: Path) -> None:
 
     # then each line with NCCL's head is one fact, or counted in a run of plain ones
     runs = [fact for fact in facts if isinstance(fact, NcclPlainLines)]
-    heads = [text for text, kind in payload["lines"] if kind != PLAIN_RUN and ("] NCCL INFO " in text or " NCCL WARN " in text)]
+    heads = [
+        text
+        for text, kind in payload["lines"]
+        if kind != PLAIN_RUN and ("] NCCL INFO " in text or " NCCL WARN " in text)
+    ]
     found = [fact for fact in facts if isinstance(fact, NcclLine)]
     assert len(found) == len(heads) > 0
     for fact, text in zip(found, heads, strict=True):
@@ -56,13 +60,25 @@ def test_warning_keeps_its_place_in_the_source_apart_and_its_timestamp_is_left_o
     [
         ("gpu-node-0:731:731 [0] NCCL INFO ENV/Plugin: Could not find: libnccl-env.so", 0, "INFO"),
         ("gpu-node-0:731:731 [-1] NCCL INFO before a device was chosen", -1, "INFO"),
-        ("gpu-node-0:731:731 NCCL INFO cudaDriverVersion 13000", None, "INFO"),  # before NCCL 2.4 and in plugins
+        (
+            "gpu-node-0:731:731 NCCL INFO cudaDriverVersion 13000",
+            None,
+            "INFO",
+        ),  # before NCCL 2.4 and in plugins
         ("node.example.org:12:13 [7] NCCL TRACE x", 7, "TRACE"),
         # NCCL's stdout and tqdm's stderr on one terminal
-        ("Train:  12%|#  | 1/8 [00:00<00:04,  1.47it/s]gpu-node-0:731:812 [0] NCCL INFO Channel 00/24 : 0 1", 0, "INFO"),
+        (
+            "Train:  12%|#  | 1/8 [00:00<00:04,  1.47it/s]gpu-node-0:731:812 [0] NCCL INFO Channel 00/24 : 0 1",
+            0,
+            "INFO",
+        ),
         # ROCm's RCCL keeps NCCL's head (rccl src/debug.cc)
         ("mi300-3:4411:4502 [5] NCCL INFO RCCL version : 2.22.3-HEAD:9a2b2f5", 5, "INFO"),
-        ("mi300-3:4411:4502 [5] /src/transport/net_ib.cc:212 NCCL WARN NET/IB : Unable to open device mlx5_0", 5, "WARN"),
+        (
+            "mi300-3:4411:4502 [5] /src/transport/net_ib.cc:212 NCCL WARN NET/IB : Unable to open device mlx5_0",
+            5,
+            "WARN",
+        ),
     ],
 )
 def test_variants_of_the_head_are_known(text: str, gpu: int | None, level: str) -> None:

@@ -1,4 +1,5 @@
-"""Nothing that a file can contain makes the parser of NCCL's lines raise, hang, or say more than one thing a line.
+"""Nothing that a file can contain makes the parser of NCCL's lines raise, hang, or say more than one thing a
+line.
 
 Longer, and guided by branches: python -m tests.fuzz --only nccl-lines.
 """
@@ -41,7 +42,9 @@ def test_mutated_real_line(line: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         begin = data.draw(st.integers(0, len(text)))
         end = data.draw(st.integers(begin, min(len(text), begin + 40)))
-        inserted = data.draw(st.one_of(st.just(""), st.text(max_size=20), st.sampled_from(REAL), st.text(_MARKS, max_size=30)))
+        inserted = data.draw(
+            st.one_of(st.just(""), st.text(max_size=20), st.sampled_from(REAL), st.text(_MARKS, max_size=30))
+        )
         text = text[:begin] + inserted + text[end:]
     check(text)
 
@@ -54,7 +57,10 @@ def test_two_lines_written_into_each_other(first: str, second: str, data: st.Dat
     check(first[at:] + second[: data.draw(st.integers(0, len(second)))])
 
 
-@given(st.lists(st.one_of(st.sampled_from(REAL).map(str.encode), st.binary(max_size=200)), max_size=30), st.integers(1, 300))
+@given(
+    st.lists(st.one_of(st.sampled_from(REAL).map(str.encode), st.binary(max_size=200)), max_size=30),
+    st.integers(1, 300),
+)
 @settings(deadline=None)
 def test_bytes_in_any_pieces_give_every_line_once(lines: list[bytes], chunk: int) -> None:
     # given lines of NCCL and binary, without carriage returns, which redraw and so replace

@@ -1,4 +1,5 @@
-"""What each known line of NCCL says, by version: the lines and the expected facts stand in captures/logs/nccl/lines."""
+"""What each known line of NCCL says, by version: the lines and the expected facts stand in
+captures/logs/nccl/lines."""
 
 from __future__ import annotations
 
@@ -51,13 +52,21 @@ def words(facts: list[Observation] | tuple[Observation, ...]) -> str:
     fact = facts[1]
     assert dataclasses.is_dataclass(fact)
     fields = [field for field in dataclasses.fields(fact) if field.name not in ("rank", "line")]
-    told = [f"{field.name}={getattr(fact, field.name)!r}" for field in fields if getattr(fact, field.name) != field.default]
+    told = [
+        f"{field.name}={getattr(fact, field.name)!r}"
+        for field in fields
+        if getattr(fact, field.name) != field.default
+    ]
     return f"{type(fact).__name__}({', '.join(told)})".replace("NcclIbDevice(name=", "(name=")
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [pytest.param(*entry, id=f"{path.stem}:{number}") for path in TABLE for number, entry in enumerate(entries(path))],
+    [
+        pytest.param(*entry, id=f"{path.stem}:{number}")
+        for path in TABLE
+        for number, entry in enumerate(entries(path))
+    ],
 )
 def test_line_says_what_the_table_has(line: str, says: str) -> None:
     found = nccl_log.read_line(line, 3)
@@ -76,15 +85,29 @@ def test_every_kind_of_fact_stands_in_the_tables() -> None:
 def test_prefixes_leave_the_writer_alone(line: str, says: str) -> None:
     for fact in nccl_log.read_line(line, None)[:1]:
         assert isinstance(fact, NcclLine)
-        hosts = {"node-1": 812, "gpu6": 1408, "tomte401": 1850301, "rdma-gpu-train-worker-0": 19487, "ip-10-36-29-253": 79, "": 0}
+        hosts = {
+            "node-1": 812,
+            "gpu6": 1408,
+            "tomte401": 1850301,
+            "rdma-gpu-train-worker-0": 19487,
+            "ip-10-36-29-253": 79,
+            "": 0,
+        }
         assert fact.pid == hosts[fact.host]
 
 
 def test_fact_of_a_torn_line_is_the_last_writers_and_carries_its_line() -> None:
-    line, fact = nccl_log.read_line("gpu-node-0:1:2 [0] NCCL INFO Channel 00gpu-node-0:3:4 [1] NCCL INFO Using network IB", None)
+    line, fact = nccl_log.read_line(
+        "gpu-node-0:1:2 [0] NCCL INFO Channel 00gpu-node-0:3:4 [1] NCCL INFO Using network IB", None
+    )
 
     assert isinstance(line, NcclLine) and isinstance(fact, NcclNetChosen)
-    assert (line.pid, fact.line.pid, fact.line.host, fact.line.text) == (1, 3, "gpu-node-0", "Using network IB")
+    assert (line.pid, fact.line.pid, fact.line.host, fact.line.text) == (
+        1,
+        3,
+        "gpu-node-0",
+        "Using network IB",
+    )
 
 
 def test_place_of_a_warning_is_the_file_and_line_also_with_the_function_of_2_30() -> None:
@@ -92,7 +115,9 @@ def test_place_of_a_warning_is_the_file_and_line_also_with_the_function_of_2_30(
 
     line, _ = nccl_log.read_line(text, None)
 
-    assert line == NcclLine(None, "node-1", 812, 955, 3, "WARN", "Failed to initialize any NET plugin", "plugin/net.cc:484")
+    assert line == NcclLine(
+        None, "node-1", 812, 955, 3, "WARN", "Failed to initialize any NET plugin", "plugin/net.cc:484"
+    )
 
 
 def test_version_without_a_head_is_nobodys_line() -> None:
@@ -103,16 +128,37 @@ def test_version_without_a_head_is_nobodys_line() -> None:
 
 
 # What must give a fact wherever it stands in a capture: the head of its text, or any of it.
-_MUST = ("NCCL version ", "Bootstrap: Using", "NET/IB : ", "NET/Socket : Using", "NET/Plugin: ", "Using network ", "Init timings",
-         " - Init ", " nNodes ", "RAS client", "set by environment", "Destroy COMPLETE", "Abort COMPLETE", "via NET/", " -> ",
-         "Failed to initialize", "no socket interface")
+_MUST = (
+    "NCCL version ",
+    "Bootstrap: Using",
+    "NET/IB : ",
+    "NET/Socket : Using",
+    "NET/Plugin: ",
+    "Using network ",
+    "Init timings",
+    " - Init ",
+    " nNodes ",
+    "RAS client",
+    "set by environment",
+    "Destroy COMPLETE",
+    "Abort COMPLETE",
+    "via NET/",
+    " -> ",
+    "Failed to initialize",
+    "no socket interface",
+)
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_no_known_line_of_a_capture_is_missed(path: Path) -> None:
     for text in path.read_text(errors="replace").splitlines():
         found = nccl_log.read_line(text, None)
-        known = any(word in text for word in _MUST) and " via P2P" not in text and " via SHM" not in text and "Trees" not in text
+        known = (
+            any(word in text for word in _MUST)
+            and " via P2P" not in text
+            and " via SHM" not in text
+            and "Trees" not in text
+        )
         if "] NCCL INFO " in text and known:
             assert len(found) == 2, text
 
@@ -175,14 +221,21 @@ def test_line_that_says_something_is_never_in_a_run(stranger: str) -> None:
 
     assert payload is not None
     assert [stranger, 0] in payload["lines"]
-    held = [line for item, kind in payload["lines"] for line in (item.split("\n") if kind == PLAIN_RUN else [item])]
+    held = [
+        line
+        for item, kind in payload["lines"]
+        for line in (item.split("\n") if kind == PLAIN_RUN else [item])
+    ]
     assert held == text.splitlines()
 
 
 def test_job_state_counts_runs_as_their_lines_and_keeps_the_last_of_them() -> None:
     from diag.state.job import JobState
 
-    plain = [f"gpu-node-0:566:566 [0] NCCL INFO Channel {number:02}/0 : 0[0] -> 1[1] via P2P/CUMEM" for number in range(300)]
+    plain = [
+        f"gpu-node-0:566:566 [0] NCCL INFO Channel {number:02}/0 : 0[0] -> 1[1] via P2P/CUMEM"
+        for number in range(300)
+    ]
     payload = LineAssembler("x").feed(("\n".join(plain) + "\n").encode())
     assert payload is not None and len(payload["lines"]) == 1
     job = JobState()
@@ -195,8 +248,10 @@ def test_job_state_counts_runs_as_their_lines_and_keeps_the_last_of_them() -> No
 
 def test_driver_that_libibverbs_cannot_load_is_told() -> None:
     # rdma-core 44 in a container without the provider of its (soft-RoCE) device, and its older wording
-    text = ("libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': libmlx5-rdmav34.so: cannot open shared object "
-            "file: No such file or directory")
+    text = (
+        "libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': libmlx5-rdmav34.so: cannot open shared object "
+        "file: No such file or directory"
+    )
     older = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0"
 
     found = [list(output.read_text(line, "stderr", 1))[1:] for line in (text, older)]
@@ -206,6 +261,10 @@ def test_driver_that_libibverbs_cannot_load_is_told() -> None:
 
 def test_zero_devices_are_told_as_zero_devices_by_both_lines() -> None:
     head = "node-1:812:955 [0] NCCL INFO "
-    for text in ("NET/IB : No device found.", "NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", "NET/IB : Using ; OOB :"):
+    for text in (
+        "NET/IB : No device found.",
+        "NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>",
+        "NET/IB : Using ; OOB :",
+    ):
         _, fact = nccl_log.read_line(head + text, None)
         assert isinstance(fact, NcclIbDevices) and fact.devices == () and not fact.cut

@@ -33,7 +33,9 @@ def test_overflow_of_deepspeed_tells_the_scale_that_it_goes_to(text: str, reduce
 
 
 def test_scale_that_can_fall_no_further_is_told_with_the_rank_that_torch_names() -> None:
-    (fact,) = facts("[rank2]: Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.")
+    (fact,) = facts(
+        "[rank2]: Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+    )
 
     assert isinstance(fact, LossScaleReduced) and fact.at_minimum and fact.rank == 2
 
@@ -61,7 +63,12 @@ def test_check_that_met_nan_tells_rank_and_place(text: str, expected: tuple[int,
 
 @pytest.mark.parametrize(
     "text",
-    ["OVERFLOW! of the disk", "files found in local cache", "the function returned nan values", "loss scale is at minimum"]
+    [
+        "OVERFLOW! of the disk",
+        "files found in local cache",
+        "the function returned nan values",
+        "loss scale is at minimum",
+    ],
 )
 def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
     assert facts(text) == []
@@ -71,7 +78,10 @@ def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
     ("text", "expected"),
     [
         ("{'loss': tensor(nan, device='cuda:0'), 'lr': 1e-05}", {"loss": "nan", "lr": "1e-05"}),
-        ("{'loss': '4.36', 'grad_norm': 'inf', 'epoch': '0.04'}", {"loss": "4.36", "grad_norm": "inf", "epoch": "0.04"}),
+        (
+            "{'loss': '4.36', 'grad_norm': 'inf', 'epoch': '0.04'}",
+            {"loss": "4.36", "grad_norm": "inf", "epoch": "0.04"},
+        ),
         ("{'loss': -inf, 'x': None, 'y': [1, 2], 'z': '3/12'}", {"loss": "-inf"}),
         ("", {}),
         ("[1, 2]", {}),

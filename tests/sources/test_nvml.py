@@ -20,8 +20,9 @@ from diag.model import Record
 from diag.observations import GpuHealth, GpuSample, Unparsed, XidReported
 from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
 
-# NVML as pynvml calls it, for a machine with two GPUs. FAKE_NVML=hang|crash|lost|nodriver|slowstart picks what GPU 1
-# does; numbers are those of an idle-waiting H200 (nvidia-smi, driver 580.159.04, 2026-11-20: 126 W of 700 W, 39 C).
+# NVML as pynvml calls it, for a machine with two GPUs. FAKE_NVML=hang|crash|lost|nodriver|slowstart picks
+# what GPU 1 does; numbers are those of an idle-waiting H200 (nvidia-smi, driver 580.159.04, 2026-11-20: 126 W
+# of 700 W, 39 C).
 FAKE = r"""
 #include <stdlib.h>
 #include <stdio.h>
@@ -81,7 +82,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no gcc")
     folder = tmp_path_factory.mktemp("nvml")
     (folder / "fake.c").write_text(FAKE)
-    subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "fake.c"], check=True)
+    subprocess.run(
+        ["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "fake.c"], check=True
+    )
     return folder
 
 
@@ -183,7 +186,9 @@ def test_hanging_gpu_is_named_within_the_deadline_and_the_helper_is_killed(reade
     assert sick._helper is None and not sick._abandoned
 
 
-def test_failure_is_repeated_without_a_new_helper_until_the_backoff_is_over(reader: Any, clock: Clock) -> None:
+def test_failure_is_repeated_without_a_new_helper_until_the_backoff_is_over(
+    reader: Any, clock: Clock
+) -> None:
     sick = reader("crash")
     reasons = []
     for _ in range(3):
@@ -230,7 +235,9 @@ def test_helper_that_cannot_be_killed_is_said_and_not_joined_by_another(reader: 
     stuck._environ["FAKE_NVML"] = ""
     after = stuck.latest(30)
 
-    assert failed.value.reason == f"NVML is stuck in the kernel (helper process {survivor.pid} cannot be killed)"
+    assert (
+        failed.value.reason == f"NVML is stuck in the kernel (helper process {survivor.pid} cannot be killed)"
+    )
     assert len(after["gpus"]) == 2
 
 
@@ -249,7 +256,9 @@ def test_helper_ends_with_its_parent_also_while_nvml_hangs(library: Path) -> Non
     )
     home = str(Path(__file__).parents[2])
     environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": "hang", "PYTHONPATH": home}
-    hub = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
+    hub = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+    )
     assert hub.stdout is not None
     helper = os.pidfd_open(int(hub.stdout.readline()))
 
@@ -288,10 +297,35 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-NAMES = ("uuid", "pci", "name", "util", "mem_used", "power_mw", "sm_clock_mhz", "temp", "throttle", "pids", "error", "pid_mem",
-         "sm_util", "sm_occupancy", "cores")
+NAMES = (
+    "uuid",
+    "pci",
+    "name",
+    "util",
+    "mem_used",
+    "power_mw",
+    "sm_clock_mhz",
+    "temp",
+    "throttle",
+    "pids",
+    "error",
+    "pid_mem",
+    "sm_util",
+    "sm_occupancy",
+    "cores",
+)
 HEALTH_NAMES = (
-    "uuid", "pci", "ecc_mode", "ecc", "remapped", "violation_ns", "slowdown_temp", "pcie", "nvlinks", "recovery", "error",
+    "uuid",
+    "pci",
+    "ecc_mode",
+    "ecc",
+    "remapped",
+    "violation_ns",
+    "slowdown_temp",
+    "pcie",
+    "nvlinks",
+    "recovery",
+    "error",
 )
 HEALTH = st.fixed_dictionaries({"index": st.integers() | JSON}, optional=dict.fromkeys(HEALTH_NAMES, JSON))
 EVENT = st.fixed_dictionaries({"xid": st.integers() | JSON}, optional={"pci": JSON})
@@ -299,9 +333,13 @@ GPU = st.fixed_dictionaries({"index": st.integers() | JSON}, optional=dict.fromk
 
 
 @settings(deadline=None, max_examples=60)
-@given(JSON | st.fixed_dictionaries(
-    {"gpus": JSON | st.lists(GPU | JSON)}, optional={"health": st.lists(HEALTH | JSON), "events": st.lists(EVENT | JSON)}
-))
+@given(
+    JSON
+    | st.fixed_dictionaries(
+        {"gpus": JSON | st.lists(GPU | JSON)},
+        optional={"health": st.lists(HEALTH | JSON), "events": st.lists(EVENT | JSON)},
+    )
+)
 def test_parse_raises_for_nothing(payload: Any) -> None:
     for found in parse(Record("nvml", payload)):
         assert isinstance(found, (GpuSample, GpuHealth, XidReported, Unparsed))

@@ -1,4 +1,5 @@
-"""GPM's counters: through a library that answers as a driver does, and without one where Python lacks the functions."""
+"""GPM's counters: through a library that answers as a driver does, and without one where Python lacks the
+functions."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "gpm_waits.jsonl"
 
-# GPU 0 has the counters, GPU 1 is of an earlier kind. FAKE_LOG gets a letter for each sample made (A) and given back (F), and
-# for each question whether a GPU can (Q). A sample is the number of the reading; figures grow with the distance of two.
+# GPU 0 has the counters, GPU 1 is of an earlier kind. FAKE_LOG gets a letter for each sample made (A) and
+# given back (F), and for each question whether a GPU can (Q). A sample is the number of the reading; figures
+# grow with the distance of two.
 MORE = r"""
 static void note(const char *what) { FILE *f = fopen(getenv("FAKE_LOG"), "a"); if (f) { fputs(what, f); fclose(f); } }
 struct support { unsigned version, can; };
@@ -68,7 +70,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no gcc")
     folder = tmp_path_factory.mktemp("gpm")
     (folder / "fake.c").write_text(FAKE + MORE)
-    subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "fake.c"], check=True)
+    subprocess.run(
+        ["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "fake.c"], check=True
+    )
     return folder
 
 
@@ -79,7 +83,12 @@ def looks(library: Path, tmp_path: Path) -> Iterator[Callable[..., list[dict[str
 
     def take(*closer: bool, mode: str = "", gpu: int = 0) -> list[dict[str, Any]]:
         clock = Clock()
-        environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": mode, "FAKE_LOG": str(tmp_path / "log")}
+        environ = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(library),
+            "FAKE_NVML": mode,
+            "FAKE_LOG": str(tmp_path / "log"),
+        }
         made.append(NvmlReader(interval=5.0, environ=environ, clock=clock))
         found = []
         for one in closer:
@@ -121,11 +130,15 @@ def test_healthy_job_asks_for_none_of_it(looks: Any, tmp_path: Path) -> None:
     assert shares(payloads[-1]) == (None, None, None)
 
 
-def test_watch_of_the_node_asks_while_told_to(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_of_the_node_asks_while_told_to(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("LD_LIBRARY_PATH", str(library)), ("FAKE_LOG", str(tmp_path / "log"))):
         monkeypatch.setenv(name, value)
     told: queue.SimpleQueue[Record] = queue.SimpleQueue()
-    watches = NodeWatches("node-0", Engine({}, []), threading.RLock(), told.put, lambda source, seconds: None, 0.05, "")
+    watches = NodeWatches(
+        "node-0", Engine({}, []), threading.RLock(), told.put, lambda source, seconds: None, 0.05, ""
+    )
     gpus = watches._gpus
     gpus.start()
     try:
@@ -163,7 +176,9 @@ def await_gpu(told: queue.SimpleQueue[Record], wanted: Callable[[dict[str, Any]]
             return
 
 
-def test_samples_are_given_back_and_the_time_between_two_suspicions_is_in_no_figure(looks: Any, tmp_path: Path) -> None:
+def test_samples_are_given_back_and_the_time_between_two_suspicions_is_in_no_figure(
+    looks: Any, tmp_path: Path
+) -> None:
     payloads = looks(True, True, False, True, True)
 
     assert ["sm_util" in payload for payload in payloads] == [False, True, False, False, True]
@@ -178,7 +193,7 @@ def test_gpu_that_cannot_is_asked_once_and_sampled_as_before(looks: Any, tmp_pat
 
 
 def test_mig_leaves_the_sample_as_it_was(looks: Any, tmp_path: Path) -> None:
-    plain, = looks(False)
+    (plain,) = looks(False)
     assert looks(True, True, mode="mig")[-1] == plain
     assert "A" not in log(tmp_path)
 
@@ -190,16 +205,26 @@ def test_reading_that_fails_costs_its_figures_only(looks: Any, tmp_path: Path) -
     assert log(tmp_path).count("A") - log(tmp_path).count("F") == 1
 
 
-@pytest.mark.parametrize(("mode", "left"), [("part", (pytest.approx(0.181806), None, 132)),
-                                            ("nan", (pytest.approx(0.181806), None, 132)),
-                                            ("nocores", (pytest.approx(0.181806), pytest.approx(0.048292), None))])
+@pytest.mark.parametrize(
+    ("mode", "left"),
+    [
+        ("part", (pytest.approx(0.181806), None, 132)),
+        ("nan", (pytest.approx(0.181806), None, 132)),
+        ("nocores", (pytest.approx(0.181806), pytest.approx(0.048292), None)),
+    ],
+)
 def test_what_is_missing_is_none_and_the_rest_is_there(looks: Any, mode: str, left: Any) -> None:
     assert shares(looks(True, True, mode=mode)[-1]) == left
 
 
 def test_crash_in_these_calls_is_the_last_one(library: Path, tmp_path: Path) -> None:
     clock = Clock()
-    environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": "gpmcrash", "FAKE_LOG": str(tmp_path / "log")}
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(library),
+        "FAKE_NVML": "gpmcrash",
+        "FAKE_LOG": str(tmp_path / "log"),
+    }
     reader = NvmlReader(interval=5.0, environ=environ, clock=clock)
     with pytest.raises(NvmlUnavailable, match="crashed"):
         reader.latest(30, closer=True)

@@ -1,4 +1,5 @@
-"""The seldom readings and the events of NVML: through a library that answers as a driver does, and as recorded on H200."""
+"""The seldom readings and the events of NVML: through a library that answers as a driver does, and as
+recorded on H200."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from tests.sources.test_nvml import FAKE, Clock
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "nvml_health.json"
 
-# Beside what a sample asks. FAKE_LOG is a file that gets a letter for each call that is refused (R) and for each round (H).
-# Numbers are those of an H200; GPU 1 has a link down, a pending row and a Xid 79 as its first event.
+# Beside what a sample asks. FAKE_LOG is a file that gets a letter for each call that is refused (R) and for
+# each round (H). Numbers are those of an H200; GPU 1 has a link down, a pending row and a Xid 79 as its first
+# event.
 MORE = r"""
 static void note(const char *what) { FILE *f = fopen(getenv("FAKE_LOG"), "a"); if (f) { fputs(what, f); fclose(f); } }
 int nvmlDeviceGetEccMode(void *d, unsigned *now, unsigned *next) { note("H"); *now = *next = 1; return 0; }
@@ -75,7 +77,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no gcc")
     folder = tmp_path_factory.mktemp("nvml")
     (folder / "fake.c").write_text(FAKE + MORE)
-    subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "fake.c"], check=True)
+    subprocess.run(
+        ["gcc", "-w", "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "fake.c"], check=True
+    )
     return folder
 
 
@@ -96,7 +100,8 @@ def watched(library: Path, tmp_path: Path) -> Iterator[Any]:
 
 
 def until(reader: NvmlReader, kind: type, number: int) -> list[Any]:
-    """Facts of this kind from as many samples as it takes; a test that waits for ever is ended by its time limit."""
+    """Facts of this kind from as many samples as it takes; a test that waits for ever is ended by its time
+    limit."""
     facts: list[Any] = []
     while len(facts) < number:
         payload = json.loads(json.dumps(reader.latest(30)))
@@ -110,13 +115,35 @@ def test_health_of_each_gpu_comes_with_a_sample(watched: Any) -> None:
     first, second = until(reader, GpuHealth, 2)[:2]
 
     assert first == GpuHealth(
-        rank=None, index=0, uuid="GPU-0", pci_bus_id="00000000:00:06.0", ecc_enabled=True,
-        ecc_corrected_volatile=0, ecc_corrected_aggregate=1, ecc_uncorrected_volatile=10, ecc_uncorrected_aggregate=11,
-        remapped_rows_corrected=1, remapped_rows_uncorrected=2, remap_pending=False, remap_failed=False,
-        retired_pages_pending=None, thermal_violation_seconds=2.5, power_violation_seconds=0.0,
-        slowdown_celsius=89.0, memory_celsius=33.0, max_sm_clock_hertz=1_980_000_000,
-        pcie_generation=4, pcie_max_generation=5, pcie_width=8, pcie_max_width=16, pcie_replays=7,
-        nvlinks=(NvlinkSeen(0, True, 2, 0, 1), NvlinkSeen(1, True, 12, 10, 11), NvlinkSeen(2, True, 22, 20, 21)),
+        rank=None,
+        index=0,
+        uuid="GPU-0",
+        pci_bus_id="00000000:00:06.0",
+        ecc_enabled=True,
+        ecc_corrected_volatile=0,
+        ecc_corrected_aggregate=1,
+        ecc_uncorrected_volatile=10,
+        ecc_uncorrected_aggregate=11,
+        remapped_rows_corrected=1,
+        remapped_rows_uncorrected=2,
+        remap_pending=False,
+        remap_failed=False,
+        retired_pages_pending=None,
+        thermal_violation_seconds=2.5,
+        power_violation_seconds=0.0,
+        slowdown_celsius=89.0,
+        memory_celsius=33.0,
+        max_sm_clock_hertz=1_980_000_000,
+        pcie_generation=4,
+        pcie_max_generation=5,
+        pcie_width=8,
+        pcie_max_width=16,
+        pcie_replays=7,
+        nvlinks=(
+            NvlinkSeen(0, True, 2, 0, 1),
+            NvlinkSeen(1, True, 12, 10, 11),
+            NvlinkSeen(2, True, 22, 20, 21),
+        ),
         recovery_action="none",
     )
     assert (second.index, second.remap_pending, second.recovery_action) == (1, True, "drain_reset")
@@ -185,11 +212,14 @@ def test_recorded_answers_of_two_h200_are_understood() -> None:
 
     gpus = [fact for fact in facts if isinstance(fact, GpuHealth)]
     assert [(gpu.index, gpu.ecc_enabled, gpu.remap_pending, gpu.recovery_action) for gpu in gpus] == [
-        (0, True, False, "none"), (1, True, False, "none"),
+        (0, True, False, "none"),
+        (1, True, False, "none"),
     ]
     assert all(len(gpu.nvlinks) == 18 and all(link.active for link in gpu.nvlinks) for gpu in gpus)
     assert gpus[0].retired_pages_pending is None  # Hopper remaps rows and retires no pages
     assert [(fact.xid, fact.pci_bus_id) for fact in facts if isinstance(fact, XidReported)] == [
-        (43, "00000000:00:07.0"), (31, "00000000:00:07.0"), (13, "00000000:00:07.0"),
+        (43, "00000000:00:07.0"),
+        (31, "00000000:00:07.0"),
+        (13, "00000000:00:07.0"),
     ]
     assert len(facts) == 5

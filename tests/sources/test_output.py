@@ -1,4 +1,5 @@
-"""Bytes into lines: any cut of any bytes, bars, CRLF, lines of any length; files that are truncated, rotated and deleted."""
+"""Bytes into lines: any cut of any bytes, bars, CRLF, lines of any length; files that are truncated, rotated
+and deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +20,21 @@ from diag.sources.output import MAX_LINE_CHARS, MAX_LINES_PER_RECORD, FileFollow
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 # What terminals and jobs make lines of, and what breaks decoders: torn UTF-8, NUL, a lone continuation byte.
 PIECES = st.sampled_from(
-    [b"\n", b"\r", b"\r\n", b"\r\r\n", b"a", b"Train:  12%|", b" ", b"\xc3\xa9", b"\xc3", b"\xa9", b"\xf0\x9f", b"\xff", b"\0"]
+    [
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\r\r\n",
+        b"a",
+        b"Train:  12%|",
+        b" ",
+        b"\xc3\xa9",
+        b"\xc3",
+        b"\xa9",
+        b"\xf0\x9f",
+        b"\xff",
+        b"\0",
+    ]
 )
 
 
@@ -44,7 +59,10 @@ def is_in_order(few: list[str], many: list[str]) -> bool:
 
 
 @settings(max_examples=300, deadline=None)
-@given(pieces=st.lists(PIECES | st.binary(max_size=6), max_size=40), at=st.lists(st.integers(0, 200), max_size=12))
+@given(
+    pieces=st.lists(PIECES | st.binary(max_size=6), max_size=40),
+    at=st.lists(st.integers(0, 200), max_size=12),
+)
 def test_lines_are_the_same_however_the_bytes_are_cut(pieces: list[bytes], at: list[int]) -> None:
     data = b"".join(pieces)
 
@@ -111,7 +129,10 @@ def test_line_of_ten_megabytes_is_cut_and_says_so_in_bounded_memory(size: int) -
         found += payload["lines"] if payload else []
 
     # then what is left out is counted, and the next line is whole
-    assert found == [["x" * MAX_LINE_CHARS + f" ... [{(10 << 20) - MAX_LINE_CHARS} characters cut]", 0], ["next", 0]]
+    assert found == [
+        ["x" * MAX_LINE_CHARS + f" ... [{(10 << 20) - MAX_LINE_CHARS} characters cut]", 0],
+        ["next", 0],
+    ]
     assert longest <= MAX_LINE_CHARS + 1
 
 
@@ -124,14 +145,17 @@ def test_bytes_that_are_no_utf8_are_shown_as_such() -> None:
 
 
 def test_burst_keeps_its_begin_and_its_end_and_counts_the_rest() -> None:
-    payload = LineAssembler("stdout").feed(b"".join(b"%d\n" % number for number in range(MAX_LINES_PER_RECORD + 500)))
+    payload = LineAssembler("stdout").feed(
+        b"".join(b"%d\n" % number for number in range(MAX_LINES_PER_RECORD + 500))
+    )
 
     assert payload is not None
     assert payload["dropped"] == 500
     assert payload["lines"][0] == ["0", 0] and payload["lines"][-1] == [str(MAX_LINES_PER_RECORD + 499), 0]
 
 
-# --- files -----------------------------------------------------------------------------------------------------
+# --- files
+# -----------------------------------------------------------------------------------------------------
 
 
 def read_all(follower: FileFollower) -> list[str]:
@@ -232,7 +256,8 @@ def test_follower_that_is_closed_gives_its_descriptor_back(log: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# --- facts -----------------------------------------------------------------------------------------------------
+# --- facts
+# -----------------------------------------------------------------------------------------------------
 
 
 def facts(*lines: tuple[str, int], rank: int | None = None) -> list[Observation]:
@@ -247,22 +272,36 @@ def test_line_is_told_first_and_then_what_it_says() -> None:
 
     assert said == LogLine(1, "stdout", text)
     assert isinstance(step, Iteration)
-    assert (step.iteration, step.total, step.metrics) == (1, 12, (("loss", 0.69314718), ("grad_norm", 1.10422194)))
+    assert (step.iteration, step.total, step.metrics) == (
+        1,
+        12,
+        (("loss", 0.69314718), ("grad_norm", 1.10422194)),
+    )
 
 
 def test_rank_that_torch_puts_before_a_line_outranks_the_files() -> None:
-    assert facts(("[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed.", 0), rank=0)[0].rank == 1
+    assert (
+        facts(
+            ("[rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed.", 0), rank=0
+        )[0].rank
+        == 1
+    )
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["stream", "lines", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["stream", "lines", "x"]), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(payload=JSON | st.fixed_dictionaries({"lines": st.lists(JSON | st.tuples(st.text(), JSON), max_size=5)}))
+@given(
+    payload=JSON | st.fixed_dictionaries({"lines": st.lists(JSON | st.tuples(st.text(), JSON), max_size=5)})
+)
 def test_no_payload_raises(payload: Any) -> None:
     for fact in output.parse(Record(output.SOURCE, payload)):
         assert isinstance(fact, (Unparsed, LogLine)) or fact is not None

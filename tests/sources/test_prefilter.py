@@ -21,12 +21,16 @@ from diag.sources.output import LineAssembler
 from diag.sources.prefilter import plain_lines
 
 CAPTURES = Path(__file__).parents[1] / "captures"
-LOGS = sorted([*CAPTURES.glob("logs/*.log"), *CAPTURES.glob("logs/nccl/*.log"), *CAPTURES.glob("loose/*/*.log")])
+LOGS = sorted(
+    [*CAPTURES.glob("logs/*.log"), *CAPTURES.glob("logs/nccl/*.log"), *CAPTURES.glob("loose/*/*.log")]
+)
 
 
 def facts_of(data: bytes, *, whole: bool) -> list[Observation]:
     lines = LineAssembler("log", whole=whole)
-    payloads = [lines.feed(data[at : at + 4096]) for at in range(0, len(data), 4096)] + [lines.feed(b"", final=True)]
+    payloads = [lines.feed(data[at : at + 4096]) for at in range(0, len(data), 4096)] + [
+        lines.feed(b"", final=True)
+    ]
     return [fact for payload in payloads if payload for fact in output.parse(Record(output.SOURCE, payload))]
 
 
@@ -59,10 +63,23 @@ def test_line_that_says_nothing_is_in_a_run_and_an_error_with_what_stands_around
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from([
-    "nothing to see", "x" * 70_000, "RuntimeError: boom", "[rank1]: y", "\r50%|##| 1/2 [00:01<?]", "", "\x00\xff",
-    "iteration 3/4 |",
-]), max_size=60))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "nothing to see",
+                "x" * 70_000,
+                "RuntimeError: boom",
+                "[rank1]: y",
+                "\r50%|##| 1/2 [00:01<?]",
+                "",
+                "\x00\xff",
+                "iteration 3/4 |",
+            ]
+        ),
+        max_size=60,
+    )
+)
 def test_runs_are_whole_lines_in_order_and_nothing_is_lost(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
 

@@ -1,4 +1,5 @@
-"""What stands before the words of a line: each form, lines that only look so, and the same finding with and without."""
+"""What stands before the words of a line: each form, lines that only look so, and the same finding with and
+without."""
 
 from __future__ import annotations
 
@@ -33,7 +34,13 @@ OUTER = {
     "ray": ("(RayTrainWorker pid=7230, ip=10.0.44.113) ", "10.0.44.113", None, None, None),
     "ray 1": ("(pid=34272) ", "", None, None, None),
     "coloured ray": ("\x1b[36m(TrainWorker pid=7230)\x1b[0m ", "", None, None, None),
-    "four of them": ("[pod/dpo-worker-0/pytorch] 2026-11-21T10:00:00.5Z  3: [default1]:", "dpo-worker-0", 1, 3, AT + 0.5),
+    "four of them": (
+        "[pod/dpo-worker-0/pytorch] 2026-11-21T10:00:00.5Z  3: [default1]:",
+        "dpo-worker-0",
+        1,
+        3,
+        AT + 0.5,
+    ),
 }
 NONE = [
     "{'loss': 0.69314718, 'grad_norm': 1.10422194, 'iteration': '1/12', 'elapsed_time': '0s'}",
@@ -59,7 +66,11 @@ MESSAGES = {
     '[rank1]:   File "/app/train.py", line 3': ('  File "/app/train.py", line 3', "", 1),
     "[rank1]:[W1120 22:48:19.163027360 WorkerServer.cpp:155] [c10d] x": ("[c10d] x", "WARNING", 1),
     "[E ProcessGroupNCCL.cpp:828] [Rank 1] x": ("[Rank 1] x", "ERROR", None),
-    "E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:1002] x": ("x", "ERROR", None),
+    "E1121 00:37:02.756000 20337 torch/distributed/elastic/multiprocessing/api.py:1002] x": (
+        "x",
+        "ERROR",
+        None,
+    ),
     "[INFO:swift] x": ("x", "INFO", None),
     "[2026-11-20 22:48:19,123] [WARNING] [utils.py:785:see_memory_usage] x": ("x", "WARNING", None),
     "[2023-12-13 10:00:00,123] torch.distributed.run: [WARNING] x": ("x", "WARNING", None),
@@ -81,7 +92,7 @@ MESSAGES = {
 def test_prefix_of_a_container_or_launcher_is_taken_off_and_read(form: str) -> None:
     # given a line of a traceback, indented, behind it
     prefix, host, local_rank, task, at = OUTER[form]
-    text = 'Traceback (most recent call last):'
+    text = "Traceback (most recent call last):"
 
     # when
     outer = strip_outer(prefix + text)
@@ -113,7 +124,9 @@ def test_finding_is_the_same_behind_a_prefix(form: str, tmp_path: Path) -> None:
     prefixed.write_text("".join(f"{OUTER[form][0]}{line}\n" for line in lines))
 
     # when
-    found = [[(f.id, f.ranks, f.cause, f.summary) for f in replay([path])[0].active()] for path in (bare, prefixed)]
+    found = [
+        [(f.id, f.ranks, f.cause, f.summary) for f in replay([path])[0].active()] for path in (bare, prefixed)
+    ]
 
     # then
     assert found[0] == found[1]
@@ -121,11 +134,18 @@ def test_finding_is_the_same_behind_a_prefix(form: str, tmp_path: Path) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(
-    st.text(max_size=300), st.binary(max_size=300).map(lambda data: data.decode("utf-8", "backslashreplace")),
-    st.builds(lambda form, text, cut: (OUTER[form][0] + text)[cut:], st.sampled_from(sorted(OUTER)), st.text(max_size=60),
-              st.integers(0, 20)),
-))
+@given(
+    st.one_of(
+        st.text(max_size=300),
+        st.binary(max_size=300).map(lambda data: data.decode("utf-8", "backslashreplace")),
+        st.builds(
+            lambda form, text, cut: (OUTER[form][0] + text)[cut:],
+            st.sampled_from(sorted(OUTER)),
+            st.text(max_size=60),
+            st.integers(0, 20),
+        ),
+    )
+)
 def test_any_text_is_read_without_an_error_and_what_is_left_is_its_end(text: str) -> None:
     outer = strip_outer(text)
 

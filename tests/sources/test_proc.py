@@ -30,7 +30,9 @@ def tree_of(payload: Any, rank: int | None = 0) -> ProcessTree:
 
 @contextmanager
 def started(code: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         yield process
@@ -211,7 +213,11 @@ print(json.dumps([reader.sample(detail=True), reader.limits()]))
 """
     home = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": home}
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": home},
     )
     sample, limits = json.loads(done.stdout)
     tree = tree_of(sample)
@@ -236,7 +242,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-STAT = st.text() | st.lists(st.text("0123456789-. ()ZSR\n"), max_size=60).map(lambda p: "1 (a) S " + " ".join(p))
+STAT = st.text() | st.lists(st.text("0123456789-. ()ZSR\n"), max_size=60).map(
+    lambda p: "1 (a) S " + " ".join(p)
+)
 VALUE = JSON | STAT
 PAYLOAD = JSON | st.fixed_dictionaries(
     {},

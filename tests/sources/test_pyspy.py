@@ -61,14 +61,17 @@ def test_stopped_process_is_read_and_stays_stopped() -> None:
 
 @needs_pyspy
 def test_torn_samples_of_a_busy_loop_are_rare_after_one_retry() -> None:
-    # given a loop that changes its frames all the time; bare nonblocking py-spy gives 2 to 3 % wrong (performance measurements)
+    # given a loop that changes its frames all the time; bare nonblocking py-spy gives 2 to 3 % wrong
+    # (performance measurements)
     code = "print('ready', flush=True)\ndef a(): return b()\ndef b(): return c()\ndef c(): return 1\nwhile True: a()"
     known = (["<module>"], ["<module>", "a"], ["<module>", "a", "b"], ["<module>", "a", "b", "c"])
     with Target(code, plain_env()) as rank:
         # when it is read 40 times
         payloads = [pyspy.PySpy().dump(rank.pid, 5.0) for _ in range(40)]
         # then
-        wrong = [payload for payload in payloads if "failed" in payload or functions(sample(payload)) not in known]
+        wrong = [
+            payload for payload in payloads if "failed" in payload or functions(sample(payload)) not in known
+        ]
         assert len(wrong) <= 2, wrong
 
 
@@ -96,7 +99,11 @@ def test_probe_says_that_it_works_or_why_not() -> None:
     with Target(WAIT, plain_env()) as rank:
         assert pyspy.PySpy().can_read(rank.pid, 5.0) is None
         blind = pyspy.PySpy("/no/such/py-spy").can_read(rank.pid, 5.0)
-        assert blind is not None and "/no/such/py-spy: No such file" in blind.reason and "pip install" in blind.remedy
+        assert (
+            blind is not None
+            and "/no/such/py-spy: No such file" in blind.reason
+            and "pip install" in blind.remedy
+        )
 
 
 def stand_in(folder: Path, script: str) -> pyspy.PySpy:
@@ -118,7 +125,9 @@ def test_py_spy_that_hangs_is_killed_at_the_deadline(tmp_path: Path) -> None:
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-@pytest.mark.parametrize("script", ["echo '{torn'", "echo '[1]'", "echo '[]'", "echo Error: failed to copy frame >&2; exit 1"])
+@pytest.mark.parametrize(
+    "script", ["echo '{torn'", "echo '[1]'", "echo '[]'", "echo Error: failed to copy frame >&2; exit 1"]
+)
 def test_garbage_is_read_once_more_and_not_for_ever(tmp_path: Path, script: str) -> None:
     payload = stand_in(tmp_path, script).dump(os.getpid(), 5.0)
     assert (tmp_path / "runs").read_text() == "run\nrun\n"
@@ -137,13 +146,16 @@ def test_garbage_is_read_once_more_and_not_for_ever(tmp_path: Path, script: str)
     ],
 )
 def test_remedy_fits_the_refusal(access: dict[str, Any], words: str) -> None:
-    [failed] = parsed({"pid": 7, "failed": "denied", "stderr": "Permission Denied: Try running again", "access": access})
+    [failed] = parsed(
+        {"pid": 7, "failed": "denied", "stderr": "Permission Denied: Try running again", "access": access}
+    )
     assert isinstance(failed, SourceFailed)
     assert failed.reason == "cannot read stacks of pid 7: ptrace is not permitted"
     assert words in failed.remedy
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_capture_of_a_rank_is_read_outermost_first() -> None:
@@ -152,7 +164,11 @@ def test_capture_of_a_rank_is_read_outermost_first() -> None:
     # when
     found = sample({"pid": 751, "stdout": threads})
     # then C threads without frames are left out
-    assert [thread.name for thread in found.threads] == ["QueueFeederThread", "QueueFeederThread", "MainThread"]
+    assert [thread.name for thread in found.threads] == [
+        "QueueFeederThread",
+        "QueueFeederThread",
+        "MainThread",
+    ]
     assert found.main is not None and found.main.thread_id == 751
     assert functions(found)[0] == "<module>"
     # and trimming loses nothing that is used
@@ -167,7 +183,19 @@ def test_capture_of_a_data_loader_worker_names_its_loop() -> None:
 
 
 KEYS = st.sampled_from(
-    ["pid", "stdout", "failed", "frames", "name", "filename", "line", "os_thread_id", "thread_name", "stderr", "access"]
+    [
+        "pid",
+        "stdout",
+        "failed",
+        "frames",
+        "name",
+        "filename",
+        "line",
+        "os_thread_id",
+        "thread_name",
+        "stderr",
+        "access",
+    ]
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

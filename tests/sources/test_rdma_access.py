@@ -1,5 +1,6 @@
-"""Real processes where that is possible: with libibverbs loaded, in a root of their own, closed to the reader, with thousands
-of files. What no machine of ours has (a conda's interpreter, a container's marks) is a small /proc."""
+"""Real processes where that is possible: with libibverbs loaded, in a root of their own, closed to the
+reader, with thousands of files. What no machine of ours has (a conda's interpreter, a container's marks) is a
+small /proc."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from diag.model import Record
 from diag.observations import RdmaAccess, Unparsed
 from diag.sources.rdma_access import RdmaAccessReader, parse
 
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the root folder, or to become somebody else")
+NEEDS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root to change the root folder, or to become somebody else"
+)
 TRIPLE = f"{os.uname().machine}-linux-gnu"
 Start = Callable[..., int]
 
@@ -36,8 +39,16 @@ def start() -> Iterator[Start]:
 
     def started(code: str, *words: str, environment: dict[str, str] | None = None) -> int:
         child = subprocess.Popen(
-            [sys.executable, "-c", f"{code}\nimport sys\nprint('ready', flush=True)\nsys.stdin.read()", *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            [
+                sys.executable,
+                "-c",
+                f"{code}\nimport sys\nprint('ready', flush=True)\nsys.stdin.read()",
+                *words,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         children.append(child)
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
@@ -69,7 +80,8 @@ def files(root: Path, contents: dict[str, str]) -> Path:
 CHROOT = "import os, sys\nos.chroot(sys.argv[1]); os.chdir('/')\nkept = [os.open(path, os.O_RDONLY) for path in sys.argv[2:]]"
 
 
-# --- real processes ------------------------------------------------------------------------------------------
+# --- real processes
+# ------------------------------------------------------------------------------------------
 
 
 def test_process_with_nothing_of_rdma_has_none_and_that_is_known(start: Start) -> None:
@@ -78,7 +90,9 @@ def test_process_with_nothing_of_rdma_has_none_and_that_is_known(start: Start) -
     assert access.open_nodes == () and access.mapped == ()
     there = Path("/dev/infiniband")
     assert access.device_nodes == (tuple(sorted(os.listdir(there))) if there.is_dir() else ())
-    effective = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+    effective = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff")
+    )
     assert access.ipc_lock is bool(int(effective.split()[1], 16) >> 14 & 1)
 
 
@@ -111,8 +125,12 @@ def test_rank_in_a_container_is_seen_by_its_own_files(start: Start, tmp_path: Pa
     library = root / "usr/lib" / TRIPLE
     (library / "libibverbs.so.1").symlink_to("libibverbs.so.1.14.44.0")
     (library / "libibverbs").mkdir()
-    (library / "libibverbs/libmlx5-rdmav34.so").symlink_to(f"/usr/lib/{TRIPLE}/libmlx5.so.1.24.44.0")  # as the rank sees it
-    (library / "libibverbs/libefa-rdmav34.so").symlink_to("../libefa.so.1.2.44.0")  # of a package that was taken out
+    (library / "libibverbs/libmlx5-rdmav34.so").symlink_to(
+        f"/usr/lib/{TRIPLE}/libmlx5.so.1.24.44.0"
+    )  # as the rank sees it
+    (library / "libibverbs/libefa-rdmav34.so").symlink_to(
+        "../libefa.so.1.2.44.0"
+    )  # of a package that was taken out
 
     access = read(start(CHROOT, str(root), "/dev/infiniband/uverbs0", environment={}))
 
@@ -212,7 +230,9 @@ def test_what_another_user_may_not_see_is_not_known() -> None:
 
 
 @NEEDS_ROOT
-def test_root_of_a_user_namespace_is_who_it_is_there_and_may_lock_no_more_than_its_limit(start: Start) -> None:
+def test_root_of_a_user_namespace_is_who_it_is_there_and_may_lock_no_more_than_its_limit(
+    start: Start,
+) -> None:
     code = "import ctypes, os\nassert ctypes.CDLL(None, use_errno=True).unshare(0x10000000) == 0"  # CLONE_NEWUSER
     try:
         pid = start(code)
@@ -225,13 +245,19 @@ def test_root_of_a_user_namespace_is_who_it_is_there_and_may_lock_no_more_than_i
     assert RdmaAccessReader(pid)._uid_inside(0) == 65534  # as getpwuid(getuid()) of it asks for
 
 
-# --- a small /proc -------------------------------------------------------------------------------------------
+# --- a small /proc
+# -------------------------------------------------------------------------------------------
 
 
 STAT = "7 (python3) S 1 7 7 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 20487 1 1"
 
 
-def machine(tmp_path: Path, image: dict[str, str] | None = None, environment: dict[str, str] | None = None, **proc: str) -> Path:
+def machine(
+    tmp_path: Path,
+    image: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
+    **proc: str,
+) -> Path:
     """/proc of a machine with process 7."""
     base = files(tmp_path / "7", {
         "stat": STAT, "maps": "", "cgroup": "0::/\n", "uid_map": "         0          0 4294967295\n",
@@ -305,8 +331,14 @@ def test_who_runs_the_container_is_told(
     ("000001ffffffffff", "0 100000 65536", False),  # root of a user namespace: the kernel asks the first one
     ("", "0 0 4294967295", None),
 ])  # fmt: skip
-def test_right_to_lock_memory_is_that_of_the_kernel(tmp_path: Path, capabilities: str, uid_map: str, may: bool | None) -> None:
-    proc = machine(tmp_path, status=f"Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n", uid_map=uid_map + "\n")
+def test_right_to_lock_memory_is_that_of_the_kernel(
+    tmp_path: Path, capabilities: str, uid_map: str, may: bool | None
+) -> None:
+    proc = machine(
+        tmp_path,
+        status=f"Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nCapEff:\t{capabilities}\n",
+        uid_map=uid_map + "\n",
+    )
 
     assert read(7, proc).ipc_lock is may
 
@@ -323,7 +355,8 @@ def test_configuration_files_are_read_as_nccl_reads_them(tmp_path: Path) -> None
         {"HOME": "/elsewhere"},
     )  # fmt: skip
 
-    # then what comes first stays, a blank in front is a part of the name (NCCL never asks for it), one behind of the value
+    # then what comes first stays, a blank in front is a part of the name (NCCL never asks for it), one behind
+    # of the value
     assert read(7, proc).nccl_conf == (
         ("/data/ann/.nccl.conf", "NCCL_IB_DISABLE", "1"),
         ("/data/ann/.nccl.conf", "NCCL_SOCKET_IFNAME", "eth0 "),
@@ -354,15 +387,20 @@ def test_configuration_that_is_a_pipe_holds_nothing_up(tmp_path: Path) -> None:
 
 
 def test_libraries_are_named_without_their_versions(tmp_path: Path) -> None:
-    # /proc/PID/maps, soft-RoCE, Linux 6.1 (Debian 12), 2026-11-20, addresses shortened; the last two: a torch 2.11 wheel, HPC-X
+    # /proc/PID/maps, soft-RoCE, Linux 6.1 (Debian 12), 2026-11-20, addresses shortened; the last two: a torch
+    # 2.11 wheel, HPC-X
     maps = "".join(
         f"7f00-7f01 r--p 00000000 00:02 {inode}   {path}\n"
-        for inode, path in enumerate((
-            "/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
-            "/usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.44.0", "/usr/lib/x86_64-linux-gnu/libc.so.6",
-            "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2",
-            "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so",
-        ))
+        for inode, path in enumerate(
+            (
+                "/usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0",
+                "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
+                "/usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.44.0",
+                "/usr/lib/x86_64-linux-gnu/libc.so.6",
+                "/usr/local/lib/python3.12/dist-packages/nvidia/nccl/lib/libnccl.so.2",
+                "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so",
+            )
+        )
     )
 
     access = read(7, machine(tmp_path, maps=maps))
@@ -376,11 +414,27 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
-NAMES = ("nodes", "open", "mapped", "verbs", "complete", "providers", "cap_eff", "uid_map", "container", "nccl_conf")
+NAMES = (
+    "nodes",
+    "open",
+    "mapped",
+    "verbs",
+    "complete",
+    "providers",
+    "cap_eff",
+    "uid_map",
+    "container",
+    "nccl_conf",
+)
 
 
 @settings(deadline=None, max_examples=100)
-@given(JSON | st.fixed_dictionaries({"pid": JSON | st.just(7)}, optional=dict.fromkeys(NAMES, JSON | st.lists(st.text()))))
+@given(
+    JSON
+    | st.fixed_dictionaries(
+        {"pid": JSON | st.just(7)}, optional=dict.fromkeys(NAMES, JSON | st.lists(st.text()))
+    )
+)
 def test_parse_raises_for_nothing(payload: Any) -> None:
     (found,) = parse(Record("rdma_access", payload))
 

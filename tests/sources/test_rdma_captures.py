@@ -1,4 +1,5 @@
-"""What a machine with soft-RoCE showed (tests/vm/rdma, captures/sources/rdma), read and judged again without it."""
+"""What a machine with soft-RoCE showed (tests/vm/rdma, captures/sources/rdma), read and judged again without
+it."""
 
 from __future__ import annotations
 
@@ -33,13 +34,24 @@ def read_tree(text: str, root: Path) -> RdmaPortsSeen:
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "physical", "downed"), [("sysfs_up.txt", 4, "LinkUp", 0), ("sysfs_down.txt", 1, "Disabled", 1)]
+    ("name", "state", "physical", "downed"),
+    [("sysfs_up.txt", 4, "LinkUp", 0), ("sysfs_down.txt", 1, "Disabled", 1)],
 )
-def test_port_of_soft_roce(rdma: Path, tmp_path: Path, name: str, state: int, physical: str, downed: int) -> None:  # noqa: PLR0917
+def test_port_of_soft_roce(  # noqa: PLR0917
+    rdma: Path, tmp_path: Path, name: str, state: int, physical: str, downed: int
+) -> None:
     (port,) = read_tree((rdma / name).read_text(), tmp_path).ports
 
-    assert (port.device, port.state, port.physical_state, dict(port.counters)["link_downed"]) == ("rxe0", state, physical, downed)
-    assert [(gid.index, gid.kind, gid.interface) for gid in port.gids] == [(0, "RoCE v2", "d0"), (1, "RoCE v2", "d0")]
+    assert (port.device, port.state, port.physical_state, dict(port.counters)["link_downed"]) == (
+        "rxe0",
+        state,
+        physical,
+        downed,
+    )
+    assert [(gid.index, gid.kind, gid.interface) for gid in port.gids] == [
+        (0, "RoCE v2", "d0"),
+        (1, "RoCE v2", "d0"),
+    ]
 
 
 @pytest.mark.parametrize(

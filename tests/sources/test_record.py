@@ -128,7 +128,9 @@ def test_recording_ends_with_the_hub(busy: psutil.Popen) -> None:
     assert not [child for child in psutil.Process().children() if "py-spy" in child.name()]
 
 
-def test_pyspy_that_hangs_is_ended_and_the_process_goes_on(busy: psutil.Popen, tmp_path: Path, monkeypatch) -> None:
+def test_pyspy_that_hangs_is_ended_and_the_process_goes_on(
+    busy: psutil.Popen, tmp_path: Path, monkeypatch
+) -> None:
     # given a py-spy that stops its target, as a killed one may leave it, and never ends
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\ntrap '' INT\nkill -STOP {busy.pid}\nwhile :; do sleep 1; done\n")
@@ -155,11 +157,18 @@ try:
 except DiagError as error:
     print(error, error.hint, sep="|")
 """
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own are closed to nobody, and so may be ours
+    with tempfile.TemporaryDirectory(
+        dir="/tmp"
+    ) as folder:  # pytest's own are closed to nobody, and so may be ours
         Path(folder).chmod(0o755)
         spy = shutil.copy(find_executable() or "", folder)
         answer = subprocess.run(
-            [sys.executable, "-c", script, spy], capture_output=True, text=True, check=False, env={"TMPDIR": "/tmp"}, cwd=ROOT
+            [sys.executable, "-c", script, spy],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"TMPDIR": "/tmp"},
+            cwd=ROOT,
         )
 
     assert "ptrace is not permitted" in answer.stdout and "SYS_PTRACE" in answer.stdout, answer

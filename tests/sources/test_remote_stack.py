@@ -1,4 +1,5 @@
-"""The reader of Python stacks in another process's memory: against py-spy, on real processes of every Python here."""
+"""The reader of Python stacks in another process's memory: against py-spy, on real processes of every Python
+here."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from tests.inject.targets import HOLD_GIL, WAIT, Target, plain_env, run_python
 needs_pyspy = pytest.mark.skipif(pyspy.find_executable() is None, reason="py-spy is not installed")
 KNOWN = ((3, 11), (3, 12), (3, 13))
 
-# Generators, C calls that call back, comprehensions, properties, a coroutine, a lambda, names beyond ASCII, a deep stack.
+# Generators, C calls that call back, comprehensions, properties, a coroutine, a lambda, names beyond ASCII, a
+# deep stack.
 ZOO = """
 import asyncio, functools, sys, threading
 waits = threading.Event()
@@ -99,7 +101,10 @@ while True:
     a()
     for i, x in zip(range(100), gen()): pass
 """
-BUSY_STACKS = {"<module>", *(f"<module>{gen}{calls}" for gen in ("", " gen") for calls in ("", " a", " a b", " a b c"))}
+BUSY_STACKS = {
+    "<module>",
+    *(f"<module>{gen}{calls}" for gen in ("", " gen") for calls in ("", " a", " a b", " a b c")),
+}
 
 
 @functools.cache
@@ -154,10 +159,19 @@ def until_asleep(*pids: int) -> None:
     """All threads of these sleep, and did nothing between two looks: what stands still can be compared."""
     end, before = time.monotonic() + 60, None
     while time.monotonic() < end:
-        stats = [path.read_text().rpartition(")")[2].split() for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        stats = [
+            path.read_text().rpartition(")")[2].split()
+            for pid in pids
+            for path in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
         now = [(stat[0], stat[11], stat[12]) for stat in stats]
-        switches = [line for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/status")
-                    for line in path.read_text().splitlines() if "ctxt" in line]
+        switches = [
+            line
+            for pid in pids
+            for path in Path(f"/proc/{pid}/task").glob("*/status")
+            for line in path.read_text().splitlines()
+            if "ctxt" in line
+        ]
         if all(state in "ST" for state, *_ in now) and (now, switches) == before:
             return
         before = (now, switches)
@@ -165,7 +179,8 @@ def until_asleep(*pids: int) -> None:
     raise AssertionError(f"never asleep: {pids}")
 
 
-# --- against py-spy --------------------------------------------------------------------------------------------
+# --- against py-spy
+# --------------------------------------------------------------------------------------------
 
 
 def test_there_is_a_python_to_test_on() -> None:
@@ -182,7 +197,9 @@ def test_whole_stacks_of_all_threads_are_those_of_py_spy(python: str) -> None:
         ours, theirs = sample(remote_stack.RemoteStacks().dump(rank.pid, 20.0)), by_pyspy(rank.pid)
         # then threads, names, GIL, functions, files and lines are the same
         assert face(ours) == face(theirs)
-        assert {"gen-thréad", "线程", "with", "loop", "deep", "MainThread"} <= {thread.name for thread in ours.threads}
+        assert {"gen-thréad", "线程", "with", "loop", "deep", "MainThread"} <= {
+            thread.name for thread in ours.threads
+        }
         assert max(len(thread.frames) for thread in ours.threads) > 400
         assert (ours.how, ours.pid, ours.emitted) == ("remote_stack", rank.pid, 5.0)
 
@@ -231,7 +248,10 @@ def test_torch_rank_and_its_data_loader_workers_are_read_as_py_spy_does() -> Non
         assert len(workers) == 2
         for pid in (rank.pid, *workers):
             assert face(sample(stacks.dump(pid, 20.0))) == face(by_pyspy(pid))
-        assert "_worker_loop" in functions(stacks.dump(workers[0])) and "__getitem__" in functions(stacks.dump(workers[0]))[-1]
+        assert (
+            "_worker_loop" in functions(stacks.dump(workers[0]))
+            and "__getitem__" in functions(stacks.dump(workers[0]))[-1]
+        )
 
 
 def _children(pid: int) -> list[int]:
@@ -239,7 +259,8 @@ def _children(pid: int) -> list[int]:
     return [int(child["stat"].partition(" ")[0]) for child in payload["children"]]
 
 
-# --- ranks that are ill ----------------------------------------------------------------------------------------
+# --- ranks that are ill
+# ----------------------------------------------------------------------------------------
 
 
 @each_python
@@ -283,7 +304,9 @@ def test_samples_of_a_busy_loop_are_rarely_torn_and_never_for_long(python: str) 
 def test_main_thread_of_a_rank_in_a_container_is_known_by_the_pid_outside() -> None:
     # given a process that is pid 1 of its own world
     command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", WAIT]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         if process.stdout.readline() != b"ready\n":
             pytest.skip(f"no namespaces here: {process.stderr.read()!r}")
@@ -356,13 +379,18 @@ def test_process_of_another_user_is_denied() -> None:
     with Target(WAIT, plain_env()) as rank:
         as_nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
         command = [*as_nobody, sys.executable, "-c", code, str(rank.pid)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
-    if not shown.stdout and ("Permission denied" in shown.stderr or "loading shared libraries" in shown.stderr):
+        shown = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+        )
+    if not shown.stdout and (
+        "Permission denied" in shown.stderr or "loading shared libraries" in shown.stderr
+    ):
         pytest.skip("another user may not even run this interpreter")
     assert '"denied"' in shown.stdout, shown.stderr
 
 
-# --- memory that lies ------------------------------------------------------------------------------------------
+# --- memory that lies
+# ------------------------------------------------------------------------------------------
 
 
 @each_python
@@ -376,7 +404,9 @@ def test_torn_memory_never_raises_loops_or_takes_long(python: str, monkeypatch: 
         if data and chance.random() < 0.01:
             for _ in range(chance.choice([1, 4])):
                 place, width = chance.randrange(len(data)), chance.choice([1, 8])
-                data[place : place + width] = chance.choice([chance.randbytes(width), b"\0" * width, b"\xff" * width])
+                data[place : place + width] = chance.choice(
+                    [chance.randbytes(width), b"\0" * width, b"\xff" * width]
+                )
         if chance.random() < 0.005:
             del data[chance.randrange(len(data) + 1) :]
         return bytes(data)
@@ -395,8 +425,6 @@ def test_torn_memory_never_raises_loops_or_takes_long(python: str, monkeypatch: 
     # then every reading is a stack or a word for why not
     assert set(found) <= {"read", *remote_stack.FAILURES}
     assert found["read"] > 400 and len(found) > 1
-
-
 
 
 def test_reading_is_bounded_in_calls_bytes_and_time() -> None:
@@ -418,7 +446,9 @@ def test_reading_is_bounded_in_calls_bytes_and_time() -> None:
     own.close()
 
 
-@pytest.mark.parametrize("head", [b"", b"xdebugpy", b"xdebugpy" + b"\xff" * 576, b"xdebugpy" + b"\0" * 576, b"\0" * 584])
+@pytest.mark.parametrize(
+    "head", [b"", b"xdebugpy", b"xdebugpy" + b"\xff" * 576, b"xdebugpy" + b"\0" * 576, b"\0" * 584]
+)
 def test_offsets_of_an_interpreter_that_is_not_known_are_refused(head: bytes) -> None:
     with pytest.raises(Unsupported):
         published(head)
@@ -451,9 +481,12 @@ def test_location_table_of_garbage_gives_a_number(table: bytes, first: int, at: 
     assert isinstance(line_of(table, first, at), int)
 
 
-# --- parsing ---------------------------------------------------------------------------------------------------
+# --- parsing
+# ---------------------------------------------------------------------------------------------------
 
-KEYS = st.sampled_from(["pid", "codes", "threads", "failed", "id", "name", "frames", "owns_gil", "detail", "parent_pid"])
+KEYS = st.sampled_from(
+    ["pid", "codes", "threads", "failed", "id", "name", "frames", "owns_gil", "detail", "parent_pid"]
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
@@ -463,8 +496,14 @@ JSON = st.recursive(
 @given(
     JSON
     | st.builds(lambda codes, thread: {"pid": 1, "codes": codes, "threads": [thread]}, JSON, JSON)
-    | st.builds(lambda frames: {"pid": 1, "codes": [["f", "a.py"]], "threads": [
-        {"id": 1, "name": "", "owns_gil": False, "frames": frames}]}, JSON | st.lists(st.integers()))
+    | st.builds(
+        lambda frames: {
+            "pid": 1,
+            "codes": [["f", "a.py"]],
+            "threads": [{"id": 1, "name": "", "owns_gil": False, "frames": frames}],
+        },
+        JSON | st.lists(st.integers()),
+    )
     | st.builds(lambda inner: {"pid": 1, "failed": inner}, JSON)
 )
 def test_garbage_is_unparsed_and_never_raises(payload: Any) -> None:
@@ -478,7 +517,11 @@ def test_stack_withdraws_what_py_spy_could_not_do() -> None:
 
 
 def test_process_that_the_kernel_holds_up_is_told_and_a_child_is_not() -> None:
-    held = {"pid": 1, "failed": "timed_out", "detail": "an earlier reading of it has not come back from the kernel"}
+    held = {
+        "pid": 1,
+        "failed": "timed_out",
+        "detail": "an earlier reading of it has not come back from the kernel",
+    }
     [failed] = parsed(held)
     assert isinstance(failed, SourceFailed) and "took too long" in failed.reason
     assert parsed(held | {"parent_pid": 7}) == [] == parsed({"pid": 1, "failed": "gone"})

@@ -11,7 +11,8 @@ import pytest
 from diag.errors import DiagError
 from diag.sources.slurm import StepProcess, find_step, parse_pids, root_of
 
-# scontrol listpids 2 n2, with `srun bash -c ...` as step 0 and, below, our own step 1; slurmstepd's own process has no number.
+# scontrol listpids 2 n2, with `srun bash -c ...` as step 0 and, below, our own step 1; slurmstepd's own
+# process has no number.
 STEP_0 = """\
 PID      JOBID    STEPID   LOCALID GLOBALID
 25632    2        0        0       1       
@@ -54,7 +55,9 @@ def test_no_step_beside_our_own_is_told_with_where_to_look(text: str) -> None:
 def test_step_that_comes_later_is_waited_for() -> None:
     said = iter([OWN, STEP_0 + OWN])
 
-    assert [task.pid for task in find_step(HERE, ask=lambda command: next(said), wait_seconds=30.0)] == [25632]
+    assert [task.pid for task in find_step(HERE, ask=lambda command: next(said), wait_seconds=30.0)] == [
+        25632
+    ]
 
 
 def test_outside_of_slurm_the_srun_line_is_given() -> None:

@@ -62,25 +62,39 @@ def test_answer_that_is_waited_for_is_pending(tmp_path: Path) -> None:
     assert store.connections(41, 29500, tmp_path) == store.Connections(established=False, pending=True)
 
 
-@pytest.mark.parametrize(("command", "place"), [
-    (("torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", "10.9.9.9", "t.py"), ("10.9.9.9", 29500, 1)),
-    (("torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "n0:29400", "t.py"), ("n0", 29400, None)),
-    (("torchrun", "--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "n0:2379", "t.py"), None),
-    (("torchrun", "--nproc_per_node", "8", "t.py"), None),
-])
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        (
+            ("torchrun", "--nnodes", "2", "--node_rank", "1", "--master_addr", "10.9.9.9", "t.py"),
+            ("10.9.9.9", 29500, 1),
+        ),
+        (
+            ("torchrun", "--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "n0:29400", "t.py"),
+            ("n0", 29400, None),
+        ),
+        (("torchrun", "--nnodes", "2", "--rdzv_backend", "etcd", "--rdzv_endpoint", "n0:2379", "t.py"), None),
+        (("torchrun", "--nproc_per_node", "8", "t.py"), None),
+    ],
+)
 def test_place_of_a_launcher_is_its_commands(command: tuple[str, ...], place: store.Place | None) -> None:
     assert store.place_of_launcher(command, {}) == place
 
 
-@pytest.mark.parametrize(("log", "why", "count"), [
-    ("torch/host-unknown-c10d_2.13.0.log", "gai error: -2 - Name or service not known", 12),
-    ("torch/rdzv-refused-c10d_2.13.0.log", "The client socket has timed out after 60000ms", 1),
-    ("torch-2.7.1/host-unknown-env_2.7.1.log", "gai error: -2 - Name or service not known", 8),
-])
+@pytest.mark.parametrize(
+    ("log", "why", "count"),
+    [
+        ("torch/host-unknown-c10d_2.13.0.log", "gai error: -2 - Name or service not known", 12),
+        ("torch/rdzv-refused-c10d_2.13.0.log", "The client socket has timed out after 60000ms", 1),
+        ("torch-2.7.1/host-unknown-env_2.7.1.log", "gai error: -2 - Name or service not known", 8),
+    ],
+)
 def test_tries_in_real_logs_are_read(log: str, why: str, count: int) -> None:
     lines = (LOGS / log).read_text().splitlines()
 
-    tried = [fact for line in lines for fact in read_text(line, "stderr", None) if isinstance(fact, StoreTried)]
+    tried = [
+        fact for line in lines for fact in read_text(line, "stderr", None) if isinstance(fact, StoreTried)
+    ]
 
     assert len(tried) >= count and any(why in one.why for one in tried)
     assert len({(one.host, one.port) for one in tried}) == 1
@@ -103,7 +117,9 @@ def test_real_torch_that_is_refused_is_seen_to_wait_until_somebody_listens(
         environment = {}
         words = ["-m", "torch.distributed.run", "--nnodes", "2", "--node_rank", "1", "--master_addr", "127.0.0.1",
                  "--master_port", str(port), str(script)]  # fmt: skip
-    job = subprocess.Popen([sys.executable, *words], env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    job = subprocess.Popen(
+        [sys.executable, *words], env={**os.environ, **environment}, stderr=subprocess.DEVNULL
+    )
     records: list[Record] = []
     ranks = [] if launcher else [Connecting(1, job.pid, 1, calls=True)]
     watch = StoreWatch("node-1", records.append, lambda: ranks)

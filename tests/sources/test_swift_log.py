@@ -28,7 +28,16 @@ from diag.sources.output import LineAssembler
 from diag.sources.parsers import PARSERS
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
-MEGATRON = ["model_load", "data_prep", "model_load", "comm_init", "model_load", "data_prep", "first_step", "epoch 0"]
+MEGATRON = [
+    "model_load",
+    "data_prep",
+    "model_load",
+    "comm_init",
+    "model_load",
+    "data_prep",
+    "first_step",
+    "epoch 0",
+]
 TRANSFORMERS = ["model_load", "data_prep", "model_load", "first_step"]
 
 
@@ -43,8 +52,12 @@ def records(name: str, chunk: int = 700) -> Iterator[Record]:
 
 
 def facts(name: str) -> list[Observation]:
-    return [fact for record in records(name) for fact in output.parse(record)
-            if not isinstance(fact, (LogLine, VersionSeen, LayoutTold, SavesBehind))]
+    return [
+        fact
+        for record in records(name)
+        for fact in output.parse(record)
+        if not isinstance(fact, (LogLine, VersionSeen, LayoutTold, SavesBehind))
+    ]
 
 
 def story(name: str) -> list[str]:
@@ -72,7 +85,14 @@ def test_megatron_path_of_swift_3_tells_every_phase_step_and_save(version: str) 
     steps = [f"step {number} of 8" for number in range(1, 9)]
     save = ["save begins", "saved"] if version == "3.8.3" else ["save begins", "saved", "ckpt_save", "saved"]
 
-    assert story(f"megatron_dpo_{version}.log") == [*MEGATRON, *steps[:4], *save, *steps[4:], *save, "teardown"]
+    assert story(f"megatron_dpo_{version}.log") == [
+        *MEGATRON,
+        *steps[:4],
+        *save,
+        *steps[4:],
+        *save,
+        "teardown",
+    ]
 
 
 def test_megatron_path_of_swift_4_tells_every_phase_step_and_save() -> None:
@@ -92,7 +112,9 @@ def test_transformers_path_tells_every_phase_step_and_save(version: str) -> None
     told = story(f"swift_dpo_{version}.log")
 
     assert told[:4] == TRANSFORMERS
-    assert list(dict.fromkeys(word for word in told if word.startswith("step"))) == [f"step {n} of 8" for n in range(1, 9)]
+    assert list(dict.fromkeys(word for word in told if word.startswith("step"))) == [
+        f"step {n} of 8" for n in range(1, 9)
+    ]
     assert told.count("saved") == 2
     assert told[-1] == "teardown"
 
@@ -107,14 +129,21 @@ def test_every_layout_of_swift_4_passes_through_its_phases_in_order_and_to_its_l
     told = [phase for phase, _ in groupby(phases) if phase != "launch"]
 
     assert told[:4] == ["model_load", "data_prep", "model_load", "first_step"]
-    assert set(told[4:-1]) <= {"steady", "ckpt_save", *(["eval"] if "eval" in path.name else [])} and told[4] == "steady"
+    assert (
+        set(told[4:-1]) <= {"steady", "ckpt_save", *(["eval"] if "eval" in path.name else [])}
+        and told[4] == "steady"
+    )
     assert told[-1] == "teardown"
     assert engine.job.iteration == engine.job.total_iterations == (12 if "async" in path.name else 8)
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*_dpo_*.log")), ids=lambda path: path.stem)
 def test_every_step_has_its_loss_and_its_gradient_norm(path: Path) -> None:
-    steps = {fact.iteration: dict(fact.metrics) for fact in facts(path.name) if isinstance(fact, Iteration) and fact.metrics}
+    steps = {
+        fact.iteration: dict(fact.metrics)
+        for fact in facts(path.name)
+        if isinstance(fact, Iteration) and fact.metrics
+    }
 
     assert sorted(steps) == list(range(1, 9))
     for metrics in steps.values():
@@ -166,49 +195,74 @@ def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Loading:  50%|#    | 60/119 [00:00<00:00, 2927.03it/s]", "Saving: 100%|####| 4/4 [00:00<00:00, 1343.79it/s]", "100%", ""],
+    [
+        "Loading:  50%|#    | 60/119 [00:00<00:00, 2927.03it/s]",
+        "Saving: 100%|####| 4/4 [00:00<00:00, 1343.79it/s]",
+        "100%",
+        "",
+    ],
 )
 def test_other_bars_say_nothing(text: str) -> None:
     assert list(swift_log.read_bar(text, None)) == []
 
 
 def test_bar_of_data_preparation_is_its_progress() -> None:
-    (fact,) = swift_log.read_bar("Map (num_proc=2):  50%|█████     | 256/512 [00:00<00:00, 1957.82 examples/s]", None)
+    (fact,) = swift_log.read_bar(
+        "Map (num_proc=2):  50%|█████     | 256/512 [00:00<00:00, 1957.82 examples/s]", None
+    )
 
     assert isinstance(fact, PhaseMarked) and fact.phase == "data_prep"
 
 
 def test_loss_that_is_nan_costs_no_number_of_the_step() -> None:
-    (fact,) = swift_log.read_line("{'loss': nan, 'grad_norm': inf, 'learning_rate': 1e-05, 'iteration': '3/12'}", 1)
+    (fact,) = swift_log.read_line(
+        "{'loss': nan, 'grad_norm': inf, 'learning_rate': 1e-05, 'iteration': '3/12'}", 1
+    )
 
     assert isinstance(fact, Iteration) and (fact.iteration, fact.total) == (3, 12)
     assert repr(fact.metrics) == "(('loss', nan), ('grad_norm', inf), ('learning_rate', 1e-05))"
 
 
 def test_torn_dictionary_gives_the_numbers_that_are_whole() -> None:
-    (fact,) = swift_log.read_line("{'loss': 0.5, 'iteration': '3/12', 'logps/ch}{'loss': 0.4, 'grad_norm': -nan}", 1)
+    (fact,) = swift_log.read_line(
+        "{'loss': 0.5, 'iteration': '3/12', 'logps/ch}{'loss': 0.4, 'grad_norm': -nan}", 1
+    )
 
     assert isinstance(fact, Iteration) and dict(fact.metrics)["loss"] in (0.4, 0.5)
 
 
 def test_megatron_line_gives_every_number_of_it() -> None:
-    line = next(line for line in (LOGS / "megatron_dpo_3.12.6.log").read_text().splitlines() if "iteration        1/" in line)
+    line = next(
+        line
+        for line in (LOGS / "megatron_dpo_3.12.6.log").read_text().splitlines()
+        if "iteration        1/" in line
+    )
 
     (fact,) = swift_log.read_line(line, None)
 
     assert isinstance(fact, Iteration)
     numbers = dict(fact.metrics)
-    assert (numbers["elapsed time per iteration (ms)"], numbers["loss"], numbers["grad norm"]) == (520.8, 0.6931472, 1.429)
-    assert (numbers["loss scale"], numbers["number of skipped iterations"], numbers["consumed samples"]) == (1.0, 0, 8)
+    assert (numbers["elapsed time per iteration (ms)"], numbers["loss"], numbers["grad norm"]) == (
+        520.8,
+        0.6931472,
+        1.429,
+    )
+    assert (numbers["loss scale"], numbers["number of skipped iterations"], numbers["consumed samples"]) == (
+        1.0,
+        0,
+        8,
+    )
     assert numbers["global batch size"] == 8 and numbers["number of nan iterations"] == 0
 
 
 def test_megatron_line_with_nan_in_capitals_and_throughput_gives_both() -> None:
     # Megatron-LM core_r0.13 (source): {:.6E} of nan is NAN, {:.3f} is nan
-    line = (" [2026-11-21 00:17:14] iteration        7/       8 | consumed samples:           56 | elapsed time per iteration "
-            "(ms): 520.8 | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: 9.657458E-05 | global batch size:     8 "
-            "| lm loss: NAN | loss scale: 1.0 | grad norm: nan "
-            "| number of skipped iterations:   0 | number of nan iterations:   1 |")
+    line = (
+        " [2026-11-21 00:17:14] iteration        7/       8 | consumed samples:           56 | elapsed time per iteration "
+        "(ms): 520.8 | throughput per GPU (TFLOP/s/GPU): 412.3 | learning rate: 9.657458E-05 | global batch size:     8 "
+        "| lm loss: NAN | loss scale: 1.0 | grad norm: nan "
+        "| number of skipped iterations:   0 | number of nan iterations:   1 |"
+    )
 
     (fact,) = swift_log.read_line(line, None)
 

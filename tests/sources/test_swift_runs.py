@@ -42,7 +42,8 @@ def followed(path: Path) -> tuple[Engine, list[str]]:
     return engine, [phase for phase, _ in groupby(phases)]
 
 
-# name: ms-swift, megatron-core (None: the transformers path), pipeline stages, first step, total, saves by step, asynchronous
+# name: ms-swift, megatron-core (None: the transformers path), pipeline stages, first step, total, saves by
+# step, asynchronous
 RUNS = {
     "megatron_dpo_3.8.3": ("3.8.3", "0.13.2", 1, 1, 8, [4, 8], False),
     "megatron_dpo_3.12.6": ("3.12.6", "0.15.4", 1, 1, 8, [4, 8], False),
@@ -63,12 +64,16 @@ RUNS = {
 }
 
 
-# 4.0 to 4.4 do not save with torch 2.12 and later (rule swift-torch-plan-check): these two logs end before it.
+# 4.0 to 4.4 do not save with torch 2.12 and later (rule swift-torch-plan-check): these two logs end before
+# it.
 UNTIL_SAVE = {"megatron_4.0.4_until_save": ("4.0.4", 4), "megatron_4.3.2_until_save": ("4.3.2", 2)}
 
 
 def test_every_log_of_ms_swift_here_has_its_row() -> None:
-    assert {path.stem for path in [*LOGS.glob("megatron_*.log"), *LOGS.glob("swift_*.log")]} <= {*RUNS, *UNTIL_SAVE}
+    assert {path.stem for path in [*LOGS.glob("megatron_*.log"), *LOGS.glob("swift_*.log")]} <= {
+        *RUNS,
+        *UNTIL_SAVE,
+    }
 
 
 @pytest.mark.parametrize("name", UNTIL_SAVE)
@@ -78,9 +83,13 @@ def test_versions_between_print_the_same_lines_up_to_their_save(name: str) -> No
 
     engine, phases = followed(LOGS / f"{name}.log")
 
-    assert [fact.version for fact in facts if isinstance(fact, VersionSeen) and fact.package == "ms-swift"] == [version]
+    assert [
+        fact.version for fact in facts if isinstance(fact, VersionSeen) and fact.package == "ms-swift"
+    ] == [version]
     assert [fact.stages for fact in facts if isinstance(fact, LayoutTold)] == [1]
-    steps = {fact.iteration: dict(fact.metrics) for fact in facts if isinstance(fact, Iteration) and fact.metrics}
+    steps = {
+        fact.iteration: dict(fact.metrics) for fact in facts if isinstance(fact, Iteration) and fact.metrics
+    }
     assert list(steps) == list(range(1, last + 1))
     assert all(0.6 < numbers["loss"] < 0.8 and 0.5 < numbers["grad_norm"] < 2 for numbers in steps.values())
     assert phases[:5] == ["launch", "model_load", "data_prep", "model_load", "first_step"]
@@ -89,9 +98,10 @@ def test_versions_between_print_the_same_lines_up_to_their_save(name: str) -> No
     assert [finding.id for finding in engine.active() if finding.severity.counts] == []
 
 
-# By reading the wheels of 4.0.4, 4.1.3, 4.2.3, 4.3.2, 4.4.1, 4.5.0 and 4.6.0: the same words from other lines of the same files,
-# but for safetensors (4.0: swift/megatron/model/gpt_bridge.py, later swift/megatron/init.py). Bars differ: 4.0 draws
-# `Converting: ` and `Saving: ` itself, later mcore-bridge does; the callback that draws Train and Evaluate is the same file.
+# By reading the wheels of 4.0.4, 4.1.3, 4.2.3, 4.3.2, 4.4.1, 4.5.0 and 4.6.0: the same words from other lines
+# of the same files, but for safetensors (4.0: swift/megatron/model/gpt_bridge.py, later
+# swift/megatron/init.py). Bars differ: 4.0 draws `Converting: ` and `Saving: ` itself, later mcore-bridge
+# does; the callback that draws Train and Evaluate is the same file.
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -120,7 +130,9 @@ def test_versions_between_print_the_same_lines_up_to_their_save(name: str) -> No
 def test_line_of_every_4_x(text: str, said: str) -> None:
     facts = list(swift_log.read_line(text, None))
 
-    assert [fact.phase if isinstance(fact, PhaseMarked) else type(fact).__name__ for fact in facts] == ([said] if said else [])
+    assert [fact.phase if isinstance(fact, PhaseMarked) else type(fact).__name__ for fact in facts] == (
+        [said] if said else []
+    )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -143,7 +155,10 @@ def test_log_tells_versions_layout_steps_and_saves_and_raises_nothing(name: str)
     assert [save.iteration for save in job.save_log.saves] == saves
     assert all(save.written is not None and not save.cut_off for save in job.save_log.saves)
     assert job.save_log.asynchronous is asynchronous
-    assert 0.1 < job.metrics["loss"] < 10 and 0.1 < job.metrics.get("grad_norm", job.metrics.get("grad norm", 0.0)) < 10
+    assert (
+        0.1 < job.metrics["loss"] < 10
+        and 0.1 < job.metrics.get("grad_norm", job.metrics.get("grad norm", 0.0)) < 10
+    )
     assert phases.index("first_step") < phases.index("steady")
     assert [finding.id for finding in engine.active() if finding.severity.counts] == []
 
@@ -155,7 +170,8 @@ def test_log_tells_versions_layout_steps_and_saves_and_raises_nothing(name: str)
 def test_evaluation_is_a_phase_of_its_own_and_its_time_belongs_to_no_step(
     name: str, evaluated_at: list[int], saved_at: list[int]
 ) -> None:
-    """The Megatron path draws its bar below the training's, as lines; the transformers path redraws one called Val."""
+    """The Megatron path draws its bar below the training's, as lines; the transformers path redraws one
+    called Val."""
     engine, evaluations, before = Engine(PARSERS, []), [], ""
 
     for record in records(LOGS / f"{name}.log"):
@@ -197,11 +213,17 @@ def test_first_step_of_a_resumed_run_is_awaited_like_any_first_step() -> None:
 def test_evaluation_that_came_and_went_in_one_reading_is_no_step_either() -> None:
     """A log of which a minute is read at once shows the bar only when it is full."""
     engine = Engine(PARSERS, [])
-    lines = ["{'loss': 0.6, 'iteration': '1/9'}", "{'loss': 0.6, 'iteration': '2/9'}",
-             "{'eval_loss': 0.68899089, 'iteration': '2/9', 'elapsed_time': '2s'}", "{'loss': 0.6, 'iteration': '3/9'}"]
+    lines = [
+        "{'loss': 0.6, 'iteration': '1/9'}",
+        "{'loss': 0.6, 'iteration': '2/9'}",
+        "{'eval_loss': 0.68899089, 'iteration': '2/9', 'elapsed_time': '2s'}",
+        "{'loss': 0.6, 'iteration': '3/9'}",
+    ]
 
     for number, line in enumerate(lines):
-        engine.feed(Record(output.SOURCE, {"stream": "stdout", "lines": [[line, 0]]}, at=1000.0 + 30.0 * number))
+        engine.feed(
+            Record(output.SOURCE, {"stream": "stdout", "lines": [[line, 0]]}, at=1000.0 + 30.0 * number)
+        )
 
     steps = engine.job.steps
     assert (steps.counted, steps.left_out, steps.now()) == (1, 1, 30.0)

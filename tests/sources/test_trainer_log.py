@@ -1,4 +1,5 @@
-"""Whole logs of real runs of Hugging Face Trainer and of DeepSpeed give their phases, every step and every save."""
+"""Whole logs of real runs of Hugging Face Trainer and of DeepSpeed give their phases, every step and every
+save."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ import pytest
 
 from diag.detectors import make_detectors
 from diag.engine import Engine
-from diag.observations import BarMoved, Iteration, MetricsLogged, PhaseMarked, SaveFinished, SaveStarted, StepsPlanned
+from diag.observations import (
+    BarMoved,
+    Iteration,
+    MetricsLogged,
+    PhaseMarked,
+    SaveFinished,
+    SaveStarted,
+    StepsPlanned,
+)
 from diag.sources import trainer_log
 from diag.sources.parsers import PARSERS
 from tests.sources.test_swift_log import facts, records
@@ -43,7 +52,9 @@ def test_trainer_with_its_info_lines_tells_the_first_step_and_the_saves_too() ->
         "launch", "first_step", "steady", "eval", "steady", "ckpt_save", "steady", "eval", "steady", "ckpt_save", "teardown",
     ]  # fmt: skip
     assert (engine.job.iteration, engine.job.total_iterations) == (8, 8)
-    assert [fact.total for fact in facts("hf_trainer_4.57.6_info.log") if isinstance(fact, StepsPlanned)] == [8]
+    assert [fact.total for fact in facts("hf_trainer_4.57.6_info.log") if isinstance(fact, StepsPlanned)] == [
+        8
+    ]
     assert [fact.path for fact in facts("hf_trainer_4.57.6_info.log") if isinstance(fact, SaveStarted)] == [
         "/out/out1/checkpoint-4", "/out/out1/checkpoint-8",
     ]  # fmt: skip
@@ -56,8 +67,15 @@ def test_deepspeed_launcher_and_engine_tell_rendezvous_build_steps_and_save() ->
         "launch", "rendezvous", "launch", "rendezvous", "compile", "rendezvous", "model_load", "first_step", "steady",
         "ckpt_save", "steady", "ckpt_save", "steady", "teardown",
     ]  # fmt: skip
-    assert [fact.iteration for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, Iteration)] == [2, 4, 6, 8]
-    assert {fact.path for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, SaveFinished)} == {"global_step4"}
+    assert [fact.iteration for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, Iteration)] == [
+        2,
+        4,
+        6,
+        8,
+    ]
+    assert {fact.path for fact in facts("deepspeed_0.16.9.log") if isinstance(fact, SaveFinished)} == {
+        "global_step4"
+    }
     assert engine.job.save_log.count == 1
     assert engine.active() == []
 
@@ -80,13 +98,18 @@ def test_deepspeed_launcher_and_engine_tell_rendezvous_build_steps_and_save() ->
     ],
 )
 def test_line_that_tells_a_phase(text: str, phase: str) -> None:
-    assert [fact.phase for fact in trainer_log.read_line(text, None) if isinstance(fact, PhaseMarked)] == [phase]
+    assert [fact.phase for fact in trainer_log.read_line(text, None) if isinstance(fact, PhaseMarked)] == [
+        phase
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "loss"),
     [
-        ("{'loss': 4.3605, 'grad_norm': 1.9662383794784546, 'learning_rate': 4.375e-05, 'epoch': 0.04}", 4.3605),
+        (
+            "{'loss': 4.3605, 'grad_norm': 1.9662383794784546, 'learning_rate': 4.375e-05, 'epoch': 0.04}",
+            4.3605,
+        ),
         ("{'loss': '4.36', 'grad_norm': '1.966', 'learning_rate': '4.375e-05', 'epoch': '0.04'}", 4.36),
         ("{'loss': nan, 'grad_norm': nan, 'learning_rate': 4.375e-05, 'epoch': 0.04}", None),
     ],
@@ -128,6 +151,6 @@ def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
     ],
 )
 def test_bar_without_a_name(text: str, bar: tuple[int, int] | None) -> None:
-    assert [(fact.done, fact.total) for fact in trainer_log.read_bar(text, None) if isinstance(fact, BarMoved)] == (
-        [] if bar is None else [bar]
-    )
+    assert [
+        (fact.done, fact.total) for fact in trainer_log.read_bar(text, None) if isinstance(fact, BarMoved)
+    ] == ([] if bar is None else [bar])

@@ -17,7 +17,9 @@ from diag.sources.tree import Tree, descendants, is_python, read_environ, split_
 @contextmanager
 def python(code: str, **popen: object) -> Iterator[subprocess.Popen[str]]:
     """A process that has printed its first line when we get it, and ends when its stdin does."""
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **popen)  # type: ignore[call-overload]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **popen
+    )  # type: ignore[call-overload]
     try:
         yield process
     finally:
@@ -128,7 +130,9 @@ def test_pid_that_is_gone_has_no_descendants_and_no_environment() -> None:
 
 
 def test_environment_is_the_one_it_was_started_with() -> None:
-    with python("print(flush=True); input()", env={**os.environ, "RANK": "3", "EMPTY": "", "ODD": "a=b"}) as process:
+    with python(
+        "print(flush=True); input()", env={**os.environ, "RANK": "3", "EMPTY": "", "ODD": "a=b"}
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         environ = read_environ(process.pid)
@@ -149,7 +153,11 @@ def test_environment_and_program_of_another_user_are_not_guessed() -> None:
     # imports first: the checkout may lie where nobody may read
     code = "from diag.sources import tree\n" + code
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": home}
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": home},
     )
 
     argv0 = Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()

@@ -12,8 +12,10 @@ import pytest
 from diag.sources.versions import versions
 from tests.inject.targets import WAIT, Target, plain_env
 
-STATUS = "".join(f"{name}:\t{number}\t{number}\t{number}\t{number}\n"
-                 for name, number in (("Uid", os.geteuid()), ("Gid", os.getegid())))
+STATUS = "".join(
+    f"{name}:\t{number}\t{number}\t{number}\t{number}\n"
+    for name, number in (("Uid", os.geteuid()), ("Gid", os.getegid()))
+)
 
 
 def test_python_of_a_process_that_has_a_library_of_it_mapped() -> None:
@@ -37,7 +39,9 @@ def test_nccl_is_named_by_the_package_beside_its_library(tmp_path: Path) -> None
     (packages / "nvidia/nccl/lib").mkdir(parents=True)
     (packages / "nvidia_nccl_cu12-2.28.9.dist-info").mkdir()
     (packages / "torch").mkdir()
-    (packages / "torch/version.py").write_text("from typing import Optional\n__version__ = '2.13.0+cu126'\ndebug = False\n")
+    (packages / "torch/version.py").write_text(
+        "from typing import Optional\n__version__ = '2.13.0+cu126'\ndebug = False\n"
+    )
     folder = tmp_path / "proc" / "7"
     folder.mkdir(parents=True)
     (folder / "root").symlink_to("/")
@@ -50,7 +54,9 @@ def test_nccl_is_named_by_the_package_beside_its_library(tmp_path: Path) -> None
     assert versions(7, tmp_path / "proc") == {"torch": "2.13.0+cu126", "nccl": "2.28.9"}
 
 
-@pytest.mark.parametrize("maps", [b"", b"\xff\xfe\x00 /torch/lib/libtorch.so\n", b"7f0 /nowhere/torch/lib/libtorch.so\n" * 3])
+@pytest.mark.parametrize(
+    "maps", [b"", b"\xff\xfe\x00 /torch/lib/libtorch.so\n", b"7f0 /nowhere/torch/lib/libtorch.so\n" * 3]
+)
 def test_what_cannot_be_told_is_left_out(maps: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "7"
     folder.mkdir()

@@ -59,7 +59,9 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
     """Of user 4242."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make processes of two other users")
-    process = subprocess.Popen([sys.executable, "-c", _RANK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"MARK": "here"})
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RANK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"MARK": "here"}
+    )
     assert process.stdout is not None
     process.stdout.readline()
     yield process
@@ -68,7 +70,9 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def read_as_another(pid: int, keep: int) -> dict[str, object]:
-    done = subprocess.run([sys.executable, "-c", _READER, str(pid), str(keep)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _READER, str(pid), str(keep)], capture_output=True, text=True, check=True
+    )
     told: dict[str, object] = json.loads(done.stdout)
     return told
 

@@ -133,7 +133,8 @@ def held(*chunks: bytes) -> Answer:
     return answer
 
 
-# --- a hub that answers oddly ------------------------------------------------------------------------------------
+# --- a hub that answers oddly
+# ------------------------------------------------------------------------------------
 
 
 def test_event_that_comes_byte_by_byte_is_whole_in_the_end() -> None:
@@ -215,7 +216,8 @@ def test_slow_reader_holds_the_latest_only() -> None:
     assert inbox.take() == ({}, None)
 
 
-# --- the end -----------------------------------------------------------------------------------------------------
+# --- the end
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick")
@@ -224,7 +226,9 @@ def test_end_of_the_hub_is_told_with_what_became_of_the_job(tmp_path: Path) -> N
     (tmp_path / "run.json").write_text(json.dumps(run))
     with listening(Hub(stream(event("now", {"at": 3.0}), event("end", {}))), run_path=str(tmp_path)) as heard:
         heard.until(lambda: heard.said("ENDED"))
-        assert heard.links[-1] == Link("ENDED", "the job ended with exit code 137, and diag with it", f"diag top {tmp_path}")
+        assert heard.links[-1] == Link(
+            "ENDED", "the job ended with exit code 137, and diag with it", f"diag top {tmp_path}"
+        )
         assert heard.state.now == 3.0
 
 
@@ -241,7 +245,9 @@ def test_new_hub_of_the_same_run_is_found_at_its_new_address(tmp_path: Path) -> 
     second = Hub(held(event("now", {"at": 5.0})))
 
     def publish(url: str) -> None:
-        (tmp_path / "run.json").write_text(json.dumps({"schema": "diag.run/1", "url": url, "token": "of the second"}))
+        (tmp_path / "run.json").write_text(
+            json.dumps({"schema": "diag.run/1", "url": url, "token": "of the second"})
+        )
 
     first = Hub(stream(event("now", {"at": 3.0})))
     publish(first.url)
@@ -253,7 +259,8 @@ def test_new_hub_of_the_same_run_is_found_at_its_new_address(tmp_path: Path) -> 
     second.close()
 
 
-# --- a hub of ours -----------------------------------------------------------------------------------------------
+# --- a hub of ours
+# -----------------------------------------------------------------------------------------------
 
 
 def test_state_stacks_and_events_of_a_real_server_are_understood_whole() -> None:
@@ -266,7 +273,11 @@ def test_state_stacks_and_events_of_a_real_server_are_understood_whole() -> None
         first = State()
         first.take_document(heard.live.first())
         heard.until(lambda: len(heard.state.rows) == 4 and heard.state.stacks and heard.state.timeline.series)
-        assert (heard.state.rows, heard.state.stacks, heard.state.report) == (first.rows, first.stacks, first.report)
+        assert (heard.state.rows, heard.state.stacks, heard.state.report) == (
+            first.rows,
+            first.stacks,
+            first.report,
+        )
         assert heard.live.stacks(2)["main"]["pid"] == 2343
         with pytest.raises(DiagError, match="rank 77 was not seen"):
             heard.live.stacks(77)

@@ -50,7 +50,9 @@ def top(run: LiveRun, *words: str) -> list[str]:
 
 
 @needs_tmux
-def test_culprit_is_on_a_screen_of_80_columns_and_keys_lead_to_the_rest(dead_rank: LiveRun, tmp_path: Path) -> None:
+def test_culprit_is_on_a_screen_of_80_columns_and_keys_lead_to_the_rest(
+    dead_rank: LiveRun, tmp_path: Path
+) -> None:
     with tmux_pane(tmp_path, top(dead_rank)) as pane:
         first = pane.until(lambda text: "CRITICAL rank-died" in text and "LIVE" in text)
         assert "rank 1 (pid" in first and "was killed by signal 9" in " ".join(first.split())
@@ -58,7 +60,9 @@ def test_culprit_is_on_a_screen_of_80_columns_and_keys_lead_to_the_rest(dead_ran
         assert first.rstrip().splitlines()[-1].startswith("q quit Enter details")
 
         pane.keys("s")
-        stacks = pane.until(lambda text: "Merged stacks" in text and "waits_for_the_others (tests/live/ranks.py" in text)
+        stacks = pane.until(
+            lambda text: "Merged stacks" in text and "waits_for_the_others (tests/live/ranks.py" in text
+        )
         assert "ranks 0,2: " in stacks and "rank 1: no stack: killed by signal 9" in stacks
         pane.keys("Escape")
         pane.until(lambda text: "Findings: " in text)
@@ -84,14 +88,18 @@ def test_culprit_is_on_a_screen_of_80_columns_and_keys_lead_to_the_rest(dead_ran
 
 
 @needs_tmux
-def test_wide_screen_has_details_beside_and_a_resized_one_takes_its_room(dead_rank: LiveRun, tmp_path: Path) -> None:
+def test_wide_screen_has_details_beside_and_a_resized_one_takes_its_room(
+    dead_rank: LiveRun, tmp_path: Path
+) -> None:
     env = {"COLUMNS": "80", "LINES": "24"}  # as a shell left them once
     with tmux_pane(tmp_path, top(dead_rank), 200, 50, env) as pane:
         pane.until(lambda text: "Time line" in text and re.search(r"^ Ranks.* Rank 1\b", text, re.MULTILINE))
         pane.keys("Down")
         pane.until(lambda text: "main thread MainThread" in text and "waits_for_the_others" in text)
         pane.resize(80, 24)
-        small = pane.until(lambda text: "main thread" not in text and "CRITICAL rank-died" in text and "? help" in text)
+        small = pane.until(
+            lambda text: "main thread" not in text and "CRITICAL rank-died" in text and "? help" in text
+        )
         assert max(map(len, small.splitlines())) <= 80
         pane.resize(40, 10)
         pane.until(lambda text: "q quit Enter details s stacks f findings\n" in text and "rank-died" in text)
@@ -103,14 +111,23 @@ def test_wide_screen_has_details_beside_and_a_resized_one_takes_its_room(dead_ra
 @pytest.mark.parametrize("no_color", [True, False])
 def test_no_color_means_none(dead_rank: LiveRun, tmp_path: Path, no_color: bool) -> None:
     env = {"NO_COLOR": "1"} if no_color else {}
-    with tmux_pane(tmp_path, ["env", *([] if no_color else ["-u", "NO_COLOR"]), *top(dead_rank)], env=env) as pane:
+    with tmux_pane(
+        tmp_path, ["env", *([] if no_color else ["-u", "NO_COLOR"]), *top(dead_rank)], env=env
+    ) as pane:
         pane.until(lambda text: "CRITICAL rank-died" in text)
         colours = re.findall(r"\x1b\[(?:[\d;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|[34]8;[\d;]+)m", pane.painted())
         assert (colours == []) is no_color
 
 
 def test_without_a_terminal_one_picture_and_the_exit_code_of_a_dump(dead_rank: LiveRun) -> None:
-    done = subprocess.run(top(dead_rank), capture_output=True, text=True, timeout=60, check=False, env=os.environ | {"LANG": "C"})
+    done = subprocess.run(
+        top(dead_rank),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"LANG": "C"},
+    )
 
     assert done.returncode == 10, done.stderr
     assert "CRITICAL rank-died" in done.stdout and "\x1b" not in done.stdout

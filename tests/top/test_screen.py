@@ -1,4 +1,5 @@
-"""What stands on the screen of `diag top`, of recorded states, at two sizes; and that the job's words stay words."""
+"""What stands on the screen of `diag top`, of recorded states, at two sizes; and that the job's words stay
+words."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from tests.top.screens import document, recorded, shown
 
 HANG = "gpu-drills/data-hang-TP2-PP2-EP2"
 SMALL, LARGE = (80, 24), (200, 50)
-HOSTILE = "[bold red]x[/] [link=file:///etc]y[/link] \x1b[31mred\x1b[0m\x1b]0;title\x07\x9b2J \u202e [/nothing]"
+HOSTILE = (
+    "[bold red]x[/] [link=file:///etc]y[/link] \x1b[31mred\x1b[0m\x1b]0;title\x07\x9b2J \u202e [/nothing]"
+)
 
 
 class Told:
@@ -44,7 +47,11 @@ class Told:
         self.asked.append(rank)
         frame = {"text": f"step_of_rank_{rank} (train.py:7) {HOSTILE}"}
         thread = {"name": f"MainThread {HOSTILE}", "main": True, "frames": [frame]}
-        return {"schema": "diag.stacks/1", "main": {"pid": 5, "how": "pyspy", "threads": [thread]}, "children": []}
+        return {
+            "schema": "diag.stacks/1",
+            "main": {"pid": 5, "how": "pyspy", "threads": [thread]},
+            "children": [],
+        }
 
     def dump(self, columns: int, lang: str) -> dict[str, Any]:
         return self.dumped
@@ -59,7 +66,10 @@ class Told:
 
 
 def play(
-    source: Told | Recorded, size: tuple[int, int], script: Callable[[TopApp, Pilot[None]], Awaitable[None]], **options: Any
+    source: Told | Recorded,
+    size: tuple[int, int],
+    script: Callable[[TopApp, Pilot[None]], Awaitable[None]],
+    **options: Any,
 ) -> None:
     async def run() -> None:
         app = TopApp(source, source.first(), **options)
@@ -86,7 +96,8 @@ def fits(text: str, size: tuple[int, int]) -> bool:
     return len(lines) <= size[1] and all(len(line) <= size[0] for line in lines)
 
 
-# --- what is seen at once ----------------------------------------------------------------------------------------
+# --- what is seen at once
+# ----------------------------------------------------------------------------------------
 
 
 def test_hang_is_told_on_80_columns_with_culprit_advice_ranks_and_keys() -> None:
@@ -101,7 +112,12 @@ def test_hang_is_told_on_80_columns_with_culprit_advice_ranks_and_keys() -> None
         assert "rank 2 has waited for a batch from DataLoader worker pid 3053" in text
         assert "    do: Look at what the worker reads" in text
         table = [line for line in lines if re.match(r"^[> ][! ] +\d+ (hung|stalled) ", line)]
-        assert [line[:14].rstrip() for line in table] == [">!   2 hung", "     0 stalled", "     1 stalled", "     3 stalled"]
+        assert [line[:14].rstrip() for line in table] == [
+            ">!   2 hung",
+            "     0 stalled",
+            "     1 stalled",
+            "     3 stalled",
+        ]
         assert "_BaseDataLoaderIter" in table[0]
         assert lines[-1] == "q quit Enter details s stacks f findings t time d dump e explain / filter ? help"
 
@@ -122,10 +138,26 @@ def test_wide_screen_shows_the_culprits_stack_and_the_time_line_as_well() -> Non
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE, (40, 12), (20, 6)])
-@pytest.mark.parametrize("name", ["h200-live/healthy", "h200-live/rank-killed", "gpu-drills/slow-rank", "gpu-drills/host-oom"])
+@pytest.mark.parametrize(
+    "name", ["h200-live/healthy", "h200-live/rank-killed", "gpu-drills/slow-rank", "gpu-drills/host-oom"]
+)
 def test_any_recorded_run_fits_any_screen(name: str, size: tuple[int, int]) -> None:
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
-        for key in ("s", "escape", "f", "q", "t", "escape", "enter", "escape", "tab", "enter", "escape", "question_mark", "q"):
+        for key in (
+            "s",
+            "escape",
+            "f",
+            "q",
+            "t",
+            "escape",
+            "enter",
+            "escape",
+            "tab",
+            "enter",
+            "escape",
+            "question_mark",
+            "q",
+        ):
             await pilot.press(key)
             assert fits(shown(app), size), shown(app)
 
@@ -140,7 +172,8 @@ def test_run_without_findings_says_so_and_leaves_the_room_to_the_ranks() -> None
     play(recorded("h200-live/healthy"), SMALL, script)
 
 
-# --- keys --------------------------------------------------------------------------------------------------------
+# --- keys
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_keys_open_pages_and_lead_back() -> None:
@@ -191,7 +224,11 @@ def test_filter_and_order_choose_what_the_table_shows() -> None:
 def test_dump_shows_the_hubs_screen_and_where_the_bundle_is() -> None:
     source = Told(document(HANG))
     bundle = f"/runs/{'1' * 70}/dumps/a.tar.gz"
-    source.dumped = {"screen": f"The job is hung\n{HOSTILE}", "bundle": bundle, "next_command": "ls /proc/7/fd"}
+    source.dumped = {
+        "screen": f"The job is hung\n{HOSTILE}",
+        "bundle": bundle,
+        "next_command": "ls /proc/7/fd",
+    }
 
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("d")
@@ -204,7 +241,8 @@ def test_dump_shows_the_hubs_screen_and_where_the_bundle_is() -> None:
     play(source, SMALL, script)
 
 
-# --- changes -----------------------------------------------------------------------------------------------------
+# --- changes
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_changes_are_shown_as_they_come_and_the_chosen_rank_stays_chosen() -> None:
@@ -228,10 +266,14 @@ def test_run_whose_hang_is_over_lists_it_and_is_not_all_green() -> None:
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
         text = await until(app, pilot, lambda text: "RECORDED" in text)
         assert "  nothing open; 1 over (f shows what was found)" in text and "nothing found" not in text
-        assert re.search(r"^  OVER hang \(data_loading\): rank 1; .*-.* \(20 s\), was critical", text, re.MULTILINE)
+        assert re.search(
+            r"^  OVER hang \(data_loading\): rank 1; .*-.* \(20 s\), was critical", text, re.MULTILINE
+        )
         assert re.search(r"^ Findings: 1 over", text, re.MULTILINE)
         await pilot.press("f")
-        text = await until(app, pilot, lambda text: "nothing open" in text and "then: rank 1 has waited" in text)
+        text = await until(
+            app, pilot, lambda text: "nothing open" in text and "then: rank 1 has waited" in text
+        )
         await pilot.press("escape", "e")
         await until(app, pilot, lambda text: "diag explain hang" in text)
 
@@ -239,7 +281,8 @@ def test_run_whose_hang_is_over_lists_it_and_is_not_all_green() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded_in", "returncode", "word"), [("/runs/1", None, "RECORDED"), ("", 0, "ENDED"), ("", None, "LIVE")]
+    ("recorded_in", "returncode", "word"),
+    [("/runs/1", None, "RECORDED"), ("", 0, "ENDED"), ("", None, "LIVE")],
 )
 def test_only_what_lives_is_called_live(recorded_in: str, returncode: int | None, word: str) -> None:
     state = document(HANG)
@@ -259,9 +302,15 @@ def test_how_we_know_is_told_as_a_word() -> None:
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
         assert " LIVE  elapsed 1 min 22 s" in shown(app)
         source.link(Link("LOST", "connection refused; trying again"))
-        await until(app, pilot, lambda text: re.search(r"^ LOST  \d s: connection refused; trying again; elapsed", text, re.M))
+        await until(
+            app,
+            pilot,
+            lambda text: re.search(r"^ LOST  \d s: connection refused; trying again; elapsed", text, re.M),
+        )
         source.link(Link("ENDED", "the job ended with exit code 1, and diag with it", "diag top /runs/1"))
-        text = await until(app, pilot, lambda text: " ENDED  the job ended with exit code 1, and diag with it" in text)
+        text = await until(
+            app, pilot, lambda text: " ENDED  the job ended with exit code 1, and diag with it" in text
+        )
         assert text.splitlines()[-1] == "next: diag top /runs/1" and "CRITICAL hang" in text
         await pilot.press("c")
         assert app.copied == "diag top /runs/1"
@@ -289,7 +338,8 @@ def test_stacks_are_asked_for_of_the_rank_that_is_looked_at_and_not_again_while_
     assert small.asked == []  # nobody looks
 
 
-# --- words of the job --------------------------------------------------------------------------------------------
+# --- words of the job
+# --------------------------------------------------------------------------------------------
 
 
 def test_words_of_the_job_are_shown_as_they_are_and_can_do_nothing() -> None:
@@ -313,7 +363,11 @@ def test_words_of_the_job_are_shown_as_they_are_and_can_do_nothing() -> None:
             await pilot.press(key)
             text = shown(app)
             assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text), repr(text)
-            assert not any("link" in str(segment.style) for strip in app.screen._compositor.render_strips() for segment in strip)
+            assert not any(
+                "link" in str(segment.style)
+                for strip in app.screen._compositor.render_strips()
+                for segment in strip
+            )
         assert "[bold red]x[/]" in shown(app)
 
     play(source, LARGE, script)
@@ -329,13 +383,16 @@ def test_meaning_of_a_finding_in_chinese() -> None:
     play(recorded(HANG), SMALL, script, lang="zh")
 
 
-# --- many ranks --------------------------------------------------------------------------------------------------
+# --- many ranks
+# --------------------------------------------------------------------------------------------------
 
 
 def test_thousand_ranks_are_scrolled_through_at_once() -> None:
     state = document(HANG)
     row = state["ranks"][0]
-    state["ranks"] = [{**row, "rank": rank, "host": f"node-{rank // 8}", "state": "running"} for rank in range(1024)]
+    state["ranks"] = [
+        {**row, "rank": rank, "host": f"node-{rank // 8}", "state": "running"} for rank in range(1024)
+    ]
     source = Told(state)
 
     async def script(app: TopApp, pilot: Pilot[None]) -> None:
@@ -355,6 +412,9 @@ def test_thousand_ranks_are_scrolled_through_at_once() -> None:
             await pilot.pause()
         told = time.process_time() - began
         print(f"{paged / 40 * 1000:.0f} ms a page, {told / 20 * 1000:.0f} ms a state of 1,024 ranks")
-        assert paged / 40 < 0.2 and told / 20 < 0.5, (paged, told)  # measured: some 20 and 60 ms, of which the test has a part
+        assert paged / 40 < 0.2 and told / 20 < 0.5, (
+            paged,
+            told,
+        )  # measured: some 20 and 60 ms, of which the test has a part
 
     play(source, SMALL, script)

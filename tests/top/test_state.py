@@ -49,7 +49,9 @@ def test_merged_stacks_read_as_where_they_were_made(name: str) -> None:
     made = stack_classes(recorded(name)._view.engine)
 
     assert [one.title() for one in state.stacks] == [one.title() for one in made]
-    assert [list(map(frame_words, one.frames)) for one in state.stacks] == [list(map(frame_words, one.frames)) for one in made]
+    assert [list(map(frame_words, one.frames)) for one in state.stacks] == [
+        list(map(frame_words, one.frames)) for one in made
+    ]
     assert class_lines(state.stacks, 100, 10) == class_lines(made, 100, 10)
 
 
@@ -104,14 +106,16 @@ def test_rows_that_changed_replace_those_before_and_the_document_follows() -> No
     assert list(state.rows) == [1] and json.dumps(state.raw["ranks"]) == json.dumps([row])
 
 
-# --- the table ---------------------------------------------------------------------------------------------------
+# --- the table
+# ---------------------------------------------------------------------------------------------------
 
 
 def many(count: int) -> State:
     told = document(HANG)
     row = told["ranks"][0]
     told["ranks"] = [
-        {**row, "rank": rank, "host": f"node-{rank // 8}", "state": "running", "cpu_ratio": rank / 10} for rank in range(count)
+        {**row, "rank": rank, "host": f"node-{rank // 8}", "state": "running", "cpu_ratio": rank / 10}
+        for rank in range(count)
     ]
     return state_of(told)
 
@@ -156,7 +160,8 @@ def test_table_keeps_rank_and_state_and_drops_the_rest_from_the_least(width: int
     assert "host" not in plain(Table(state_of(document(HANG)), 250).head())  # there is one
 
 
-# --- plain text --------------------------------------------------------------------------------------------------
+# --- plain text
+# --------------------------------------------------------------------------------------------------
 
 
 def test_picture_has_head_finding_table_stacks_time_line_and_what_to_type() -> None:

@@ -15,7 +15,9 @@ import pytest
 
 __all__ = ["Tmux", "needs_tmux", "tmux_pane"]
 
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (make system-packages)")
+needs_tmux = pytest.mark.skipif(
+    shutil.which("tmux") is None, reason="tmux is not installed (make system-packages)"
+)
 
 
 class Tmux:
@@ -26,11 +28,17 @@ class Tmux:
 
     def tmux(self, *words: str) -> str:
         done = subprocess.run(
-            ["tmux", "-S", str(self._socket), "-f", "/dev/null", *words], capture_output=True, text=True, timeout=30, check=True
+            ["tmux", "-S", str(self._socket), "-f", "/dev/null", *words],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
         return done.stdout
 
-    def start(self, command: Sequence[str], columns: int, lines: int, env: Mapping[str, str], *, end_file: Path) -> None:
+    def start(
+        self, command: Sequence[str], columns: int, lines: int, env: Mapping[str, str], *, end_file: Path
+    ) -> None:
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
         script = f"env {words} {shlex.join(command)}; echo $? > {shlex.quote(str(end_file))}; exec sleep 600"
         self.tmux("new-session", "-d", "-x", str(columns), "-y", str(lines), script)
@@ -62,7 +70,11 @@ class Tmux:
 
 @contextlib.contextmanager
 def tmux_pane(
-    folder: Path, command: Sequence[str], columns: int = 80, lines: int = 24, env: Mapping[str, str] | None = None
+    folder: Path,
+    command: Sequence[str],
+    columns: int = 80,
+    lines: int = 24,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Tmux]:
     """`folder`/code holds the command's exit code once it ended."""
     pane = Tmux(folder / "tmux")

@@ -19,7 +19,9 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip(reason)
     made = image.image()
     folder: Path = tmp_path_factory.mktemp("vm")
-    suites = sorted({item.path.parent.name for item in request.session.items if item.path.parent.parent == _HERE})
+    suites = sorted(
+        {item.path.parent.name for item in request.session.items if item.path.parent.parent == _HERE}
+    )
     said = machine.run(made, folder, _SECONDS, suites)
     built = "was there" if made.build_seconds is None else f"built in {made.build_seconds:.0f} s"
     parts = ", ".join(f"{name} {answer['seconds']:.0f}" for name, answer in said.parts.items())

@@ -1,6 +1,8 @@
-"""The virtual machine's image: a kernel with soft-RoCE and a small Debian with Python and diag's dependencies, in build/vm.
+"""The virtual machine's image: a kernel with soft-RoCE and a small Debian with Python and diag's
+dependencies, in build/vm.
 
-Built once for each recipe (`image.sh` and the dependencies in pyproject.toml); what is tested comes on top at each start.
+Built once for each recipe (`image.sh` and the dependencies in pyproject.toml); what is tested comes on top at
+each start.
 """
 
 from __future__ import annotations

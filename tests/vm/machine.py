@@ -1,4 +1,5 @@
-"""Starts the virtual machine with this working tree's diag in it, and takes what its driver says, line by line."""
+"""Starts the virtual machine with this working tree's diag in it, and takes what its driver says, line by
+line."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 
 from tests.vm.image import REPOSITORY, Image
 
-# Emulated: /dev/kvm is not everywhere, and where it is it may not work nested. SSE4.2 and POPCNT are what wheels are built for.
+# Emulated: /dev/kvm is not everywhere, and where it is it may not work nested. SSE4.2 and POPCNT are what
+# wheels are built for.
 _QEMU = ("qemu-system-x86_64 -accel tcg,thread=multi -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt -smp 2 -m 2500 -nic none "
          "-display none -monitor none -no-reboot")  # fmt: skip
 _KERNEL_WORDS = "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off psi=1"
@@ -26,16 +28,20 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the driver said of each part: {"part": name, "seconds": ..., "result": ...} or "error" instead of result."""
+    """What the driver said of each part: {"part": name, "seconds": ..., "result": ...} or "error" instead of
+    result."""
 
     parts: dict[str, dict[str, Any]]
     console: str
     seconds: float
 
     def __getitem__(self, part: str) -> Any:
-        """Raises AssertionError with the error of a part that failed inside the machine, or with what the machine last said."""
+        """Raises AssertionError with the error of a part that failed inside the machine, or with what the
+        machine last said."""
         if part not in self.parts:
-            raise AssertionError(f"the machine said nothing of {part!r}; its console ends:\n{self.console[-3000:]}")
+            raise AssertionError(
+                f"the machine said nothing of {part!r}; its console ends:\n{self.console[-3000:]}"
+            )
         answer = self.parts[part]
         if "error" in answer:
             raise AssertionError(f"{part} failed inside the machine:\n{answer['error']}")
@@ -45,7 +51,8 @@ class Answers:
 def run(
     image: Image, folder: Path, seconds: float, suites: Sequence[str] = (), parts: Sequence[str] = ()
 ) -> Answers:
-    """Boots, lets the driver do `parts` (all) of `suites` (all), and ends the machine after `seconds` at the latest."""
+    """Boots, lets the driver do `parts` (all) of `suites` (all), and ends the machine after `seconds` at the
+    latest."""
     initrd, console, answers = folder / "initrd", folder / "console.txt", folder / "answers.jsonl"
     disk = folder / "disk"
     began = time.monotonic()
@@ -60,7 +67,9 @@ def run(
              "-append", " ".join([_KERNEL_WORDS, *chosen]),
              "-drive", f"file={disk},if=virtio,format=raw,cache=unsafe",
              "-serial", f"file:{console}", "-serial", f"file:{answers}"]  # fmt: skip
-    machine = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    machine = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     try:
         _, complaints = machine.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""What a job in the virtual machine must be told: read by the machine and by the tests, so standard library only."""
+"""What a job in the virtual machine must be told: read by the machine and by the tests, so standard library
+only."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A finding that must open: its id, and where they are given its cause, culprit ranks and words of its summary."""
+    """A finding that must open: its id, and where they are given its cause, culprit ranks and words of its
+    summary."""
 
     id: str
     cause: str | None = None

@@ -1,4 +1,5 @@
-"""A checkpoint is not whole: a save that was cut off, a truncated file, one that could not be read at the start."""
+"""A checkpoint is not whole: a save that was cut off, a truncated file, one that could not be read at the
+start."""
 
 from __future__ import annotations
 
@@ -18,18 +19,26 @@ __all__ = ["CheckpointCorruptDetector"]
 _RULES = (
     # torch 2.13, torch.load and torch.distributed.checkpoint of a cut-off file, 2026-11-21:
     #   RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory. This is an internal ...
-    Rule("unreadable", re.compile(r"PytorchStreamReader failed reading (?:zip archive|file [^:\n]{1,200}): ([^.\n]{1,80})")),
+    Rule(
+        "unreadable",
+        re.compile(r"PytorchStreamReader failed reading (?:zip archive|file [^:\n]{1,200}): ([^.\n]{1,80})"),
+    ),
     # safetensors 0.8.0, 2026-11-21: header too small; invalid header length; invalid JSON in header: ...;
     #   SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered
-    # 0.4 and 0.5 name it HeaderTooSmall, InvalidHeaderLength, InvalidHeaderDeserialization, MetadataIncompleteBuffer.
+    # 0.4 and 0.5 name it HeaderTooSmall, InvalidHeaderLength, InvalidHeaderDeserialization,
+    # MetadataIncompleteBuffer.
     Rule("unreadable", re.compile(r"SafetensorError: Error while deserializing(?: header)?: ([^\n]{1,80})")),
     # torch 2.13, torch.distributed.checkpoint of a folder without `.metadata`, 2026-11-21:
     #   FileNotFoundError: [Errno 2] No such file or directory: 'dcp/.metadata'
-    Rule("incomplete", re.compile(r"No such file or directory: '([^'\n]{0,500}/(?:\.metadata|__\d{1,7}_\d{1,7}\.distcp))'")),
+    Rule(
+        "incomplete",
+        re.compile(r"No such file or directory: '([^'\n]{0,500}/(?:\.metadata|__\d{1,7}_\d{1,7}\.distcp))'"),
+    ),
     # megatron-core 0.11-0.16.1, dist_checkpointing/validation.py (metadata.json is written last):
     #   CheckpointingException: DIR is not a distributed checkpoint
     Rule("incomplete", re.compile(r"CheckpointingException: (\S{1,500}) is not a distributed checkpoint")),
-    # Megatron-LM core_r0.13, megatron/training/checkpointing.py; the first two end the job with exit status 0:
+    # Megatron-LM core_r0.13, megatron/training/checkpointing.py; the first two end the job with exit status
+    # 0:
     #   could not load the checkpoint
     #   ERROR: Invalid metadata file DIR/latest_checkpointed_iteration.txt. Exiting
     #   NotImplementedError: unknown checkpoint format in DIR
@@ -38,25 +47,32 @@ _RULES = (
     Rule("unreadable", re.compile(r"(unknown checkpoint format in \S{1,500})")),
 )
 _WORDS = (
-    "PytorchStreamReader", "Error while deserializing", "No such file or directory: '", "is not a distributed checkpoint",
-    "could not load the checkpoint", "Invalid metadata file", "unknown checkpoint format in",
+    "PytorchStreamReader",
+    "Error while deserializing",
+    "No such file or directory: '",
+    "is not a distributed checkpoint",
+    "could not load the checkpoint",
+    "Invalid metadata file",
+    "unknown checkpoint format in",
 )
 _WHILE_SECONDS = 30.0
 _SILENT_END = ("could not load the checkpoint", "Invalid metadata file")
 
 
 class CheckpointCorruptDetector:
-    """Meaning: a checkpoint cannot be loaded: a save was cut off, a file in it is truncated, or the job could not read the one
-    that it was to begin from.
+    """Meaning: a checkpoint cannot be loaded: a save was cut off, a file in it is truncated, or the job could
+    not read the one that it was to begin from.
 
-    Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each __R_I.distcp that
-    `.metadata` names, each shard of an index, the length in the header of safetensors, the end of torch's zip files), looked at
-    when nobody writes it any more; the errors of torch, safetensors, Megatron and DeepSpeed while loading.
+    Evidence: the files that are there against those that its kind needs (`.metadata`, metadata.json, each
+    __R_I.distcp that `.metadata` names, each shard of an index, the length in the header of safetensors, the
+    end of torch's zip files), looked at when nobody writes it any more; the errors of torch, safetensors,
+    Megatron and DeepSpeed while loading.
 
-    What to do: go on from the whole one that is named, with the flags shown, and put the broken one away: the tracker may name
-    it.
+    What to do: go on from the whole one that is named, with the flags shown, and put the broken one away: the
+    tracker may name it.
 
-    False alarms: a checkpoint that another program is still copying. An asynchronous save is left alone while it may still end.
+    False alarms: a checkpoint that another program is still copying. An asynchronous save is left alone while
+    it may still end.
     """
 
     name = "checkpoint-corrupt"
@@ -97,21 +113,31 @@ class CheckpointCorruptDetector:
         later = whole is not None and (whole.iteration or 0) > (folder.iteration or 0)
         why = _why(folder, job)
         go_on = (
-            f"Go on from {whole.path}, which is whole: {resume_advice(job.words, whole.path, whole.kind)}." if whole else
-            "There is no whole checkpoint beside it: look for an older run's, or begin anew."
+            f"Go on from {whole.path}, which is whole: {resume_advice(job.words, whole.path, whole.kind)}."
+            if whole
+            else "There is no whole checkpoint beside it: look for an older run's, or begin anew."
         )
         tracker = self._folders.tracker(beside)
         names_it = tracker is not None and pointed_at(beside, tracker) == folder.path
-        put_away = f" Move {folder.path} away" + (f": {tracker[0]} names it." if names_it and tracker else ".")
+        put_away = f" Move {folder.path} away" + (
+            f": {tracker[0]} names it." if names_it and tracker else "."
+        )
         cause = "truncated" if folder.damaged and not folder.missing else "incomplete"
         return Finding(
-            id="checkpoint-corrupt", subject=JOB, klass="left_behind", since=broken.since, cause=cause,
+            id="checkpoint-corrupt",
+            subject=JOB,
+            klass="left_behind",
+            since=broken.since,
+            cause=cause,
             severity=Severity.WARNING if later or job.interrupted_at is not None else Severity.CRITICAL,
             confidence=Confidence.HIGH if broken.sure else Confidence.MEDIUM,
             summary=f"{name_of(folder)} is not whole ({broken.what}; {folder.files} files, {gib(folder.size_bytes)}){why}; "
             + (f"the last whole one is {name_of(whole)}" if whole else _none_is_whole(older)),
             advice=go_on + put_away,
-            evidence=tuple(Evidence("checkpoint", f"{one.folder.path}: {one.what}", one.since) for one in (broken, *older[:2])),
+            evidence=tuple(
+                Evidence("checkpoint", f"{one.folder.path}: {one.what}", one.since)
+                for one in (broken, *older[:2])
+            ),
             final=job.returncode is not None,
         )
 
@@ -121,22 +147,35 @@ class CheckpointCorruptDetector:
             folder = _to_be_loaded(seen)
             if folder is None:
                 continue
-            missing, damaged = _of_interest(seen.flag, folder.missing), _of_interest(seen.flag, folder.damaged)
+            missing, damaged = (
+                _of_interest(seen.flag, folder.missing),
+                _of_interest(seen.flag, folder.damaged),
+            )
             words = (("missing", missing), ("damaged", damaged))
             if not (missing or damaged):
                 continue
             what = "; ".join(f"{word} {', '.join(names)}" for word, names in words if names)
-            others = [other for other in seen.folders if other is not folder and not other.missing and not other.damaged]
+            others = [
+                other
+                for other in seen.folders
+                if other is not folder and not other.missing and not other.damaged
+            ]
             go_on = "Copy or download it again, or load another one."
             if others:
                 flags = resume_advice(job.words, others[-1].path, others[-1].kind)
                 go_on = f"Load {others[-1].path} instead, which is whole: {flags}."
             return Finding(
-                id="checkpoint-corrupt", subject=JOB, since=at, cause="truncated" if damaged else "incomplete",
-                severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING, confidence=Confidence.HIGH,
-                summary=f"the checkpoint to begin from ({seen.flag} {folder.path}) is not whole: {what}", advice=go_on,
+                id="checkpoint-corrupt",
+                subject=JOB,
+                since=at,
+                cause="truncated" if damaged else "incomplete",
+                severity=Severity.CRITICAL if failed_at(job, at) else Severity.WARNING,
+                confidence=Confidence.HIGH,
+                summary=f"the checkpoint to begin from ({seen.flag} {folder.path}) is not whole: {what}",
+                advice=go_on,
                 evidence=(
-                    Evidence("checkpoint", f"{folder.path}: {what}", at), *(item.evidence() for item in self._lines.said[:2])
+                    Evidence("checkpoint", f"{folder.path}: {what}", at),
+                    *(item.evidence() for item in self._lines.said[:2]),
                 ),
                 final=True,
             )
@@ -144,9 +183,13 @@ class CheckpointCorruptDetector:
 
     def _by_lines(self, job: JobState) -> Iterator[Finding]:
         said = [
-            item for item in self._lines.said
-            if not item.saving and (failed_by(job, item) or (_ended_quietly(job) and any(word in item.text for word in
-            _SILENT_END)))
+            item
+            for item in self._lines.said
+            if not item.saving
+            and (
+                failed_by(job, item)
+                or (_ended_quietly(job) and any(word in item.text for word in _SILENT_END))
+            )
         ]
         if not said:
             return
@@ -154,8 +197,14 @@ class CheckpointCorruptDetector:
         who = rank_words(ranks) if ranks else "the job"
         quietly = "; the job ended with status 0 all the same" if _ended_quietly(job) else ""
         yield Finding(
-            id="checkpoint-corrupt", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, ranks=ranks,
-            since=first.at, cause=first.cause, final=True,
+            id="checkpoint-corrupt",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.MEDIUM,
+            ranks=ranks,
+            since=first.at,
+            cause=first.cause,
+            final=True,
             summary=f"{who} could not read a checkpoint or a file of it{_when(job)}: {first.match[1].strip()}{quietly}",
             advice="The file is not whole: a save that was cut off, a copy or a download that broke. The traceback above the "
             "line names it; compare its size with the source, or load the checkpoint before it.",
@@ -175,20 +224,35 @@ def _of_interest(flag: str, files: tuple[str, ...]) -> tuple[str, ...]:
     """--model reads the weights alone, whatever else of a checkpoint lies beside them."""
     if "model" not in flag or "mcore" in flag:
         return files
-    return tuple(file for file in files if "/" not in file and any(end in file for end in (".safetensors", ".bin")))
+    return tuple(
+        file for file in files if "/" not in file and any(end in file for end in (".safetensors", ".bin"))
+    )
 
 
 def _why(folder: CheckpointFolder, job: JobState) -> str:
-    """The end of the rank that died first, where it came in this save, or right after this checkpoint's last byte."""
+    """The end of the rank that died first, where it came in this save, or right after this checkpoint's last
+    byte."""
     failed = [rank for rank in job.ranks.values() if rank.failed]
-    dead = sorted(failed, key=lambda rank: (rank.exited_at or 0.0, rank.exit is not None and rank.exit.signal == signal.SIGTERM))
+    dead = sorted(
+        failed,
+        key=lambda rank: (
+            rank.exited_at or 0.0,
+            rank.exit is not None and rank.exit.signal == signal.SIGTERM,
+        ),
+    )
     at = dead[0].exited_at if dead else job.ended_at
-    in_it = cut_off_save(folder, job) is not None or (at is not None and abs(at - folder.changed_at) < _WHILE_SECONDS)
+    in_it = cut_off_save(folder, job) is not None or (
+        at is not None and abs(at - folder.changed_at) < _WHILE_SECONDS
+    )
     if not in_it:
         return ""
     end = dead[0].exit if dead else None
     how = f"was killed by signal {end.signal}" if end is not None and end.signal else "failed"
-    return f": rank {dead[0].rank} {how} while it was written" if dead else ": the job ended while it was written"
+    return (
+        f": rank {dead[0].rank} {how} while it was written"
+        if dead
+        else ": the job ended while it was written"
+    )
 
 
 def _none_is_whole(older: list[Broken]) -> str:

@@ -15,11 +15,12 @@ from diag.state.saves import never_saves
 __all__ = ["DiskFullDetector"]
 
 _RULES = (
-    # CPython 3.8-3.14, any write: OSError: [Errno 28] No space left on device: '/out/checkpoint-4/optimizer.pt'
-    # safetensors 0.8.0 on a full tmpfs, 2026-11-21:
+    # CPython 3.8-3.14, any write: OSError: [Errno 28] No space left on device:
+    # '/out/checkpoint-4/optimizer.pt' safetensors 0.8.0 on a full tmpfs, 2026-11-21:
     #   SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)
-    # megatron-core 0.16.1 on a full tmpfs, 2026-11-21: [rank0]: RuntimeError: Worker failure: [Errno 28] No space left on device
-    # Whatever says it, says of what before it; in the middle of a text (a sample of the data) it is somebody else's.
+    # megatron-core 0.16.1 on a full tmpfs, 2026-11-21: [rank0]: RuntimeError: Worker failure: [Errno 28] No
+    # space left on device Whatever says it, says of what before it; in the middle of a text (a sample of the
+    # data) it is somebody else's.
     Rule("no_space", re.compile(r"[:\]] ?No space left on device(?:: '([^'\n]{1,500})')?")),
     # CPython: OSError: [Errno 122] Disk quota exceeded: '...'
     Rule("quota", re.compile(r"[Dd]isk quota exceeded(?:: '([^'\n]{1,500})')?")),
@@ -27,7 +28,10 @@ _RULES = (
     #   RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534
     #   RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/1: file write
     #       failed
-    Rule("write_failed", re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc:\d{1,6}\] \. unexpected pos")),
+    Rule(
+        "write_failed",
+        re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc:\d{1,6}\] \. unexpected pos"),
+    ),
 )
 _WORDS = ("No space left", "quota exceeded", "PytorchStreamWriter", "inline_container")
 # Shared memory has its own finding, shm-too-small.
@@ -40,17 +44,19 @@ _HOLDS_SECONDS = 60.0
 
 
 class DiskFullDetector:
-    """Meaning: a disk that the job writes to is full, its user's quota or its inodes are used up, or the next checkpoint does not
-    fit on what is left.
+    """Meaning: a disk that the job writes to is full, its user's quota or its inodes are used up, or the next
+    checkpoint does not fit on what is left.
 
-    Evidence: the error of the write in the log; statvfs and the user's quota of the folder that checkpoints go to and of the
-    temporary one; the size of the last whole checkpoint, or what `diag estimate` expects, against what is free. Rotation
-    (--save_total_limit) deletes the oldest after the new one is written, so a save always needs the whole room.
+    Evidence: the error of the write in the log; statvfs and the user's quota of the folder that checkpoints
+    go to and of the temporary one; the size of the last whole checkpoint, or what `diag estimate` expects,
+    against what is free. Rotation (--save_total_limit) deletes the oldest after the new one is written, so a
+    save always needs the whole room.
 
-    What to do: free space, or save to another disk (--output_dir, --save); fewer and smaller checkpoints: --save_steps,
-    --save_total_limit, --no_save_optim true.
+    What to do: free space, or save to another disk (--output_dir, --save); fewer and smaller checkpoints:
+    --save_steps, --save_total_limit, --no_save_optim true.
 
-    False alarms: a checkpoint much smaller than the one before it. A quota of NFS or Lustre is known by its error only.
+    False alarms: a checkpoint much smaller than the one before it. A quota of NFS or Lustre is known by its
+    error only.
     """
 
     name = "disk-full"
@@ -79,22 +85,34 @@ class DiskFullDetector:
     def _by_lines(self, job: JobState, said: list[Said]) -> Finding:
         first = said[0]
         saving = in_a_save(job, first)
-        space = self._space_of(job, next((item.match[1] for item in said if item.match.lastindex), ""), saving)
+        space = self._space_of(
+            job, next((item.match[1] for item in said if item.match.lastindex), ""), saving
+        )
         cause = "no_space" if first.cause == "write_failed" else first.cause
         if cause == "no_space" and space is not None and _no_inodes(space):
             cause = "inodes"
         fatal = any(failed_by(job, item) for item in said)
         ranks = ranks_of(said)
         who = rank_words(ranks) if ranks else "the job"
-        what = {"no_space": "no space was left on the disk", "quota": "the user's disk quota is used up",
-                "inodes": "the file system has no free inode (number of files), though bytes are free"}[cause]
+        what = {
+            "no_space": "no space was left on the disk",
+            "quota": "the user's disk quota is used up",
+            "inodes": "the file system has no free inode (number of files), though bytes are free",
+        }[cause]
         doing = "write a checkpoint" if saving else "write a file"
         left = f"; {_left(space)}" if space is not None else ""
         return Finding(
-            id="disk-full", subject=JOB, severity=Severity.CRITICAL if fatal or saving else Severity.WARNING,
-            confidence=Confidence.MEDIUM if first.cause == "write_failed" else Confidence.HIGH, ranks=ranks, since=first.at,
-            cause=cause, summary=f"{who} could not {doing}{_when(job)}: {what}{left}", advice=_ADVICE[cause],
-            evidence=tuple(item.evidence() for item in said[:3]), final=True,
+            id="disk-full",
+            subject=JOB,
+            severity=Severity.CRITICAL if fatal or saving else Severity.WARNING,
+            confidence=Confidence.MEDIUM if first.cause == "write_failed" else Confidence.HIGH,
+            ranks=ranks,
+            since=first.at,
+            cause=cause,
+            summary=f"{who} could not {doing}{_when(job)}: {what}{left}",
+            advice=_ADVICE[cause],
+            evidence=tuple(item.evidence() for item in said[:3]),
+            final=True,
         )
 
     def _now_full(self, job: JobState) -> Finding | None:
@@ -105,22 +123,35 @@ class DiskFullDetector:
             if _free(space) >= _FULL_BYTES and not few:
                 continue
             cause = "inodes" if few else "quota" if _free(space) == space.quota_bytes else "no_space"
-            use = "checkpoints are saved to" if space.purpose == "save" else "is the temporary folder (TMPDIR)"
+            use = (
+                "checkpoints are saved to" if space.purpose == "save" else "is the temporary folder (TMPDIR)"
+            )
             return Finding(
-                id="disk-full", subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, since=at, cause=cause,
-                summary=f"the disk that {use} is full: {_left(space)}", advice=_ADVICE[cause],
-                evidence=(Evidence("statvfs", _left(space), at),), holds_seconds=_HOLDS_SECONDS,
+                id="disk-full",
+                subject=JOB,
+                severity=Severity.WARNING,
+                confidence=Confidence.HIGH,
+                since=at,
+                cause=cause,
+                summary=f"the disk that {use} is full: {_left(space)}",
+                advice=_ADVICE[cause],
+                evidence=(Evidence("statvfs", _left(space), at),),
+                holds_seconds=_HOLDS_SECONDS,
             )
         return None
 
     def _next_save(self, job: JobState) -> Finding | None:
         """Before the save, with numbers. Not in one: what it has written is gone from what is free."""
-        if job.phase == "ckpt_save" or job.save_log.unwritten is not None or (
-            job.iteration is not None and 0 < job.total_iterations <= job.iteration
+        if (
+            job.phase == "ckpt_save"
+            or job.save_log.unwritten is not None
+            or (job.iteration is not None and 0 < job.total_iterations <= job.iteration)
         ):
             return None
         last = _last_whole(job)
-        size = last.size_bytes if last else job.memory_estimate.checkpoint_bytes if job.memory_estimate else None
+        size = (
+            last.size_bytes if last else job.memory_estimate.checkpoint_bytes if job.memory_estimate else None
+        )
         if never_saves(job.words):
             return None
         if not size:
@@ -131,23 +162,40 @@ class DiskFullDetector:
             if last is not None and not last.path.startswith(root.rstrip("/") + "/"):
                 continue
             like = f"like {PurePosixPath(last.path).name}" if last else "as its arguments tell"
-            kept = [folder for seen in job.checkpoints.values() for folder in seen.folders if folder.path.startswith(root)]
-            there = f"; {len(kept)} checkpoints there take {gib(sum(folder.size_bytes for folder in kept))}" if kept else ""
+            kept = [
+                folder
+                for seen in job.checkpoints.values()
+                for folder in seen.folders
+                if folder.path.startswith(root)
+            ]
+            there = (
+                f"; {len(kept)} checkpoints there take {gib(sum(folder.size_bytes for folder in kept))}"
+                if kept
+                else ""
+            )
             return Finding(
-                id="disk-full", subject=JOB, severity=Severity.WARNING, since=at, cause="next_save",
+                id="disk-full",
+                subject=JOB,
+                severity=Severity.WARNING,
+                since=at,
+                cause="next_save",
                 confidence=Confidence.HIGH if last else Confidence.MEDIUM,
                 summary=f"the next checkpoint ({gib(size)}, {like}) will not fit: {_left(space)}{there}",
-                advice="Free space before the next save" + (" (delete older checkpoints)" if kept else "") + ", or it ends "
+                advice="Free space before the next save"
+                + (" (delete older checkpoints)" if kept else "")
+                + ", or it ends "
                 "the job. For later: --save_total_limit N keeps N of them (ms-swift, HF Trainer), but deletes after it has "
                 "written, so N + 1 must fit; --no_save_optim true (--no-save-optim for Megatron-LM) saves weights only, which "
                 "cannot be resumed.",
-                evidence=(Evidence("statvfs", _left(space), at),), holds_seconds=_HOLDS_SECONDS,
+                evidence=(Evidence("statvfs", _left(space), at),),
+                holds_seconds=_HOLDS_SECONDS,
             )
         return None
 
     def _is_full(self, job: JobState) -> bool:
         return any(
-            space.purpose == "save" and (_free(space) < max(_FULL_BYTES, 0.001 * space.total_bytes) or _no_inodes(space))
+            space.purpose == "save"
+            and (_free(space) < max(_FULL_BYTES, 0.001 * space.total_bytes) or _no_inodes(space))
             for _, space in job.disks.values()
         )
 
@@ -178,7 +226,9 @@ def _happened(job: JobState, item: Said) -> bool:
 
 
 def _free(space: DiskSpace) -> int:
-    return space.available_bytes if space.quota_bytes is None else min(space.available_bytes, space.quota_bytes)
+    return (
+        space.available_bytes if space.quota_bytes is None else min(space.available_bytes, space.quota_bytes)
+    )
 
 
 def _no_inodes(space: DiskSpace) -> bool:
@@ -189,7 +239,11 @@ def _no_inodes(space: DiskSpace) -> bool:
 
 def _left(space: DiskSpace) -> str:
     kind = f" ({space.file_system})" if space.file_system else ""
-    inodes = f", {space.available_inodes} inodes" if space.available_inodes is not None and _few_inodes(space) else ""
+    inodes = (
+        f", {space.available_inodes} inodes"
+        if space.available_inodes is not None and _few_inodes(space)
+        else ""
+    )
     if space.quota_bytes is not None and space.quota_bytes < space.available_bytes:
         return f"{space.path} has {gib(space.quota_bytes)} left of the user's quota{inodes}{kind}"
     return f"{space.path} has {gib(space.available_bytes)} of {gib(space.total_bytes)} free{inodes}{kind}"
@@ -200,8 +254,12 @@ def _few_inodes(space: DiskSpace) -> bool:
 
 
 def _last_whole(job: JobState) -> CheckpointFolder | None:
-    whole = [folder for seen in job.checkpoints.values() for folder in seen.folders
-             if folder.size_bytes and not folder.missing and not folder.damaged]
+    whole = [
+        folder
+        for seen in job.checkpoints.values()
+        for folder in seen.folders
+        if folder.size_bytes and not folder.missing and not folder.damaged
+    ]
     return max(whole, key=lambda folder: folder.changed_at, default=None)
 
 

@@ -1,5 +1,5 @@
-"""Which checkpoints on disk are this job's, which of them are not whole for good, and which one to go on from. Judges no "
-"cause."""
+"""Which checkpoints on disk are this job's, which of them are not whole for good, and which one to go on
+from. Judges no " "cause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _BEFORE_START_SECONDS = 60.0  # clocks of file servers differ
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A checkpoint that is not whole and will not become so. `what` in words; `sure`: by its own files, not by comparison."""
+    """A checkpoint that is not whole and will not become so. `what` in words; `sure`: by its own files, not
+    by comparison."""
 
     folder: CheckpointFolder
     what: str
@@ -35,7 +36,9 @@ class Folders:
         self._changed: dict[str, tuple[CheckpointFolder, float]] = {}
         self._ours: set[str] = set()
         self._written: set[str] = set()  # roots in which this job made a folder
-        self._trackers: dict[str, tuple[tuple[str, str] | None, bool]] = {}  # by root: what it says, whether it changed
+        self._trackers: dict[
+            str, tuple[tuple[str, str] | None, bool]
+        ] = {}  # by root: what it says, whether it changed
         self._looked: dict[str, float] = {}  # by root: when it was last told
         self.loads: dict[str, tuple[float, CheckpointsSeen]] = {}
 
@@ -57,7 +60,11 @@ class Folders:
                     self._written.add(_root_of(folder.path))
                 self._changed[folder.path] = (folder, at)
         there = {folder.path for folder in fact.folders}
-        for path in [path for path, (folder, _) in self._changed.items() if _root_of(path) == fact.root and path not in there]:
+        for path in [
+            path
+            for path, (folder, _) in self._changed.items()
+            if _root_of(path) == fact.root and path not in there
+        ]:
             del self._changed[path]  # rotated away
             self._ours.discard(path)
 
@@ -74,9 +81,14 @@ class Folders:
         """The newest in the same folder that misses nothing."""
         root = _root_of(besides.path) if besides is not None else None
         whole = [
-            folder for folder, _ in self._changed.values()
+            folder
+            for folder, _ in self._changed.values()
             if (besides is None or (folder.path != besides.path and _root_of(folder.path) == root))
-            and folder.listed and not folder.missing and not folder.damaged and folder.size_bytes and folder.kind != "unknown"
+            and folder.listed
+            and not folder.missing
+            and not folder.damaged
+            and folder.size_bytes
+            and folder.kind != "unknown"
         ]
         return max(whole, key=lambda folder: (folder.iteration or -1, folder.changed_at), default=None)
 
@@ -92,11 +104,13 @@ class Folders:
         return list(self._trackers)
 
     def _is_ours(self, folder: CheckpointFolder, job: JobState) -> bool:
-        return folder.path in self._ours or folder.changed_at >= (job.started_at or 0.0) - _BEFORE_START_SECONDS
+        return (
+            folder.path in self._ours or folder.changed_at >= (job.started_at or 0.0) - _BEFORE_START_SECONDS
+        )
 
     def _is_settled(self, folder: CheckpointFolder, changed: float, now: float, job: JobState) -> bool:
-        """Whoever wrote it is gone, or has left it alone for long. ms-swift writes its tracker before an asynchronous save "
-        "begins."""
+        """Whoever wrote it is gone, or has left it alone for long. ms-swift writes its tracker before an
+        asynchronous save " "begins."""
         if job.returncode is not None or (job.ranks and not job.alive_ranks()):
             # What was seen while they lived may have been half of what they wrote.
             last = max((rank.exited_at or 0.0 for rank in job.ranks.values()), default=0.0)
@@ -129,7 +143,9 @@ def cut_off_save(folder: CheckpointFolder, job: JobState) -> Save | None:
     """The save of this checkpoint, where the job ended in it."""
     for save in job.save_log.saves:
         unfinished = save.cut_off or (job.save_log.asynchronous and save.written is None)
-        if unfinished and (save.path == folder.path or (folder.iteration is not None and save.iteration == folder.iteration)):
+        if unfinished and (
+            save.path == folder.path or (folder.iteration is not None and save.iteration == folder.iteration)
+        ):
             return save
     return None
 

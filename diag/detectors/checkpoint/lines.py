@@ -1,4 +1,5 @@
-"""Lines of a log that say that a checkpoint could not be written or loaded, with what stood around them. This package's own."""
+"""Lines of a log that say that a checkpoint could not be written or loaded, with what stood around them. This
+package's own."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _MOST_RANKS = 4096
 _NEAR_SECONDS = 5.0  # between a traceback's frames and its last line
 _BEFORE_DEATH_SECONDS = 120.0  # ranks that fail wait for each other, then torchelastic ends them
 
-# A frame of a save, in any of the writers (torch 2.13, megatron-core 0.16.1, transformers 4.57, ms-swift 4.6.0):
+# A frame of a save, in any of the writers (torch 2.13, megatron-core 0.16.1, transformers 4.57, ms-swift
+# 4.6.0):
 #   [rank0]:   File ".../megatron/core/dist_checkpointing/strategies/state_dict_saver.py", line 258, in
 #       save_state_dict_async_finalize
 #     File ".../torch/serialization.py", line 1012, in save
@@ -43,7 +45,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """`rank` is the one that it happened to; `saving`: frames of a save stood right above it, `traced`: those of any call."""
+    """`rank` is the one that it happened to; `saving`: frames of a save stood right above it, `traced`: those
+    of any call."""
 
     at: float
     rank: int | None
@@ -99,12 +102,14 @@ class SaidLines:
 def in_a_save(job: JobState, said: Said) -> bool:
     """By the frames above the line, or by the time at which it came."""
     return said.saving or any(
-        save.began - 2.0 <= said.at and (save.ended is None or said.at <= save.ended + 10.0) for save in job.save_log.saves
+        save.began - 2.0 <= said.at and (save.ended is None or said.at <= save.ended + 10.0)
+        for save in job.save_log.saves
     )
 
 
 def failed_by(job: JobState, said: Said) -> bool:
-    """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own last words."""
+    """Whether it is what the job, or a rank, failed of: soon after it, and not of something else by its own
+    last words."""
     return failed_at(job, said.at) and (said.saving or not only_quoted(job, said.text))
 
 

@@ -15,47 +15,70 @@ __all__ = ["CheckpointArgsMismatchDetector"]
 _RULES = (
     # Megatron-LM core_r0.13, megatron/training/checkpointing.py:
     #   AssertionError: num_layers value from checkpoint (48) is not equal to the input argument value (24).
-    Rule("arguments", re.compile(
-        r"(\w{1,60} value from checkpoint \([^)\n]{1,100}\) is not equal to the input argument value \([^)\n]{1,100}\))"
-    )),
-    # The same file: RuntimeError: (TP, PP) mismatch after resume ((2, 1) vs (1, 1) from checkpoint): not supported for ...
+    Rule(
+        "arguments",
+        re.compile(
+            r"(\w{1,60} value from checkpoint \([^)\n]{1,100}\) is not equal to the input argument value \([^)\n]{1,100}\))"
+        ),
+    ),
+    # The same file: RuntimeError: (TP, PP) mismatch after resume ((2, 1) vs (1, 1) from checkpoint): not
+    # supported for ...
     Rule("layout", re.compile(r"(\(TP, PP\) mismatch after resume [^:\n]{1,100}): not supported")),
-    # DeepSpeed, ZeRORuntimeException: The checkpoint being loaded used a DP world size of 4 but the current world size is 1. ...
-    Rule("layout", re.compile(
-        r"(The checkpoint being loaded used a DP world size of \d{1,7} but the current world size is \d{1,7})"
-    )),
+    # DeepSpeed, ZeRORuntimeException: The checkpoint being loaded used a DP world size of 4 but the current
+    # world size is 1. ...
+    Rule(
+        "layout",
+        re.compile(
+            r"(The checkpoint being loaded used a DP world size of \d{1,7} but the current world size is \d{1,7})"
+        ),
+    ),
     # torch 2.13, nn/modules/module.py:  size mismatch for a.weight: copying a param with shape torch.Size([4, 2]) from ...
     Rule("shape", re.compile(r"(size mismatch for \S{1,300}: copying a param with shape [^\n]{1,160})")),
     # megatron-core 0.16.1, strategies/torch.py:
     #   CheckpointingException: Global shape mismatch for loaded (torch.Size([64])) and expected ((128,)) tensor for key a.weight
     Rule("shape", re.compile(r"(Global shape mismatch for loaded [^\n]{1,240})")),
-    # torch 2.13, distributed/checkpoint/default_planner.py: ValueError: Size mismatch between saved torch.Size([2]) and
-    # current: ...
+    # torch 2.13, distributed/checkpoint/default_planner.py: ValueError: Size mismatch between saved
+    # torch.Size([2]) and current: ...
     Rule("shape", re.compile(r"(Size mismatch between saved [^\n]{1,240})")),
     # megatron-core 0.16.1: KeyError: "decoder.layers.0.weight from model not in state dict: [...]"
     Rule("keys", re.compile(r"(\S{1,300} from model not in state dict)")),
-    # torch 2.13: RuntimeError: Error(s) in loading state_dict for M: \n\tMissing key(s) in state_dict: "a", "b".
+    # torch 2.13: RuntimeError: Error(s) in loading state_dict for M: \n\tMissing key(s) in state_dict: "a",
+    # "b".
     Rule("keys", re.compile(r"((?:Missing|Unexpected) key\(s\) in state_dict: [^\n]{1,160})")),
     Rule("keys", re.compile(r"(Missing key in checkpoint state_dict: \S{1,300})")),
-    # megatron-core 0.16.1, validation.py: Unexpected keys (not found in the checkpoint) encountered in the provided sharded
-    # state dict.
-    Rule("keys", re.compile(r"(Some keys found in the checkpoint are missing in the provided sharded state dict"
-                            r"|Unexpected keys \(not found in the checkpoint\) encountered in the provided sharded state dict)")),
+    # megatron-core 0.16.1, validation.py: Unexpected keys (not found in the checkpoint) encountered in the
+    # provided sharded state dict.
+    Rule(
+        "keys",
+        re.compile(
+            r"(Some keys found in the checkpoint are missing in the provided sharded state dict"
+            r"|Unexpected keys \(not found in the checkpoint\) encountered in the provided sharded state dict)"
+        ),
+    ),
     # mcore_bridge 1.6.1, gpt_bridge.py: AssertionError: incompatible_keys.missing_keys: ['...']
     Rule("keys", re.compile(r"(incompatible_keys\.missing_keys: [^\n]{1,160})")),
-    # Megatron-LM core_r0.8-0.13, megatron/training/checkpointing.py; then exit status 0 (core_r0.13: of the optimizer's it
-    # raises):
+    # Megatron-LM core_r0.8-0.13, megatron/training/checkpointing.py; then exit status 0 (core_r0.13: of the
+    # optimizer's it raises):
     #   Unable to load rng state from checkpoint DIR. Specify --no-load-rng or --finetune to prevent attempting to load ...,
     #       exiting ...
     Rule("rng", re.compile(r"(Unable to load rng state from checkpoint[^,\n]{0,600})")),
     Rule("optimizer", re.compile(r"(Unable to load optimizer from checkpoint[^,\n]{0,600})")),
     #   A metadata file exists but unable to load iteration from checkpoint DIR, exiting
-    Rule("iteration", re.compile(r"(A metadata file exists but unable to load iteration from checkpoint [^,\n]{1,500})")),
+    Rule(
+        "iteration",
+        re.compile(r"(A metadata file exists but unable to load iteration from checkpoint [^,\n]{1,500})"),
+    ),
 )
 _WORDS = (
-    "value from checkpoint", "mismatch", "being loaded used a DP world size", "not in state dict", "state_dict", "sharded "
-    "state dict",
-    "incompatible_keys", "Unable to load", "unable to load iteration",
+    "value from checkpoint",
+    "mismatch",
+    "being loaded used a DP world size",
+    "not in state dict",
+    "state_dict",
+    "sharded state dict",
+    "incompatible_keys",
+    "Unable to load",
+    "unable to load iteration",
 )
 _EXITS_WITH_0 = ("rng", "optimizer", "iteration")
 
@@ -79,11 +102,11 @@ _ADVICE = {
 
 
 class CheckpointArgsMismatchDetector:
-    """Meaning: the checkpoint does not fit the job: other shapes, other parts, another parallel layout, or no optimizer or
-    random state.
+    """Meaning: the checkpoint does not fit the job: other shapes, other parts, another parallel layout, or no
+    optimizer or random state.
 
-    Evidence: the words of torch, Megatron, ms-swift and DeepSpeed while loading, before the job ended. Megatron-LM ends with exit
-    status 0 in some of these cases, so the launcher calls the job finished.
+    Evidence: the words of torch, Megatron, ms-swift and DeepSpeed while loading, before the job ended.
+    Megatron-LM ends with exit status 0 in some of these cases, so the launcher calls the job finished.
 
     What to do: the advice follows the cause: arguments, layout, shape, keys, rng, optimizer, iteration.
 
@@ -106,9 +129,16 @@ class CheckpointArgsMismatchDetector:
         who = rank_words(ranks) if ranks else "the job"
         quietly = "; the job ended with status 0 all the same" if job.returncode == 0 else ""
         yield Finding(
-            id="checkpoint-args-mismatch", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
-            since=first.at, cause=first.cause, final=True,
-            summary=f"{who} could not load the checkpoint: {first.match[1].strip()[:240]}{quietly}", advice=_ADVICE[first.cause],
+            id="checkpoint-args-mismatch",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.HIGH,
+            ranks=ranks,
+            since=first.at,
+            cause=first.cause,
+            final=True,
+            summary=f"{who} could not load the checkpoint: {first.match[1].strip()[:240]}{quietly}",
+            advice=_ADVICE[first.cause],
             evidence=tuple(item.evidence() for item in said[:3]),
         )
 

@@ -17,12 +17,13 @@ _EARLIER = 3
 
 
 class SlowSaveDetector:
-    """Meaning: the checkpoint that is being written takes more than five times as long as any before it, and still moves.
+    """Meaning: the checkpoint that is being written takes more than five times as long as any before it, and
+    still moves.
 
     Evidence: the times of the saves so far (three or more), bytes on disk and how fast they grow.
 
-    What to do: look at the file system: other jobs that write to it, its quota and its health; the last save is the one to
-    compare with.
+    What to do: look at the file system: other jobs that write to it, its quota and its health; the last save
+    is the one to compare with.
 
     False alarms: a last save that writes more than the others did (all of the optimizer, a merged model).
     """
@@ -41,15 +42,26 @@ class SlowSaveDetector:
         if took < max(_TIMES * longest, longest + _MORE_SECONDS):
             return
         yield Finding(
-            id="slow", subject="save", klass="checkpoint_save", severity=Severity.WARNING, confidence=Confidence.MEDIUM,
-            since=save.began, cause="save_slower_than_before",
+            id="slow",
+            subject="save",
+            klass="checkpoint_save",
+            severity=Severity.WARNING,
+            confidence=Confidence.MEDIUM,
+            since=save.began,
+            cause="save_slower_than_before",
             summary=f"the save after iteration {save.iteration} has taken {took:.0f} s, the longest of {len(earlier)} before "
             "it took "
             f"{longest:.0f} s: {save_words(facts)}",
             advice="Look at the file system that it goes to: who else writes there, quota, `df`, the storage's own health. "
             "Where it grows slowly, fewer bytes help: --no_save_optim true for all but the last, a local disk first, "
             "--async_save true (ms-swift).",
-            evidence=(Evidence("saves", f"earlier saves: {', '.join(f'{seconds:.0f} s' for seconds in earlier[-8:])}", now),),
+            evidence=(
+                Evidence(
+                    "saves",
+                    f"earlier saves: {', '.join(f'{seconds:.0f} s' for seconds in earlier[-8:])}",
+                    now,
+                ),
+            ),
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:

@@ -12,36 +12,59 @@ from diag.state.job import JobState
 
 __all__ = ["CheckpointWriteErrorDetector"]
 
-# CPython 3.8-3.14: OSError: [Errno 30] Read-only file system: '/out/checkpoint-4'; the words are glibc's strerror.
-# Rust (safetensors): ... I/O error: Read-only file system (os error 30)
+# CPython 3.8-3.14: OSError: [Errno 30] Read-only file system: '/out/checkpoint-4'; the words are glibc's
+# strerror. Rust (safetensors): ... I/O error: Read-only file system (os error 30)
 _PATH = r"(?:: '([^'\n]{1,500})')?"
 _RULES = (
-    Rule("full", re.compile(r"No space left on device|[Dd]isk quota exceeded")),  # disk-full's; what follows from it is not ours
+    Rule(
+        "full", re.compile(r"No space left on device|[Dd]isk quota exceeded")
+    ),  # disk-full's; what follows from it is not ours
     Rule("read_only", re.compile("Read-only file system" + _PATH)),
-    Rule("permission", re.compile(
-        "(?:PermissionError: .{0,20}|I/O error: )(?:Permission denied|Operation not permitted)" + _PATH
-    )),
+    Rule(
+        "permission",
+        re.compile(
+            "(?:PermissionError: .{0,20}|I/O error: )(?:Permission denied|Operation not permitted)" + _PATH
+        ),
+    ),
     Rule("stale_handle", re.compile("Stale (?:NFS )?file handle" + _PATH)),
     Rule("io_error", re.compile("(?:Input/output error|Remote I/O error)" + _PATH)),
     # Lustre when its server evicted the client; FUSE (JuiceFS, s3fs, gcsfuse ...) when its process has ended
-    Rule("not_connected", re.compile(
-        "(?:Cannot send after transport endpoint shutdown|Transport endpoint is not connected)" + _PATH
-    )),
+    Rule(
+        "not_connected",
+        re.compile(
+            "(?:Cannot send after transport endpoint shutdown|Transport endpoint is not connected)" + _PATH
+        ),
+    ),
     Rule("too_large", re.compile("File too large" + _PATH)),
-    Rule("gone", re.compile(
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: "
-        r"'([^'\n]{0,500}(?:checkpoint-|iter_|global_step)[^'\n]{1,200})'"
-    )),
+    Rule(
+        "gone",
+        re.compile(
+            r"FileNotFoundError: \[Errno 2\] No such file or directory: "
+            r"'([^'\n]{0,500}(?:checkpoint-|iter_|global_step)[^'\n]{1,200})'"
+        ),
+    ),
     # torch 2.13 (line numbers differ by version), and megatron-core 0.16.1, state_dict_saver.py:
     #   RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/1: file write
     #       failed
     #   [rank0]: RuntimeError: Worker failure: ...
     # A writer that ended with -9 was killed, which is no error of the storage.
-    Rule("write_failed", re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc:\d{1,6}\] \. unexpected pos"
-                                    r"|SafetensorError: Error while serializing"
-                                    r"|RuntimeError: Worker failure: (?!.{0,200}exit code -9)")),
+    Rule(
+        "write_failed",
+        re.compile(
+            r"PytorchStreamWriter failed writing|inline_container\.cc:\d{1,6}\] \. unexpected pos"
+            r"|SafetensorError: Error while serializing"
+            r"|RuntimeError: Worker failure: (?!.{0,200}exit code -9)"
+        ),
+    ),
 )
-_WORDS = ("Errno", "os error", "PytorchStreamWriter", "inline_container", "Error while serializing", "Worker failure: ")
+_WORDS = (
+    "Errno",
+    "os error",
+    "PytorchStreamWriter",
+    "inline_container",
+    "Error while serializing",
+    "Worker failure: ",
+)
 
 _WHAT = {
     "read_only": "the file system is read-only",
@@ -71,12 +94,13 @@ _ADVICE = {
 
 
 class CheckpointWriteErrorDetector:
-    """Meaning: a rank could not write its part of a checkpoint, and the disk is not simply full (that is disk-full).
+    """Meaning: a rank could not write its part of a checkpoint, and the disk is not simply full (that is
+    disk-full).
 
     Evidence: the error in the log, with frames of a save above it or at the time of a save.
 
-    What to do: the advice follows the cause: read_only, permission, stale_handle, io_error, not_connected, too_large, gone,
-    write_failed. The checkpoint that was being written is not whole.
+    What to do: the advice follows the cause: read_only, permission, stale_handle, io_error, not_connected,
+    too_large, gone, write_failed. The checkpoint that was being written is not whole.
 
     False alarms: an error that the program handled by itself is a warning only.
     """
@@ -107,9 +131,16 @@ class CheckpointWriteErrorDetector:
         when = f" after iteration {job.iteration}" if job.iteration is not None else ""
         path = next((item.match[1] for item in said if item.match.lastindex and item.match[1]), "")
         return Finding(
-            id="checkpoint-write-error", subject=JOB, ranks=ranks, since=first.at, cause=first.cause, final=True,
+            id="checkpoint-write-error",
+            subject=JOB,
+            ranks=ranks,
+            since=first.at,
+            cause=first.cause,
+            final=True,
             severity=Severity.CRITICAL if failed_by(job, first) else Severity.WARNING,
             confidence=Confidence.HIGH if first.saving else Confidence.MEDIUM,
-            summary=f"{who} could not write a checkpoint{when}: {_WHAT[first.cause]}" + (f" ({path})" if path else ""),
-            advice=_ADVICE[first.cause], evidence=tuple(item.evidence() for item in said[:3]),
+            summary=f"{who} could not write a checkpoint{when}: {_WHAT[first.cause]}"
+            + (f" ({path})" if path else ""),
+            advice=_ADVICE[first.cause],
+            evidence=tuple(item.evidence() for item in said[:3]),
         )

@@ -15,7 +15,8 @@ from diag.state.job import JobState
 
 __all__ = ["FirstDeathDetector"]
 
-# Ours: other nodes' ranks fail at once when a connection closes; their nodes wait 2 s for who was first among them, and report.
+# Ours: other nodes' ranks fail at once when a connection closes; their nodes wait 2 s for who was first among
+# them, and report.
 _SETTLE_SECONDS = 5.0
 # And so long where all that died say that a peer of theirs was gone before: its node's word is on its way.
 _VICTIMS_SECONDS = 15.0
@@ -28,7 +29,8 @@ _PEER = re.compile(r"(?:by peer|Read error|Write error) \[([0-9a-fA-F.:]{2,45})\
 
 
 class FirstDeathDetector:
-    """As `rank-died` of one node, over all of them: a rank that reports a lost connection is a victim of another node's."""
+    """As `rank-died` of one node, over all of them: a rank that reports a lost connection is a victim of
+    another node's."""
 
     name = "first-death"
 
@@ -50,12 +52,16 @@ class FirstDeathDetector:
             return
         if (waited_for or len(current) < job.cluster.expected()) and now - first < settle:
             return
-        dead = {rank.rank for rank in job.ranks.values() if rank.failed} | {rank for _, death in told for rank in death.ranks}
+        dead = {rank.rank for rank in job.ranks.values() if rank.failed} | {
+            rank for _, death in told for rank in death.ranks
+        }
         waiting = {rank.rank for rank in job.ranks.values() if rank.alive} | dead | set(root.waiting_ranks)
         summary = root.summary
         if len(current) > 1 and summary.startswith(f"{root.subject} "):
             summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
-        if job.iteration is not None and " in phase " in summary:  # that node's own log does not tell the steps
+        if (
+            job.iteration is not None and " in phase " in summary
+        ):  # that node's own log does not tell the steps
             head, _, rest = summary.partition(" in phase ")
             summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
         yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
@@ -65,8 +71,11 @@ class FirstDeathDetector:
 
 
 def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState | None:
-    """The node at whose address the connections of those that died ended, and of which nothing was heard since."""
-    named = {address for death in deaths for item in death.evidence for address in _PEER.findall(item.excerpt)}
+    """The node at whose address the connections of those that died ended, and of which nothing was heard
+    since."""
+    named = {
+        address for death in deaths for item in death.evidence for address in _PEER.findall(item.excerpt)
+    }
     named |= {address for death in deaths for address in _PEER.findall(death.summary)}
     for node in job.cluster.current():
         host = urlsplit(node.digest.url).hostname
@@ -79,24 +88,34 @@ def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState 
 
 def _gone(node: NodeState, job: JobState, deaths: list[Finding], first: float) -> Finding:
     ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
-    victims = tuple(sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks)))
+    victims = tuple(
+        sorted({rank for death in deaths for rank in (*death.ranks, *death.waiting_ranks)} - set(ranks))
+    )
     address = urlsplit(node.digest.url).hostname
     one = len(ranks) == 1
     who = f"{rank_words(ranks)} on {node.digest.host}" if ranks else f"the ranks of {node.digest.host}"
     after = f" after iteration {job.iteration}" if job.iteration is not None else ""
     return Finding(
-        id="rank-died", subject=f"rank {ranks[0]}" if one else node.digest.host, severity=Severity.CRITICAL,
-        confidence=Confidence.MEDIUM, cause="node_silent", ranks=ranks, waiting_ranks=victims, since=first,
+        id="rank-died",
+        subject=f"rank {ranks[0]}" if one else node.digest.host,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.MEDIUM,
+        cause="node_silent",
+        ranks=ranks,
+        waiting_ranks=victims,
+        since=first,
         summary=f"{who} {'is' if one else 'are'} gone{after}, and diag there with {'it' if one else 'them'}: "
-                f"{rank_words(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
+        f"{rank_words(victims)} lost the connection to {address}, and nothing was heard of {node.digest.host} since",
         advice=f"Look on {node.digest.host} for what ended all processes there: `dmesg`, the scheduler's log, `last -x`, the "
-               "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
-        evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6], final=True,
+        "pod's events (`kubectl describe pod`). The other ranks' errors follow from it.",
+        evidence=tuple(item for death in deaths[:3] for item in death.evidence if item.kind == "output")[:6],
+        final=True,
     )
 
 
 def _order(death: Finding, first: float) -> tuple[bool, bool, float]:
-    """Its own failure before one that reports another's; then who was first. Within a second that means nothing."""
+    """Its own failure before one that reports another's; then who was first. Within a second that means
+    nothing."""
     return (_is_victim(death), death.since - first >= _NEAR_SECONDS, death.since)
 
 

@@ -19,11 +19,13 @@ _EARLY = ("launch", "rendezvous")
 class RendezvousDetector:
     """Meaning: nodes of the job have waited for each other for 90 s, and some never came.
 
-    Evidence: each node's launcher says how many nodes there are; the hubs that report to the job hub say which of them run.
+    Evidence: each node's launcher says how many nodes there are; the hubs that report to the job hub say
+    which of them run.
 
     What to do: start the node named, or see why its pod or task does not run.
 
-    False alarms: a node on which the job runs without diag is told here only while the job waits; later it is `not checked`.
+    False alarms: a node on which the job runs without diag is told here only while the job waits; later it is
+    `not checked`.
     """
 
     name = "rendezvous-failure"
@@ -45,12 +47,16 @@ class RendezvousDetector:
         named = f": {missing}" if missing else ""
         where = next((node.digest.rendezvous for node in nodes if node.digest.rendezvous), "")
         yield Finding(
-            id="rendezvous-failure", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, since=since,
+            id="rendezvous-failure",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.MEDIUM,
+            since=since,
             cause="nodes_missing",
             summary=f"{len(nodes)} of {expected} nodes have waited for each other for {now - since:.0f} s"
-                    f"{f' at {where}' if where else ''}; {expected - len(nodes)} never came{named}",
+            f"{f' at {where}' if where else ''}; {expected - len(nodes)} never came{named}",
             advice="Start the missing node's command, or see why it does not run (`kubectl get pods`, `squeue`, its own log). If "
-                   f"it runs, it does not reach this node: on it, `diag doctor --wait 60 -- CMD ...` tests {where or 'the way'}.",
+            f"it runs, it does not reach this node: on it, `diag doctor --wait 60 -- CMD ...` tests {where or 'the way'}.",
             evidence=tuple(_waits(node) for node in nodes[:6]),
         )
 

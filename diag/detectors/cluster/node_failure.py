@@ -11,9 +11,11 @@ from diag.state.job import JobState
 
 __all__ = ["NodeFailureDetector"]
 
-# So long nothing of the ranks that are seen may have moved: a job that goes on has lost no node, only a hub of ours.
+# So long nothing of the ranks that are seen may have moved: a job that goes on has lost no node, only a hub
+# of ours.
 _STANDS_SECONDS = 12.0
-# Where no node that is heard tells the steps: ranks that mostly wait look as if they stood for several samples in a row.
+# Where no node that is heard tells the steps: ranks that mostly wait look as if they stood for several
+# samples in a row.
 _UNTOLD_SECONDS = 35.0
 _GONE = ("timeout", "unreachable", "unresolved")
 _ANSWERS = {
@@ -28,13 +30,15 @@ _ANSWERS = {
 class NodeFailureDetector:
     """Meaning: a node of the job does not answer any more, and the job does not go on without it.
 
-    Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host refuses, or gives no
-    answer at all. Nothing is said while ranks of other nodes go on: then only diag's hub there is gone.
+    Evidence: the hub of each node sends a digest every few seconds. One that misses three is tried: its host
+    refuses, or gives no answer at all. Nothing is said while ranks of other nodes go on: then only diag's hub
+    there is gone.
 
     What to do: look after the node named, take it out, start again from the last checkpoint.
 
-    False alarms: a hub that was killed by itself while the job hangs for another reason is told as hub_unreachable, a warning.
-    Where all other nodes fall silent at once, this node is the one that is cut off.
+    False alarms: a hub that was killed by itself while the job hangs for another reason is told as
+    hub_unreachable, a warning. Where all other nodes fall silent at once, this node is the one that is cut
+    off.
     """
 
     name = "node-failure"
@@ -83,7 +87,9 @@ def _moves(job: JobState, speaking: Sequence[NodeState], now: float) -> bool:
 def _ends_well(job: JobState, speaking: Sequence[NodeState]) -> bool:
     """A rank that is seen came through to its end: the job does not stand still, it is over."""
     seen = {node.digest.run_id for node in speaking}
-    return any(not rank.alive and not rank.failed for rank in job.ranks.values() if rank.node in seen)  # its code may be unread
+    return any(
+        not rank.alive and not rank.failed for rank in job.ranks.values() if rank.node in seen
+    )  # its code may be unread
 
 
 def _ranks(nodes: Sequence[NodeState], job: JobState) -> tuple[int, ...]:
@@ -93,8 +99,8 @@ def _ranks(nodes: Sequence[NodeState], job: JobState) -> tuple[int, ...]:
 
 
 def _ranks_left(ids: set[str], job: JobState) -> list[int]:
-    """A hub that took over may have been told of the node, and not yet of the ranks found there: where all other nodes told
-    theirs, what is left of the world size are they."""
+    """A hub that took over may have been told of the node, and not yet of the ranks found there: where all
+    other nodes told theirs, what is left of the world size are they."""
     current = job.cluster.current()
     homes = {rank.node for rank in job.ranks.values()}
     empty = [node.digest.run_id for node in current if node.digest.run_id not in homes]
@@ -107,7 +113,9 @@ def _ranks_left(ids: set[str], job: JobState) -> list[int]:
 
 def _finding(nodes: list[NodeState], job: JobState, cause: str, severity: Severity) -> Finding:
     ranks = _ranks(nodes, job)
-    names = ", ".join(node.name for node in nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    names = ", ".join(node.name for node in nodes[:4]) + (
+        f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
+    )
     one = len(nodes) == 1
     heard = max(node.heard_at for node in nodes)
     whose = f" with {rank_words(ranks)}" if ranks else ""
@@ -124,11 +132,18 @@ def _finding(nodes: list[NodeState], job: JobState, cause: str, severity: Severi
         what = f"{'has' if one else 'have'} no diag that answers ({said}): of {'its' if one else 'their'} ranks nothing is known"
         advice = f"See on {names} whether the job's processes live (`ps`), and attach again there: diag watch --pid PID."
     return Finding(
-        id="node-failure", subject=nodes[0].digest.host if one else JOB, severity=severity,
-        confidence=Confidence.HIGH if cause == "node_unreachable" else Confidence.MEDIUM, cause=cause, since=heard,
-        summary=f"{names}{whose} {what}", advice=advice,
-        ranks=ranks, waiting_ranks=tuple(sorted({rank.rank for rank in job.alive_ranks()} - set(ranks))),
-        evidence=tuple(_evidence(node) for node in nodes[:4]), holds_seconds=5.0,
+        id="node-failure",
+        subject=nodes[0].digest.host if one else JOB,
+        severity=severity,
+        confidence=Confidence.HIGH if cause == "node_unreachable" else Confidence.MEDIUM,
+        cause=cause,
+        since=heard,
+        summary=f"{names}{whose} {what}",
+        advice=advice,
+        ranks=ranks,
+        waiting_ranks=tuple(sorted({rank.rank for rank in job.alive_ranks()} - set(ranks))),
+        evidence=tuple(_evidence(node) for node in nodes[:4]),
+        holds_seconds=5.0,
     )
 
 
@@ -137,19 +152,29 @@ def _cut_off(gone: list[NodeState], speaking: Sequence[NodeState], job: JobState
     name = own.name if own is not None else "this node"
     ranks = _ranks(speaking, job)
     return Finding(
-        id="node-failure", subject=own.digest.host if own is not None else JOB, severity=Severity.CRITICAL,
-        confidence=Confidence.MEDIUM, cause="this_node_cut_off", since=min(node.heard_at for node in gone), ranks=ranks,
+        id="node-failure",
+        subject=own.digest.host if own is not None else JOB,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.MEDIUM,
+        cause="this_node_cut_off",
+        since=min(node.heard_at for node in gone),
+        ranks=ranks,
         waiting_ranks=_ranks(gone, job),
         summary=f"none of the other {len(gone)} nodes answers {name} any more: this node is cut off from the network, or all of "
-                "them are",
+        "them are",
         advice=f"Look at the network of {name} first (`ip -br link`, cable, switch port, VLAN): what the other nodes' diag says "
-               "is more likely to be right than what stands here.",
-        evidence=tuple(_evidence(node) for node in gone[:4]), holds_seconds=5.0,
+        "is more likely to be right than what stands here.",
+        evidence=tuple(_evidence(node) for node in gone[:4]),
+        holds_seconds=5.0,
     )
 
 
 def _evidence(node: NodeState) -> Evidence:
     probe = node.probe
-    said = f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({probe.seconds:.1f} s)" if probe is not None else ""
+    said = (
+        f"; tried: {_ANSWERS.get(probe.answer, probe.answer)} ({probe.seconds:.1f} s)"
+        if probe is not None
+        else ""
+    )
     text = f"{node.name} at {node.digest.url or '?'}: last heard in phase {node.digest.phase}{said}"
     return Evidence("digest", text, node.heard_at)

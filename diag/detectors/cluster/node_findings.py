@@ -14,12 +14,18 @@ from diag.state.job import JobState
 __all__ = ["NodeFindingsDetector"]
 
 _MOST_EVIDENCE = 8
-_OF_A_NODE = ("rank ", "GPU ", "port ", "NVSwitch ")  # subjects that another node has too, and that are not the same there
+_OF_A_NODE = (
+    "rank ",
+    "GPU ",
+    "port ",
+    "NVSwitch ",
+)  # subjects that another node has too, and that are not the same there
 _MOST_NAMED = 4
 
 
 class NodeFindingsDetector:
-    """What each node's hub found out about its own machine and ranks. Ranks are the job's; other subjects get its name."""
+    """What each node's hub found out about its own machine and ranks. Ranks are the job's; other subjects get
+    its name."""
 
     name = "node-findings"
 
@@ -33,7 +39,8 @@ class NodeFindingsDetector:
             for finding in node.digest.findings:
                 if finding.id in WHOLE_JOB and not finding.rule:
                     continue
-                # Of one rank, or of one device of a node, each stands by itself; of a whole node or a variable they are alike.
+                # Of one rank, or of one device of a node, each stands by itself; of a whole node or a
+                # variable they are alike.
                 place = node.digest.run_id if finding.subject.startswith(_OF_A_NODE) else ""
                 key = (finding.id, finding.klass, finding.cause, finding.rule, finding.subject, place)
                 alike.setdefault(key, []).append((node, finding))
@@ -42,7 +49,9 @@ class NodeFindingsDetector:
             finding = _united(same, len(nodes))
             if finding.key in known:  # the same trouble of another cause elsewhere
                 name = same[0][0].name
-                finding = replace(finding, subject=name if finding.subject == JOB else f"{finding.subject} on {name}")
+                finding = replace(
+                    finding, subject=name if finding.subject == JOB else f"{finding.subject} on {name}"
+                )
             known.add(finding.key)
             yield finding
 
@@ -79,14 +88,22 @@ def _united(same: list[tuple[NodeState, Finding]], nodes: int) -> Finding:
     summary = first.summary
     if len(same) > 1:
         others = [node.name for node, _ in same[1:]]
-        summary += f" (the same on {_names(others)})" if len(same) < nodes else f" (the same on all {nodes} nodes)"
+        summary += (
+            f" (the same on {_names(others)})" if len(same) < nodes else f" (the same on all {nodes} nodes)"
+        )
     elif nodes > 1 and same[0][0].digest.host not in summary:
         summary += f" ({same[0][0].name})"
     return replace(
-        first, subject=subject, summary=summary, hosts=hosts, since=min(one.since for _, one in same),
+        first,
+        subject=subject,
+        summary=summary,
+        hosts=hosts,
+        since=min(one.since for _, one in same),
         ranks=tuple(sorted({rank for _, one in same for rank in one.ranks})),
         waiting_ranks=tuple(sorted({rank for _, one in same for rank in one.waiting_ranks})),
-        evidence=tuple(item for _, one in same for item in one.evidence[: max(1, _MOST_EVIDENCE // len(same))])[:_MOST_EVIDENCE],
+        evidence=tuple(
+            item for _, one in same for item in one.evidence[: max(1, _MOST_EVIDENCE // len(same))]
+        )[:_MOST_EVIDENCE],
     )
 
 

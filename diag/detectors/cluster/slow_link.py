@@ -17,21 +17,26 @@ _SAMPLES = 5  # exchanges in a row, all of them late: 25 s at the usual pace
 # Ours: within a data centre a connection takes 0.1-0.5 ms, over a routed network some ms.
 _RATIO, _LEAST_SECONDS = 10.0, 0.005
 _MOST_LOOKS = 512
-# Below this share of samples in which ranks wait for each other the link costs the job nothing that one would see.
+# Below this share of samples in which ranks wait for each other the link costs the job nothing that one would
+# see.
 _WAITING_RATIO = 0.3
 _RDMA = ("IB", "AWS Libfabric", "OFI", "GIN")
 
 
 class SlowLinkDetector:
-    """Meaning: one node's network answers ten times later than that of the others, and the ranks wait for each other.
+    """Meaning: one node's network answers ten times later than that of the others, and the ranks wait for
+    each other.
 
-    Evidence: the time between the first packet to the job hub and its answer, as the kernel measures it (no program of either
-    side is part of it), of five exchanges in a row, beside those of all other nodes; how often ranks wait in collectives.
+    Evidence: the time between the first packet to the job hub and its answer, as the kernel measures it (no
+    program of either side is part of it), of five exchanges in a row, beside those of all other nodes; how
+    often ranks wait in collectives.
 
-    What to do: look at that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic of others.
+    What to do: look at that node's link: speed, errors, cable, a port that fell back to a lower rate, traffic
+    of others.
 
-    False alarms: where the hubs talk over another network than the training (a management network beside InfiniBand) it is told
-    as information only. Nothing is said where the job hub's own link is the slow one: then all others are late alike.
+    False alarms: where the hubs talk over another network than the training (a management network beside
+    InfiniBand) it is told as information only. Nothing is said where the job hub's own link is the slow one:
+    then all others are late alike.
     """
 
     name = "slow-link"
@@ -50,7 +55,8 @@ class SlowLinkDetector:
         nodes = {node.digest.run_id: node for node in job.cluster.current() if not node.gone}
         least = {
             run_id: min(seconds for _, seconds in told)
-            for run_id, told in self._seconds.items() if run_id in nodes and len(told) == _SAMPLES
+            for run_id, told in self._seconds.items()
+            if run_id in nodes and len(told) == _SAMPLES
         }
         if len(least) < 2 or job.returncode is not None:
             return
@@ -66,22 +72,32 @@ class SlowLinkDetector:
     def _finding(self, node: NodeState, job: JobState, seconds: float, usual: float) -> Finding:
         ranks = tuple(sorted(job.cluster.ranks_on(node.digest.run_id, job.ranks)))
         waiting = sum(self._waits) / len(self._waits) if self._waits else 0.0
-        nets = {comm.net for process in job.nccl_processes.living() for comm in process.communicators.values() if comm.net}
+        nets = {
+            comm.net
+            for process in job.nccl_processes.living()
+            for comm in process.communicators.values()
+            if comm.net
+        }
         matters = waiting >= _WAITING_RATIO and not any(net.startswith(_RDMA) for net in nets)
         since = self._seconds[node.digest.run_id][0][0]
         whose = f" with {rank_words(ranks)}" if ranks else ""
         wait = f"; ranks are found waiting for each other in {waiting:.0%} of samples" if self._waits else ""
         return Finding(
-            id="straggler", subject=node.digest.host, severity=Severity.WARNING if matters else Severity.INFO,
-            confidence=Confidence.MEDIUM, cause="slow_link", ranks=ranks, since=since,
+            id="straggler",
+            subject=node.digest.host,
+            severity=Severity.WARNING if matters else Severity.INFO,
+            confidence=Confidence.MEDIUM,
+            cause="slow_link",
+            ranks=ranks,
+            since=since,
             waiting_ranks=tuple(sorted(set(job.ranks) - set(ranks))) if matters else (),
             summary=f"the network of {node.name}{whose} answers late: a connection takes {seconds * 1e3:.3g} ms there, "
-                    f"{usual * 1e3:.3g} ms on the other nodes{wait}",
+            f"{usual * 1e3:.3g} ms on the other nodes{wait}",
             advice=f"On {node.digest.host}: `ethtool DEV | grep Speed`, `ip -s link show DEV` (errors, drops), `tc qdisc show`, "
-                   "other traffic on the same link (`sar -n DEV 1`); compare with another node, then the switch port and cable.",
+            "other traffic on the same link (`sar -n DEV 1`); compare with another node, then the switch port and cable.",
             evidence=tuple(
-                Evidence("digest", f"connection to the job hub in {value * 1e3:.3g} ms", at) for at, value in
-                list(self._seconds[node.digest.run_id])[-3:]
+                Evidence("digest", f"connection to the job hub in {value * 1e3:.3g} ms", at)
+                for at, value in list(self._seconds[node.digest.run_id])[-3:]
             ),
             holds_seconds=30.0,
         )

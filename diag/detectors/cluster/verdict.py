@@ -32,4 +32,8 @@ class VerdictDetector:
         if cluster.verdict is not None:
             yield from cluster.verdict.not_checked
         elif cluster.why_lost:
-            yield NotChecked("the other nodes", cluster.why_lost, "each node judges its own ranks until a hub answers again")
+            yield NotChecked(
+                "the other nodes",
+                cluster.why_lost,
+                "each node judges its own ranks until a hub answers again",
+            )

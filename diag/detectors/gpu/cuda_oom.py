@@ -1,4 +1,5 @@
-"""GPU memory ran out: on which rank, what held it, whether it grew, and what would have let the allocation in."""
+"""GPU memory ran out: on which rank, what held it, whether it grew, and what would have let the allocation
+in."""
 
 from __future__ import annotations
 
@@ -22,17 +23,20 @@ _GROWS_RATIO = 0.03  # of the GPU's memory between the first and the last third;
 
 
 class CudaOomDetector:
-    """Meaning: a rank could not allocate GPU memory. Pinned host memory, of which CUDA says the same, is host-oom's.
+    """Meaning: a rank could not allocate GPU memory. Pinned host memory, of which CUDA says the same, is
+    host-oom's.
 
-    Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the processes that NVML
-    shows on the GPU, and its memory over the steps before. What holds the memory is told apart: tensors, what PyTorch keeps
-    unused (fragments), the CUDA context with NCCL and libraries, other processes, other ranks.
+    Evidence: PyTorch's own message with its numbers, the lines of NCCL, cuBLAS and cuDNN that have none, the
+    processes that NVML shows on the GPU, and its memory over the steps before. What holds the memory is told
+    apart: tensors, what PyTorch keeps unused (fragments), the CUDA context with NCCL and libraries, other
+    processes, other ranks.
 
-    What to do: the advice follows the cause: expandable_segments where the bytes were there but in pieces; the flags that use
-    less memory where they were not; another GPU, or an end to left-overs, where other processes hold it.
+    What to do: the advice follows the cause: expandable_segments where the bytes were there but in pieces;
+    the flags that use less memory where they were not; another GPU, or an end to left-overs, where other
+    processes hold it.
 
-    False alarms: an error that the program catches and survives is not reported. What PyTorch says is of the moment after it gave
-    its free blocks back; a peak just before is not in it.
+    False alarms: an error that the program catches and survives is not reported. What PyTorch says is of the
+    moment after it gave its free blocks back; a peak just before is not in it.
     """
 
     name = "cuda-oom"
@@ -63,29 +67,49 @@ class CudaOomDetector:
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
 
-    def _by_message(self, found: list[tuple[float, CudaOutOfMemory, RankState | None]], job: JobState) -> Finding:
+    def _by_message(
+        self, found: list[tuple[float, CudaOutOfMemory, RankState | None]], job: JobState
+    ) -> Finding:
         at, fact, rank = found[0]
         gpu = gpu_of_rank(rank, job) if rank is not None else None
         holders = holders_of(fact, gpu.process_memory if gpu else (), rank.placement.pid if rank else 0)
         cause = cause_of(fact, holders, rank, job)
-        numbers = [told.rank if one is None else one.rank for _, told, one in found]  # its log may come before it is found
+        numbers = [
+            told.rank if one is None else one.rank for _, told, one in found
+        ]  # its log may come before it is found
         ranks = tuple(sorted({number for number in numbers if number is not None}))
         who = rank_words([numbers[0]]) if numbers[0] is not None else "a rank"
-        more = f"; so did {rank_words([number for number in ranks if number != numbers[0]])}" if len(ranks) > 1 else ""
+        more = (
+            f"; so did {rank_words([number for number in ranks if number != numbers[0]])}"
+            if len(ranks) > 1
+            else ""
+        )
         grew = self._growth(rank, job)
         sure = cause not in ("fragmentation", "outside_pytorch") and fact.free_bytes is not None
         evidence = [Evidence("output", one.text[:600], told, one.rank) for told, one, _ in found[:3]]
         return Finding(
-            id="cuda-oom", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
-            ranks=ranks, since=at, cause=cause, final=True,
+            id="cuda-oom",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
+            ranks=ranks,
+            since=at,
+            cause=cause,
+            final=True,
             summary=f"{who} ran out of GPU memory {when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
-                    f"{_short(cause)}{grew}{more}",
-            advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""), evidence=tuple(evidence),
+            f"{_short(cause)}{grew}{more}",
+            advice=memory_advice(cause, fact, holders, rank, job) + (_LEAK if grew else ""),
+            evidence=tuple(evidence),
         )
 
     def _by_error(self, now: float, job: JobState) -> Iterator[Finding]:
         """No numbers: a library outside PyTorch's allocator, or a first CUDA call on a full GPU."""
-        errors = [(at, fact) for told in job.gpu_faults.errors.values() for at, fact in told if fact.error in MEMORY_ERRORS]
+        errors = [
+            (at, fact)
+            for told in job.gpu_faults.errors.values()
+            for at, fact in told
+            if fact.error in MEMORY_ERRORS
+        ]
         for at, fact in sorted(errors, key=lambda item: item[0]):
             rank = victim_of_line(fact.rank, None, job)
             if not mattered(at, fact.text, rank, now, job):
@@ -98,10 +122,17 @@ class CudaOomDetector:
             if gpu is not None and gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
                 use = f"; {gib(gpu.memory_used_bytes)} of {gib(gpu.memory_total_bytes)} of GPU {gpu.index} were in use before"
             yield Finding(
-                id="cuda-oom", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, ranks=ranks, since=at,
-                cause="outside_pytorch", advice=_OUTSIDE,
-                summary=f"{who} ran out of GPU memory outside PyTorch's allocator {when(job)}: \"{_trim(fact.text)}\"{use}",
-                evidence=(Evidence("output", fact.text[:500], at, fact.rank),), final=True,
+                id="cuda-oom",
+                subject=JOB,
+                severity=Severity.CRITICAL,
+                confidence=Confidence.MEDIUM,
+                ranks=ranks,
+                since=at,
+                cause="outside_pytorch",
+                advice=_OUTSIDE,
+                summary=f'{who} ran out of GPU memory outside PyTorch\'s allocator {when(job)}: "{_trim(fact.text)}"{use}',
+                evidence=(Evidence("output", fact.text[:500], at, fact.rank),),
+                final=True,
             )
             return
 
@@ -156,9 +187,13 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobState) -> str:
     parts = []
     if fact.allocated_bytes is not None:
         graphs = f" ({gib(fact.private_bytes)} of it in CUDA graphs)" if fact.private_bytes else ""
-        parts.append(f"PyTorch holds {gib(fact.allocated_bytes)} in tensors{graphs} and {gib(fact.reserved_bytes or 0)} unused")
+        parts.append(
+            f"PyTorch holds {gib(fact.allocated_bytes)} in tensors{graphs} and {gib(fact.reserved_bytes or 0)} unused"
+        )
     if holders.outside is not None:
-        parts.append(f"{gib(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)")
+        parts.append(
+            f"{gib(holders.outside)} of the process are outside PyTorch (CUDA context, NCCL, libraries)"
+        )
     for pid, size in sorted(holders.others, key=lambda item: -item[1])[:4]:
         rank = job.rank_of_pid(pid)
         parts.append(f"process {pid}{f' (rank {rank})' if rank is not None else ''} holds {gib(size)}")

@@ -19,14 +19,14 @@ _MANY_CORRECTED = 1000  # since the job's first reading; single ones are what EC
 class EccErrorDetector:
     """Meaning: a GPU's memory had errors while the job ran, or has rows that wait to be mapped out.
 
-    Evidence: NVML's counters each minute against the first reading of this job, the row remapper, Xid 63 and 92. An error that
-    ended a program (Xid 48, 94, 95 ...) is a gpu-fault.
+    Evidence: NVML's counters each minute against the first reading of this job, the row remapper, Xid 63 and
+    92. An error that ended a program (Xid 48, 94, 95 ...) is a gpu-fault.
 
-    What to do: a pending remapping needs a reset of the GPU, at best when the job is over; a failed one means that the spare rows
-    are used up and the GPU has to be replaced.
+    What to do: a pending remapping needs a reset of the GPU, at best when the job is over; a failed one means
+    that the spare rows are used up and the GPU has to be replaced.
 
-    False alarms: errors of earlier days (aggregate counters, rows remapped long ago) are not reported: the GPU has dealt with
-    them.
+    False alarms: errors of earlier days (aggregate counters, rows remapped long ago) are not reported: the
+    GPU has dealt with them.
     """
 
     name = "ecc-error"
@@ -47,17 +47,25 @@ class EccErrorDetector:
             if found is not None:
                 cause, severity, what, advice = found
                 yield Finding(
-                    id="ecc-error", subject=f"GPU {index}", severity=severity, confidence=Confidence.HIGH, ranks=ranks,
-                    since=self._first[index][0] if index in self._first and cause.startswith("remap") else at, cause=cause,
-                    summary=f"GPU {index} of {rank_words(ranks)} ({health.pci_bus_id}): {what}", advice=advice,
-                    evidence=(Evidence("nvml", _counters(health), at, ranks[0]),), holds_seconds=120.0,
+                    id="ecc-error",
+                    subject=f"GPU {index}",
+                    severity=severity,
+                    confidence=Confidence.HIGH,
+                    ranks=ranks,
+                    since=self._first[index][0] if index in self._first and cause.startswith("remap") else at,
+                    cause=cause,
+                    summary=f"GPU {index} of {rank_words(ranks)} ({health.pci_bus_id}): {what}",
+                    advice=advice,
+                    evidence=(Evidence("nvml", _counters(health), at, ranks[0]),),
+                    holds_seconds=120.0,
                 )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         off = sorted(index for index, (_, health) in job.gpu_health.items() if health.ecc_enabled is False)
         if off:
             yield NotChecked(
-                f"memory errors of GPU {', '.join(map(str, off))}", "ECC is off, so that the GPU does not see them",
+                f"memory errors of GPU {', '.join(map(str, off))}",
+                "ECC is off, so that the GPU does not see them",
                 "`nvidia-smi -e 1` and a reset of the GPU, where nothing speaks against it",
             )
 
@@ -67,24 +75,46 @@ class EccErrorDetector:
         uncorrected = _rise(first.ecc_uncorrected_volatile, health.ecc_uncorrected_volatile)
         corrected = _rise(first.ecc_corrected_volatile, health.ecc_corrected_volatile)
         if health.remap_failed:
-            return ("remap_failed", Severity.WARNING, "a bad memory row could not be mapped out: the spare rows are used up",
-                    ACTIONS["replace"])
+            return (
+                "remap_failed",
+                Severity.WARNING,
+                "a bad memory row could not be mapped out: the spare rows are used up",
+                ACTIONS["replace"],
+            )
         if uncorrected:
-            return ("uncorrected", Severity.WARNING, f"{uncorrected} memory errors that ECC could not correct since the job "
-            f"began",
-                    ACTIONS["reset_gpu"].replace("INDEX", str(index)))
+            return (
+                "uncorrected",
+                Severity.WARNING,
+                f"{uncorrected} memory errors that ECC could not correct since the job began",
+                ACTIONS["reset_gpu"].replace("INDEX", str(index)),
+            )
         if health.remap_pending or health.retired_pages_pending:
-            return ("remap_pending", Severity.WARNING, "a bad memory row waits to be mapped out, which a reset of the GPU does",
-                    ACTIONS["reset_and_watch"].replace("INDEX", str(index)))
-        told = [event.xid for event in job.gpu_faults.xids if event.xid in (63, 92) and same_bus(health.pci_bus_id,
-        event.fact.pci_bus_id)]
+            return (
+                "remap_pending",
+                Severity.WARNING,
+                "a bad memory row waits to be mapped out, which a reset of the GPU does",
+                ACTIONS["reset_and_watch"].replace("INDEX", str(index)),
+            )
+        told = [
+            event.xid
+            for event in job.gpu_faults.xids
+            if event.xid in (63, 92) and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        ]
         if told:
             xid = xid_of(told[0])
-            return (f"xid_{xid.number}", Severity.WARNING, f"Xid {xid.number}, {xid.meaning}",
-                    ACTIONS[xid.action].replace("INDEX", str(index)))
+            return (
+                f"xid_{xid.number}",
+                Severity.WARNING,
+                f"Xid {xid.number}, {xid.meaning}",
+                ACTIONS[xid.action].replace("INDEX", str(index)),
+            )
         if corrected >= _MANY_CORRECTED:
-            return ("corrected_storm", Severity.INFO, f"ECC corrected {corrected} memory errors since the job began: no harm yet",
-                    "Watch the GPU: many corrected errors often come before one that cannot be corrected.")
+            return (
+                "corrected_storm",
+                Severity.INFO,
+                f"ECC corrected {corrected} memory errors since the job began: no harm yet",
+                "Watch the GPU: many corrected errors often come before one that cannot be corrected.",
+            )
         return None
 
 
@@ -95,7 +125,9 @@ def _rise(first: int | None, last: int | None) -> int:
 def _is_a_fault(health: GpuHealth, job: JobState) -> bool:
     """gpu-fault says it, with the program that it ended."""
     return any(
-        event.xid in ECC_XIDS and event.kind == "hardware" and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        event.xid in ECC_XIDS
+        and event.kind == "hardware"
+        and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids
     )
 

@@ -1,4 +1,5 @@
-"""A GPU failed, or a program failed on it: Xids of the driver and CUDA's errors joined, causes apart from consequences."""
+"""A GPU failed, or a program failed on it: Xids of the driver and CUDA's errors joined, causes apart from
+consequences."""
 
 from __future__ import annotations
 
@@ -38,17 +39,21 @@ class _Error:
 
 
 class GpuFaultDetector:
-    """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank failed.
+    """Meaning: the driver reported an error of a GPU or NVSwitch (Xid, SXid), or a CUDA call of a rank
+    failed.
 
-    Evidence: the kernel log, NVML's events, the program's own last words. An Xid that follows from something else (43 and 45
-    after a program's error, 154 after any) is told as a consequence, never as the cause. cause: xid_N or sxid_N where the
-    hardware is to blame, and CUDA's error in short (device_assert, illegal_address ...) where the program is.
+    Evidence: the kernel log, NVML's events, the program's own last words. An Xid that follows from something
+    else (43 and 45 after a program's error, 154 after any) is told as a consequence, never as the cause.
+    cause: xid_N or sxid_N where the hardware is to blame, and CUDA's error in short (device_assert,
+    illegal_address ...) where the program is.
 
-    What to do: by the catalogue of Xids: start the job again, reset the GPU, reboot, or take the node out. An Xid 13 or 31 is the
-    program's, unless it comes again and again on one GPU with programs that are known to be sound.
+    What to do: by the catalogue of Xids: start the job again, reset the GPU, reboot, or take the node out. An
+    Xid 13 or 31 is the program's, unless it comes again and again on one GPU with programs that are known to
+    be sound.
 
-    False alarms: an error that the program catches and survives is not reported, nor is an Xid of a GPU that the job does not
-    use. A GPU that the job uses may have been hit by a neighbour's program; then no rank fails.
+    False alarms: an error that the program catches and survives is not reported, nor is an Xid of a GPU that
+    the job does not use. A GPU that the job uses may have been hit by a neighbour's program; then no rank
+    fails.
     """
 
     name = "gpu-fault"
@@ -80,7 +85,11 @@ class GpuFaultDetector:
     def _by_program(
         self, events: list[tuple[XidEvent, tuple[int, ...]]], broken: set[int], now: float, job: JobState
     ) -> Iterator[Finding]:
-        errors = [error for error in _errors(now, job, self._dumps) if error.rank is None or error.rank.rank not in broken]
+        errors = [
+            error
+            for error in _errors(now, job, self._dumps)
+            if error.rank is None or error.rank.rank not in broken
+        ]
         if errors:
             yield _by_error(errors, events, job)
             return
@@ -93,7 +102,8 @@ class GpuFaultDetector:
 
 
 def _relevant(job: JobState) -> list[tuple[XidEvent, tuple[int, ...]]]:
-    """Xids of the job's GPUs since their ranks started, each with its ranks; where no GPU is known, those of any, without."""
+    """Xids of the job's GPUs since their ranks started, each with its ranks; where no GPU is known, those of
+    any, without."""
     found = []
     for event in job.gpu_faults.xids:
         named = _ranks_named(event, job)
@@ -111,15 +121,21 @@ def _ranks_named(event: XidEvent, job: JobState) -> set[int]:
 
 
 def _may_be_ours(event: XidEvent, job: JobState) -> bool:
-    """Whose GPU it is cannot be told. An NVLink fault of a neighbour's GPU hits ours too: they share the switches."""
+    """Whose GPU it is cannot be told. An NVLink fault of a neighbour's GPU hits ours too: they share the
+    switches."""
     if event.xid in NVLINK_XIDS and event.kind == "hardware":
         return True
     placed = any(gpu_of_rank(rank, job) is not None for rank in job.ranks.values())
-    return not placed and bool(job.ranks) and (bool(job.returncode) or any(rank.failed for rank in job.ranks.values()))
+    return (
+        not placed
+        and bool(job.ranks)
+        and (bool(job.returncode) or any(rank.failed for rank in job.ranks.values()))
+    )
 
 
 def _may_have_failed_of_it(number: int, job: JobState) -> bool:
-    """After a fault of its own every CUDA call of a program fails: who dies of something else, by its own words, had none."""
+    """After a fault of its own every CUDA call of a program fails: who dies of something else, by its own
+    words, had none."""
     rank = job.ranks.get(number)
     if rank is None or not rank.failed:
         return False
@@ -136,10 +152,16 @@ def _by_hardware(root: XidEvent, events: list[XidEvent], ranks: tuple[int, ...],
     whose = f" of {rank_words(ranks)}" if ranks else ""
     advice = ACTIONS[xid.action].replace("INDEX", slot) if slot else ACTIONS[xid.action]
     return Finding(
-        id="gpu-fault", subject=name, severity=Severity.CRITICAL, ranks=ranks, since=root.at, cause=f"xid_{root.xid}", final=True,
+        id="gpu-fault",
+        subject=name,
+        severity=Severity.CRITICAL,
+        ranks=ranks,
+        since=root.at,
+        cause=f"xid_{root.xid}",
+        final=True,
         confidence=Confidence.HIGH if ranks else Confidence.MEDIUM,
         summary=f"{name}{whose} at {root.fact.pci_bus_id or 'an unknown address'} failed {when(job)}: Xid {root.xid}, "
-                f"{xid.meaning}{beside}{wants}",
+        f"{xid.meaning}{beside}{wants}",
         advice=f"{advice} Resume the job from the last checkpoint on other GPUs.",
         evidence=tuple(_evidence(event) for event in [root, *(one for one in events if one is not root)][:4]),
     )
@@ -152,10 +174,16 @@ def _by_switch(job: JobState) -> Iterator[Finding]:
             told.setdefault(fact.pci_bus_id, (at, fact.text, fact.sxid))
     for bus, (at, text, number) in told.items():
         yield Finding(
-            id="gpu-fault", subject=f"NVSwitch {bus}", severity=Severity.CRITICAL, confidence=Confidence.MEDIUM, since=at,
-            cause=f"sxid_{number}", final=True,
+            id="gpu-fault",
+            subject=f"NVSwitch {bus}",
+            severity=Severity.CRITICAL,
+            confidence=Confidence.MEDIUM,
+            since=at,
+            cause=f"sxid_{number}",
+            final=True,
             summary=f"the NVSwitch at {bus} failed {when(job)}: SXid {number}, fatal; transfers between the node's GPUs stop",
-            advice=ACTIONS["links"], evidence=(Evidence("kmsg", text, at),),
+            advice=ACTIONS["links"],
+            evidence=(Evidence("kmsg", text, at),),
         )
 
 
@@ -170,7 +198,9 @@ def _errors(now: float, job: JobState, dumps: list[tuple[float, GpuDumpStarted]]
                 means = CORE_DUMP
             if means is None or job.gpu_faults.finding_of(fact.rank, job.iteration_at) == "cuda-oom":
                 continue
-            if any(mattered(since, one.text, rank, now, job) for since, one in told) and not _is_aftermath(at, means, rank, job):
+            if any(mattered(since, one.text, rank, now, job) for since, one in told) and not _is_aftermath(
+                at, means, rank, job
+            ):
                 found.append(_Error(at, fact, rank, means))
                 break
     return sorted(found, key=lambda error: error.at)
@@ -178,7 +208,9 @@ def _errors(now: float, job: JobState, dumps: list[tuple[float, GpuDumpStarted]]
 
 def _after_a_dump(at: float, fact: CudaErrorRaised, dumps: list[tuple[float, GpuDumpStarted]]) -> bool:
     """The driver's line has no rank of its own: in the log of several ranks it may be any of them."""
-    return any(0.0 <= at - since <= _AFTER_DUMP_SECONDS and dump.rank in (None, fact.rank) for since, dump in dumps)
+    return any(
+        0.0 <= at - since <= _AFTER_DUMP_SECONDS and dump.rank in (None, fact.rank) for since, dump in dumps
+    )
 
 
 def _is_aftermath(at: float, means: CudaError, rank: RankState | None, job: JobState) -> bool:
@@ -190,12 +222,18 @@ def _is_aftermath(at: float, means: CudaError, rank: RankState | None, job: JobS
 
 def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]]], job: JobState) -> Finding:
     first = errors[0]
-    alike = [one for one in errors if one.means.cause == first.means.cause and one.at - first.at <= _TOGETHER_SECONDS]
+    alike = [
+        one
+        for one in errors
+        if one.means.cause == first.means.cause and one.at - first.at <= _TOGETHER_SECONDS
+    ]
     ranks = tuple(sorted({one.number for one in alike if one.number is not None}))
     later = tuple(sorted({one.number for one in errors if one.number is not None} - set(ranks)))
     means = first.means
     mine = [event for event, users in events if set(users) & set(ranks)]
-    follows = sorted({event.xid for event in mine if event.xid in means.follows or event.kind == "consequence"})
+    follows = sorted(
+        {event.xid for event in mine if event.xid in means.follows or event.kind == "consequence"}
+    )
     xids = f"; Xid {', '.join(map(str, follows))} of the driver follows from it" if follows else ""
     whose = "the GPU or its links are to blame" if means.hardware else "the program is to blame, not the GPU"
     if means is CORE_DUMP:
@@ -204,13 +242,23 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
     check = _assertion(first, job)
     after = f"; {rank_words(later)} failed after it" if later else ""
     return Finding(
-        id="gpu-fault", subject=JOB, severity=Severity.CRITICAL, ranks=ranks, waiting_ranks=later, since=first.at,
+        id="gpu-fault",
+        subject=JOB,
+        severity=Severity.CRITICAL,
+        ranks=ranks,
+        waiting_ranks=later,
+        since=first.at,
         cause=means.cause,
-        confidence=Confidence.HIGH if follows or check or (first.rank is not None and first.rank.failed) else Confidence.MEDIUM,
+        confidence=Confidence.HIGH
+        if follows or check or (first.rank is not None and first.rank.failed)
+        else Confidence.MEDIUM,
         summary=f'a CUDA call of {who} failed {when(job)}: "{first.fact.error}"{check}: {means.meaning}; {whose}{xids}{after}',
-        advice=means.advice, final=True,
-        evidence=(*(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
-                  *(_evidence(event) for event in mine[:3])),
+        advice=means.advice,
+        final=True,
+        evidence=(
+            *(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
+            *(_evidence(event) for event in mine[:3]),
+        ),
     )
 
 
@@ -219,12 +267,18 @@ def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: Jo
     if event.pids and not _ranks_named(event, job):
         unknown = f". Whether pid {event.pids[0]} in its line, of the host, is this job's cannot be told from in here"
     return Finding(
-        id="gpu-fault", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.LOW, ranks=ranks, since=event.at,
-        cause=f"xid_{event.xid}", final=True,
+        id="gpu-fault",
+        subject=JOB,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.LOW,
+        ranks=ranks,
+        since=event.at,
+        cause=f"xid_{event.xid}",
+        final=True,
         summary=f"the driver reports Xid {event.xid} for {rank_words(ranks)} {when(job)}: {meaning.meaning}; most often the "
-                f"program is to blame, and its log does not say more{unknown}",
+        f"program is to blame, and its log does not say more{unknown}",
         advice=f"{ACTIONS[meaning.action]} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
-               "GPU with programs that are known to be sound, have the GPU examined.",
+        "GPU with programs that are known to be sound, have the GPU examined.",
         evidence=(_evidence(event),),
     )
 

@@ -13,21 +13,23 @@ from diag.xids import NVLINK_XIDS
 
 __all__ = ["NvlinkFaultDetector"]
 
-# In a minute: NVLink repeats a damaged flit by itself, and a sound link of an H200 counts none at all (2026-11-21, 36 links).
+# In a minute: NVLink repeats a damaged flit by itself, and a sound link of an H200 counts none at all
+# (2026-11-21, 36 links).
 _MANY_REPEATS = 100
 
 
 class NvlinkFaultDetector:
-    """Meaning: a GPU has lost NVLinks, or its links repeat transfers: collectives within the node are slow, or fail.
+    """Meaning: a GPU has lost NVLinks, or its links repeat transfers: collectives within the node are slow,
+    or fail.
 
-    Evidence: NVML's state and error counters of each link once a minute. A link counts as lost where it was up before in this
-    job,
-    or where GPUs of the same kind in this node have more links up.
+    Evidence: NVML's state and error counters of each link once a minute. A link counts as lost where it was
+    up before in this job, or where GPUs of the same kind in this node have more links up.
 
-    What to do: check the fabric manager, then reset all GPUs of the node or reboot; a link that stays down is a matter of
-    the board, its seat or the NVSwitch.
+    What to do: check the fabric manager, then reset all GPUs of the node or reboot; a link that stays down is
+    a matter of the board, its seat or the NVSwitch.
 
-    False alarms: links that no GPU of the node has up are taken as not connected (bridges between some GPUs, virtual machines).
+    False alarms: links that no GPU of the node has up are taken as not connected (bridges between some GPUs,
+    virtual machines).
     """
 
     name = "nvlink-fault"
@@ -59,13 +61,31 @@ class NvlinkFaultDetector:
             alike = [one for _, one in job.gpu_health.values() if names.get(one.index) == names.get(index)]
             most = max(len([link for link in one.nvlinks if link.active]) for one in alike)
             if lost:
-                what = f"NVLink {', '.join(map(str, lost))} went down, {len(up)} of {len(health.nvlinks)} are up"
-                yield _finding("went_down", index, ranks, at, what, health, Severity.CRITICAL if not up else Severity.WARNING)
+                what = (
+                    f"NVLink {', '.join(map(str, lost))} went down, {len(up)} of {len(health.nvlinks)} are up"
+                )
+                yield _finding(
+                    "went_down",
+                    index,
+                    ranks,
+                    at,
+                    what,
+                    health,
+                    Severity.CRITICAL if not up else Severity.WARNING,
+                )
             elif health.nvlinks and len(up) < most:
                 what = f"only {len(up)} of its NVLinks are up, {most} on others of its kind"
                 yield _finding("down", index, ranks, at, what, health, Severity.WARNING)
             elif index in self._rose and now - self._rose[index][0] < 150.0:
-                yield _finding("errors", index, ranks, self._rose[index][0], self._rose[index][1], health, Severity.WARNING)
+                yield _finding(
+                    "errors",
+                    index,
+                    ranks,
+                    self._rose[index][0],
+                    self._rose[index][1],
+                    health,
+                    Severity.WARNING,
+                )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
@@ -80,7 +100,9 @@ def _rise(before: tuple[NvlinkSeen, ...], after: tuple[NvlinkSeen, ...]) -> str:
         recoveries = _more(old.recoveries, link.recoveries)
         repeats = _more(old.replays, link.replays) + _more(old.crc_errors, link.crc_errors)
         if recoveries or repeats >= _MANY_REPEATS:
-            parts.append(f"NVLink {link.link} was set up anew {recoveries} times and repeated {repeats} flits in a minute")
+            parts.append(
+                f"NVLink {link.link} was set up anew {recoveries} times and repeated {repeats} flits in a minute"
+            )
     return "; ".join(parts[:3])
 
 
@@ -91,21 +113,35 @@ def _more(before: int | None, after: int | None) -> int:
 def _is_a_fault(health: GpuHealth, job: JobState) -> bool:
     """gpu-fault says it, by the driver's own report."""
     return any(
-        event.xid in NVLINK_XIDS and event.kind != "notice" and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
+        event.xid in NVLINK_XIDS
+        and event.kind != "notice"
+        and same_bus(health.pci_bus_id, event.fact.pci_bus_id)
         for event in job.gpu_faults.xids
     )
 
 
 def _finding(  # noqa: PLR0917 - one caller
-    cause: str, index: int, ranks: tuple[int, ...], at: float, what: str, health: GpuHealth, severity: Severity
+    cause: str,
+    index: int,
+    ranks: tuple[int, ...],
+    at: float,
+    what: str,
+    health: GpuHealth,
+    severity: Severity,
 ) -> Finding:
     states = " ".join(f"{link.link}:{'up' if link.active else 'down'}" for link in health.nvlinks)
     return Finding(
-        id="nvlink-fault", subject=f"GPU {index}", severity=severity, ranks=ranks, since=at, cause=cause,
+        id="nvlink-fault",
+        subject=f"GPU {index}",
+        severity=severity,
+        ranks=ranks,
+        since=at,
+        cause=cause,
         confidence=Confidence.HIGH if cause != "down" else Confidence.MEDIUM,
         summary=f"GPU {index} of {rank_words(ranks)} ({health.pci_bus_id}): {what}",
         advice="See `nvidia-smi nvlink -s` and `-e` and the fabric manager (`systemctl status nvidia-fabricmanager`); end the "
-               "job, reset all GPUs of the node (`nvidia-smi --gpu-reset`) or reboot. Until then NCCL takes slower paths (PCIe, "
-               "shared memory), or fails.",
-        evidence=(Evidence("nvml", states, at, ranks[0]),), holds_seconds=120.0,
+        "job, reset all GPUs of the node (`nvidia-smi --gpu-reset`) or reboot. Until then NCCL takes slower paths (PCIe, "
+        "shared memory), or fails.",
+        evidence=(Evidence("nvml", states, at, ranks[0]),),
+        holds_seconds=120.0,
     )

@@ -15,10 +15,11 @@ from diag.state.rank import RankState
 __all__ = ["Holders", "cause_of", "holders_of", "memory_advice"]
 
 _GIB = 1 << 30
-# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB are nobody's (capture, 2026-11-20).
+# cudaMemGetInfo leaves out what the driver keeps: of an H200 alone with one process 0.01 GiB are nobody's
+# (capture, 2026-11-20).
 _HIDDEN_BYTES = _GIB
-# A CUDA context, NCCL's buffers and the libraries' workspaces: 1.5 GiB on an H200 with one communicator, up to some GiB with
-# many.
+# A CUDA context, NCCL's buffers and the libraries' workspaces: 1.5 GiB on an H200 with one communicator, up
+# to some GiB with many.
 _OUTSIDE_BYTES = 4 * _GIB
 _OUTSIDE_RATIO = 0.1
 
@@ -38,9 +39,11 @@ class Holders:
 
 
 def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid: int = 0) -> Holders:
-    """In a container the process finds itself in the list under its number outside, and not as "this process".
+    """In a container the process finds itself in the list under its number outside, and not as "this
+    process".
 
-    `seen`: the processes on the GPU as NVML told them last, for torch 2.0 and older, which names none; `pid` is the rank's own.
+    `seen`: the processes on the GPU as NVML told them last, for torch 2.0 and older, which names none; `pid`
+    is the rank's own.
     """
     pytorch = (fact.allocated_bytes or 0) + (fact.reserved_bytes or 0)
     own, others = fact.in_use_bytes, list(fact.others)
@@ -60,8 +63,8 @@ def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid:
 
 
 def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState) -> str:
-    """fragmentation, capacity, other_process, shared_gpu, outside_pytorch or memory_fraction: what, had it not been, would have
-    let the allocation in; capacity where nothing would have."""
+    """fragmentation, capacity, other_process, shared_gpu, outside_pytorch or memory_fraction: what, had it
+    not been, would have let the allocation in; capacity where nothing would have."""
     if fact.free_bytes is None or fact.total_bytes is None:
         return "capacity"
     tried, free, unused = fact.tried_bytes, fact.free_bytes, fact.reserved_bytes or 0
@@ -88,7 +91,9 @@ def _shares_its_gpu(rank: RankState | None, job: JobState) -> bool:
     return gpu is not None and any(other is not None and other.index == gpu.index for other in others)
 
 
-def memory_advice(cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState) -> str:
+def memory_advice(
+    cause: str, fact: CudaOutOfMemory, holders: Holders, rank: RankState | None, job: JobState
+) -> str:
     if cause == "fragmentation":
         return _against_fragments(fact, rank)
     if cause == "memory_fraction":
@@ -150,7 +155,9 @@ def _against_fragments(fact: CudaOutOfMemory, rank: RankState | None) -> str:
     said = variables.get("PYTORCH_ALLOC_CONF", "") + variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
     if "expandable_segments:true" in said.lower():
         return _EXPANDS
-    if " (GPU " in fact.text and " total capacity; " in fact.text:  # torch 2.0 and older has no expandable segments
+    if (
+        " (GPU " in fact.text and " total capacity; " in fact.text
+    ):  # torch 2.0 and older has no expandable segments
         return f"Set {name}=max_split_size_mb:512 for all ranks, or take torch 2.1 or newer and {name}=expandable_segments:True."
     return f"Set {name}=expandable_segments:True for all ranks: what PyTorch holds and does not use is enough, but in pieces."
 
@@ -158,8 +165,11 @@ def _against_fragments(fact: CudaOutOfMemory, rank: RankState | None) -> str:
 def _less(fact: CudaOutOfMemory, job: JobState) -> str:
     """The flags of ms-swift 3.7-4.6 that save most for their price, those that are not set yet first."""
     command = " ".join(job.argv)
-    needs = f"{gib(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. " \
-        if fact.free_bytes is not None else ""
+    needs = (
+        f"{gib(max(0, fact.tried_bytes - (fact.free_bytes or 0)))} more were needed for this one allocation. "
+        if fact.free_bytes is not None
+        else ""
+    )
     if job.phase in ("model_load", "launch", "rendezvous", "comm_init"):
         steps: Sequence[str] = (_SPLIT,) if "megatron" in command else (_SHARD,)
     elif "megatron" in command:
@@ -185,6 +195,8 @@ def _of_megatron(command: str) -> list[str]:
         steps.append("--use_distributed_optimizer true")
     if value("optimizer_cpu_offload") != "true":
         steps.append(_OFFLOAD)
-    steps.append("a larger --tensor_model_parallel_size, --pipeline_model_parallel_size or --context_parallel_size")
+    steps.append(
+        "a larger --tensor_model_parallel_size, --pipeline_model_parallel_size or --context_parallel_size"
+    )
     steps.append("a smaller --max_length")
     return steps

@@ -12,13 +12,15 @@ from diag.state.rank import RankState
 
 __all__ = ["gib", "mattered", "victim_of_line", "when"]
 
-# torch's own hook for uncaught exceptions writes the rank before each line; what a program catches and prints has none.
+# torch's own hook for uncaught exceptions writes the rank before each line; what a program catches and prints
+# has none.
 _UNCAUGHT = re.compile(r"^\[rank\d+\]: ?(?:[\w.]+\.)?[A-Z]\w*Error: ")
 _STANDS_SECONDS = 30.0  # as long as a hang in set-up
 
 
 def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobState) -> bool:
-    """A failure that the program catches and survives (a search for the batch size) is no finding, nor are a dataset's words."""
+    """A failure that the program catches and survives (a search for the batch size) is no finding, nor are a
+    dataset's words."""
     if job.iteration_at is not None and job.iteration_at > at + SETTLE_SECONDS:
         return False  # steps were made after it
     if _UNCAUGHT.match(text):
@@ -32,7 +34,9 @@ def mattered(at: float, text: str, rank: RankState | None, now: float, job: JobS
         return any(one.failed for one in job.ranks.values())
     if rank.failed:
         return True
-    return rank.alive and now - at >= _STANDS_SECONDS and rank.last_moved() <= at + 2.0  # it hangs in its own clean-up
+    return (
+        rank.alive and now - at >= _STANDS_SECONDS and rank.last_moved() <= at + 2.0
+    )  # it hangs in its own clean-up
 
 
 def victim_of_line(rank: int | None, device: int | None, job: JobState) -> RankState | None:

@@ -13,8 +13,8 @@ from diag.state.job import JobState
 
 __all__ = ["PowerBrakeDetector", "ThermalThrottleDetector"]
 
-# nvml.h, nvmlClocksEventReason*. Not of interest: idle 0x1, application clocks 0x2, the power cap of the software 0x4 (what a GPU
-# at full load does), sync boost 0x10, display 0x100.
+# nvml.h, nvmlClocksEventReason*. Not of interest: idle 0x1, application clocks 0x2, the power cap of the
+# software 0x4 (what a GPU at full load does), sync boost 0x10, display 0x100.
 _HW_SLOWDOWN, _SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 _WINDOW_SECONDS = 60.0
 _SAMPLES = 6
@@ -71,27 +71,41 @@ class _Throttled:
             bits = 0
             for _, one in hit:
                 bits |= (one.throttle_reasons or 0) & mask
-            found[index] = _Held(index, bits, clocks[len(clocks) // 2], best, last.temperature_celsius, hit[-1][0] - hit[0][0],
-                                 hit[0][0], last.power_watts, last.power_limit_watts)
+            found[index] = _Held(
+                index,
+                bits,
+                clocks[len(clocks) // 2],
+                best,
+                last.temperature_celsius,
+                hit[-1][0] - hit[0][0],
+                hit[0][0],
+                last.power_watts,
+                last.power_limit_watts,
+            )
         return found
 
     def clocks(self, indexes: Iterable[int]) -> list[float]:
         """The last clocks of these GPUs, where they work."""
         last = [self._samples[index][-1][1] for index in indexes if self._samples.get(index)]
-        return sorted(one.sm_clock_hertz for one in last if one.sm_clock_hertz and (one.utilization_ratio or 0.0) >= _BUSY)
+        return sorted(
+            one.sm_clock_hertz
+            for one in last
+            if one.sm_clock_hertz and (one.utilization_ratio or 0.0) >= _BUSY
+        )
 
 
 class ThermalThrottleDetector:
-    """Meaning: GPUs are too hot and lower their clocks while they work; the whole job goes at the pace of the slowest.
+    """Meaning: GPUs are too hot and lower their clocks while they work; the whole job goes at the pace of the
+    slowest.
 
-    Evidence: NVML's reasons for lower clocks (hardware or software thermal slowdown) in most samples of a minute in which the GPU
-    works, with clocks below its best.
+    Evidence: NVML's reasons for lower clocks (hardware or software thermal slowdown) in most samples of a
+    minute in which the GPU works, with clocks below its best.
 
-    What to do: cooling: fans, dust, room, a neighbour's load; meanwhile a lower power limit (`nvidia-smi -pl`) for all GPUs keeps
-    them alike.
+    What to do: cooling: fans, dust, room, a neighbour's load; meanwhile a lower power limit (`nvidia-smi
+    -pl`) for all GPUs keeps them alike.
 
-    False alarms: idle GPUs, application clocks and the power cap of a GPU at full load are no reason, nor is a bit that costs no
-    speed.
+    False alarms: idle GPUs, application clocks and the power cap of a GPU at full load are no reason, nor is
+    a bit that costs no speed.
     """
 
     name = "thermal-throttle"
@@ -107,26 +121,40 @@ class ThermalThrottleDetector:
         if held:
             hard = any(one.bits & _HW_THERMAL for one in held.values())
             yield _finding(
-                "thermal-throttle", "hw_thermal" if hard else "sw_thermal", "heat", held, self._throttled, job,
+                "thermal-throttle",
+                "hw_thermal" if hard else "sw_thermal",
+                "heat",
+                held,
+                self._throttled,
+                job,
                 "Cool it: fans and their policy, dust, the room, what runs beside it; see `nvidia-smi -q -d "
                 "TEMPERATURE,PERFORMANCE`. Until "
                 "then a lower power limit on all GPUs (`nvidia-smi -pl WATTS`) keeps the ranks alike, or take the node out.",
             )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
-        blind = sorted(index for index, (_, gpu) in job.gpus.items() if gpu.throttle_reasons is None and gpu.utilization_ratio
-        is not None)
+        blind = sorted(
+            index
+            for index, (_, gpu) in job.gpus.items()
+            if gpu.throttle_reasons is None and gpu.utilization_ratio is not None
+        )
         if blind:
-            yield NotChecked(f"what holds back the clocks of GPU {', '.join(map(str, blind))}", "the driver does not tell", "")
+            yield NotChecked(
+                f"what holds back the clocks of GPU {', '.join(map(str, blind))}",
+                "the driver does not tell",
+                "",
+            )
 
 
 class PowerBrakeDetector:
-    """Meaning: the server's power supply, or the board, makes GPUs run at a fraction of their clocks while they work.
+    """Meaning: the server's power supply, or the board, makes GPUs run at a fraction of their clocks while
+    they work.
 
-    Evidence: NVML's reason "hardware power brake" (a signal from outside the GPU), or a hardware slowdown that is not for heat,
-    in most samples of a minute in which the GPU works.
+    Evidence: NVML's reason "hardware power brake" (a signal from outside the GPU), or a hardware slowdown
+    that is not for heat, in most samples of a minute in which the GPU works.
 
-    What to do: the power supplies, their redundancy and the node's power cap (BMC); it is nothing that a job can change.
+    What to do: the power supplies, their redundancy and the node's power cap (BMC); it is nothing that a job
+    can change.
 
     False alarms: the software's power cap is what a GPU at full load runs into and is not reported.
     """
@@ -146,8 +174,12 @@ class PowerBrakeDetector:
         if held:
             brake = any(one.bits & _POWER_BRAKE for one in held.values())
             yield _finding(
-                "power-brake", "power_brake" if brake else "hw_slowdown", "the power supply" if brake else "the hardware", held,
-                self._throttled, job,
+                "power-brake",
+                "power_brake" if brake else "hw_slowdown",
+                "the power supply" if brake else "the hardware",
+                held,
+                self._throttled,
+                job,
                 "Have the node's power supplies, their redundancy and the power cap of the BMC checked (`ipmitool sdr type "
                 "'Power Supply'`, `nvidia-smi -q -d PERFORMANCE`); take the node out meanwhile: all ranks wait for the slow "
                 "ones.",
@@ -158,25 +190,47 @@ class PowerBrakeDetector:
 
 
 def _finding(  # noqa: PLR0917 - two callers, side by side
-    name: str, cause: str, what: str, held: Mapping[int, _Held], throttled: _Throttled, job: JobState, advice: str
+    name: str,
+    cause: str,
+    what: str,
+    held: Mapping[int, _Held],
+    throttled: _Throttled,
+    job: JobState,
+    advice: str,
 ) -> Finding:
     used = gpus_of_ranks(job)
     ranks = tuple(sorted(rank for rank, gpu in used.items() if gpu.index in held))
     worst = min(held.values(), key=lambda one: one.clock)
     others = throttled.clocks({gpu.index for gpu in used.values()} - set(held))
-    which = f"GPU {worst.index}" if len(held) == 1 else f"{len(held)} of {len({gpu.index for gpu in used.values()})} GPUs"
+    which = (
+        f"GPU {worst.index}"
+        if len(held) == 1
+        else f"{len(held)} of {len({gpu.index for gpu in used.values()})} GPUs"
+    )
     heat = f" at {worst.celsius:.0f} C" if worst.celsius is not None else ""
     rest = f"; the others run at {others[len(others) // 2] / 1e6:.0f} MHz" if others else ""
     slowest = "" if len(held) == 1 else f"GPU {worst.index} "
     return Finding(
-        id=name, subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, ranks=ranks, since=worst.since, cause=cause,
+        id=name,
+        subject=JOB,
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        ranks=ranks,
+        since=worst.since,
+        cause=cause,
         summary=f"{which} of {rank_words(ranks)} {'is' if len(held) == 1 else 'are'} held back by {what}: {slowest}"
-                f"{worst.clock / 1e6:.0f} of {worst.best / 1e6:.0f} MHz{heat} for {worst.seconds:.0f} s while it works{rest}",
-        advice=advice, holds_seconds=120.0,
+        f"{worst.clock / 1e6:.0f} of {worst.best / 1e6:.0f} MHz{heat} for {worst.seconds:.0f} s while it works{rest}",
+        advice=advice,
+        holds_seconds=120.0,
         evidence=tuple(
-            Evidence("nvml", f"GPU {one.index}: clocks event reasons 0x{one.bits:x}, {one.clock / 1e6:.0f} MHz"
-                     + (f", {one.celsius:.0f} C" if one.celsius is not None else "")
-                     + (f", {one.watts:.0f} W" if one.watts is not None else ""), one.since, next(iter(ranks), None))
+            Evidence(
+                "nvml",
+                f"GPU {one.index}: clocks event reasons 0x{one.bits:x}, {one.clock / 1e6:.0f} MHz"
+                + (f", {one.celsius:.0f} C" if one.celsius is not None else "")
+                + (f", {one.watts:.0f} W" if one.watts is not None else ""),
+                one.since,
+                next(iter(ranks), None),
+            )
             for one in list(held.values())[:4]
         ),
     )

@@ -1,7 +1,8 @@
-"""The hang detector: `detector` decides whether, `blame` who as the stacks tell, `joined` what other evidence adds.
+"""The hang detector: `detector` decides whether, `blame` who as the stacks tell, `joined` what other evidence
+adds.
 
-How each rank stands is in `standing`, how long is waited in `patience`, the sentence in `words`, the remedy in `advice`;
-`collectives`, `ras`, `gpus`, `network` and `watchdog` each keep one more kind of evidence.
+How each rank stands is in `standing`, how long is waited in `patience`, the sentence in `words`, the remedy
+in `advice`; `collectives`, `ras`, `gpus`, `network` and `watchdog` each keep one more kind of evidence.
 """
 
 from diag.detectors.hang.detector import HangDetector, judge, judge_snapshot, wants_closer_look

@@ -1,4 +1,5 @@
-"""What to do about a hang, by the cause that the verdict found, and by whether anybody is seen to wait for the culprits."""
+"""What to do about a hang, by the cause that the verdict found, and by whether anybody is seen to wait for
+the culprits."""
 
 from __future__ import annotations
 
@@ -122,18 +123,29 @@ def advice_for(verdict: Verdict, job: JobState) -> str:
         text = _ALONE.get(cause, text)
     ranks, victims = rank_words(verdict.culprits), rank_words(verdict.waiting)
     wait = numbered("[waits|wait]", len(verdict.waiting))
-    waits = f"; {victims} {wait} " + numbered("for [it|them]", len(verdict.culprits)) + ", NCCL is not at fault"
+    waits = (
+        f"; {victims} {wait} " + numbered("for [it|them]", len(verdict.culprits)) + ", NCCL is not at fault"
+    )
     pids = [job.ranks[rank].placement.pid for rank in verdict.culprits if rank in job.ranks]
     return numbered(text, len(verdict.culprits)).format(
-        Ranks=_capital(ranks), ranks=ranks, first=verdict.culprits[0] if verdict.culprits else "",
-        Victims=_capital(victims), victims=victims, wait=wait, so_victims=waits if verdict.waiting else "",
-        child=verdict.blamed_child or "PID", children=" ".join(map(str, children_of(verdict, job).values())) or "PID",
-        pids=" ".join(map(str, pids)), lock=_lock(verdict, job), cause=verdict.cause.replace("xid_", "Xid "),
+        Ranks=_capital(ranks),
+        ranks=ranks,
+        first=verdict.culprits[0] if verdict.culprits else "",
+        Victims=_capital(victims),
+        victims=victims,
+        wait=wait,
+        so_victims=waits if verdict.waiting else "",
+        child=verdict.blamed_child or "PID",
+        children=" ".join(map(str, children_of(verdict, job).values())) or "PID",
+        pids=" ".join(map(str, pids)),
+        lock=_lock(verdict, job),
+        cause=verdict.cause.replace("xid_", "Xid "),
     )
 
 
 def _somebody_waits(verdict: Verdict, job: JobState) -> bool:
-    """For a rank in its own code: in a call, as far as is seen. For one that is gone whoever is left waits, sooner or later."""
+    """For a rank in its own code: in a call, as far as is seen. For one that is gone whoever is left waits,
+    sooner or later."""
     if verdict.cause != "not_in_collective" or verdict.collectives is not None:
         return bool(verdict.waiting)
     waiting = [job.ranks[rank] for rank in verdict.waiting if rank in job.ranks]
@@ -141,9 +153,14 @@ def _somebody_waits(verdict: Verdict, job: JobState) -> bool:
 
 
 def _lock(verdict: Verdict, job: JobState) -> str:
-    """The kernel tells what Python's own stack does not show: a thread that waits for another one sleeps on a futex."""
+    """The kernel tells what Python's own stack does not show: a thread that waits for another one sleeps on a
+    futex."""
     trees = [job.ranks[rank].tree for rank in verdict.culprits if rank in job.ranks]
-    held = [rank for rank, tree in zip(verdict.culprits, trees, strict=False) if tree and tree.main.wchan.startswith("futex")]
+    held = [
+        rank
+        for rank, tree in zip(verdict.culprits, trees, strict=False)
+        if tree and tree.main.wchan.startswith("futex")
+    ]
     if not held:
         return " (an event, a file, a service, another process)"
     return f": {rank_words(held)} {numbered('[waits|wait]', len(held))} for a lock or a thread"

@@ -1,4 +1,5 @@
-"""Who holds up a silent job, as far as its processes and stacks tell. Other evidence is joined to it in `joined`."""
+"""Who holds up a silent job, as far as its processes and stacks tell. Other evidence is joined to it in
+`joined`."""
 
 from __future__ import annotations
 
@@ -11,16 +12,30 @@ from diag.state.rank import RankState
 __all__ = ["blame"]
 
 # Ranks blocked in several ways at once: a class that explains itself outranks "outside of any known wait".
-_ORDER = ("resource_wait", "gil_deadlock", "lock_deadlock", "data_loading", "checkpoint_io", "preprocess_wait",
-          "compile_wait", "outside", "teardown")
+_ORDER = (
+    "resource_wait",
+    "gil_deadlock",
+    "lock_deadlock",
+    "data_loading",
+    "checkpoint_io",
+    "preprocess_wait",
+    "compile_wait",
+    "outside",
+    "teardown",
+)
 
 
 def blame(  # noqa: PLR0917 - one caller
-    job: JobState, alive: list[RankState], dead: list[RankState], standing: dict[int, str], since: float,
+    job: JobState,
+    alive: list[RankState],
+    dead: list[RankState],
+    standing: dict[int, str],
+    since: float,
     lost: tuple[int, ...] = (),
 ) -> Verdict:
-    """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet initialised. `lost` are
-    ranks of nodes that are silent: they are to blame where nobody who is seen explains it."""
+    """The least joined ranks hold up the rest. Dead outranks stopped outranks blocked outranks not yet
+    initialised. `lost` are ranks of nodes that are silent: they are to blame where nobody who is seen
+    explains it."""
     everyone = tuple(rank.rank for rank in alive)
     seen_all = job.ranks_seen >= job.world_size
     if dead:
@@ -66,13 +81,19 @@ def _joining(
     missing = tuple(rank for rank in range(job.world_size) if rank not in job.ranks)
     if missing and len(missing) <= 4096:
         return Verdict(klass, missing, everyone, "ranks_missing", since, Confidence.MEDIUM)
-    return Verdict(klass, late, tuple(joining), "not_all_joined", since,
-                   Confidence.MEDIUM if late else Confidence.LOW)
+    return Verdict(
+        klass, late, tuple(joining), "not_all_joined", since, Confidence.MEDIUM if late else Confidence.LOW
+    )
 
 
 def _blocked(  # noqa: PLR0917 - one caller, beside it
-    job: JobState, blocked: list[int], everyone: tuple[int, ...], joining: list[int], standing: dict[int, str],
-    since: float, lost: tuple[int, ...] = (),
+    job: JobState,
+    blocked: list[int],
+    everyone: tuple[int, ...],
+    joining: list[int],
+    standing: dict[int, str],
+    since: float,
+    lost: tuple[int, ...] = (),
 ) -> Verdict:
     klass = min((standing[rank] for rank in blocked), key=_ORDER.index)
     culprits = tuple(rank for rank in blocked if standing[rank] == klass)

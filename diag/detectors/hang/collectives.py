@@ -33,20 +33,23 @@ class Collectives:
         elif isinstance(fact, LayoutTold):
             self._stages = fact.stages
         elif isinstance(fact, FlightRecorder) and fact.rank is not None:
-            if fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted:  # not the same one told again
+            if (
+                fact.rank in self._last and self._last[fact.rank][1].emitted != fact.emitted
+            ):  # not the same one told again
                 self._before[fact.rank] = self._last[fact.rank]
             self._last[fact.rank] = (at, fact)
 
     def explain(self, now: float, job: JobState, *, once: bool = False) -> Explanation | None:
-        """None before every living rank that has a recorder was read twice, or when nothing is certain. `once`: evidence that
-        is one moment has one reading."""
+        """None before every living rank that has a recorder was read twice, or when nothing is certain.
+        `once`: evidence that is one moment has one reading."""
         living = {rank.rank: rank.placement.pid for rank in job.alive_ranks()}
         last = self._of(self._last, living, now)
         before = last if once else self._of(self._before, living, now)
         if not last or set(last) != set(before):
             return None
         key = tuple((rank, at, job.ranks[rank].stack_signature) for rank, (at, _) in sorted(last.items()))
-        # Readings of many nodes come one after the other: with each of them the graph of a large job would be made anew.
+        # Readings of many nodes come one after the other: with each of them the graph of a large job would be
+        # made anew.
         if self._explained[0] != key and (now >= self._explain_at or not self._explained[0]):
             self._explain_at = now + len(living) / _RANKS_A_SECOND
             size = max(job.world_size, len(living))
@@ -54,8 +57,9 @@ class Collectives:
             graph = build({rank: fact for rank, (_, fact) in last.items()}, world_size=size).still(earlier)
             graph = graph.joined_by(self._between_stages(job, size))
             found = graph.explain()
-            # gloo's recorder names no members: they are guessed from who called. With every rank's dump at hand the
-            # guess can only miss a rank that never called in the group; the verdict is then less sure, not wrong.
+            # gloo's recorder names no members: they are guessed from who called. With every rank's dump at
+            # hand the guess can only miss a rank that never called in the group; the verdict is then less
+            # sure, not wrong.
             usable = found.certain or not graph.no_dump
             self._explained = (key, found if usable and found.kind != "no_pending" else None)
         return self._explained[1]
@@ -63,7 +67,11 @@ class Collectives:
     def _between_stages(self, job: JobState, world_size: int) -> list[Front]:
         if self._stages is None or self._stages < 2:
             return []
-        waiting = [rank for rank in job.alive_ranks() if rank.reading is not None and rank.reading.activity in _WAITING]
+        waiting = [
+            rank
+            for rank in job.alive_ranks()
+            if rank.reading is not None and rank.reading.activity in _WAITING
+        ]
         return pipeline_fronts(waiting, world_size, self._stages)
 
     def _of(

@@ -1,4 +1,5 @@
-"""What runs on the GPUs in a hang, where core dumps of them were taken: NCCL's own kernels wait for peers, others compute."""
+"""What runs on the GPUs in a hang, where core dumps of them were taken: NCCL's own kernels wait for peers,
+others compute."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ __all__ = ["Kernels", "RunningKernels"]
 # NCCL 2.28.9 in a core dump of an H200, driver 580.159.04: ncclDevKernel_AllReduce_Sum_f32_RING_LL. By their sources others are
 # ncclSymkDevKernel_..., and ncclKernel_... before 2.19.
 _OF_NCCL = re.compile(r"(?:\w+::)*nccl\w*Kernel")
-# Others that wait for peers within the kernel, by their sources: DeepEP, NVSHMEM, TransformerEngine's userbuffers, torch's
-# symmetric memory, the custom all-reduce of vLLM and SGLang.
+# Others that wait for peers within the kernel, by their sources: DeepEP, NVSHMEM, TransformerEngine's
+# userbuffers, torch's symmetric memory, the custom all-reduce of vLLM and SGLang.
 _OF_PEERS = re.compile(
     r"\bdeep_ep::|\bk?userbuffers_|\bnvshmem|\b(?:one|two)_shot_all_reduce|\bmultimem_\w+_reduce|\bcross_device_reduce_"
 )
@@ -22,8 +23,8 @@ _OF_PEERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RunningKernels:
-    """One rank's GPU at one moment. `other` are kernels of the program's own; `waits` NCCL's and others that wait for peers.
-    `nameless`: how many may be either."""
+    """One rank's GPU at one moment. `other` are kernels of the program's own; `waits` NCCL's and others that
+    wait for peers. `nameless`: how many may be either."""
 
     waits: tuple[str, ...]
     other: tuple[str, ...]
@@ -31,7 +32,9 @@ class RunningKernels:
 
     def __str__(self) -> str:
         names = (*self.other, *self.waits, *["a kernel without a name"] * self.nameless)
-        return "its GPU runs " + (", ".join(dict.fromkeys(names[:4])) if names else "no kernel of this process")
+        return "its GPU runs " + (
+            ", ".join(dict.fromkeys(names[:4])) if names else "no kernel of this process"
+        )
 
 
 class Kernels:
@@ -51,7 +54,9 @@ class Kernels:
             at, fact = self._last.get(rank.rank, (0.0, None))
             if fact is None or at < since:
                 continue
-            names = [kernel.name for kernel in fact.kernels if kernel.blocks]  # others are queued behind those
+            names = [
+                kernel.name for kernel in fact.kernels if kernel.blocks
+            ]  # others are queued behind those
             if fact.kernels and not names:
                 continue  # nothing tells which of them run
             waits = tuple(name for name in names if _OF_NCCL.match(name) or _OF_PEERS.search(name))

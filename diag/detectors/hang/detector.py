@@ -1,4 +1,5 @@
-"""Is the job hung, or slow, compiling, saving, preprocessing? If hung: which rank, in what, and who waits for it."""
+"""Is the job hung, or slow, compiling, saving, preprocessing? If hung: which rank, in what, and who waits for
+it."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ _BLIND_SECONDS = 120.0  # silence that is believed without a stack
 _SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
 _BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
 _SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a rank standing
-# A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile workers give up their
-# pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so long is work.
+# A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile
+# workers give up their pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so
+# long is work.
 _STIRRED_SECONDS = 45.0
 _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be told
 _NEVER = -1e9
@@ -40,16 +42,18 @@ _NEVER = -1e9
 class HangDetector:
     """Meaning: no rank of the job has made progress for longer than its phase allows.
 
-    Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank and its
-    children, the job's log and what each rank prints, process states, the Flight Recorder, GPU utilisation and power, what stands
-    on their SMs, NCCL's and the watchdog's lines. Two independent channels must stand still. A folder of evidence captured by
-    hand is one moment: what it shows of the time before decides, and the confidence is lower.
+    Evidence: the main thread's stack of each rank (unchanged over samples), CPU, IO and memory of the rank
+    and its children, the job's log and what each rank prints, process states, the Flight Recorder, GPU
+    utilisation and power, what stands on their SMs, NCCL's and the watchdog's lines. Two independent channels
+    must stand still. A folder of evidence captured by hand is one moment: what it shows of the time before
+    decides, and the confidence is lower.
 
     What to do: the advice follows the class; `diag dump --all-ranks` shows all stacks merged.
 
-    False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given five minutes)
-    looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by itself (symmetric memory, NVSHMEM)
-    looks like kernel_does_not_end. A rank that prints nothing but the same words again, or a time that passes, counts as silent.
+    False alarms: a rank that waits for a service outside of the job by other means than HTTP (HTTP is given
+    five minutes) looks like peer_not_joined. A rank that alone is in a kernel that waits for other GPUs by
+    itself (symmetric memory, NVSHMEM) looks like kernel_does_not_end. A rank that prints nothing but the same
+    words again, or a time that passes, counts as silent.
     """
 
     name = "hang"
@@ -91,14 +95,23 @@ class HangDetector:
 
     def gpu_states(self, now: float, job: JobState) -> dict[int, str]:
         """How each rank's GPU stood lately, for who judges the whole job."""
-        return {rank: reading.state for rank, reading in self._joined.gpus.read(now, job, job.last_progress()).items()}
+        return {
+            rank: reading.state
+            for rank, reading in self._joined.gpus.read(now, job, job.last_progress()).items()
+        }
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         if self._snapshot is not None:
             yield from _unproven(self._snapshot, job)
             return
-        blind = [rank.rank for rank in job.alive_ranks() if rank.stack is None and rank.tree is not None
-                 and job.started_at is not None and rank.tree_at - rank.found_at > 30.0]
+        blind = [
+            rank.rank
+            for rank in job.alive_ranks()
+            if rank.stack is None
+            and rank.tree is not None
+            and job.started_at is not None
+            and rank.tree_at - rank.found_at > 30.0
+        ]
         if blind and not job.failed_sources:
             yield NotChecked(
                 f"hang class of {rank_words(blind)}",
@@ -108,7 +121,8 @@ class HangDetector:
 
 
 class _Said:
-    """The hang that was said last, as long as nothing but children and files stirred since, and those only for a moment."""
+    """The hang that was said last, as long as nothing but children and files stirred since, and those only
+    for a moment."""
 
     def __init__(self) -> None:
         self._verdict: Verdict | None = None
@@ -120,8 +134,8 @@ class _Said:
             self._stirs = (_NEVER, _NEVER)
 
     def standing(self, now: float, job: JobState) -> Verdict | None:
-        """That hang; None where there was none, or what stirs is work: also a save that writes in bursts, as long as none of
-        its pauses would be called a hang."""
+        """That hang; None where there was none, or what stirs is work: also a save that writes in bursts, as
+        long as none of its pauses would be called a hang."""
         if self._verdict is None:
             return None
         first, last = self._stirs
@@ -133,7 +147,9 @@ class _Said:
         return None if last - first >= _STIRRED_SECONDS else self._verdict
 
 
-def judge(now: float, job: JobState, joined: Joined | None = None, said: Verdict | None = None) -> Verdict | None:
+def judge(
+    now: float, job: JobState, joined: Joined | None = None, said: Verdict | None = None
+) -> Verdict | None:
     """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it."""
     if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
         return None  # as all ranks asked one by one would come to
@@ -160,7 +176,9 @@ def judge(now: float, job: JobState, joined: Joined | None = None, said: Verdict
         since = weak_since
     if not _well_seen(alive, now, quiet):
         return None
-    standing = {rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive}
+    standing = {
+        rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive
+    }
     verdict: Verdict | None = blame(job, alive, dead, standing, since, lost)
     if joined is not None and verdict is not None:
         verdict = joined.join(verdict, now, job, standing)
@@ -168,26 +186,40 @@ def judge(now: float, job: JobState, joined: Joined | None = None, said: Verdict
         verdict = _held_up_by_memory(verdict, alive)
     if verdict is None or may_be_idle(job, alive, verdict):
         return None
-    if said is not None and (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits):
+    if said is not None and (since, verdict.klass, verdict.culprits) == (
+        said.since,
+        said.klass,
+        said.culprits,
+    ):
         return verdict
     verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
     return verdict if now - verdict.since >= patience(job, verdict) else None
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
-    """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what is wrong."""
+    """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what
+    is wrong."""
     causes = {rank.rank: cause for rank in alive if (cause := waits_for(rank))}
     starved = tuple(causes)
     if not starved or verdict.klass in ("resource_wait", "stopped", "peer_lost"):
         return verdict
     waiting = others(tuple(rank.rank for rank in alive), starved)
-    return replace(verdict, klass="resource_wait", culprits=starved, waiting=waiting, cause=causes[starved[0]],
-                   confidence=Confidence.MEDIUM, blamed_child=None, collectives=None)
+    return replace(
+        verdict,
+        klass="resource_wait",
+        culprits=starved,
+        waiting=waiting,
+        cause=causes[starved[0]],
+        confidence=Confidence.MEDIUM,
+        blamed_child=None,
+        collectives=None,
+    )
 
 
 def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: Joined) -> Verdict | None:
-    """One moment that somebody captured: no time passes in it. Hung is what the evidence shows to stand still: by its own times
-    (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names nobody needs the former."""
+    """One moment that somebody captured: no time passes in it. Hung is what the evidence shows to stand
+    still: by its own times (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names
+    nobody needs the former."""
     alive = job.alive_ranks()
     if job.returncode is not None or job.interrupted_at is not None or not alive:
         return None
@@ -198,7 +230,9 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     seen = [rank for rank in alive if standing[rank.rank] != "blind"]
     first = blame(job, seen or alive, dead, standing, snapshot.began)
     if not dead and seen:
-        first = replace(first, waiting=tuple(sorted({*first.waiting, *(r.rank for r in alive)} - {*first.culprits})))
+        first = replace(
+            first, waiting=tuple(sorted({*first.waiting, *(r.rank for r in alive)} - {*first.culprits}))
+        )
     verdict = joined.join(first, now, job, standing, once=True)
     if verdict is None or (not verdict.waiting and not _explains_itself(verdict)):
         return None
@@ -219,7 +253,12 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
 def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:
     seen = [rank for rank in job.alive_ranks() if rank.stack is not None]
     once = any(rank.stack_samples < _SNAPSHOT_SAMPLES for rank in seen)
-    if snapshot.final and once and (snapshot.silent_seconds or 0.0) < STEADY_SECONDS and job.returncode is None:
+    if (
+        snapshot.final
+        and once
+        and (snapshot.silent_seconds or 0.0) < STEADY_SECONDS
+        and job.returncode is None
+    ):
         yield NotChecked(
             "whether the job stands still",
             "there is one stack of a rank, and nothing with times",
@@ -228,8 +267,9 @@ def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:
 
 
 def _tells_by_itself(verdict: Verdict, standing: dict[int, str]) -> bool:
-    """One stack of each rank, and no times: only where the recorder has a call that some did not come to, or where one is
-    blocked in what training does not pass through in a moment while all others seen wait for it."""
+    """One stack of each rank, and no times: only where the recorder has a call that some did not come to, or
+    where one is blocked in what training does not pass through in a moment while all others seen wait for it.
+    """
     if verdict.collectives is not None or verdict.klass in ("peer_lost", "stopped"):
         return True
     waiting = [standing[rank] for rank in verdict.waiting if standing.get(rank, "blind") != "blind"]
@@ -246,7 +286,8 @@ def wants_closer_look(now: float, job: JobState) -> bool:
     if job.returncode is not None or not any(rank.alive for rank in job.ranks.values()):
         return False
     overdue = max(5.0, 2.0 * (job.step_p95() or 0.0))
-    # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is late.
+    # A rank that spins in a wait looks busy until its stack was seen twice: the log knows better when it is
+    # late.
     reporting = job.phase == "steady" and job.line_seconds and job.log_moved_at is not None
     if reporting and now - (job.log_moved_at or now) > max(5.0, 3.0 * max(job.line_seconds)):
         return True

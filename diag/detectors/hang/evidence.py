@@ -1,4 +1,5 @@
-"""What a hang verdict rests on, as it is shown: stacks, process states, the recorder, and what other evidence noted."""
+"""What a hang verdict rests on, as it is shown: stacks, process states, the recorder, and what other evidence
+noted."""
 
 from __future__ import annotations
 
@@ -20,8 +21,13 @@ __all__ = ["evidence_of", "stack_excerpt"]
 
 # Of /proc/PID/stat, in the words of ps(1).
 _STATES = {
-    "S": "[sleeps|sleep]", "R": "[runs|run]", "D": "[is|are] in uninterruptible sleep", "T": "[is|are] stopped",
-    "t": "[is|are] traced", "Z": "[is a zombie|are zombies]", "I": "[idles|idle]",
+    "S": "[sleeps|sleep]",
+    "R": "[runs|run]",
+    "D": "[is|are] in uninterruptible sleep",
+    "T": "[is|are] stopped",
+    "t": "[is|are] traced",
+    "Z": "[is a zombie|are zombies]",
+    "I": "[idles|idle]",
 }
 
 
@@ -48,20 +54,28 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
             yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
     found = verdict.collectives
     if found is not None:
-        waits = [f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
-                 for rank, wait in sorted(found.waiting.items())[:8]]
+        waits = [
+            f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+            for rank, wait in sorted(found.waiting.items())[:8]
+        ]
         late = calls_that_differ(verdict)
         if found.kind == "absent_rank":
-            late = f"; {rank_words(found.culprits)} " + numbered("[has|have] not come to it", len(found.culprits))
+            late = f"; {rank_words(found.culprits)} " + numbered(
+                "[has|have] not come to it", len(found.culprits)
+            )
         yield Evidence("flight_recorder", ", ".join(waits) + late, now)
     save = job.save_log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
-        yield Evidence("checkpoint", f"{size / (1 << 20):.1f} MiB on disk, and not a byte more for {now - at:.0f} s", at)
+        yield Evidence(
+            "checkpoint", f"{size / (1 << 20):.1f} MiB on disk, and not a byte more for {now - at:.0f} s", at
+        )
     for note in verdict.notes[:8]:
         yield Evidence(note.kind, note.text, now, note.rank)
     if verdict.seconds is None and job.log_moved_at is not None and job.tail:
-        yield Evidence("output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at)
+        yield Evidence(
+            "output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at
+        )
 
 
 def _other_thread(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
@@ -92,7 +106,10 @@ def _children(states: Counter[str]) -> str:
     >>> _children(Counter("SSSR")), _children(Counter("SS")), _children(Counter("D"))
     ('4 children: 3 sleep, 1 runs', '2 children, all sleep', '1 child, is in uninterruptible sleep')
     """
-    said = [numbered(_STATES.get(state, f"[is|are] in state {state}"), count) for state, count in states.most_common()]
+    said = [
+        numbered(_STATES.get(state, f"[is|are] in state {state}"), count)
+        for state, count in states.most_common()
+    ]
     if len(states) == 1:
         total = states.total()
         return f"1 child, {said[0]}" if total == 1 else f"{total} children, all {said[0]}"

@@ -1,4 +1,5 @@
-"""What the GPUs say to a hang: full utilisation at flat, low power is a wait inside a collective; none is no work at all."""
+"""What the GPUs say to a hang: full utilisation at flat, low power is a wait inside a collective; none is no
+work at all."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from diag.xids import HARDWARE_XIDS
 
 __all__ = ["GpuReading", "Gpus", "told_readings"]
 
-# Seen on 2 x H200 (NCCL 2.28.9), several hangs: a rank in a collective 100 % at 122-130 W of 700 W, within 1 W for as long as
-# it waits; the rank that they wait for 0 %. A training step moves between 0.2 and 0.9 of the limit.
+# Seen on 2 x H200 (NCCL 2.28.9), several hangs: a rank in a collective 100 % at 122-130 W of 700 W, within 1
+# W for as long as it waits; the rank that they wait for 0 %. A training step moves between 0.2 and 0.9 of the
+# limit.
 _SPIN_UTILIZATION = 0.98
 _IDLE_UTILIZATION = 0.02
 _LOW_POWER_RATIO = 0.45
@@ -30,8 +32,8 @@ _TOLD = {"idle": "runs nothing", "spins": "is busy at low power", "works": "work
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One rank's GPU during the silence. `state`: spins, idle, works (power moves or is high), mixed. `kernel`: what stands on
-    one that spins, where the GPU tells."""
+    """One rank's GPU during the silence. `state`: spins, idle, works (power moves or is high), mixed.
+    `kernel`: what stands on one that spins, where the GPU tells."""
 
     index: int
     state: str
@@ -61,7 +63,8 @@ class Gpus:
             self._samples.setdefault(fact.index, deque(maxlen=_KEPT)).append((at, fact))
 
     def read(self, now: float, job: JobState, since: float) -> dict[int, GpuReading]:
-        """Per living rank how its GPU stood from `since` on (at most the last 20 s); of ranks whose GPU is known."""
+        """Per living rank how its GPU stood from `since` on (at most the last 20 s); of ranks whose GPU is
+        known."""
         found: dict[int, GpuReading] = {}
         if not self._samples:
             return found  # of other nodes' ranks: their hubs tell it
@@ -85,7 +88,9 @@ class Gpus:
                 continue
             users = rank_of_bus(event.fact.pci_bus_id, job)
             for rank in job.alive_ranks():
-                if event.last_at >= rank.found_at and (rank.placement.pid in event.pids or rank.rank in users):
+                if event.last_at >= rank.found_at and (
+                    rank.placement.pid in event.pids or rank.rank in users
+                ):
                     found[rank.rank] = event.fact
         return found
 
@@ -94,7 +99,8 @@ def told_readings(job: JobState) -> dict[int, GpuReading]:
     """Of ranks on other nodes, as their hubs read them."""
     return {
         rank.rank: GpuReading(-1, rank.gpu_told, 0.0 if rank.gpu_told == "idle" else 1.0, None, None, 0.0)
-        for rank in job.alive_ranks() if rank.gpu_told
+        for rank in job.alive_ranks()
+        if rank.gpu_told
     }
 
 
@@ -118,4 +124,3 @@ def _reading(index: int, samples: Iterable[GpuSample], seconds: float) -> GpuRea
         state = "mixed"
     kernel = Kernel.of(samples) if state == "spins" else None
     return GpuReading(index, state, sum(used) / len(used), mean, limit, seconds, kernel)
-

@@ -1,7 +1,8 @@
-"""Other evidence joined to what the stacks say: Flight Recorder, NCCL RAS, watchdog lines, GPUs, the driver, the network.
+"""Other evidence joined to what the stacks say: Flight Recorder, NCCL RAS, watchdog lines, GPUs, the driver,
+the network.
 
-Each kind may decide where the stacks see everybody wait, or agree, which makes the verdict surer; none overrules a rank that
-died, stopped, or whose own stack explains why it is not there.
+Each kind may decide where the stacks see everybody wait, or agree, which makes the verdict surer; none
+overrules a rank that died, stopped, or whose own stack explains why it is not there.
 """
 
 from __future__ import annotations
@@ -96,8 +97,16 @@ class Joined:
         first = faults[ranks[0]]
         notes = tuple(Note("kmsg", faults[rank].text, rank) for rank in ranks[:3])
         everyone = tuple(sorted((*verdict.culprits, *verdict.waiting)))
-        return replace(verdict, klass="gpu_side", culprits=ranks, waiting=others(everyone, ranks), cause=f"xid_{first.xid}",
-                       confidence=Confidence.HIGH, blamed_child=None, notes=(*verdict.notes, *notes))
+        return replace(
+            verdict,
+            klass="gpu_side",
+            culprits=ranks,
+            waiting=others(everyone, ranks),
+            cause=f"xid_{first.xid}",
+            confidence=Confidence.HIGH,
+            blamed_child=None,
+            notes=(*verdict.notes, *notes),
+        )
 
     def _with_network(self, verdict: Verdict, job: JobState) -> Verdict:
         if not undecided(verdict):
@@ -107,23 +116,43 @@ class Joined:
             return verdict
         ranks = tuple(sorted(errors))
         notes = tuple(Note("output", errors[rank].text[:300], rank) for rank in ranks[:3])
-        return replace(verdict, klass="network_transport", culprits=ranks, waiting=others(verdict.waiting, ranks),
-                       cause="transport_error", confidence=Confidence.MEDIUM, notes=(*verdict.notes, *notes))
+        return replace(
+            verdict,
+            klass="network_transport",
+            culprits=ranks,
+            waiting=others(verdict.waiting, ranks),
+            cause="transport_error",
+            confidence=Confidence.MEDIUM,
+            notes=(*verdict.notes, *notes),
+        )
 
 
 def _with_nodes(verdict: Verdict, job: JobState, now: float) -> Verdict:
-    """Of the whole job: what a node alone found out by its GPUs, its kernel's log or its network, which digests do not carry."""
+    """Of the whole job: what a node alone found out by its GPUs, its kernel's log or its network, which
+    digests do not carry."""
     if not undecided(verdict) or not job.cluster.nodes:
         return verdict
-    said = [hang for node in job.cluster.current() if now - node.heard_at <= node.silent_after() for hang in node.digest.hangs
-            if hang.ranks and hang.klass in _OF_A_NODE]
+    said = [
+        hang
+        for node in job.cluster.current()
+        if now - node.heard_at <= node.silent_after()
+        for hang in node.digest.hangs
+        if hang.ranks and hang.klass in _OF_A_NODE
+    ]
     ranks = tuple(sorted({rank for hang in said for rank in hang.ranks}))
     if not said or len(ranks) >= len(verdict.waiting):
         return verdict
     first = said[0]
     notes = tuple(Note(item.kind, item.excerpt, item.rank) for hang in said[:2] for item in hang.evidence[:2])
-    return replace(verdict, klass=first.klass, culprits=ranks, waiting=others(verdict.waiting, ranks), cause=first.cause,
-                   confidence=first.confidence, notes=(*verdict.notes, *notes))
+    return replace(
+        verdict,
+        klass=first.klass,
+        culprits=ranks,
+        waiting=others(verdict.waiting, ranks),
+        cause=first.cause,
+        confidence=first.confidence,
+        notes=(*verdict.notes, *notes),
+    )
 
 
 def _with_collectives(
@@ -131,8 +160,8 @@ def _with_collectives(
 ) -> Verdict:
     """Stacks say where ranks stand, the Flight Recorder who has not come: two channels that should agree.
 
-    A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that explains
-    itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
+    A rank that died, stopped or is stuck in its shutdown outranks what it did not call; so does a block that
+    explains itself (data, a lock, a save). The recorder decides where the stacks see all ranks waiting alike.
     """
     if found is None or verdict.klass in ("peer_lost", "stopped", "teardown", "rendezvous"):
         return verdict
@@ -145,7 +174,9 @@ def _with_collectives(
         sure = Confidence.HIGH if found.certain else Confidence.MEDIUM
         return _decided(verdict, found, "collective_order_deadlock", "groups_in_opposite_order", sure)
     if found.kind == "absent_rank":
-        unrecorded = tuple(rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job))
+        unrecorded = tuple(
+            rank for rank in found.culprits if standing.get(rank) == "joined" and _is_in_a_call(rank, job)
+        )
         if all_wait and unrecorded:
             return _unanswered(verdict, found, unrecorded, job)
         if all_wait:
@@ -165,11 +196,18 @@ def _is_in_a_call(number: int, job: JobState) -> bool:
 
 
 def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], job: JobState) -> Verdict:
-    """Missing in the recorder, yet their stacks stand in a call: a send or receive, which gloo's recorder does not keep. Between
-    pipeline stages of an unknown layout the peer is not known either; elsewhere, nobody answers this call."""
+    """Missing in the recorder, yet their stacks stand in a call: a send or receive, which gloo's recorder
+    does not keep. Between pipeline stages of an unknown layout the peer is not known either; elsewhere,
+    nobody answers this call."""
     absent = tuple(rank for rank in found.culprits if rank not in ranks)
     if absent:
-        return _decided(verdict, replace(found, culprits=absent), "peer_not_joined", "not_in_collective", Confidence.MEDIUM)
+        return _decided(
+            verdict,
+            replace(found, culprits=absent),
+            "peer_not_joined",
+            "not_in_collective",
+            Confidence.MEDIUM,
+        )
     if any(is_between_stages(job.ranks[rank]) for rank in ranks if rank in job.ranks):
         return verdict
     return _decided(verdict, found, "collective_mismatch", "call_unanswered", Confidence.MEDIUM)
@@ -178,14 +216,22 @@ def _unanswered(verdict: Verdict, found: Explanation, ranks: tuple[int, ...], jo
 def _decided(verdict: Verdict, found: Explanation, klass: str, cause: str, confidence: Confidence) -> Verdict:
     everyone = tuple(sorted({*verdict.culprits, *verdict.waiting, *found.culprits}))
     return replace(
-        verdict, klass=klass, cause=cause, confidence=confidence, culprits=found.culprits,
-        waiting=others(everyone, found.culprits), blamed_child=None, collectives=found,
+        verdict,
+        klass=klass,
+        cause=cause,
+        confidence=confidence,
+        culprits=found.culprits,
+        waiting=others(everyone, found.culprits),
+        blamed_child=None,
+        collectives=found,
     )
 
 
-def _with_ras(verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobState) -> Verdict:
-    """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts the same calls as
-    the recorder: where that has spoken, RAS only adds its words."""
+def _with_ras(
+    verdict: Verdict, says: RasExplanation | None, standing: dict[int, str], job: JobState
+) -> Verdict:
+    """RAS sees processes that are gone on other nodes too, and who launched fewer calls; never why. It counts
+    the same calls as the recorder: where that has spoken, RAS only adds its words."""
     if says is None:
         return verdict
     told = [*says.words[:3], not_made(says, verdict.waiting, job)]
@@ -197,8 +243,14 @@ def _with_ras(verdict: Verdict, says: RasExplanation | None, standing: dict[int,
     everyone = tuple(sorted({*verdict.waiting, *suspects}))
     if says.dead:
         alive = any(standing.get(rank, "blind") != "blind" for rank in says.dead)
-        return replace(noted, klass="peer_lost", cause="ras_dead", culprits=says.dead, waiting=others(everyone, says.dead),
-                       confidence=Confidence.MEDIUM if alive else Confidence.HIGH)
+        return replace(
+            noted,
+            klass="peer_lost",
+            cause="ras_dead",
+            culprits=says.dead,
+            waiting=others(everyone, says.dead),
+            confidence=Confidence.MEDIUM if alive else Confidence.HIGH,
+        )
     if verdict.collectives is not None:
         return noted
     for klass, cause, culprits in (
@@ -207,10 +259,20 @@ def _with_ras(verdict: Verdict, says: RasExplanation | None, standing: dict[int,
         ("collective_order_deadlock", "groups_in_opposite_order", says.crossed),
     ):
         if culprits:
-            return replace(noted, klass=klass, cause=cause, culprits=culprits, waiting=others(everyone, culprits),
-                           confidence=Confidence.MEDIUM)
+            return replace(
+                noted,
+                klass=klass,
+                cause=cause,
+                culprits=culprits,
+                waiting=others(everyone, culprits),
+                confidence=Confidence.MEDIUM,
+            )
     if says.elsewhere:
-        return replace(noted, cause="culprit_not_seen", notes=(*noted.notes, Note("nccl_ras", ", ".join(says.elsewhere[:4]))))
+        return replace(
+            noted,
+            cause="culprit_not_seen",
+            notes=(*noted.notes, Note("nccl_ras", ", ".join(says.elsewhere[:4]))),
+        )
     return noted
 
 
@@ -223,15 +285,32 @@ def _with_watchdog(verdict: Verdict, says: WatchdogSays | None, standing: dict[i
         return replace(noted, confidence=_raised(verdict.confidence)) if agrees else noted
     everyone = tuple(sorted({*verdict.waiting, *says.culprits, *says.waiting}))
     if says.kind == "mismatch":
-        return replace(noted, klass="collective_mismatch", cause="calls_differ", culprits=says.culprits,
-                       waiting=others(everyone, says.culprits), confidence=Confidence.MEDIUM)
+        return replace(
+            noted,
+            klass="collective_mismatch",
+            cause="calls_differ",
+            culprits=says.culprits,
+            waiting=others(everyone, says.culprits),
+            confidence=Confidence.MEDIUM,
+        )
     joined_elsewhere = any(standing.get(rank) in WAITS for rank in says.culprits)
     if says.kind == "absent" and not joined_elsewhere:
-        return replace(noted, klass="peer_not_joined", cause="not_in_collective", culprits=says.culprits,
-                       waiting=others(everyone, says.culprits), confidence=Confidence.MEDIUM)
+        return replace(
+            noted,
+            klass="peer_not_joined",
+            cause="not_in_collective",
+            culprits=says.culprits,
+            waiting=others(everyone, says.culprits),
+            confidence=Confidence.MEDIUM,
+        )
     if says.kind == "silent" and not joined_elsewhere:
-        return replace(noted, cause="rank_says_nothing", culprits=says.culprits,
-                       waiting=others(everyone, says.culprits), confidence=Confidence.LOW)
+        return replace(
+            noted,
+            cause="rank_says_nothing",
+            culprits=says.culprits,
+            waiting=others(everyone, says.culprits),
+            confidence=Confidence.LOW,
+        )
     return noted
 
 
@@ -253,48 +332,85 @@ def _with_gpus(verdict: Verdict, readings: dict[int, GpuReading]) -> Verdict:
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if idle and spins and len(idle) <= len(spins) and set(verdict.waiting) == set(readings):
             everyone = tuple(sorted({*verdict.waiting, *idle}))
-            return replace(verdict, klass="gpu_side", culprits=idle, waiting=others(everyone, idle),
-                           cause="gpu_idle_among_waiting", confidence=Confidence.MEDIUM)
+            return replace(
+                verdict,
+                klass="gpu_side",
+                culprits=idle,
+                waiting=others(everyone, idle),
+                cause="gpu_idle_among_waiting",
+                confidence=Confidence.MEDIUM,
+            )
         return verdict
     culprits = sorted(set(idle).intersection(verdict.culprits))
     waiting = sorted(set(spins).intersection(verdict.waiting))
-    if culprits and waiting and len(culprits) == len(verdict.culprits) and len(waiting) == len(verdict.waiting):
-        notes = (Note("nvml", str(readings[culprits[0]]), culprits[0]), Note("nvml", str(readings[waiting[0]]), waiting[0]))
+    if (
+        culprits
+        and waiting
+        and len(culprits) == len(verdict.culprits)
+        and len(waiting) == len(verdict.waiting)
+    ):
+        notes = (
+            Note("nvml", str(readings[culprits[0]]), culprits[0]),
+            Note("nvml", str(readings[waiting[0]]), waiting[0]),
+        )
         return replace(verdict, confidence=_raised(verdict.confidence), notes=(*verdict.notes, *notes))
     return verdict
 
 
-def _with_core_dumps(verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]) -> Verdict:
-    """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and the rest wait for
-    it. Where all have one it is a way of their own to talk to each other, and blames nobody."""
+def _with_core_dumps(
+    verdict: Verdict, running: dict[int, RunningKernels], standing: dict[int, str]
+) -> Verdict:
+    """A kernel of the program's own on some GPUs, while those of the others have none: it does not end, and
+    the rest wait for it. Where all have one it is a way of their own to talk to each other, and blames
+    nobody."""
     if not running or verdict.klass not in _MAY_BE_A_KERNEL or verdict.cause.startswith("xid_"):
         return verdict
     everyone = tuple(sorted({*verdict.culprits, *verdict.waiting}))
     seen = [rank for rank in everyone if rank in running]
     busy = tuple(rank for rank in seen if running[rank].other)
     shown = (*busy[:3], *[rank for rank in seen if rank not in busy][:2])
-    noted = replace(verdict, notes=(*verdict.notes, *(Note("cuda_coredump", str(running[rank]), rank) for rank in shown)))
+    noted = replace(
+        verdict, notes=(*verdict.notes, *(Note("cuda_coredump", str(running[rank]), rank) for rank in shown))
+    )
     lone = len(everyone) == 1 and len(busy) == 1
-    if not busy or (len(busy) == len(seen) and not lone) or any(standing.get(rank, "blind") not in _AT_THE_GPU for rank in busy):
+    if (
+        not busy
+        or (len(busy) == len(seen) and not lone)
+        or any(standing.get(rank, "blind") not in _AT_THE_GPU for rank in busy)
+    ):
         return noted
     if verdict.culprits and not set(verdict.culprits) & set(busy):
         return noted  # two channels that do not agree
     if any(running[rank].nameless for rank in seen if rank not in busy):
         return noted  # what runs there may be the same
     sure = Confidence.HIGH if len(seen) == len(everyone) else Confidence.MEDIUM
-    return replace(noted, klass="gpu_side", culprits=busy, waiting=others(everyone, busy), cause="kernel_does_not_end",
-                   confidence=sure, blamed_child=None)
+    return replace(
+        noted,
+        klass="gpu_side",
+        culprits=busy,
+        waiting=others(everyone, busy),
+        cause="kernel_does_not_end",
+        confidence=sure,
+        blamed_child=None,
+    )
 
 
-# Of these all members have the same kernel; in all-to-alls, gathers and point-to-point calls it follows what each of them sends.
-_ONE_KERNEL = re.compile(r"_?(all_?reduce|all_?gather_base|all_?gather_into_tensor|reduce_?scatter_base|reduce_?scatter_tensor)$")
+# Of these all members have the same kernel; in all-to-alls, gathers and point-to-point calls it follows what
+# each of them sends.
+_ONE_KERNEL = re.compile(
+    r"_?(all_?reduce|all_?gather_base|all_?gather_into_tensor|reduce_?scatter_base|reduce_?scatter_tensor)$"
+)
 
 
 def _with_kernels(
     verdict: Verdict, readings: dict[int, GpuReading], found: Explanation | None, job: JobState
 ) -> Verdict:
     """All GPUs spin: a kernel that does not end, put before the collective, from those that wait in NCCL's."""
-    if not undecided(verdict) or set(verdict.waiting) != set(readings) or not _wait_alike(verdict, found, job):
+    if (
+        not undecided(verdict)
+        or set(verdict.waiting) != set(readings)
+        or not _wait_alike(verdict, found, job)
+    ):
         return verdict
     front = found.front if found is not None and found.certain and found.sole else None
     one_call = front is not None and not front.is_p2p and _ONE_KERNEL.fullmatch(front.op) is not None
@@ -303,19 +419,31 @@ def _with_kernels(
     others_kernels = [kernel for kernel in kernels if kernel is not None]
     notes = tuple(
         Note("nvml", f"GPU {readings[rank].index} runs {beside(kernel, others_kernels)}", rank)
-        for rank in ranks[:2] if (kernel := readings[rank].kernel) is not None
+        for rank in ranks[:2]
+        if (kernel := readings[rank].kernel) is not None
     )
     if not notes:
         return verdict
     whole = len(readings) >= job.world_size or (found is not None and found.certain)
-    return replace(verdict, klass="gpu_side", culprits=ranks, waiting=others(verdict.waiting, ranks), cause="kernel_does_not_end",
-                   confidence=Confidence.MEDIUM if whole else Confidence.LOW, notes=(*notes, *verdict.notes))
+    return replace(
+        verdict,
+        klass="gpu_side",
+        culprits=ranks,
+        waiting=others(verdict.waiting, ranks),
+        cause="kernel_does_not_end",
+        confidence=Confidence.MEDIUM if whole else Confidence.LOW,
+        notes=(*notes, *verdict.notes),
+    )
 
 
 def _wait_alike(verdict: Verdict, found: Explanation | None, job: JobState) -> bool:
     """In one call: as the recorder says; where it does not say surely, their stacks are the same."""
     if found is not None:
-        if found.kind != "all_joined" or found.front is None or not set(verdict.waiting) <= set(found.front.waiting):
+        if (
+            found.kind != "all_joined"
+            or found.front is None
+            or not set(verdict.waiting) <= set(found.front.waiting)
+        ):
             return False
         if found.certain:
             return True

@@ -1,7 +1,8 @@
-"""What stands on the GPUs of ranks that all wait: NCCL's kernel on each, or on some a kernel that does not end.
+"""What stands on the GPUs of ranks that all wait: NCCL's kernel on each, or on some a kernel that does not
+end.
 
-Utilisation and power are the same for both (100 %, 124 W on H200). A kernel that stands has constant figures in NVML's GPM:
-which share of the SMs holds a block, and how many warps there are on each of those.
+Utilisation and power are the same for both (100 %, 124 W on H200). A kernel that stands has constant figures
+in NVML's GPM: which share of the SMs holds a block, and how many warps there are on each of those.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ __all__ = ["Kernel", "beside", "endless"]
 
 _WARPS_OF_AN_SM = 64  # compute capability 9.0 and 10.0; where it is 48, warps come out a third too many, which blames nobody
 _SAMPLES = 3
-# Seen on 4 x H200: within 0.0006 of the mean for as long as a kernel stands; occupancy has four decimals of a percent.
+# Seen on 4 x H200: within 0.0006 of the mean for as long as a kernel stands; occupancy has four decimals of a
+# percent.
 _STEADY_RATIO = 0.02
 _LEAST_SM_RATIO = 0.003  # half an SM of 160
 # NCCL 2.18 to 2.28, enqueue.cc and device.h: a block has at least 96 threads and at most 640, a kernel at most 64 blocks.
 # Seen: 17 warps on 24 SMs, 9 on 16 and on 1, 3 on 1, and 16 on 3 (LL has no warp more than its threads need).
 _LEAST_WARPS, _MOST_WARPS = 2.75, 20.5
 _MOST_BLOCKS = 64
-_MOST_SM_RATIO = 0.9  # where the number of SMs is not known: 64 of the 78 that the smallest Hopper has are 0.82
+_MOST_SM_RATIO = (
+    0.9  # where the number of SMs is not known: 64 of the 78 that the smallest Hopper has are 0.82
+)
 _WHOLE_WARPS = 0.12
 _LESS = 0.8  # of the others' warps: their kernel cannot be among what runs there
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What has stood on a GPU: the share of SMs that hold a block, warps on each of them, SMs of the GPU (None: not known)."""
+    """What has stood on a GPU: the share of SMs that hold a block, warps on each of them, SMs of the GPU
+    (None: not known)."""
 
     sm_ratio: float
     warps: float
@@ -39,7 +44,8 @@ class Kernel:
     def of(cls, samples: Iterable[GpuSample]) -> Kernel | None:
         """None where the figures are missing, few or move, or more than one process is on the GPU."""
         known = [
-            (sample.sm_utilization_ratio, sample.sm_occupancy_ratio, sample) for sample in samples
+            (sample.sm_utilization_ratio, sample.sm_occupancy_ratio, sample)
+            for sample in samples
             if sample.sm_utilization_ratio is not None and sample.sm_occupancy_ratio is not None
         ]
         if len(known) < _SAMPLES or any(len(set(sample.pids)) > 1 for _, _, sample in known):
@@ -67,7 +73,8 @@ class Kernel:
 
     @property
     def is_like_nccl(self) -> bool:
-        """A warp beside an even number: so NCCL waits in most of its kernels, and hardly anybody else writes one."""
+        """A warp beside an even number: so NCCL waits in most of its kernels, and hardly anybody else writes
+        one."""
         whole = round(self.warps)
         return self.may_be_nccl and whole % 2 == 1 and abs(self.warps - whole) <= _WHOLE_WARPS
 
@@ -79,14 +86,19 @@ class Kernel:
 
     @property
     def place(self) -> str:
-        return f"{self.sms} of {self.sm_count} SMs" if self.sms is not None else f"{100 * self.sm_ratio:.1f} % of the SMs"
+        return (
+            f"{self.sms} of {self.sm_count} SMs"
+            if self.sms is not None
+            else f"{100 * self.sm_ratio:.1f} % of the SMs"
+        )
 
 
 def endless(kernels: Mapping[int, Kernel | None], *, one_call: bool) -> tuple[int, ...]:
-    """Ranks with a kernel that is none of NCCL's while all the others may be in one; fewer than half, or one of two.
+    """Ranks with a kernel that is none of NCCL's while all the others may be in one; fewer than half, or one
+    of two.
 
-    `one_call`: all are in one collective and in nothing else, as the recorder says. Its kernel is the same on all ranks, so one
-    that differs from the others' is not it.
+    `one_call`: all are in one collective and in nothing else, as the recorder says. Its kernel is the same on
+    all ranks, so one that differs from the others' is not it.
     """
     known = {rank: kernel for rank, kernel in kernels.items() if kernel is not None}
     if len(known) < len(kernels) or len(known) < 2:
@@ -101,8 +113,10 @@ def endless(kernels: Mapping[int, Kernel | None], *, one_call: bool) -> tuple[in
 
 def _not_in_it(kernels: Mapping[int, Kernel]) -> tuple[int, ...]:
     """Whose kernel is not the one that most stand in, and too small to hold that one beside another."""
-    common = max(kernels.values(), key=lambda kernel: (
-        sum(kernel.equals(other) for other in kernels.values()), kernel.is_like_nccl))
+    common = max(
+        kernels.values(),
+        key=lambda kernel: (sum(kernel.equals(other) for other in kernels.values()), kernel.is_like_nccl),
+    )
     if not common.is_like_nccl:
         return ()
     apart = {rank: kernel for rank, kernel in kernels.items() if not kernel.equals(common)}
@@ -113,7 +127,7 @@ def _not_in_it(kernels: Mapping[int, Kernel]) -> tuple[int, ...]:
 
 
 def beside(culprit: Kernel, others: Iterable[Kernel]) -> str:
-    """"a kernel of 1 warp on 1 of 132 SMs, the others wait in NCCL's of 17 warps on 24 of 132 SMs"."""
+    """ "a kernel of 1 warp on 1 of 132 SMs, the others wait in NCCL's of 17 warps on 24 of 132 SMs"."""
     said = sorted({str(kernel) for kernel in others})
     return f"a kernel of {culprit}, the others wait in NCCL's of {', '.join(said[:3])}"
 

@@ -15,7 +15,11 @@ class Network:
         self._errors: list[tuple[float, NcclLine]] = []
 
     def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, (NcclCompletionError, NcclPortEvent)) and len(self._errors) < 1000 and _is_error(fact):
+        if (
+            isinstance(fact, (NcclCompletionError, NcclPortEvent))
+            and len(self._errors) < 1000
+            and _is_error(fact)
+        ):
             self._errors.append((at, fact.line))
 
     def errors(self, job: JobState) -> dict[int, NcclLine]:
@@ -29,4 +33,6 @@ class Network:
 
 def _is_error(fact: NcclCompletionError | NcclPortEvent) -> bool:
     """A port that came up, or whose table changed, is none."""
-    return fact.line.level == "WARN" and (isinstance(fact, NcclCompletionError) or fact.fatal or fact.event == "port error")
+    return fact.line.level == "WARN" and (
+        isinstance(fact, NcclCompletionError) or fact.fatal or fact.event == "port error"
+    )

@@ -8,8 +8,8 @@ from diag.state.rank import RankState
 
 __all__ = ["STEADY_SECONDS", "may_be_idle", "patience"]
 
-# Seconds without any progress before a rank that blocks outside of a collective is called hung. Steady state: training
-# steps of seconds, so three steps or 15 s, whichever is more. Elsewhere, first batch, first
+# Seconds without any progress before a rank that blocks outside of a collective is called hung. Steady state:
+# training steps of seconds, so three steps or 15 s, whichever is more. Elsewhere, first batch, first
 # communicator, first kernel: twice that. A save waits for disks.
 STEADY_SECONDS = 15.0
 _STEADY_STEPS = 3.0
@@ -29,20 +29,23 @@ _DISK_SECONDS = 300.0
 _TRAINING_PHASES = ("first_step", "steady", "eval", "ckpt_save")
 
 
-# What the job itself has shown, of phases that come again: so many times the longest silence that it came through, or as
-# long as such a phase took at most, if that is less than NVRx's factor of 5 times the silences in it.
+# What the job itself has shown, of phases that come again: so many times the longest silence that it came
+# through, or as long as such a phase took at most, if that is less than NVRx's factor of 5 times the silences
+# in it.
 _SILENCES = 2.0
 _SILENCES_OF_WHOLE_PHASE = 5.0
 _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
 
 
 def patience(job: JobState, verdict: Verdict) -> float:
-    """Seconds of silence before the verdict is said. The defaults grow from what this job has shown, and never shrink."""
+    """Seconds of silence before the verdict is said. The defaults grow from what this job has shown, and
+    never shrink."""
     return max(_default(job, verdict), _learned(job))
 
 
 def _learned(job: JobState) -> float:
-    """A job whose every tenth step is silent for a minute has told so the first time; a save, by the one before."""
+    """A job whose every tenth step is silent for a minute has told so the first time; a save, by the one
+    before."""
     if job.phase not in _REPEATED_PHASES:
         return 0.0
     silence = job.silences.longest(job.phase, job.iteration)
@@ -58,26 +61,32 @@ def _default(job: JobState, verdict: Verdict) -> float:
         return _SERVICE_SECONDS
     if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
         return _DISK_SECONDS
-    if not verdict.culprits or verdict.cause == "kernel_does_not_end":  # until it ends, a slow one looks the same
+    if (
+        not verdict.culprits or verdict.cause == "kernel_does_not_end"
+    ):  # until it ends, a slow one looks the same
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)
         return _SYMMETRIC_SECONDS
     if verdict.klass == "teardown" and len(verdict.culprits) == len(job.alive_ranks()):
-        return _PATIENCE["teardown"]  # all are leaving; one that leaves while others wait for it is another matter
+        return _PATIENCE[
+            "teardown"
+        ]  # all are leaving; one that leaves while others wait for it is another matter
     if job.phase == "steady":
         return max(STEADY_SECONDS, _STEADY_STEPS * step)
     return _PATIENCE.get(job.phase, _OTHER_PHASES_SECONDS)
 
 
 def may_be_idle(job: JobState, alive: list[RankState], verdict: Verdict) -> bool:
-    """A command without ranks that stands still is hung only if it trains, or waits where nobody waits by intent."""
+    """A command without ranks that stands still is hung only if it trains, or waits where nobody waits by
+    intent."""
     if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
         return False
     return verdict.klass not in ("stopped", "rendezvous", "comm_init") and verdict.cause != "stale_file_lock"
 
 
 def _waits_for_disk(job: JobState, verdict: Verdict) -> bool:
-    """A culprit, or the writer below it, is in state D: in the kernel's hands, where slow and dead look the same."""
+    """A culprit, or the writer below it, is in state D: in the kernel's hands, where slow and dead look the
+    same."""
     for number in verdict.culprits:
         tree = job.ranks[number].tree if number in job.ranks else None
         if tree is not None and "D" in tree.main.state + "".join(child.state for child in tree.children):

@@ -1,4 +1,5 @@
-"""Who a pipeline stage waits for, as its stack tells: gloo's recorder keeps no send and no receive, and RAS knows none."""
+"""Who a pipeline stage waits for, as its stack tells: gloo's recorder keeps no send and no receive, and RAS
+knows none."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ _FILE = "megatron/core/pipeline_parallel/p2p_communication.py"
 # megatron-core 0.12-0.18: with which stage each call exchanges, and what the peer has to call for it.
 _NEXT, _PREVIOUS = 1, -1
 _CALLS = {
-    "recv_forward": (_PREVIOUS,), "send_backward": (_PREVIOUS,), "send_backward_recv_forward": (_PREVIOUS,),
-    "recv_backward": (_NEXT,), "send_forward": (_NEXT,), "send_forward_recv_backward": (_NEXT,),
-    "send_forward_recv_forward": (_NEXT, _PREVIOUS), "send_backward_recv_backward": (_PREVIOUS, _NEXT),
+    "recv_forward": (_PREVIOUS,),
+    "send_backward": (_PREVIOUS,),
+    "send_backward_recv_forward": (_PREVIOUS,),
+    "recv_backward": (_NEXT,),
+    "send_forward": (_NEXT,),
+    "send_forward_recv_backward": (_NEXT,),
+    "send_forward_recv_forward": (_NEXT, _PREVIOUS),
+    "send_backward_recv_backward": (_PREVIOUS, _NEXT),
     "send_forward_backward_recv_forward_backward": (_NEXT, _PREVIOUS),
 }
 
@@ -25,7 +31,8 @@ def is_between_stages(rank: RankState) -> bool:
 
 
 def pipeline_fronts(waiting: list[RankState], world_size: int, stages: int) -> list[Front]:
-    """One front a rank that exchanges with another stage: it waits for the peers that do not exchange with it in turn."""
+    """One front a rank that exchanges with another stage: it waits for the peers that do not exchange with it
+    in turn."""
     wants: dict[int, tuple[str, set[int]]] = {}
     for rank in waiting:
         call = _call(rank)

@@ -1,6 +1,7 @@
 """Whether ranks of a silent job still print something new: then they move, and the job with them.
 
-Of a rank that waits for others in a call it does not count: other threads of it print then, a watchdog or a monitor of memory.
+Of a rank that waits for others in a call it does not count: other threads of it print then, a watchdog or a
+monitor of memory.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from diag.state.printed import PRINTED, WROTE
 
 __all__ = ["last_printed"]
 
-# Ours: where the log tells steps, so long of other lines is no training; nor is it, of lines that diag cannot see, any progress
-# for sure. Without either what is printed is all that is known of a job.
+# Ours: where the log tells steps, so long of other lines is no training; nor is it, of lines that diag cannot
+# see, any progress for sure. Without either what is printed is all that is known of a job.
 _NO_STEPS_SECONDS = 600.0
 
 
 def last_printed(verdict: Verdict, job: JobState, now: float) -> float:
-    """When one of them did last; 0 where that is no evidence. Where all wait alike and nothing but their stacks says so, each may
-    be on its way: a step that is one long call shows no other line."""
+    """When one of them did last; 0 where that is no evidence. Where all wait alike and nothing but their
+    stacks says so, each may be on its way: a step that is one long call shows no other line."""
     ranks = [job.ranks[number] for number in (*verdict.culprits, *verdict.waiting) if number in job.ranks]
     if verdict.culprits or verdict.collectives is not None or verdict.klass != "unknown":
         ranks = [rank for rank in ranks if standing_of(rank) not in (*WAITS, "stopped")]

@@ -1,10 +1,12 @@
-"""What NCCL RAS says of a job that stands still: told readings, asked who is gone, who is behind, and whether all joined.
+"""What NCCL RAS says of a job that stands still: told readings, asked who is gone, who is behind, and whether
+all joined.
 
-RAS counts calls that ranks launched, not those that ended, and of five collectives only: no send, no receive, no
-all-to-all, no replayed graph. So it names who is behind and never why, and "all joined" is no proof of health. One
-reading of a job that moves has counts that differ: only what stands in two readings counts. Its ranks are numbers within
-a communicator; the job's are found by host and pid. And it knows only communicators that are made: torch makes a group's at the
-group's first call, within it, so that a job that stands in its first step may have that of the world alone.
+RAS counts calls that ranks launched, not those that ended, and of five collectives only: no send, no receive,
+no all-to-all, no replayed graph. So it names who is behind and never why, and "all joined" is no proof of
+health. One reading of a job that moves has counts that differ: only what stands in two readings counts. Its
+ranks are numbers within a communicator; the job's are found by host and pid. And it knows only communicators
+that are made: torch makes a group's at the group's first call, within it, so that a job that stands in its
+first step may have that of the world alone.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class RasExplanation:
     failed: tuple[int, ...] = ()  # a communicator of theirs has an error
     initialising: bool = False  # some communicator is being made
     initialising_ranks: tuple[int, ...] = ()
-    stands: bool = False  # two readings, and no count that both tell moved between them; what follows is said only then
+    stands: bool = (
+        False  # two readings, and no count that both tell moved between them; what follows is said only then
+    )
     moving: bool = False  # two readings, and counts moved between them
     lagging: tuple[int, ...] = ()  # launched fewer collectives than their peers and are ahead of nobody
     waiting: tuple[int, ...] = ()  # their peers, which are ahead
@@ -87,7 +91,8 @@ class Ras:
 
 
 def _both(first: RasReading, second: RasReading) -> RasReading:
-    """Of one moment: the text beside the JSON of a folder adds who is dead and its own words, and tells fewer members."""
+    """Of one moment: the text beside the JSON of a folder adds who is dead and its own words, and tells fewer
+    members."""
     if first.detailed == second.detailed or not (first.whole and second.whole):
         return second
     detailed, text = (first, second) if first.detailed else (second, first)
@@ -95,17 +100,21 @@ def _both(first: RasReading, second: RasReading) -> RasReading:
 
 
 def _moved_since(at: float, job: JobState) -> bool:
-    return (job.log_moved_at or 0.0) > at or any(rank.last_moved(("stack",)) > at for rank in job.alive_ranks())
+    return (job.log_moved_at or 0.0) > at or any(
+        rank.last_moved(("stack",)) > at for rank in job.alive_ranks()
+    )
 
 
-# --- whose processes these are ---------------------------------------------------------------------------------
+# --- whose processes these are
+# ---------------------------------------------------------------------------------
 
 
 def ranks_of(reading: RasReading, job: JobState) -> dict[Process, int]:
     """Ranks of the job by host and pid as RAS has them; empty where they cannot be told.
 
-    RAS has the address of a network interface, the job a host's name: a host of RAS is the job's where its processes
-    are the job's. Where several hosts have processes of the same pids (containers), nothing is said.
+    RAS has the address of a network interface, the job a host's name: a host of RAS is the job's where its
+    processes are the job's. Where several hosts have processes of the same pids (containers), nothing is
+    said.
     """
     seen: dict[str, set[int]] = {}
     for host, pid in _processes(reading):
@@ -137,11 +146,14 @@ def _processes(reading: RasReading) -> Iterator[Process]:
         yield from ((one.host, one.pid) for one in communicator.missing)
 
 
-# --- judging ---------------------------------------------------------------------------------------------------
+# --- judging
+# ---------------------------------------------------------------------------------------------------
 
 
 class _Judge:
-    def __init__(self, at: float, reading: RasReading, before: RasReading | None, ranks: dict[Process, int]) -> None:
+    def __init__(
+        self, at: float, reading: RasReading, before: RasReading | None, ranks: dict[Process, int]
+    ) -> None:
         self.at, self.reading, self.before, self.ranks = at, reading, before, ranks
         self.behind: set[Process] = set()
         self.ahead: set[Process] = set()
@@ -180,8 +192,13 @@ class _Judge:
             waiting=self._known(self.ahead - lagging - crossed - self.differ),
             calls_differ=self._known(self.differ),
             crossed=self._known(crossed),
-            all_joined=not moving and all(one is not None and _all_joined(one) for one in (reading, self.before)),
-            elsewhere=tuple(f"process {pid} on node {host}" for host, pid in sorted(culprits) if (host, pid) not in self.ranks),
+            all_joined=not moving
+            and all(one is not None and _all_joined(one) for one in (reading, self.before)),
+            elsewhere=tuple(
+                f"process {pid} on node {host}"
+                for host, pid in sorted(culprits)
+                if (host, pid) not in self.ranks
+            ),
             sole_size=_sole_size(reading),
             words=tuple(_words(reading)),
         )
@@ -202,13 +219,18 @@ class _Judge:
             self.differ |= {process for process, row in rows if process is not None and row != usual}
             return
         kinds = {row for _, row in rows}
-        least = {row for row in kinds if not any(other != row and all(map(int.__le__, other, row)) for other in kinds)}
+        least = {
+            row
+            for row in kinds
+            if not any(other != row and all(map(int.__le__, other, row)) for other in kinds)
+        }
         self.behind |= {process for process, row in rows if process is not None and row in least}
         self.ahead |= {process for process, row in rows if process is not None and row not in least}
 
 
 def _rows(communicator: RasCommunicator) -> list[tuple[Process | None, tuple[int, ...]]]:
-    """Of each member its process and its counts, operations in one order. None: the text does not say who it is.
+    """Of each member its process and its counts, operations in one order. None: the text does not say who it
+    is.
 
     Of an operation that the text does not tell of a member, it has launched what most others have.
     """
@@ -253,19 +275,28 @@ def _silent(reading: RasReading) -> set[Process]:
 
 
 def _counts(reading: RasReading) -> dict[str, tuple[object, ...]]:
-    """What each communicator's ranks have launched, as far as it is told: the text does so only where they differ."""
+    """What each communicator's ranks have launched, as far as it is told: the text does so only where they
+    differ."""
     return {
-        item.hash: (item.unnamed, frozenset((rank.rank, rank.host, rank.pid, rank.counts) for rank in item.ranks))
+        item.hash: (
+            item.unnamed,
+            frozenset((rank.rank, rank.host, rank.pid, rank.counts) for rank in item.ranks),
+        )
         for item in reading.communicators
         if item.unnamed or any(rank.counts for rank in item.ranks)
     }
 
 
 def _all_joined(reading: RasReading) -> bool:
-    return reading.whole and bool(reading.communicators) and all(
-        communicator.status == "RUNNING" and not communicator.errors
-        and (not reading.detailed or len(communicator.ranks) == communicator.size)
-        for communicator in reading.communicators
+    return (
+        reading.whole
+        and bool(reading.communicators)
+        and all(
+            communicator.status == "RUNNING"
+            and not communicator.errors
+            and (not reading.detailed or len(communicator.ranks) == communicator.size)
+            for communicator in reading.communicators
+        )
     )
 
 
@@ -277,8 +308,8 @@ def _sole_size(reading: RasReading) -> int:
     return sole.size if same and sole.status == "RUNNING" and not sole.errors and not sole.missing else 0
 
 
-# Of torch.distributed's calls those that NCCL counts, by Broadcast, Reduce, AllGather, ReduceScatter or AllReduce; without those
-# of objects and barriers, which people put on groups of gloo.
+# Of torch.distributed's calls those that NCCL counts, by Broadcast, Reduce, AllGather, ReduceScatter or
+# AllReduce; without those of objects and barriers, which people put on groups of gloo.
 _COUNTED = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "_all_gather_base", "reduce_scatter", "reduce_scatter_tensor",
     "_reduce_scatter_base", "broadcast", "reduce",
@@ -286,10 +317,11 @@ _COUNTED = frozenset({
 
 
 def not_made(says: RasExplanation, ranks: Iterable[int], job: JobState) -> str:
-    """What to say of ranks that stand in a call of a group whose communicator does not exist yet; "" where it may.
+    """What to say of ranks that stand in a call of a group whose communicator does not exist yet; "" where it
+    may.
 
-    A call is counted before it can be waited for. Where the world's communicator is the only one and all its members launched
-    the same, the call that a rank stands in is none of its: it is still making its group's.
+    A call is counted before it can be waited for. Where the world's communicator is the only one and all its
+    members launched the same, the call that a rank stands in is none of its: it is still making its group's.
     """
     if job.iteration is not None or says.sole_size < max(2, job.world_size):
         return ""
@@ -302,9 +334,11 @@ def not_made(says: RasExplanation, ranks: Iterable[int], job: JobState) -> str:
     if not calls:
         return ""
     who = ", ".join(f"{rank_words(tuple(found))} in {call}" for call, found in sorted(calls.items()))
-    return (f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
-            "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
-            "tell who is missing in it")
+    return (
+        f"no communicator has counted the call of {who}: the only one there is, of all {says.sole_size} ranks, is at rest. "
+        "torch makes a group's at its first call: unless it is of another backend, this one is not made yet, and RAS cannot "
+        "tell who is missing in it"
+    )
 
 
 def _words(reading: RasReading) -> Iterator[str]:
@@ -332,7 +366,13 @@ def _sentence(communicator: RasCommunicator) -> str:
         if _has_error(rank):
             parts.append(f"{_who([rank])} has init_state {rank.init_state}, async_error {rank.async_error}")
     for one in communicator.missing:
-        state = "considered dead" if one.considered_dead else "unresponsive" if one.unresponsive else "not a member any more"
+        state = (
+            "considered dead"
+            if one.considered_dead
+            else "unresponsive"
+            if one.unresponsive
+            else "not a member any more"
+        )
         parts.append(f"its rank {one.rank} (process {one.pid} on {one.host}) is {state}")
     return "; ".join(parts[:8]) or f"{communicator.status} {','.join(communicator.errors)}"
 

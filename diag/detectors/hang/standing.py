@@ -26,7 +26,8 @@ _BLOCKED = {
 
 
 def standing_of(rank: RankState) -> str:
-    """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked in."""
+    """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
+    in."""
     if rank.stopped:
         return "stopped"
     if rank.told is not None:
@@ -73,7 +74,11 @@ def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
         return "dataloader_main_process", None
     if standing == "checkpoint_io":
         child = busy_child(rank)
-        return ("checkpoint_writer_blocked", child.pid) if child is not None else ("checkpoint_write_blocked", None)
+        return (
+            ("checkpoint_writer_blocked", child.pid)
+            if child is not None
+            else ("checkpoint_write_blocked", None)
+        )
     if standing == "lock_deadlock":
         if rank.activity is Activity.FILE_LOCK:
             return "stale_file_lock", None
@@ -92,14 +97,17 @@ def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:
 
 
 def busy_child(rank: RankState) -> StackSample | None:
-    """The child process whose stack is not that of an idle worker: the one that has something it cannot finish."""
+    """The child process whose stack is not that of an idle worker: the one that has something it cannot
+    finish."""
     best: tuple[int, int] | None = None
     chosen: StackSample | None = None
     alive = {child.pid for child in rank.tree.children} if rank.tree else set()
     for pid, (_, sample) in sorted(rank.child_stacks.items()):
         if pid not in alive or is_idle_worker(sample) or sample.main is None:
             continue
-        inside = any(read_stack(thread).activity in (Activity.DATA, Activity.CHECKPOINT) for thread in sample.threads)
+        inside = any(
+            read_stack(thread).activity in (Activity.DATA, Activity.CHECKPOINT) for thread in sample.threads
+        )
         score = (int(inside), len(sample.main.frames))
         if best is None or score > best:
             best, chosen = score, sample
@@ -117,7 +125,8 @@ def _stopped_child(rank: RankState) -> int | None:
 
 
 def _holds_gil_idle(rank: RankState) -> bool:
-    """The main thread owns the GIL in every sample and burns no CPU: it sleeps in C code without giving it up."""
+    """The main thread owns the GIL in every sample and burns no CPU: it sleeps in C code without giving it
+    up."""
     main = rank.stack.main if rank.stack else None
     if main is None or not main.owns_gil or rank.tree is None:
         return False
@@ -125,7 +134,8 @@ def _holds_gil_idle(rank: RankState) -> bool:
 
 
 def _deadlocked_threads(rank: RankState) -> bool:
-    """The main thread and another thread of the user's both wait on a futex, in code that is no known idle loop."""
+    """The main thread and another thread of the user's both wait on a futex, in code that is no known idle
+    loop."""
     if rank.stack is None or rank.tree is None or not rank.tree.main.wchan.startswith("futex"):
         return False
     main = rank.stack.main
@@ -140,10 +150,15 @@ def _deadlocked_threads(rank: RankState) -> bool:
 
 
 def _child_in_a_lock(rank: RankState) -> int | None:
-    """The rank waits for a process that it started, and that one stands on a futex: it was forked with a lock held by a thread
-    that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait (subprocess.py)."""
+    """The rank waits for a process that it started, and that one stands on a futex: it was forked with a lock
+    held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
+    (subprocess.py)."""
     main = rank.stack.main if rank.stack else None
-    if main is None or rank.tree is None or not any(frame.file.endswith(_WAITS_FOR_CHILD) for frame in main.frames[-4:]):
+    if (
+        main is None
+        or rank.tree is None
+        or not any(frame.file.endswith(_WAITS_FOR_CHILD) for frame in main.frames[-4:])
+    ):
         return None
     child = busy_child(rank)
     if child is None:

@@ -21,10 +21,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is a closed word within the class.
+    """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is a closed word within the
+    class.
 
-    `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides; `notes` what other
-    evidence adds. `seconds` is set for a snapshot: how long its evidence shows the silence, 0 when it does not tell.
+    `collectives` is what the Flight Recorder says to it, when it was asked and agrees or decides; `notes`
+    what other evidence adds. `seconds` is set for a snapshot: how long its evidence shows the silence, 0 when
+    it does not tell.
     """
 
     klass: str

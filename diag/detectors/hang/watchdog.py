@@ -1,4 +1,5 @@
-"""What the lines of PyTorch's own watchdog say together: all who print a timeout waited, whoever is behind them did not come."""
+"""What the lines of PyTorch's own watchdog say together: all who print a timeout waited, whoever is behind
+them did not come."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["Watchdog", "WatchdogSays"]
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSays:
-    """`kind`: mismatch (calls differ), absent (some are behind), silent (some say nothing at all), all (nobody stands apart)."""
+    """`kind`: mismatch (calls differ), absent (some are behind), silent (some say nothing at all), all
+    (nobody stands apart)."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -23,8 +25,8 @@ class WatchdogSays:
 
 
 class Watchdog:
-    """Keeps the first timeout of each rank, and how far each got in the default group (of others the lines do not tell the
-    ranks)."""
+    """Keeps the first timeout of each rank, and how far each got in the default group (of others the lines do
+    not tell the ranks)."""
 
     def __init__(self) -> None:
         self._timeouts: dict[int, tuple[float, CollectiveTimedOut]] = {}
@@ -39,7 +41,8 @@ class Watchdog:
     def explain(self, job: JobState) -> WatchdogSays | None:
         """None when no watchdog spoke since the ranks that live now were started."""
         last = {
-            rank: fact for rank, (at, fact) in self._timeouts.items()
+            rank: fact
+            for rank, (at, fact) in self._timeouts.items()
             if rank not in job.ranks or at >= job.ranks[rank].found_at
         }
         if not last:
@@ -52,7 +55,9 @@ class Watchdog:
         for rank, fact in sorted(front.items()):
             calls.setdefault((fact.op, fact.numel_in, fact.numel_out), []).append(rank)
         if len(calls) > 1 and len({op for op, _, _ in calls}) > 1:
-            text = ", ".join(f"{rank_words(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items())
+            text = ", ".join(
+                f"{rank_words(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items()
+            )
             most = max(len(ranks) for ranks in calls.values())
             camps = [ranks for ranks in calls.values() if len(ranks) == most]
             blamed = [ranks for ranks in calls.values() if len(camps) > 1 or ranks is not camps[0]]
@@ -60,11 +65,18 @@ class Watchdog:
             return WatchdogSays("mismatch", culprits, waiting, seconds, f"at call {seq}: {text}")
         op = next(iter(front.values())).op
         text = f"{rank_words(waiting)} waited {seconds:.0f} s in {op} {seq}"
-        behind = tuple(sorted(rank for rank, state in self._states.items() if rank not in front and state.last_enqueued < seq))
+        behind = tuple(
+            sorted(
+                rank
+                for rank, state in self._states.items()
+                if rank not in front and state.last_enqueued < seq
+            )
+        )
         if behind:
             reached = max(self._states[rank].last_enqueued for rank in behind)
-            return WatchdogSays("absent", behind, waiting, seconds,
-                                f"{text}; {rank_words(behind)} had issued {reached} calls")
+            return WatchdogSays(
+                "absent", behind, waiting, seconds, f"{text}; {rank_words(behind)} had issued {reached} calls"
+            )
         silent = tuple(sorted(rank for rank in job.ranks if rank not in front and rank not in self._states))
         if silent and len(silent) <= len(front):
             text += f"; the watchdog of {rank_words(silent)} says nothing"

@@ -1,6 +1,8 @@
-"""The sentence of a hang verdict. Words only: `detector` decides; what it rests on is in `evidence`, what to do in `advice`.
+"""The sentence of a hang verdict. Words only: `detector` decides; what it rests on is in `evidence`, what to
+do in `advice`.
 
-Each rank is said to be where its own last stack shows it: ranks at one place together, others each with theirs.
+Each rank is said to be where its own last stack shows it: ranks at one place together, others each with
+theirs.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def describe(verdict: Verdict, job: JobState, now: float) -> str:
 
 def _phase(verdict: Verdict, job: JobState) -> str:
     if job.phase == "steady" and job.iteration is not None:
-        return f"after iteration {job.iteration}" + (f"/{job.total_iterations}" if job.total_iterations else "")
+        return f"after iteration {job.iteration}" + (
+            f"/{job.total_iterations}" if job.total_iterations else ""
+        )
     if job.phase == "first_step" and job.epoch is not None:
         return f'after "The training of Epoch {job.epoch} starts..." and before the first step'
     if job.phase == "rendezvous" and not _group_is_missing(verdict, job):
@@ -65,19 +69,28 @@ def _phase(verdict: Verdict, job: JobState) -> str:
 
 
 def _group_is_missing(verdict: Verdict, job: JobState) -> bool:
-    """The log or a stack shows it being made, and nothing what a process group does. A job that diag came to later, or whose log
-    tells no phases, may have had one for long."""
+    """The log or a stack shows it being made, and nothing what a process group does. A job that diag came to
+    later, or whose log tells no phases, may have had one for long."""
     activities = {rank.activity for rank in job.ranks.values()}
     recorded = any(rank.recorder is not None and rank.recorder.groups for rank in job.ranks.values())
-    if recorded or job.nccl.lines or verdict.collectives is not None or not activities.isdisjoint(_GROUP_IS_UP):
+    if (
+        recorded
+        or job.nccl.lines
+        or verdict.collectives is not None
+        or not activities.isdisjoint(_GROUP_IS_UP)
+    ):
         return False
-    return job.marked_phase == "rendezvous" or Activity.RENDEZVOUS in activities or verdict.klass == "rendezvous"
+    return (
+        job.marked_phase == "rendezvous" or Activity.RENDEZVOUS in activities or verdict.klass == "rendezvous"
+    )
 
 
 def _for_how_long(verdict: Verdict, now: float) -> str:
     if verdict.seconds is None:
         return f" for {now - verdict.since:.0f} s"
-    return f" for at least {verdict.seconds:.0f} s" if verdict.seconds >= 1 else ", in the one moment captured,"
+    return (
+        f" for at least {verdict.seconds:.0f} s" if verdict.seconds >= 1 else ", in the one moment captured,"
+    )
 
 
 def _subject(verdict: Verdict, job: JobState) -> str:
@@ -106,9 +119,15 @@ def _subject(verdict: Verdict, job: JobState) -> str:
     if verdict.klass == "data_loading":
         return f"{name} waited for a batch{_children(verdict, job, 'from DataLoader worker pid')}"
     if verdict.cause == "call_unanswered":
-        return f"{name} waited{_in(ranks, job)}, " + numbered("[a call|calls] that nobody answers", len(ranks))
+        return f"{name} waited{_in(ranks, job)}, " + numbered(
+            "[a call|calls] that nobody answers", len(ranks)
+        )
     if verdict.klass == "collective_mismatch":
-        than = f"another collective than {rank_words(verdict.waiting)}" if verdict.waiting else "different collectives"
+        than = (
+            f"another collective than {rank_words(verdict.waiting)}"
+            if verdict.waiting
+            else "different collectives"
+        )
         return f"{name} called {than}{calls_that_differ(verdict)}"
     if verdict.klass == "collective_order_deadlock":
         whom = numbered("[its peers|each other]", len(ranks))
@@ -150,8 +169,11 @@ def _for_gpu(verdict: Verdict, job: JobState) -> str:
         runs = "[its GPU, which runs a kernel that does|their GPUs, which run kernels that do] not end"
         return f"{at} for {numbered(runs, count)}"
     spinning = numbered("[GPU of|GPUs of]", len(verdict.waiting)) + f" {rank_words(verdict.waiting)} "
-    return f"{at} with " + numbered("[an idle GPU|idle GPUs]", count) + f" while the {spinning}" + numbered(
-        "[spins|spin] in a collective", len(verdict.waiting)
+    return (
+        f"{at} with "
+        + numbered("[an idle GPU|idle GPUs]", count)
+        + f" while the {spinning}"
+        + numbered("[spins|spin] in a collective", len(verdict.waiting))
     )
 
 
@@ -195,14 +217,16 @@ def _joined_call(verdict: Verdict, job: JobState) -> str:
 
 
 def calls_that_differ(verdict: Verdict) -> str:
-    """": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
+    """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
     found = verdict.collectives
     if found is None or not found.signatures:
         return ""
     parts = []
     for call in found.signatures[:4]:
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
-        parts.append(f"{rank_words(call.ranks)} {numbered('[calls|call]', len(call.ranks))} {call.op} {sizes}".rstrip())
+        parts.append(
+            f"{rank_words(call.ranks)} {numbered('[calls|call]', len(call.ranks))} {call.op} {sizes}".rstrip()
+        )
     place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
     return ": " + ", ".join(parts) + place
 
@@ -229,7 +253,8 @@ def _waiting(verdict: Verdict, job: JobState) -> str:
         calls.setdefault(_call(reading), []).append(number)
     groups = sorted(calls.items(), key=lambda item: -len(item[1]))
     parts = [
-        f"{rank_words(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}" for call, ranks in groups
+        f"{rank_words(ranks)} {numbered('[waits|wait]', len(ranks))}{' in ' + call if call else ''}"
+        for call, ranks in groups
     ]
     return _cut(parts, [ranks for _, ranks in groups])
 
@@ -243,7 +268,7 @@ def _call(reading: Reading | None) -> str:
 
 
 def _in(ranks: Sequence[int], job: JobState) -> str:
-    """" in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),"."""
+    """ " in step (train.py:7)" where all are at one place; else ": rank 0 in step (train.py:7), rank 1 in load (data.py:3),"."""
     places: dict[str, list[int]] = {}
     for number in ranks:
         reading = job.ranks[number].reading if number in job.ranks else None
@@ -253,12 +278,21 @@ def _in(ranks: Sequence[int], job: JobState) -> str:
     if len(places) == 1:
         return next(iter(places))
     groups = sorted(places.items(), key=lambda item: (not item[0], -len(item[1])))
-    return ": " + _cut([f"{rank_words(of)}{place or ' not known where'}" for place, of in groups], [of for _, of in groups]) + ","
+    return (
+        ": "
+        + _cut(
+            [f"{rank_words(of)}{place or ' not known where'}" for place, of in groups],
+            [of for _, of in groups],
+        )
+        + ","
+    )
 
 
 def _cut(parts: Sequence[str], groups: Iterable[Sequence[int]]) -> str:
     left = sum(len(ranks) for ranks in list(groups)[_MOST_GROUPS:])
-    return ", ".join(parts[:_MOST_GROUPS]) + (numbered(f" and {left} more [rank|ranks]", left) if left else "")
+    return ", ".join(parts[:_MOST_GROUPS]) + (
+        numbered(f" and {left} more [rank|ranks]", left) if left else ""
+    )
 
 
 def children_of(verdict: Verdict, job: JobState) -> dict[int, int]:
@@ -275,7 +309,7 @@ def children_of(verdict: Verdict, job: JobState) -> dict[int, int]:
 
 
 def _children(verdict: Verdict, job: JobState, how: str) -> str:
-    """" from DataLoader worker pid 7, which is blocked in read (data.py:3)"; of several ": rank 1 from ..., rank 2 from ...,"."""
+    """ " from DataLoader worker pid 7, which is blocked in read (data.py:3)"; of several ": rank 1 from ..., rank 2 from ...,"."""
     children = children_of(verdict, job)
     said = []
     for number, child in children.items():

@@ -11,5 +11,9 @@ from diag.engine import Detector
 __all__ = ["DETECTORS"]
 
 DETECTORS: tuple[type[Detector], ...] = (
-    HostOomDetector, HostOomForecastDetector, PidsLimitDetector, ShmDetector, FdLimitDetector,
+    HostOomDetector,
+    HostOomForecastDetector,
+    PidsLimitDetector,
+    ShmDetector,
+    FdLimitDetector,
 )

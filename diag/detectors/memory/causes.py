@@ -1,4 +1,5 @@
-"""Which limit a kill for memory met: the rank's own cgroup, a parent's, or the host. Facts in, one answer out."""
+"""Which limit a kill for memory met: the rank's own cgroup, a parent's, or the host. Facts in, one answer
+out."""
 
 from __future__ import annotations
 
@@ -10,10 +11,22 @@ from diag.observations import CgroupLevel, CgroupMemory, HostMemory, KernelOomKi
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
-__all__ = ["NEAR_SECONDS", "Event", "Verdict", "decide", "is_full", "is_short", "killed_ranks", "leaf_of", "resolve"]
+__all__ = [
+    "NEAR_SECONDS",
+    "Event",
+    "Verdict",
+    "decide",
+    "is_full",
+    "is_short",
+    "killed_ranks",
+    "leaf_of",
+    "resolve",
+]
 
 NEAR_SECONDS = 10.0  # between a counter that rose, the kernel's own line, and the death that belongs to them
-_FULL = 0.97  # of a limit: the kernel kills at the limit, and what the process held is given back before we look
+_FULL = (
+    0.97  # of a limit: the kernel kills at the limit, and what the process held is given back before we look
+)
 _SHORT = 0.1  # of the host's memory: with more left the kernel kills nobody for the host's sake
 
 
@@ -23,7 +36,9 @@ class Event:
 
     at: float
     holders: Holders
-    groups: dict[str, tuple[CgroupMemory, CgroupMemory]] = field(default_factory=dict)  # by leaf: the reading before, and after
+    groups: dict[str, tuple[CgroupMemory, CgroupMemory]] = field(
+        default_factory=dict
+    )  # by leaf: the reading before, and after
     host_before: HostMemory | None = None  # the last reading before
     host: HostMemory | None = None  # the reading that shows the host's counter risen
     kernel: list[tuple[KernelOomKill, Seen | None]] = field(default_factory=list)
@@ -38,7 +53,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`path` is of the cgroup whose limit was met, `peak_bytes` the most that was in it, `ranks` those that lost a process."""
+    """`path` is of the cgroup whose limit was met, `peak_bytes` the most that was in it, `ranks` those that
+    lost a process."""
 
     cause: str
     ranks: tuple[int, ...]
@@ -66,8 +82,11 @@ def is_short(host: HostMemory | None) -> bool:
 def killed_ranks(job: JobState, at: float) -> list[RankState]:
     """Ranks that ended by SIGKILL about then."""
     return [
-        rank for rank in (*job.ranks.values(), *job.past_ranks)
-        if rank.exit is not None and rank.exit.signal == signal.SIGKILL and abs((rank.exited_at or at) - at) <= NEAR_SECONDS
+        rank
+        for rank in (*job.ranks.values(), *job.past_ranks)
+        if rank.exit is not None
+        and rank.exit.signal == signal.SIGKILL
+        and abs((rank.exited_at or at) - at) <= NEAR_SECONDS
     ]
 
 
@@ -95,21 +114,24 @@ def decide(
 
 
 def _may_be_of(kill: KernelOomKill, group: CgroupMemory) -> bool:
-    """Whether a kill whose process we do not know can be that which our cgroup counted: the limit that was met is one of its."""
+    """Whether a kill whose process we do not know can be that which our cgroup counted: the limit that was
+    met is one of its."""
     limits = {group.limit_bytes, *(level.limit_bytes for level in group.levels)} - {None}
     return not kill.cgroup or kill.limit_bytes is None or not limits or kill.limit_bytes in limits
 
 
 def _is_a_child_of(job: JobState, ranks: tuple[int, ...], kill: KernelOomKill, group: CgroupMemory) -> bool:
-    """Whether it was a fork of the rank that lives in this cgroup alone: killed there, and called as the rank is. Others may
-    live beside it (a TensorBoard in the container). In a cgroup namespace the kernel's path may be "/", which says nothing."""
+    """Whether it was a fork of the rank that lives in this cgroup alone: killed there, and called as the rank
+    is. Others may live beside it (a TensorBoard in the container). In a cgroup namespace the kernel's path
+    may be "/", which says nothing."""
     there = kill.victim_cgroup.strip("/") != "" and leaf_of(group).endswith(kill.victim_cgroup)
     trees = [tree for rank in ranks if (tree := job.ranks[rank].tree) is not None]
     return there and any(tree.main.comm == kill.comm for tree in trees)
 
 
 def _by_number(job: JobState, kill: KernelOomKill) -> Seen | None:
-    """Logs alone: the launcher's table names the pid that ended by signal 9, dmesg the pid that the kernel killed."""
+    """Logs alone: the launcher's table names the pid that ended by signal 9, dmesg the pid that the kernel
+    killed."""
     for rank in (*job.ranks.values(), *job.past_ranks):
         killed = rank.exit is not None and rank.exit.signal == signal.SIGKILL
         if killed and rank.tree is None and rank.placement.pid == kill.pid:
@@ -118,13 +140,23 @@ def _by_number(job: JobState, kill: KernelOomKill) -> Seen | None:
 
 
 def _ended_otherwise(job: JobState, seen: Seen) -> bool:
-    """A process of ours has this pid and name, yet it was not killed: the kernel's numbers are of another namespace."""
+    """A process of ours has this pid and name, yet it was not killed: the kernel's numbers are of another
+    namespace."""
     rank = job.ranks.get(seen.rank)
-    return seen.main and rank is not None and rank.exit is not None and rank.exit.signal not in (None, signal.SIGKILL)
+    return (
+        seen.main
+        and rank is not None
+        and rank.exit is not None
+        and rank.exit.signal not in (None, signal.SIGKILL)
+    )
 
 
 def _by_kernel(
-    event: Event, kill: KernelOomKill, seen: Seen, ranks: tuple[int, ...], newest: dict[int, CgroupMemory],
+    event: Event,
+    kill: KernelOomKill,
+    seen: Seen,
+    ranks: tuple[int, ...],
+    newest: dict[int, CgroupMemory],
 ) -> Verdict:
     group = _group_of(event, seen.rank, newest)
     if kill.cgroup == "?" and event.groups:
@@ -133,7 +165,9 @@ def _by_kernel(
         return Verdict(cause, ranks, kill, seen, level.path, level.limit_bytes, level.peak_bytes, after, True)
     if not kill.cgroup:
         return Verdict("global_oom", ranks, kill, seen, "", None, None, group, True)
-    parent = kill.victim_cgroup != kill.cgroup and kill.victim_cgroup.startswith(kill.cgroup.rstrip("/") + "/")
+    parent = kill.victim_cgroup != kill.cgroup and kill.victim_cgroup.startswith(
+        kill.cgroup.rstrip("/") + "/"
+    )
     path = _as_mounted(kill.cgroup, group)
     cause = "parent_cgroup_limit" if parent else "cgroup_limit"
     return Verdict(cause, ranks, kill, seen, path, kill.limit_bytes, kill.usage_bytes, group, True)
@@ -155,26 +189,40 @@ def _group_of(event: Event, rank: int, newest: dict[int, CgroupMemory]) -> Cgrou
 
 
 def _by_counter(
-    event: Event, group: tuple[CgroupMemory, CgroupMemory], killed: list[RankState], stranger: KernelOomKill | None,
+    event: Event,
+    group: tuple[CgroupMemory, CgroupMemory],
+    killed: list[RankState],
+    stranger: KernelOomKill | None,
     alone: tuple[int, ...],
 ) -> Verdict:
     before, after = group
     cause, level = _bound(before, after)
     # The counter counts every kill of its processes, those for the host's sake too.
     limited = level.limit_bytes is not None
-    met = limited and max(level.usage_bytes, level.peak_bytes or 0, before.usage_bytes) >= _FULL * (level.limit_bytes or 0)
+    met = limited and max(level.usage_bytes, level.peak_bytes or 0, before.usage_bytes) >= _FULL * (
+        level.limit_bytes or 0
+    )
     if (not limited and not after.limit_bytes) or (not met and is_short(event.host_before)):
         cause = "global_oom"
-    lost = max(event.vanished, key=lambda seen: seen.rss_bytes, default=None) if not killed and stranger is None else None
+    lost = (
+        max(event.vanished, key=lambda seen: seen.rss_bytes, default=None)
+        if not killed and stranger is None
+        else None
+    )
     ranks = tuple(sorted(rank.rank for rank in killed)) or ((lost.rank,) if lost is not None else alone)
     if cause == "global_oom":
         return Verdict(cause, ranks, stranger, lost, "", None, None, after, False)
-    return Verdict(cause, ranks, stranger, lost, level.path, level.limit_bytes, level.peak_bytes, after, limited)
+    return Verdict(
+        cause, ranks, stranger, lost, level.path, level.limit_bytes, level.peak_bytes, after, limited
+    )
 
 
 def _alone_in(job: JobState, leaf: str) -> tuple[int, ...]:
-    """The one rank that lives in this cgroup: what is killed there is its own, also a child that nobody had seen."""
-    ranks = [rank.rank for rank in job.ranks.values() if rank.cgroup is not None and leaf_of(rank.cgroup) == leaf]
+    """The one rank that lives in this cgroup: what is killed there is its own, also a child that nobody had
+    seen."""
+    ranks = [
+        rank.rank for rank in job.ranks.values() if rank.cgroup is not None and leaf_of(rank.cgroup) == leaf
+    ]
     return tuple(ranks) if len(ranks) == 1 and len(job.ranks) > 1 else ()
 
 
@@ -186,10 +234,16 @@ def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]
     limits = [level.limit_bytes for level in after.levels if level.limit_bytes is not None]
     if after.limit_bytes is not None and after.limit_bytes < min(limits, default=after.limit_bytes + 1):
         top = after.levels[-1]  # a parent that cannot be seen, of which only v1 tells the limit
-        return "parent_cgroup_limit", CgroupLevel(f"a parent of {top.path}", top.usage_bytes, after.limit_bytes, None)
+        return "parent_cgroup_limit", CgroupLevel(
+            f"a parent of {top.path}", top.usage_bytes, after.limit_bytes, None
+        )
     met = {level.path: level.max_events or 0 for level in before.levels}
     limited = [level for level in after.levels if level.limit_bytes is not None] or list(after.levels[:1])
-    full = [level for level in limited if max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)]
+    full = [
+        level
+        for level in limited
+        if max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)
+    ]
     rose = [level for level in full if (level.max_events or 0) > met.get(level.path, 1 << 62)]
     tight = [level for level in full if level.path == before.path]
     level = next(iter((rose if len(rose) == 1 else []) or tight or full or limited))
@@ -197,13 +251,21 @@ def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]
 
 
 def _by_host(
-    event: Event, killed: list[RankState], last: dict[int, tuple[float, CgroupMemory]],
+    event: Event,
+    killed: list[RankState],
+    last: dict[int, tuple[float, CgroupMemory]],
 ) -> Verdict | None:
-    """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no more."""
+    """The host's counter counts kills of cgroups too, and a cgroup that went with its last process tells no
+    more."""
     ranks = tuple(sorted(rank.rank for rank in killed))
     if is_short(event.host_before):
         return Verdict("global_oom", ranks, None, None, "", None, None, None, False)
-    full = [group for rank in ranks if rank in last and event.at - last[rank][0] <= 3 * NEAR_SECONDS for group in [last[rank][1]]]
+    full = [
+        group
+        for rank in ranks
+        if rank in last and event.at - last[rank][0] <= 3 * NEAR_SECONDS
+        for group in [last[rank][1]]
+    ]
     if not full:
         return None  # somebody's kill and somebody's SIGKILL at one time: nothing joins the two
     group = full[0]
@@ -212,10 +274,9 @@ def _by_host(
 
 
 def resolve(kill: KernelOomKill, at: float, growth: Growth, *, counted: bool) -> Seen | None:
-    """The process of the job that the kernel killed. Its number may be of another namespace than ours: then by name and size,
-    if a counter of the job's own cgroup tells that one of its processes was killed."""
+    """The process of the job that the kernel killed. Its number may be of another namespace than ours: then
+    by name and size, if a counter of the job's own cgroup tells that one of its processes was killed."""
     seen = growth.process(kill.pid, kill.comm)
     if seen is not None or not counted:
         return seen
     return growth.like(kill, at)
-

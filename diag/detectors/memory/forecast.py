@@ -1,4 +1,5 @@
-"""A checkpoint save that will not fit into host memory, said before it is over; and a leak that will meet the limit."""
+"""A checkpoint save that will not fit into host memory, said before it is over; and a leak that will meet the
+limit."""
 
 from __future__ import annotations
 
@@ -15,33 +16,39 @@ from diag.state.saves import never_saves
 __all__ = ["HostOomForecastDetector"]
 
 _GIB = 1 << 30
-_WARNS = 0.9  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
+_WARNS = (
+    0.9  # probability that the save does not fit; chosen on simulated runs (tests/forecast), see DECISIONS
+)
 _CRITICAL = 0.975  # the lower bound of the peak is over the limit
 _LEAK_SECONDS = 1800.0
-# Ours: below it, what grows is as well another program that has begun beside the job (a build, a second job) as a leak.
+# Ours: below it, what grows is as well another program that has begun beside the job (a build, a second job)
+# as a leak.
 _HOST_SHARE = 0.5
 _STAYS = 0.05  # of the rise: less is the readings' own spread
 
 
 class HostOomForecastDetector:
-    """Meaning: the next checkpoint save, or the one that runs, will need more host memory than the limit allows; or the job's
-    memory grows from step to step and will meet the limit.
+    """Meaning: the next checkpoint save, or the one that runs, will need more host memory than the limit
+    allows; or the job's memory grows from step to step and will meet the limit.
 
-    Evidence: the memory that the saves so far needed over what the job needed before them (the kernel's peak counter where it
-    rose, else readings every half second), what they left behind, the growth between saves, and the pace of the save under
-    way; before the first save what the command's arguments say. Page cache is not counted: the kernel takes it back.
-    The bounds are meant to hold 19 of 20 peaks.
+    Evidence: the memory that the saves so far needed over what the job needed before them (the kernel's peak
+    counter where it rose, else readings every half second), what they left behind, the growth between saves,
+    and the pace of the save under way; before the first save what the command's arguments say. Page cache is
+    not counted: the kernel takes it back. The bounds are meant to hold 19 of 20 peaks.
 
     What to do: raise the limit, or let the save need less: the advice names the flags.
 
-    False alarms: a save that was larger than the others for one time lets the next be feared too. What a save takes that is the
-    first of its kind cannot be known: without an earlier save and without an estimate nothing is said.
+    False alarms: a save that was larger than the others for one time lets the next be feared too. What a save
+    takes that is the first of its kind cannot be known: without an earlier save and without an estimate
+    nothing is said.
     """
 
     name = "host-oom-forecast"
 
     def __init__(self) -> None:
-        self._grave: tuple[str, int] | None = None  # the save that was critical: it stays so for as long as it is feared
+        self._grave: tuple[str, int] | None = (
+            None  # the save that was critical: it stays so for as long as it is feared
+        )
 
     def observe(self, at: float, fact: Observation) -> None:
         """All that it needs is kept by the job's state."""
@@ -77,7 +84,9 @@ class HostOomForecastDetector:
         which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
         bounds = f"{_gib(outlook.peak)} ({outlook.low / _GIB:.2f}-{outlook.high / _GIB:.2f})"
         save = (limit.path, outlook.number)
-        sure = outlook.risk >= _CRITICAL or self._grave == save  # a risk near the bound crosses it with each reading
+        sure = (
+            outlook.risk >= _CRITICAL or self._grave == save
+        )  # a risk near the bound crosses it with each reading
         self._grave = save if sure else None
         shapes = list(limit.shapes)
         cause, why = _cause(outlook, shapes)
@@ -85,21 +94,32 @@ class HostOomForecastDetector:
             id="host-oom-forecast",
             subject=JOB,
             severity=Severity.CRITICAL if sure else Severity.WARNING,
-            confidence=Confidence.LOW if outlook.basis == "estimate" else Confidence.HIGH if sure else Confidence.MEDIUM,
+            confidence=Confidence.LOW
+            if outlook.basis == "estimate"
+            else Confidence.HIGH
+            if sure
+            else Confidence.MEDIUM,
             summary=f"{which} will need {bounds} of {_gib(outlook.limit)} host memory of {where} in phase {job.phase}: "
             f"it does not fit with a probability of {100 * outlook.risk:.0f} %",
             advice=_ADVICE[cause],
             since=now,
             cause=cause,
-            evidence=(Evidence(_channel(limit), why, now),
-                      *(Evidence("save", _told(shape), limit.starts.get(shape.number, now)) for shape in shapes[-3:])),
+            evidence=(
+                Evidence(_channel(limit), why, now),
+                *(
+                    Evidence("save", _told(shape), limit.starts.get(shape.number, now))
+                    for shape in shapes[-3:]
+                ),
+            ),
             holds_seconds=3.0,
         )
 
     def _of_leak(self, now: float, job: JobState, limit: LimitMemory, left: float) -> Finding:
         point = limit.series.points[-1]
         assert limit.series.limit
-        whose = "memory of the host (of all that runs on it)" if limit.path == HOST else "host memory of the job"
+        whose = (
+            "memory of the host (of all that runs on it)" if limit.path == HOST else "host memory of the job"
+        )
         return Finding(
             id="host-oom-forecast",
             subject=JOB,
@@ -107,8 +127,12 @@ class HostOomForecastDetector:
             confidence=Confidence.MEDIUM,
             summary=f"{whose} grows from step to step in phase {job.phase}: {_gib(point.needed)} of "
             f"{_gib(limit.series.limit)} of {_where(limit)} are needed, and at this rate the limit is met in {left / 60:.0f} min",
-            advice=("See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. " if limit.path == HOST
-                    else "") + _ADVICE["leak"],
+            advice=(
+                "See whose it is (`ps -eo pid,rss,comm --sort=-rss | head`): another job, or this one. "
+                if limit.path == HOST
+                else ""
+            )
+            + _ADVICE["leak"],
             since=now,
             cause="leak",
             evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
@@ -123,7 +147,8 @@ def _is_of_others(limit: LimitMemory) -> bool:
 
 
 def estimated(job: JobState) -> int | None:
-    """What a save takes by the command's arguments, once the job is in its steps and its own memory is measured."""
+    """What a save takes by the command's arguments, once the job is in its steps and its own memory is
+    measured."""
     if job.memory_estimate is None or never_saves(job.words):
         return None
     return job.memory_estimate.save_bytes or None
@@ -167,10 +192,14 @@ _LESS = (
 )
 _ADVICE: Mapping[str, str] = {
     "save_peak": _RAISE + _LESS,
-    "growing_save": _RAISE + _LESS + " With --async_save true a save that begins before the last is written holds both: "
+    "growing_save": _RAISE
+    + _LESS
+    + " With --async_save true a save that begins before the last is written holds both: "
     "--async_save false, or a longer --save_steps (--save_interval in ms-swift 3.x).",
     "kept_memory": "Memory stays behind from save to save or step to step: `diag dump` shows which process holds it. "
-    "Fewer --dataloader_num_workers and no --use_persistent_ckpt_worker leave less behind. Until then: " + _RAISE + _LESS,
+    "Fewer --dataloader_num_workers and no --use_persistent_ckpt_worker leave less behind. Until then: "
+    + _RAISE
+    + _LESS,
     "first_save": _RAISE + _LESS,
     "leak": "Find what grows: `diag dump` and the ranks' resident memory (metric diag_process_resident_memory_bytes) tell "
     "whether a rank or its DataLoader workers do; workers that read Python objects copy their pages bit by bit (fewer "

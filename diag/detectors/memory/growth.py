@@ -1,4 +1,5 @@
-"""How the resident memory of the job's processes grew over the last minute: who grew, who vanished. Judges nothing."""
+"""How the resident memory of the job's processes grew over the last minute: who grew, who vanished. Judges
+nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _LEAST_GROWTH = 16 << 20
 
 @dataclass(slots=True)
 class Seen:
-    """One process: a rank's own (`main`) or one below it. `told` is what the kernel said it held when it killed it."""
+    """One process: a rank's own (`main`) or one below it. `told` is what the kernel said it held when it
+    killed it."""
 
     rank: int
     pid: int
@@ -28,12 +30,16 @@ class Seen:
     main: bool
     at: float
     rss_bytes: int
-    kept: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=int(_WINDOW_SECONDS / _APART_SECONDS) + 1))
+    kept: deque[tuple[float, int]] = field(
+        default_factory=lambda: deque(maxlen=int(_WINDOW_SECONDS / _APART_SECONDS) + 1)
+    )
     gone_at: float | None = None
 
     def grew(self, at: float, window: float) -> tuple[int, float]:
         """Bytes more than at the oldest reading of the window, and over how many seconds."""
-        since, first = next(((when, size) for when, size in self.kept if when >= at - window), (self.at, self.rss_bytes))
+        since, first = next(
+            ((when, size) for when, size in self.kept if when >= at - window), (self.at, self.rss_bytes)
+        )
         return self.rss_bytes - first, max(0.0, self.at - since)
 
 
@@ -46,7 +52,9 @@ class Holders:
     children: tuple[tuple[int, int], ...]  # of each rank: how many processes below it, their bytes
     total_bytes: int
     pinned_bytes: int
-    by_rank: tuple[tuple[int, int], ...] = ()  # what each rank grew with all below it, over the same time as the grower
+    by_rank: tuple[
+        tuple[int, int], ...
+    ] = ()  # what each rank grew with all below it, over the same time as the grower
 
 
 class Growth:
@@ -68,7 +76,15 @@ class Growth:
                 continue  # it is dead, and holds nothing: its parent has not asked yet
             old = known.get(process.pid)
             if old is None or old.start_ticks != process.start_ticks:
-                old = Seen(fact.rank, process.pid, process.start_ticks, process.comm, process.pid == fact.main.pid, at, 0)
+                old = Seen(
+                    fact.rank,
+                    process.pid,
+                    process.start_ticks,
+                    process.comm,
+                    process.pid == fact.main.pid,
+                    at,
+                    0,
+                )
             _note(old, at, process)
             now[process.pid] = old
         for pid, seen in known.items():
@@ -78,20 +94,28 @@ class Growth:
         self._alive[fact.rank] = now
 
     def process(self, pid: int, name: str = "") -> Seen | None:
-        """A process of the job, living or lately gone, that has this pid; with a name, only if it is called so."""
-        for seen in (*(one for group in self._alive.values() if (one := group.get(pid))), *reversed(self._gone)):
+        """A process of the job, living or lately gone, that has this pid; with a name, only if it is called
+        so."""
+        for seen in (
+            *(one for group in self._alive.values() if (one := group.get(pid))),
+            *reversed(self._gone),
+        ):
             if seen.pid == pid and (not name or seen.name == name):
                 return seen
         return None
 
     def like(self, kill: KernelOomKill, at: float) -> Seen | None:
-        """Where the kernel's pid is of another namespace: the process of that name, gone about then, of the nearest size."""
+        """Where the kernel's pid is of another namespace: the process of that name, gone about then, of the
+        nearest size."""
         size = _held(kill)
-        alike = [seen for seen in self._gone if seen.name == kill.comm and abs((seen.gone_at or 0.0) - at) <= 10.0]
+        alike = [
+            seen for seen in self._gone if seen.name == kill.comm and abs((seen.gone_at or 0.0) - at) <= 10.0
+        ]
         return min(alike, key=lambda seen: abs(seen.rss_bytes - size), default=None)
 
     def holders(self, at: float, kill: KernelOomKill | None = None) -> Holders:
-        """What held memory at that moment. The kernel's word is newer than the last reading of the process that it killed."""
+        """What held memory at that moment. The kernel's word is newer than the last reading of the process
+        that it killed."""
         killed = self.process(kill.pid, kill.comm) if kill is not None else None
         gone = [seen for seen in self._gone if seen.gone_at is not None and 0.0 <= at - seen.at <= 10.0]
         everyone = [seen for group in self._alive.values() for seen in group.values()]
@@ -109,8 +133,15 @@ class Growth:
 
         first, recent, window = most(_WINDOW_SECONDS), most(_RECENT_SECONDS), _WINDOW_SECONDS
         if first is not None and recent is not None and recent[0] >= _RECENT_SHARE * first[0]:
-            first, window = recent, _RECENT_SECONDS  # what grew when it happened, not a model that was loaded before
-        grower = None if first is None else (first[2].rank, first[2].pid, first[2].name, first[2].main, first[0], first[1])
+            first, window = (
+                recent,
+                _RECENT_SECONDS,
+            )  # what grew when it happened, not a model that was loaded before
+        grower = (
+            None
+            if first is None
+            else (first[2].rank, first[2].pid, first[2].name, first[2].main, first[0], first[1])
+        )
         by_rank: dict[int, int] = {}
         for seen in (*everyone, *gone):
             grown = seen.grew(at, window)[0] + (unseen if seen is killed else 0)
@@ -119,16 +150,30 @@ class Growth:
         for group in self._alive.values():
             below = [seen.rss_bytes for seen in group.values() if not seen.main]
             children.append((len(below), sum(below)))
-        return Holders(at, grower, tuple(children), sum(seen.rss_bytes for seen in everyone), sum(self._pinned.values()),
-                       tuple(sorted(by_rank.items())))
+        return Holders(
+            at,
+            grower,
+            tuple(children),
+            sum(seen.rss_bytes for seen in everyone),
+            sum(self._pinned.values()),
+            tuple(sorted(by_rank.items())),
+        )
 
     def vanished(self, at: float) -> list[Seen]:
         """Processes below ranks that were seen shortly before that moment and not after it."""
-        return [seen for seen in self._gone if not seen.main and seen.gone_at is not None
-                and seen.at <= at + 1.0 and abs(seen.gone_at - at) <= 10.0]
+        return [
+            seen
+            for seen in self._gone
+            if not seen.main
+            and seen.gone_at is not None
+            and seen.at <= at + 1.0
+            and abs(seen.gone_at - at) <= 10.0
+        ]
 
     def known_pids(self) -> frozenset[int]:
-        return frozenset(pid for group in self._alive.values() for pid in group) | {seen.pid for seen in self._gone}
+        return frozenset(pid for group in self._alive.values() for pid in group) | {
+            seen.pid for seen in self._gone
+        }
 
 
 def _held(kill: KernelOomKill) -> int:

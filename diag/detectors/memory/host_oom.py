@@ -7,7 +7,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from diag.detectors.memory import advice
-from diag.detectors.memory.causes import NEAR_SECONDS, Event, Verdict, decide, is_full, killed_ranks, leaf_of, resolve
+from diag.detectors.memory.causes import (
+    NEAR_SECONDS,
+    Event,
+    Verdict,
+    decide,
+    is_full,
+    killed_ranks,
+    leaf_of,
+    resolve,
+)
 from diag.detectors.memory.growth import Growth
 from diag.detectors.memory.refusals import STRICT, Refusal, Refusals
 from diag.detectors.memory.stall import Stall, Stalls
@@ -19,28 +28,33 @@ from diag.state.job import JobState
 __all__ = ["HostOomDetector"]
 
 _KEPT_EVENTS = 32
-_SETTLE_SECONDS = 1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
+_SETTLE_SECONDS = (
+    1.5  # exits, counters and the kernel's log tell of one kill in any order, the log within a second
+)
 _ONE_MOMENT_SECONDS = 1.0  # between two channels' words of one kill
 _PLAINLY, _TIMES = 0.2, 3  # of the limit; as much as those that lost a process
 
 
 class HostOomDetector:
-    """Meaning: host memory ran out: the kernel killed a process of the job, refused it memory, or holds it up to save memory.
+    """Meaning: host memory ran out: the kernel killed a process of the job, refused it memory, or holds it up
+    to save memory.
 
-    `cause` tells which limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod, Slurm job or slice
-    above it), global_oom (the host), fork_overcommit (a fork under strict overcommit), rlimit_as (ulimit -v or -d),
-    allocation_refused (any other refusal), pinned_host (page-locked memory), reclaim_stall (nothing is killed, but the cgroup is
-    so full that its processes mostly wait for memory: it looks like a hang).
+    `cause` tells which limit: cgroup_limit (the rank's own cgroup: container), parent_cgroup_limit (the pod,
+    Slurm job or slice above it), global_oom (the host), fork_overcommit (a fork under strict overcommit),
+    rlimit_as (ulimit -v or -d), allocation_refused (any other refusal), pinned_host (page-locked memory),
+    reclaim_stall (nothing is killed, but the cgroup is so full that its processes mostly wait for memory: it
+    looks like a hang).
 
-    Evidence: the kernel's log where it may be read (it names the process and the cgroup), the oom_kill counter of the rank's
-    memory cgroup and of the whole host, all limits above the rank, exit by SIGKILL, the lines of a refused allocation, RLIMIT_AS
-    and RLIMIT_DATA, pressure stall information, and the memory of each process over the last minute: the process that was
-    killed need not be the one that grew.
+    Evidence: the kernel's log where it may be read (it names the process and the cgroup), the oom_kill
+    counter of the rank's memory cgroup and of the whole host, all limits above the rank, exit by SIGKILL, the
+    lines of a refused allocation, RLIMIT_AS and RLIMIT_DATA, pressure stall information, and the memory of
+    each process over the last minute: the process that was killed need not be the one that grew.
 
     What to do: the advice names the limit that was met, and what takes most memory in that phase.
 
-    False alarms: an OOM kill of a neighbour raises the host's counter; it is reported only where a death here belongs to it. A
-    refused allocation that the program survived is none. A page cache that fills the cgroup to its limit is none.
+    False alarms: an OOM kill of a neighbour raises the host's counter; it is reported only where a death here
+    belongs to it. A refused allocation that the program survived is none. A page cache that fills the cgroup
+    to its limit is none.
     """
 
     name = "host-oom"
@@ -51,7 +65,9 @@ class HostOomDetector:
         self._stalls = Stalls()
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         self._groups: dict[str, CgroupMemory] = {}  # the last reading of each leaf
-        self._full: dict[int, tuple[float, CgroupMemory]] = {}  # of each rank, the last reading with a full cgroup
+        self._full: dict[
+            int, tuple[float, CgroupMemory]
+        ] = {}  # of each rank, the last reading with a full cgroup
         self._newest: dict[int, CgroupMemory] = {}
         self._host: HostMemory | None = None
         self._host_kills: int | None = None
@@ -84,7 +100,9 @@ class HostOomDetector:
         if before is not None and fact.oom_kills > before.oom_kills:
             event = self._event(at, counted=True)
             event.groups[leaf] = (before, fact)
-            event.kernel = [(kill, seen or resolve(kill, at, self._growth, counted=True)) for kill, seen in event.kernel]
+            event.kernel = [
+                (kill, seen or resolve(kill, at, self._growth, counted=True)) for kill, seen in event.kernel
+            ]
 
     def _host_memory(self, at: float, fact: HostMemory) -> None:
         if fact.oom_kills is not None:
@@ -97,8 +115,8 @@ class HostOomDetector:
     def _event(
         self, at: float, kill: KernelOomKill | None = None, *, ours: bool = False, counted: bool = False
     ) -> Event:
-        """What happens within some seconds is one event; the moment that was told first is its moment, but for what was told
-        of others before."""
+        """What happens within some seconds is one event; the moment that was told first is its moment, but
+        for what was told of others before."""
         if self._events and at - self._events[-1].at <= NEAR_SECONDS:
             event = self._events[-1]
             if (ours or counted) and not event.groups and all(seen is None for _, seen in event.kernel):
@@ -116,7 +134,8 @@ class HostOomDetector:
         return event
 
     def _begin_now(self, event: Event, at: float, kill: KernelOomKill | None) -> None:
-        """What was told until now (the host's counter, the kernel's lines) was of neighbours, but for a line of this moment."""
+        """What was told until now (the host's counter, the kernel's lines) was of neighbours, but for a line
+        of this moment."""
         moment = at
         if kill is None and event.kernel_at is not None and at - event.kernel_at <= _ONE_MOMENT_SECONDS:
             moment = event.kernel_at
@@ -127,7 +146,9 @@ class HostOomDetector:
     # -- saying -------------------------------------------------------------------------------------------
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        told = [event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None]
+        told = [
+            event for event in self._events if now - event.at >= _SETTLE_SECONDS or job.returncode is not None
+        ]
         found = [(event, verdict) for event in told if (verdict := self._decide(event, job)) is not None]
         if found:  # that which cost a rank its life, else the first
             fatal = [pair for pair in found if killed_ranks(job, pair[0].at)]
@@ -148,7 +169,8 @@ class HostOomDetector:
         killed = [rank for rank in job.ranks.values() if rank.exit and rank.exit.signal == signal.SIGKILL]
         if killed and not self._counted:
             yield NotChecked(
-                "whether the OOM killer did it", "no memory cgroup and no /proc/vmstat counter could be read",
+                "whether the OOM killer did it",
+                "no memory cgroup and no /proc/vmstat counter could be read",
                 "look at dmesg on the host",
             )
         elif ("kernel log", None) in job.failed_sources and any(
@@ -173,21 +195,35 @@ class HostOomDetector:
         if verdict.group is not None:
             evidence.append(Evidence("cgroup", _cgroup_words(verdict), event.at, verdict.group.rank))
         if event.host is not None:
-            evidence.append(Evidence("vmstat", f"oom_kill rose to {event.host.oom_kills}; MemAvailable "
-                                               f"{size(event.host.available_bytes)} of {size(event.host.total_bytes)}", event.at))
+            evidence.append(
+                Evidence(
+                    "vmstat",
+                    f"oom_kill rose to {event.host.oom_kills}; MemAvailable "
+                    f"{size(event.host.available_bytes)} of {size(event.host.total_bytes)}",
+                    event.at,
+                )
+            )
         if filled:
             evidence.append(Evidence("memory", "; ".join(filled), event.at))
         cost = bool(verdict.ranks) or job.broken
         culprits = _culprits(verdict, event)
         victims = tuple(rank for rank in verdict.ranks if rank not in culprits)
         return Finding(
-            id="host-oom", subject=JOB, severity=Severity.CRITICAL if cost else Severity.WARNING,
-            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM, ranks=culprits, waiting_ranks=victims,
-            since=event.at, cause=verdict.cause,
+            id="host-oom",
+            subject=JOB,
+            severity=Severity.CRITICAL if cost else Severity.WARNING,
+            confidence=Confidence.HIGH if verdict.sure else Confidence.MEDIUM,
+            ranks=culprits,
+            waiting_ranks=victims,
+            since=event.at,
+            cause=verdict.cause,
             summary=f"the kernel killed {who}{_with_all(event)} for memory {phase_words(job, event.at, phase)}: "
-                    f"{_limit_words(verdict, event)}{tail}",
-            advice=advice.after_kill(job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower),
-            evidence=tuple(evidence), final=True,
+            f"{_limit_words(verdict, event)}{tail}",
+            advice=advice.after_kill(
+                job, verdict, phase, f"{who} {grower}" if grower.startswith("it ") else grower
+            ),
+            evidence=tuple(evidence),
+            final=True,
         )
 
     def _refused(self, job: JobState, refusal: Refusal) -> Finding:
@@ -197,12 +233,19 @@ class HostOomDetector:
             refusal.cause, f"have host memory{asked}"
         )
         return Finding(
-            id="host-oom", subject=JOB, severity=Severity.CRITICAL,
-            confidence=Confidence.MEDIUM if refusal.cause in ("allocation_refused", "pinned_host") else Confidence.HIGH,
-            ranks=refusal.ranks, since=refusal.at, cause=refusal.cause,
+            id="host-oom",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.MEDIUM
+            if refusal.cause in ("allocation_refused", "pinned_host")
+            else Confidence.HIGH,
+            ranks=refusal.ranks,
+            since=refusal.at,
+            cause=refusal.cause,
             summary=f"{who} could not {what} {phase_words(job, refusal.at)}: {self._why(refusal)}",
             advice=advice.after_refusal(refusal, self._host),
-            evidence=tuple(Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines), final=True,
+            evidence=tuple(Evidence("output", text[:500], at, rank) for rank, at, text in refusal.lines),
+            final=True,
         )
 
     def _why(self, refusal: Refusal) -> str:
@@ -214,8 +257,10 @@ class HostOomDetector:
             left = f", {size(host.available_bytes)} of {size(host.total_bytes)} available" if host else ""
             return f"CUDA ran out of host memory, not of the GPU's{left}"
         if host is not None and host.overcommit == STRICT:
-            return (f"vm.overcommit_memory is 2, {size(host.committed_bytes)} of {size(host.commit_limit_bytes)} are promised "
-                    "already")
+            return (
+                f"vm.overcommit_memory is 2, {size(host.committed_bytes)} of {size(host.commit_limit_bytes)} are promised "
+                "already"
+            )
         left = f" ({size(host.available_bytes)} of {size(host.total_bytes)} available)" if host else ""
         return f"the kernel refused it{left}"
 
@@ -223,16 +268,36 @@ class HostOomDetector:
 def _stalled(job: JobState, stall: Stall) -> Finding:
     group = stall.group
     high = stall.high_bytes
-    above = f"above memory.high of {size(high)}" if high is not None else f"at its limit of {size(group.limit_bytes)}"
+    above = (
+        f"above memory.high of {size(high)}"
+        if high is not None
+        else f"at its limit of {size(group.limit_bytes)}"
+    )
     return Finding(
-        id="host-oom", subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, ranks=stall.ranks, since=stall.since,
+        id="host-oom",
+        subject=JOB,
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        ranks=stall.ranks,
+        since=stall.since,
         cause="reclaim_stall",
         summary=f"{rank_words(stall.ranks)} wait{'s' if len(stall.ranks) == 1 else ''} for memory "
-                f"{phase_words(job, stall.since)}: cgroup {group.path} is {above} ({size(group.usage_bytes)} used)"
-                + (f", all its tasks stood still for {stall.ratio:.0%} of the last 10 s" if stall.ratio is not None else ""),
+        f"{phase_words(job, stall.since)}: cgroup {group.path} is {above} ({size(group.usage_bytes)} used)"
+        + (
+            f", all its tasks stood still for {stall.ratio:.0%} of the last 10 s"
+            if stall.ratio is not None
+            else ""
+        ),
         advice=advice.in_stall(group.limit_bytes, stall.high_bytes),
-        evidence=(Evidence("cgroup", f"high {group.high_events}, max {group.max_events} events, usage {size(group.usage_bytes)}, "
-                                     f"page cache {size(group.cache_bytes)}{stall.seen}", stall.since, group.rank),),
+        evidence=(
+            Evidence(
+                "cgroup",
+                f"high {group.high_events}, max {group.max_events} events, usage {size(group.usage_bytes)}, "
+                f"page cache {size(group.cache_bytes)}{stall.seen}",
+                stall.since,
+                group.rank,
+            ),
+        ),
         holds_seconds=30.0,
     )
 
@@ -243,8 +308,8 @@ def _with_all(event: Event) -> str:
 
 
 def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:
-    """The kernel takes the biggest, not the one that grew: a rank that plainly filled the cgroup while those that lost a process
-    stood still is to blame for it."""
+    """The kernel takes the biggest, not the one that grew: a rank that plainly filled the cgroup while those
+    that lost a process stood still is to blame for it."""
     grower, host = event.holders.grower, event.host_before
     whole = verdict.limit_bytes or (host.total_bytes if host is not None else 0)
     if grower is None or not verdict.ranks or grower[0] in verdict.ranks or not whole:
@@ -257,7 +322,11 @@ def _culprits(verdict: Verdict, event: Event) -> tuple[int, ...]:
 def _limit_words(verdict: Verdict, event: Event) -> str:
     if verdict.cause == "global_oom":
         host = event.host_before or event.host
-        left = f" ({size(host.total_bytes)}, {size(host.available_bytes)} available when last read)" if host else ""
+        left = (
+            f" ({size(host.total_bytes)}, {size(host.available_bytes)} available when last read)"
+            if host
+            else ""
+        )
         return f"the host ran out{left}"
     limit = f"limit {size(verdict.limit_bytes)}" if verdict.limit_bytes else "no limit of its own"
     whose = "of a parent, " if verdict.cause == "parent_cgroup_limit" else ""
@@ -267,7 +336,12 @@ def _limit_words(verdict: Verdict, event: Event) -> str:
 def _cgroup_words(verdict: Verdict) -> str:
     group = verdict.group
     assert group is not None
-    levels = "".join(f"; {level.path}: {size(level.usage_bytes)} of {size(level.limit_bytes)}, peak {size(level.peak_bytes)}"
-                     for level in group.levels if level.limit_bytes is not None)
-    return (f"oom_kill {group.oom_kills}, usage {size(group.usage_bytes)}, peak {size(group.peak_bytes)}, limit "
-            f"{size(group.limit_bytes)}, page cache {size(group.cache_bytes)}, shm {size(group.shmem_bytes)}{levels}")
+    levels = "".join(
+        f"; {level.path}: {size(level.usage_bytes)} of {size(level.limit_bytes)}, peak {size(level.peak_bytes)}"
+        for level in group.levels
+        if level.limit_bytes is not None
+    )
+    return (
+        f"oom_kill {group.oom_kills}, usage {size(group.usage_bytes)}, peak {size(group.peak_bytes)}, limit "
+        f"{size(group.limit_bytes)}, page cache {size(group.cache_bytes)}, shm {size(group.shmem_bytes)}{levels}"
+    )

@@ -19,8 +19,8 @@ _MIB = 1 << 20
 # docker's default /dev/shm; DataLoader workers and NCCL both outgrow it.
 _SHM_TOO_SMALL_BYTES = 64 * _MIB
 _SHM_NEARLY_FULL = 0.95
-# It fills between two readings, and what filled it is gone with the rank: a bus error is laid to one that was never this far from
-# full, or is so small that a batch or a segment of NCCL more is enough. Ours.
+# It fills between two readings, and what filled it is gone with the rank: a bus error is laid to one that was
+# never this far from full, or is so small that a batch or a segment of NCCL more is enough. Ours.
 _SHM_AMPLE_BYTES, _SHM_AMPLE_RATIO = 1 << 30, 0.80
 _DISK_FULL_BYTES = 16 * _MIB  # same as disk-full
 _BUS_ERROR_CODE = 128 + signal.SIGBUS  # as a shell between the launcher and the rank tells it
@@ -56,7 +56,8 @@ class _FirstLine:
             self._last[fact.rank] = (at, fact.text)
 
     def judge(self, job: JobState, *, likely: bool = False) -> None:
-        """A line alone counts where a rank failed soon after it, and not of something else, or where more speaks for it."""
+        """A line alone counts where a rank failed soon after it, and not of something else, or where more
+        speaks for it."""
         self.hits = dict(self._sure)
         for rank, (at, text) in self._last.items():
             if rank not in self.hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
@@ -64,16 +65,19 @@ class _FirstLine:
 
 
 class ShmDetector:
-    """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its segments.
+    """Meaning: /dev/shm is too small or full; DataLoader workers die of a bus error, NCCL cannot make its
+    segments.
 
-    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full; a rank's end by
-    SIGBUS, or PyTorch's words for that of a worker, where it is full or not above 1 GiB.
+    Evidence: statvfs of /dev/shm as the rank sees it; the lines that PyTorch and NCCL print when it is full;
+    a rank's end by SIGBUS, or PyTorch's words for that of a worker, where it is full or not above 1 GiB.
 
-    What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on /dev/shm.
+    What to do: docker --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium: Memory on
+    /dev/shm.
 
-    False alarms: a small /dev/shm that nothing uses is reported only as info. A bus error is also what a mapped file gives that
-    got shorter or lies on a full disk: it counts for nothing here where /dev/shm is above 1 GiB and was never seen 80 % full, nor
-    beside a full disk, and is told with medium confidence where nobody saw /dev/shm full.
+    False alarms: a small /dev/shm that nothing uses is reported only as info. A bus error is also what a
+    mapped file gives that got shorter or lies on a full disk: it counts for nothing here where /dev/shm is
+    above 1 GiB and was never seen 80 % full, nor beside a full disk, and is told with medium confidence where
+    nobody saw /dev/shm full.
     """
 
     name = "shm-too-small"
@@ -106,24 +110,44 @@ class ShmDetector:
         filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
         self._lines.judge(job, likely=bool(filled))
         self._guesses.judge(job, likely=bool(filled))
-        full = [rank for rank in job.ranks.values() if rank.shm and rank.shm.size_bytes
-                and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL]
-        small = [rank for rank in job.ranks.values() if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES]
+        full = [
+            rank
+            for rank in job.ranks.values()
+            if rank.shm
+            and rank.shm.size_bytes
+            and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL
+        ]
+        small = [
+            rank
+            for rank in job.ranks.values()
+            if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES
+        ]
         elsewhere = not filled and _disk_is_full(job)
-        bus = [rank for rank in job.ranks.values() if _of_bus_error(rank) and not elsewhere
-               and any(not self._is_ample(of) for of in _with_reading([rank], job))]
-        guesses = {} if elsewhere else {
-            rank: said for rank, said in self._guesses.hits.items() if self._may_be_full(rank, job)
-        }
+        bus = [
+            rank
+            for rank in job.ranks.values()
+            if _of_bus_error(rank)
+            and not elsewhere
+            and any(not self._is_ample(of) for of in _with_reading([rank], job))
+        ]
+        guesses = (
+            {}
+            if elsewhere
+            else {rank: said for rank, said in self._guesses.hits.items() if self._may_be_full(rank, job)}
+        )
         hits = {**guesses, **self._lines.hits}
         if not (hits or full or small or bus):
             return
         crashed = bool(hits or bus)
         shown = next(iter(full or small or [of for rank in bus for of in _with_reading([rank], job)]), None)
-        size = f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free" if (
-            shown and shown.shm) else "/dev/shm ran out"
+        size = (
+            f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free"
+            if (shown and shown.shm)
+            else "/dev/shm ran out"
+        )
         if bus and not hits:
-            # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word from anybody.
+            # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word
+            # from anybody.
             ranks, severity = tuple(sorted(rank.rank for rank in bus)), Severity.CRITICAL
             text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
             since = min(rank.exited_at or now for rank in bus)
@@ -140,13 +164,21 @@ class ShmDetector:
             severity = Severity.WARNING if workers else Severity.INFO
             text, since = f"{size}: too small for DataLoader workers and for NCCL", now
         yield Finding(
-            id="shm-too-small", subject=JOB, severity=severity,
-            confidence=Confidence.HIGH if self._lines.hits or full or (guesses and filled) else Confidence.MEDIUM,
-            ranks=ranks, since=since, cause="exhausted" if crashed else "nearly_full" if full else "small",
+            id="shm-too-small",
+            subject=JOB,
+            severity=severity,
+            confidence=Confidence.HIGH
+            if self._lines.hits or full or (guesses and filled)
+            else Confidence.MEDIUM,
+            ranks=ranks,
+            since=since,
+            cause="exhausted" if crashed else "nearly_full" if full else "small",
             summary=text,
             advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: "
             "dshm, emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
-            evidence=_evidence(hits), final=crashed, holds_seconds=30.0,
+            evidence=_evidence(hits),
+            final=crashed,
+            holds_seconds=30.0,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -170,15 +202,16 @@ class FdLimitDetector:
 
     What to do: `ulimit -n 65536` before the launcher, or the container's or unit's LimitNOFILE.
 
-    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of data, only count
-    where a rank fails soon after and says nothing else.
+    False alarms: a rank that really keeps 90 % of its limit open for good. The words alone, as in a sample of
+    data, only count where a rank fails soon after and says nothing else.
     """
 
     name = "fd-limit"
 
     def __init__(self) -> None:
-        # CPython 3.8-3.14, any place that opens a file: OSError: [Errno 24] Too many open files: '...'
-        # torch 2.13 DataLoader: RuntimeError: Too many open files. Communication with the workers is no longer possible.
+        # CPython 3.8-3.14, any place that opens a file: OSError: [Errno 24] Too many open files: '...' torch
+        # 2.13 DataLoader: RuntimeError: Too many open files. Communication with the workers is no longer
+        # possible.
         self._lines = _FirstLine(r"Too many open files", ("Too many open files",))
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -198,24 +231,34 @@ class FdLimitDetector:
         else:
             text = f"a process{_of(ranks)} could not open another file (EMFILE)"
         yield Finding(
-            id="fd-limit", subject=JOB,
+            id="fd-limit",
+            subject=JOB,
             severity=Severity.CRITICAL if crashed and (job.broken or near) else Severity.WARNING,
-            confidence=Confidence.HIGH, ranks=ranks, since=_first_at(self._lines.hits) if crashed else now,
-            cause="exhausted" if crashed else "nearly_full", summary=text,
+            confidence=Confidence.HIGH,
+            ranks=ranks,
+            since=_first_at(self._lines.hits) if crashed else now,
+            cause="exhausted" if crashed else "nearly_full",
+            summary=text,
             advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "
             "LimitNOFILE= for systemd and Slurm. With many DataLoader workers also "
             "torch.multiprocessing.set_sharing_strategy('file_system').",
-            evidence=_evidence(self._lines.hits), final=crashed, holds_seconds=30.0,
+            evidence=_evidence(self._lines.hits),
+            final=crashed,
+            holds_seconds=30.0,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         closed = [
-            rank.rank for rank in job.alive_ranks()
-            if rank.tree is not None and rank.tree.open_files is None and rank.placement.launcher != "captured"
+            rank.rank
+            for rank in job.alive_ranks()
+            if rank.tree is not None
+            and rank.tree.open_files is None
+            and rank.placement.launcher != "captured"
         ]
         if closed:
             yield NotChecked(
-                "open files of ranks " + ",".join(map(str, closed)), "/proc/PID/fd may not be read",
+                "open files of ranks " + ",".join(map(str, closed)),
+                "/proc/PID/fd may not be read",
                 "run diag as the user of the ranks, or give it CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
             )
 
@@ -233,16 +276,23 @@ def _first_at(hits: _Hits) -> float:
 
 
 def _of_bus_error(rank: RankState) -> bool:
-    return rank.exit is not None and (rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE)
+    return rank.exit is not None and (
+        rank.exit.signal == signal.SIGBUS or rank.exit.exit_code == _BUS_ERROR_CODE
+    )
 
 
 def _with_reading(ranks: list[RankState], job: JobState) -> list[RankState]:
-    """Those whose /dev/shm was read; where none lived that long the others of their hosts, most often of the same container."""
+    """Those whose /dev/shm was read; where none lived that long the others of their hosts, most often of the
+    same container."""
     read = [rank for rank in ranks if rank.shm is not None and rank.shm.size_bytes]
     if read:
         return read
     hosts = {rank.placement.host for rank in ranks}
-    return [rank for rank in job.ranks.values() if rank.shm is not None and rank.shm.size_bytes and rank.placement.host in hosts]
+    return [
+        rank
+        for rank in job.ranks.values()
+        if rank.shm is not None and rank.shm.size_bytes and rank.placement.host in hosts
+    ]
 
 
 def _disk_is_full(job: JobState) -> bool:

@@ -30,15 +30,19 @@ _READ_SECONDS = 15.0  # so long a reading of the cgroup is waited for, which com
 
 
 class PidsLimitDetector:
-    """Meaning: no more processes or threads may be started: the cgroup's pids.max, or RLIMIT_NPROC of the user, is met.
+    """Meaning: no more processes or threads may be started: the cgroup's pids.max, or RLIMIT_NPROC of the
+    user, is met.
 
-    Evidence: pids.current, pids.max and pids.events of the rank's cgroup and its parents, the kernel's "fork rejected by pids
-    controller", lines such as `BlockingIOError: [Errno 11] Resource temporarily unavailable` and `can't start new thread`.
+    Evidence: pids.current, pids.max and pids.events of the rank's cgroup and its parents, the kernel's "fork
+    rejected by pids controller", lines such as `BlockingIOError: [Errno 11] Resource temporarily unavailable`
+    and `can't start new thread`.
 
-    What to do: docker run --pids-limit=-1 (podman's default is 2048); Kubernetes: podPidsLimit of the kubelet; Slurm and systemd:
-    TasksMax=infinity; ulimit -u. Threads count: OMP_NUM_THREADS=1 and fewer DataLoader workers make fewer.
+    What to do: docker run --pids-limit=-1 (podman's default is 2048); Kubernetes: podPidsLimit of the
+    kubelet; Slurm and systemd: TasksMax=infinity; ulimit -u. Threads count: OMP_NUM_THREADS=1 and fewer
+    DataLoader workers make fewer.
 
-    False alarms: none known; error 11 alone (a socket, a lock) is not reported unless a counter or limit agrees.
+    False alarms: none known; error 11 alone (a socket, a lock) is not reported unless a counter or limit
+    agrees.
     """
 
     name = "pids-limit"
@@ -74,14 +78,16 @@ class PidsLimitDetector:
             yield from _nearly_full(now, job)
 
     def _is_to_be_read(self, now: float, job: JobState) -> bool:
-        """The cgroup was last read before a line told of it: its next reading may say that it was the one that refused."""
+        """The cgroup was last read before a line told of it: its next reading may say that it was the one
+        that refused."""
         said = max(at for at, _ in self._lines.values())
         return 0.0 < self._read_at <= said and now - said < _READ_SECONDS and job.returncode is None
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         if self._lines and not self._first and self._kernel is None and _broken(job):
             yield NotChecked(
-                "the limit of processes (pids.max)", "no pids cgroup could be read",
+                "the limit of processes (pids.max)",
+                "no pids cgroup could be read",
                 "look at pids.events of the container's cgroup, and at `ulimit -u`",
             )
 
@@ -94,11 +100,21 @@ class PidsLimitDetector:
         # Those that were there then may have ended since: how many are left tells nothing.
         limit = f"a limit of {newest.limit} processes and threads" if newest.limit else "its limit is met"
         return _finding(
-            job, ranks, since, "cgroup_pids",
+            job,
+            ranks,
+            since,
+            "cgroup_pids",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, since)}: cgroup {newest.path} "
             f"allows no more ({limit}, {newest.refused - self._first[newest.rank].refused} refused)",
-            (Evidence("cgroup", f"pids.current {newest.current}, pids.max {newest.limit}, refused {pids.refused}", at, pids.rank),
-             *self._said(said)),
+            (
+                Evidence(
+                    "cgroup",
+                    f"pids.current {newest.current}, pids.max {newest.limit}, refused {pids.refused}",
+                    at,
+                    pids.rank,
+                ),
+                *self._said(said),
+            ),
         )
 
     def _by_line(self, job: JobState) -> Finding:
@@ -106,7 +122,10 @@ class PidsLimitDetector:
         at, refusal = self._kernel
         ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
-            job, ranks, at, "cgroup_pids",
+            job,
+            ranks,
+            at,
+            "cgroup_pids",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, at)}: the kernel says that "
             f"cgroup {_path_of(job, refusal.cgroup)} allows no more",
             (Evidence("kmsg", refusal.text, at), *self._said(self._lines)),
@@ -116,9 +135,13 @@ class PidsLimitDetector:
         at = min(when for when, _ in self._lines.values())
         ranks = tuple(sorted(rank for rank in self._lines if rank is not None)) or first_failed(job, at)
         return _finding(
-            job, ranks, at, "rlimit_nproc",
+            job,
+            ranks,
+            at,
+            "rlimit_nproc",
             f"{_who(ranks)} could not start a process or thread {phase_words(job, at)}: RLIMIT_NPROC allows its "
-            f"user {limit}", self._said(self._lines),
+            f"user {limit}",
+            self._said(self._lines),
         )
 
     @staticmethod
@@ -133,7 +156,12 @@ def _path_of(job: JobState, told: str) -> str:
 
 
 def _finding(  # noqa: PLR0917 - callers above
-    job: JobState, ranks: tuple[int, ...], since: float, cause: str, summary: str, evidence: tuple[Evidence, ...],
+    job: JobState,
+    ranks: tuple[int, ...],
+    since: float,
+    cause: str,
+    summary: str,
+    evidence: tuple[Evidence, ...],
 ) -> Finding:
     advice = {
         "cgroup_pids": "Raise the limit: docker run --pids-limit=-1 (podman: --pids-limit=-1), Kubernetes podPidsLimit of the "
@@ -143,39 +171,62 @@ def _finding(  # noqa: PLR0917 - callers above
         "less: OMP_NUM_THREADS=1, fewer DataLoader workers. All processes of this user on the host count.",
     }[cause]
     return Finding(
-        id="pids-limit", subject=JOB, severity=Severity.CRITICAL if _broken(job) else Severity.WARNING,
-        confidence=Confidence.HIGH if cause == "cgroup_pids" else Confidence.MEDIUM, ranks=ranks, since=since, cause=cause,
-        summary=summary, advice=advice, evidence=evidence, final=True,
+        id="pids-limit",
+        subject=JOB,
+        severity=Severity.CRITICAL if _broken(job) else Severity.WARNING,
+        confidence=Confidence.HIGH if cause == "cgroup_pids" else Confidence.MEDIUM,
+        ranks=ranks,
+        since=since,
+        cause=cause,
+        summary=summary,
+        advice=advice,
+        evidence=evidence,
+        final=True,
     )
 
 
 def _nearly_full(now: float, job: JobState) -> Iterator[Finding]:
     """Said before a fork fails: so little room that the next DataLoader does not fit."""
-    full = [rank for rank in job.alive_ranks() if rank.pids is not None and rank.pids.limit
-            and rank.pids.current >= min(_NEARLY_FULL * rank.pids.limit, rank.pids.limit - _LEAST_ROOM + 1)]
+    full = [
+        rank
+        for rank in job.alive_ranks()
+        if rank.pids is not None
+        and rank.pids.limit
+        and rank.pids.current >= min(_NEARLY_FULL * rank.pids.limit, rank.pids.limit - _LEAST_ROOM + 1)
+    ]
     if not full:
         return
     pids = full[0].pids
     assert pids is not None
     ranks = tuple(rank.rank for rank in full)
     yield Finding(
-        id="pids-limit", subject=JOB, severity=Severity.WARNING, confidence=Confidence.HIGH, ranks=ranks, since=now,
+        id="pids-limit",
+        subject=JOB,
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        ranks=ranks,
+        since=now,
         cause="nearly_full",
         summary=f"cgroup {pids.path} of {rank_words(ranks)} holds {pids.current} of {pids.limit} processes and threads: the next "
-                "that is started may be refused",
+        "that is started may be refused",
         advice="Raise the limit before the next save or epoch starts processes: docker run --pids-limit=-1, Kubernetes "
-               "podPidsLimit, systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers.",
-        evidence=(Evidence("cgroup", f"pids.current {pids.current}, pids.max {pids.limit}", now, full[0].rank),),
+        "podPidsLimit, systemd TasksMax=infinity; or start less: OMP_NUM_THREADS=1, fewer DataLoader workers.",
+        evidence=(
+            Evidence("cgroup", f"pids.current {pids.current}, pids.max {pids.limit}", now, full[0].rank),
+        ),
         holds_seconds=30.0,
     )
 
 
 def _is_refusal(line: LogLine) -> bool:
-    return not line.bar and any(word in line.text for word in _WORDS) and _REFUSED.search(line.text) is not None
+    return (
+        not line.bar and any(word in line.text for word in _WORDS) and _REFUSED.search(line.text) is not None
+    )
 
 
 def _at_user_limit(job: JobState) -> int | None:
-    """RLIMIT_NPROC where it is low enough to matter: it counts all of the user's processes, which are not seen here."""
+    """RLIMIT_NPROC where it is low enough to matter: it counts all of the user's processes, which are not
+    seen here."""
     limits = [rank.limits.get("Max processes") for rank in job.ranks.values() if rank.limits]
     low = [limit for limit in limits if limit is not None and limit <= 65536]
     return min(low, default=None)
@@ -187,5 +238,3 @@ def _broken(job: JobState) -> bool:
 
 def _who(ranks: tuple[int, ...]) -> str:
     return rank_words(ranks) if ranks else "the job"
-
-

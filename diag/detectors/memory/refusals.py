@@ -31,7 +31,9 @@ _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exce
 #   File "/usr/lib/python3.11/subprocess.py", line 1863, in _execute_child
 #     self.pid = _fork_exec(
 _FORKS = ("os.fork()", "popen_fork.py", "_fork_exec(", "fork_exec(", "_posixsubprocess", "os.forkpty()")
-_TRIED = re.compile(r"tried to allocate (\d{1,18}) bytes|Unable to allocate ([\d.]{1,12}) (KiB|MiB|GiB|TiB) for an array")
+_TRIED = re.compile(
+    r"tried to allocate (\d{1,18}) bytes|Unable to allocate ([\d.]{1,12}) (KiB|MiB|GiB|TiB) for an array"
+)
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _LAST_WORD_SECONDS = 60.0
 _JUST_BEFORE_SECONDS = 5.0
@@ -61,7 +63,12 @@ class Refusals:
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, LogLine):
-            if not fact.bar and any(word in fact.text for word in _WORDS) and _is_refusal(fact.text) and len(self._lines) < 4096:
+            if (
+                not fact.bar
+                and any(word in fact.text for word in _WORDS)
+                and _is_refusal(fact.text)
+                and len(self._lines) < 4096
+            ):
                 self._lines[fact.rank] = (at, fact.text)  # the last one: what was survived is over
         elif isinstance(fact, KernelRefusal) and fact.what == "overcommit":
             self._kernel = [*self._kernel[-63:], (at, fact)]
@@ -75,7 +82,9 @@ class Refusals:
         fatal = _with_ranks(job, fatal)
         ranks = [job.ranks[rank] for rank, _, _ in fatal if rank in job.ranks] or list(job.ranks.values())
         pids = {rank.placement.pid for rank in ranks}
-        refused = any(at >= fatal[0][1] - _LAST_WORD_SECONDS and fact.pid in pids for at, fact in self._kernel)
+        refused = any(
+            at >= fatal[0][1] - _LAST_WORD_SECONDS and fact.pid in pids for at, fact in self._kernel
+        )
         limit = None if refused else _own_limit(ranks)
         if limit is not None:
             return _refusal("rlimit_as", fatal, limit)
@@ -88,27 +97,40 @@ class Refusals:
         self, job: JobState, lines: dict[int | None, tuple[float, str]]
     ) -> list[tuple[int | None, float, str]]:
         return sorted(
-            ((rank, at, text) for rank, (at, text) in lines.items() if _ended(job, rank, at, text)), key=lambda item: item[1]
+            ((rank, at, text) for rank, (at, text) in lines.items() if _ended(job, rank, at, text)),
+            key=lambda item: item[1],
         )
 
 
 def first_failed(job: JobState, at: float) -> tuple[int, ...]:
-    """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the launcher ended others."""
+    """Whose line it was that does not tell: of the rank that failed by itself soon after it, before the
+    launcher ended others."""
     failed = sorted(
-        (rank.exited_at or at, rank.rank) for rank in job.ranks.values()
-        if _soon(job, rank, at) and rank.exit is not None and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
+        (rank.exited_at or at, rank.rank)
+        for rank in job.ranks.values()
+        if _soon(job, rank, at)
+        and rank.exit is not None
+        and rank.exit.signal not in (signal.SIGTERM, signal.SIGINT)
     )
     return tuple(sorted(rank for when, rank in failed if when - failed[0][0] <= _TOGETHER_SECONDS))
 
 
-def _with_ranks(job: JobState, lines: list[tuple[int | None, float, str]]) -> list[tuple[int | None, float, str]]:
+def _with_ranks(
+    job: JobState, lines: list[tuple[int | None, float, str]]
+) -> list[tuple[int | None, float, str]]:
     named: list[tuple[int | None, float, str]] = []
     for rank, at, text in lines:
-        named += [(rank, at, text)] if rank is not None else [(one, at, text) for one in first_failed(job, at) or (None,)]
+        named += (
+            [(rank, at, text)]
+            if rank is not None
+            else [(one, at, text) for one in first_failed(job, at) or (None,)]
+        )
     return named
 
 
-def _refusal(cause: str, lines: list[tuple[int | None, float, str]], limit: tuple[str, int] | None = None) -> Refusal:
+def _refusal(
+    cause: str, lines: list[tuple[int | None, float, str]], limit: tuple[str, int] | None = None
+) -> Refusal:
     ranks = tuple(sorted({rank for rank, _, _ in lines if rank is not None}))
     return Refusal(cause, ranks, lines[0][1], tuple(lines[:3]), limit, _tried(lines[0][2]))
 
@@ -125,8 +147,8 @@ def _is_refusal(text: str) -> bool:
 
 
 def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
-    """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon after, and said
-    nothing worse in between."""
+    """Whether it was this that ended the rank (any, where the line does not tell whose it is): it failed soon
+    after, and said nothing worse in between."""
     if rank is None:
         ended = bool(job.returncode) or any(_soon(job, one, at) for one in job.ranks.values())
         return ended and not only_quoted(job, text)
@@ -134,7 +156,12 @@ def _ended(job: JobState, rank: int | None, at: float, text: str) -> bool:
     if state is None or not _soon(job, state, at):
         return False
     said = [line for line in state.tail if _EXCEPTION.match(line)]
-    return not said or _is_refusal(said[-1]) or text in said[-1] or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
+    return (
+        not said
+        or _is_refusal(said[-1])
+        or text in said[-1]
+        or (state.exited_at or at) - at <= _JUST_BEFORE_SECONDS
+    )
 
 
 def _soon(job: JobState, rank: RankState, at: float) -> bool:

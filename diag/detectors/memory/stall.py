@@ -1,4 +1,5 @@
-"""Nothing is killed, yet everybody waits for memory: a cgroup above memory.high, or at its limit with little to take back."""
+"""Nothing is killed, yet everybody waits for memory: a cgroup above memory.high, or at its limit with little
+to take back."""
 
 from __future__ import annotations
 
@@ -55,7 +56,11 @@ class Stalls:
     def decide(self, now: float, job: JobState) -> Stall | None:
         if job.returncode is not None:
             return None
-        held = {rank: one for rank, one in self._watched.items() if one.at - one.since >= _SECONDS and now - one.at <= 30.0}
+        held = {
+            rank: one
+            for rank, one in self._watched.items()
+            if one.at - one.since >= _SECONDS and now - one.at <= 30.0
+        }
         if not held:
             return None
         alive = {rank.rank for rank in job.alive_ranks()}
@@ -65,8 +70,14 @@ class Stalls:
         first = held[ranks[0]]
         caught = [rank for rank in ranks if throttled(job.ranks[rank])]
         seen = f"; rank {caught[0]} in state D, {job.ranks[caught[0]].tree.main.wchan}" if caught else ""  # type: ignore[union-attr]
-        return Stall(first.group, ranks, min(held[rank].since for rank in ranks), first.group.pressure_full_ratio,
-                     _high(first.group), seen)
+        return Stall(
+            first.group,
+            ranks,
+            min(held[rank].since for rank in ranks),
+            first.group.pressure_full_ratio,
+            _high(first.group),
+            seen,
+        )
 
 
 def throttled(rank: RankState) -> bool:
@@ -75,8 +86,9 @@ def throttled(rank: RankState) -> bool:
 
 
 def waits_for(rank: RankState) -> str:
-    """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s: memory_high or memory_reclaim,
-    by the limit. Between two delays above memory.high a rank runs, so that one look at its state may show neither."""
+    """Its cgroup is full, and its tasks stood still for want of memory in much of the last 10 s: memory_high
+    or memory_reclaim, by the limit. Between two delays above memory.high a rank runs, so that one look at its
+    state may show neither."""
     group = rank.cgroup
     if throttled(rank):
         return "memory_high"
@@ -84,9 +96,19 @@ def waits_for(rank: RankState) -> str:
         return ""
     if _high(group) is not None:
         return "memory_high"
-    return "memory_reclaim" if group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes else ""
+    return (
+        "memory_reclaim"
+        if group.limit_bytes is not None and group.usage_bytes >= 0.9 * group.limit_bytes
+        else ""
+    )
 
 
 def _high(group: CgroupMemory) -> int | None:
-    return min((level.high_bytes for level in group.levels
-                if level.high_bytes is not None and level.usage_bytes >= 0.95 * level.high_bytes), default=None)
+    return min(
+        (
+            level.high_bytes
+            for level in group.levels
+            if level.high_bytes is not None and level.usage_bytes >= 0.95 * level.high_bytes
+        ),
+        default=None,
+    )

@@ -15,7 +15,9 @@ from diag.state.job import JobState
 __all__ = ["filled_by", "flag", "grower_words", "phase_of", "phase_words", "role_of", "size", "victim_words"]
 
 _GIB, _MIB = 1 << 30, 1 << 20
-_WORKER_NAMED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?([\d, ]{1,200})\)? (?:is killed|exited unexpectedly)")
+_WORKER_NAMED = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? ?([\d, ]{1,200})\)? (?:is killed|exited unexpectedly)"
+)
 _SAVE_FLAGS = ("save_steps", "save_interval")
 _NOTABLE = 0.05  # of the limit: what holds less is not named
 
@@ -31,7 +33,8 @@ def size(number: int | None) -> str:
 
 
 def flag(job: JobState, name: str) -> str | None:
-    """The value that the command gives a flag, "true" where it stands alone; None where the command does not show it.
+    """The value that the command gives a flag, "true" where it stands alone; None where the command does not
+    show it.
 
     A dash and an underscore are the same here, as ms-swift and Megatron take them.
     """
@@ -46,10 +49,15 @@ def flag(job: JobState, name: str) -> str | None:
 
 
 def phase_of(job: JobState, at: float) -> str:
-    """The phase then; a save that began in that moment may not have been seen yet, and is inferred from its turn."""
+    """The phase then; a save that began in that moment may not have been seen yet, and is inferred from its
+    turn."""
     phase = job.phase_then(at)
-    if any(save.began <= at <= (save.ended or at) and save.began != save.ended for save in job.save_log.saves):
-        return "ckpt_save"  # one without a duration was told by its end alone, or stands in a log without times
+    if any(
+        save.began <= at <= (save.ended or at) and save.began != save.ended for save in job.save_log.saves
+    ):
+        return (
+            "ckpt_save"  # one without a duration was told by its end alone, or stands in a log without times
+        )
     if phase in ("steady", "training", "first_step") and _save_due(job, job.iteration_then(at)):
         return "save_due"
     return phase
@@ -101,7 +109,11 @@ def _kind(job: JobState, seen: Seen) -> str:
             if Activity.DATA in (reading.activity, reading.context):
                 return "DataLoader worker"
     tail = list(rank.tail) if rank is not None else []
-    if any(str(seen.pid) in re.split(r"[, ]+", match[1]) for line in (*tail, *job.tail) if (match := _WORKER_NAMED.search(line))):
+    if any(
+        str(seen.pid) in re.split(r"[, ]+", match[1])
+        for line in (*tail, *job.tail)
+        if (match := _WORKER_NAMED.search(line))
+    ):
         return "DataLoader worker"
     if seen.kept and job.phase_then(seen.kept[0][0]) == "ckpt_save":
         return f"process ({seen.name}), started in the save,"
@@ -113,7 +125,11 @@ def victim_words(job: JobState, verdict: Verdict) -> str:
     held = f", which held {size(_held(kill))}," if kill is not None else ""
     if seen is not None:
         who = role_of(job, seen)
-        return f"{who} (pid {seen.pid}){held}" if seen.main else f"{who}{held or (f', which held {size(seen.rss_bytes)},')}"
+        return (
+            f"{who} (pid {seen.pid}){held}"
+            if seen.main
+            else f"{who}{held or (f', which held {size(seen.rss_bytes)},')}"
+        )
     if verdict.ranks and not any(_was_killed(job, rank) for rank in verdict.ranks):
         who = f"process {kill.comm} (host pid {kill.pid}){held}" if kill is not None else "a process"
         return f"{who} in the cgroup of {rank_words(verdict.ranks)}"
@@ -126,9 +142,13 @@ def victim_words(job: JobState, verdict: Verdict) -> str:
 
 def _was_killed(job: JobState, rank: int) -> bool:
     """Or may have been: its exit could not be read."""
-    ends = [one.exit for one in (job.ranks.get(rank), *job.past_ranks) if one is not None and one.rank == rank]
+    ends = [
+        one.exit for one in (job.ranks.get(rank), *job.past_ranks) if one is not None and one.rank == rank
+    ]
     known = [end for end in ends if end is not None]
-    return any(end.signal == signal.SIGKILL or (end.signal is None and end.exit_code is None) for end in known)
+    return any(
+        end.signal == signal.SIGKILL or (end.signal is None and end.exit_code is None) for end in known
+    )
 
 
 def _held(kill: KernelOomKill) -> int:
@@ -140,7 +160,11 @@ def grower_words(job: JobState, holders: Holders, victim: Seen | None) -> str:
     if holders.grower is None:
         return ""
     rank, pid, name, main, grown, seconds = holders.grower
-    who = "it" if victim is not None and victim.pid == pid else role_of(job, Seen(rank, pid, 0, name, main, holders.at, 0))
+    who = (
+        "it"
+        if victim is not None and victim.pid == pid
+        else role_of(job, Seen(rank, pid, 0, name, main, holders.at, 0))
+    )
     return f"{who} grew most, by {size(grown)} in {max(1.0, seconds):.0f} s"
 
 
@@ -150,9 +174,21 @@ def filled_by(event: Event, verdict: Verdict, known: frozenset[int]) -> list[str
     kill, group = verdict.kernel, verdict.group
     kinds = dict(kill.breakdown) if kill is not None and kill.breakdown else {}
     if not kinds and group is not None:
-        full = max((pair[0] for pair in event.groups.values()), key=lambda one: one.usage_bytes, default=group)
-        kinds = {"anon": full.anon_bytes, "cache": full.cache_bytes, "dirty": full.dirty_bytes, "shmem": full.shmem_bytes}
-    names = {"anon": "processes' own memory", "cache": "page cache", "dirty": "of it not yet written", "shmem": "/dev/shm, tmpfs"}
+        full = max(
+            (pair[0] for pair in event.groups.values()), key=lambda one: one.usage_bytes, default=group
+        )
+        kinds = {
+            "anon": full.anon_bytes,
+            "cache": full.cache_bytes,
+            "dirty": full.dirty_bytes,
+            "shmem": full.shmem_bytes,
+        }
+    names = {
+        "anon": "processes' own memory",
+        "cache": "page cache",
+        "dirty": "of it not yet written",
+        "shmem": "/dev/shm, tmpfs",
+    }
     least = _NOTABLE * (verdict.limit_bytes or 0)
     if verdict.cause != "global_oom":
         words += [f"{text} {size(kinds[name])}" for name, text in names.items() if kinds.get(name, 0) > least]
@@ -162,6 +198,9 @@ def filled_by(event: Event, verdict: Verdict, known: frozenset[int]) -> list[str
     if event.holders.pinned_bytes > least and event.holders.pinned_bytes:
         words.append(f"pinned {size(event.holders.pinned_bytes)}")
     if kill is not None and verdict.victim is not None and verdict.victim.pid == kill.pid:
-        words += [f"{name} (pid {pid}, not of the job) {size(held)}" for pid, name, held in kill.tasks
-                  if pid not in known and held > max(least, 64 * _MIB)]
+        words += [
+            f"{name} (pid {pid}, not of the job) {size(held)}"
+            for pid, name, held in kill.tasks
+            if pid not in known and held > max(least, 64 * _MIB)
+        ]
     return words

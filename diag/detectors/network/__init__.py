@@ -1,4 +1,5 @@
-"""The network between nodes: `ib_fallback` and why (`causes`, `advice`; `unlogged` where NCCL says nothing), and its errors."""
+"""The network between nodes: `ib_fallback` and why (`causes`, `advice`; `unlogged` where NCCL says nothing),
+and its errors."""
 
 from diag.detectors.network.duplicate_gpu import DuplicateGpuDetector
 from diag.detectors.network.ib_error import IbErrorDetector

@@ -8,7 +8,8 @@ from diag.state.job import JobState
 
 __all__ = ["advice_for", "surroundings"]
 
-# By cause: what to do, with {image}, {devices}, {memlock} and {variable} filled in for the place where the rank runs.
+# By cause: what to do, with {image}, {devices}, {memlock} and {variable} filled in for the place where the
+# rank runs.
 _ADVICE = {
     "libibverbs_missing": "Install libibverbs and the drivers of the card {image}: `apt-get install libibverbs1 "
     "ibverbs-providers` (Debian, Ubuntu), `dnf install libibverbs rdma-core`; in conda `conda install -c conda-forge rdma-core`.",
@@ -76,7 +77,11 @@ def surroundings(job: JobState, rank: int) -> str:
     state = job.ranks.get(rank)
     if state is None:
         return ""
-    return state.rdma.container if state.rdma is not None and state.rdma.container else _from_variables(state.variables)
+    return (
+        state.rdma.container
+        if state.rdma is not None and state.rdma.container
+        else _from_variables(state.variables)
+    )
 
 
 def _from_variables(variables: Mapping[str, str]) -> str:
@@ -88,9 +93,15 @@ def _from_variables(variables: Mapping[str, str]) -> str:
 def advice_for(cause: str, job: JobState, rank: int) -> str:
     """The remedy for a cause of docs/reference/network.md, for the place where this rank runs."""
     place = surroundings(job, rank)
-    text = _ADVICE[cause].replace("{devices}", _DEVICES[place]).replace("{image}", _IMAGE.get(place, "where the rank runs"))
+    text = (
+        _ADVICE[cause]
+        .replace("{devices}", _DEVICES[place])
+        .replace("{image}", _IMAGE.get(place, "where the rank runs"))
+    )
     text = text.replace("{variable}", _VARIABLE.get(place, "where it is set (script, shell, nccl.conf)"))
-    text = text if cause in ("no_rdma", "net_forced", "not_expected", "efa_plugin_missing") else text + _ALWAYS
+    text = (
+        text if cause in ("no_rdma", "net_forced", "not_expected", "efa_plugin_missing") else text + _ALWAYS
+    )
     return text if cause in ("no_rdma", "not_expected") else text + _MEANT
 
 

@@ -1,4 +1,5 @@
-"""Why a rank's NCCL did not take RDMA: from its own lines, and from its process, environment and node where lines are silent."""
+"""Why a rank's NCCL did not take RDMA: from its own lines, and from its process, environment and node where
+lines are silent."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _DRIVERS = frozenset({"mlx5", "mlx4", "rxe", "efa", "hfi1", "irdma", "siw", "bnx
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`name` is a closed enum (docs/reference), `said` its half of a sentence; `proven`: the setting or two channels tell."""
+    """`name` is a closed enum (docs/reference), `said` its half of a sentence; `proven`: the setting or two
+    channels tell."""
 
     name: str
     said: str
@@ -35,8 +37,11 @@ def find_cause(job: JobState, rank: int, process: NcclProcess | None) -> Cause:
         cause = look(view)
         if cause is not None:
             return cause
-    return Cause("no_device", "NCCL found no RDMA device, and diag could not look whether the machine has any",
-                 view.of(process.devices if process else None))
+    return Cause(
+        "no_device",
+        "NCCL found no RDMA device, and diag could not look whether the machine has any",
+        view.of(process.devices if process else None),
+    )
 
 
 class _View:
@@ -89,20 +94,28 @@ def _disabled(view: _View) -> Cause | None:
     told = view.variable("NCCL_IB_DISABLE")
     if told is None or number(told[0]) == 0:  # NCCL takes words, `true` too, for 0
         return None
-    return Cause("ib_disabled", f"NCCL_IB_DISABLE={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
+    return Cause(
+        "ib_disabled", f"NCCL_IB_DISABLE={told[0].strip()} is set in {told[1]}", _kept(told[2]), True
+    )
 
 
 def _forced(view: _View) -> Cause | None:
-    """NCCL_NET=Socket. NCCL prints it from 2.28 on, if at all, when a second communicator is made; before, its trace is that
-    NCCL found devices and took sockets all the same, or had no word for RDMA at all (captured with 2.18-2.31)."""
+    """NCCL_NET=Socket. NCCL prints it from 2.28 on, if at all, when a second communicator is made; before,
+    its trace is that NCCL found devices and took sockets all the same, or had no word for RDMA at all
+    (captured with 2.18-2.31)."""
     told = view.variable("NCCL_NET")
     if told is not None and told[0].strip().lower() == "socket":
         return Cause("net_forced", f"NCCL_NET={told[0].strip()} is set in {told[1]}", _kept(told[2]), True)
     process = view.process
     if process is not None and process.devices is not None and process.devices.devices and not process.failed:
         names = ", ".join(f"{one.name}:{one.port}" for one in process.devices.devices[:4])
-        return Cause("net_forced", f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, "
-                     "the program or an nccl.conf) makes it do", view.of(process.devices), True)
+        return Cause(
+            "net_forced",
+            f"NCCL found {names} and took sockets all the same, as NCCL_NET=Socket (in the environment, "
+            "the program or an nccl.conf) makes it do",
+            view.of(process.devices),
+            True,
+        )
     return None
 
 
@@ -110,10 +123,16 @@ def _forced_unseen(view: _View) -> Cause | None:
     process = view.process
     if process is None or not process.talks or process.sockets is None:
         return None
-    silent = process.devices is None and not process.missing and not process.no_interface and not process.verbs
+    silent = (
+        process.devices is None and not process.missing and not process.no_interface and not process.verbs
+    )
     if silent and not any(fact.net == "IB" for fact in process.failed):
-        return Cause("net_forced", "NCCL never looked for RDMA devices: NCCL_NET=Socket, most likely, set in the program or in "
-                     "an nccl.conf that diag cannot see", view.of(process.sockets))
+        return Cause(
+            "net_forced",
+            "NCCL never looked for RDMA devices: NCCL_NET=Socket, most likely, set in the program or in "
+            "an nccl.conf that diag cannot see",
+            view.of(process.sockets),
+        )
     return None
 
 
@@ -122,7 +141,12 @@ def _no_library(view: _View) -> Cause | None:
     absent = view.access is not None and view.access.verbs_library is False
     if line is None and not (absent and not view.talks):
         return None
-    return Cause("libibverbs_missing", "libibverbs.so.1 cannot be opened in this image or environment", view.of(line), absent)
+    return Cause(
+        "libibverbs_missing",
+        "libibverbs.so.1 cannot be opened in this image or environment",
+        view.of(line),
+        absent,
+    )
 
 
 def _no_oob(view: _View) -> Cause | None:
@@ -130,8 +154,12 @@ def _no_oob(view: _View) -> Cause | None:
     if not facts:
         return None
     wanted = f" ({facts[0].wanted})" if facts[0].wanted else ""
-    return Cause("no_oob_interface", f"no IP interface for RDMA's out-of-band connections{wanted}, so NCCL gave RDMA up",
-                 view.of(facts[0]), True)
+    return Cause(
+        "no_oob_interface",
+        f"no IP interface for RDMA's out-of-band connections{wanted}, so NCCL gave RDMA up",
+        view.of(facts[0]),
+        True,
+    )
 
 
 def _device_nodes(view: _View) -> Cause | None:
@@ -141,23 +169,33 @@ def _device_nodes(view: _View) -> Cause | None:
     if any(node.startswith("uverbs") for node in access.device_nodes):
         return None
     line = view.process.devices if view.process else None
-    return Cause("device_nodes_missing", f"/dev/infiniband is not in the rank's container, though this node has "
-                 f"{_devices(view.ports)}", (*view.of(line), *view.ports_evidence()), True)
+    return Cause(
+        "device_nodes_missing",
+        f"/dev/infiniband is not in the rank's container, though this node has {_devices(view.ports)}",
+        (*view.of(line), *view.ports_evidence()),
+        True,
+    )
 
 
 def _provider(view: _View) -> Cause | None:
-    """libibverbs warns of every driver that it is configured for and cannot load, needed or not (rdma-core 44, seen with
-    soft-RoCE): only those of devices that the node has count, where that is known."""
+    """libibverbs warns of every driver that it is configured for and cannot load, needed or not (rdma-core
+    44, seen with soft-RoCE): only those of devices that the node has count, where that is known."""
     missing = view.job.nccl_processes.drivers_missing
     said = [*missing.get(view.rank, ()), *missing.get(None, ())]
     families = {_family(port.device) for port in view.ports or ()}
-    matching = [one for one in said if any(family in one.driver for family in families)] if view.ports else said
+    matching = (
+        [one for one in said if any(family in one.driver for family in families)] if view.ports else said
+    )
     nothing_found = view.process is None or view.process.devices is None or not view.process.devices.devices
     if matching and view.ports != () and nothing_found:
         names = ", ".join(dict.fromkeys(one.driver for one in matching[:4] if one.driver)) or "of the device"
         line = Evidence("output", matching[0].text[:500], 0.0, view.rank)
-        return Cause("provider_missing", f"libibverbs cannot load the driver {names}", (line, *view.ports_evidence()),
-                     bool(view.ports))
+        return Cause(
+            "provider_missing",
+            f"libibverbs cannot load the driver {names}",
+            (line, *view.ports_evidence()),
+            bool(view.ports),
+        )
     access = view.access
     if not view.ports or access is None or access.providers is None or access.verbs_library is not True:
         return None
@@ -165,8 +203,12 @@ def _provider(view: _View) -> Cause | None:
     absent = sorted(families & _DRIVERS - there)
     if not absent or families & there:
         return None
-    return Cause("provider_missing", f"the image has libibverbs but no driver for {', '.join(absent)} "
-                 f"(it has {', '.join(access.providers) or 'none'})", view.ports_evidence())
+    return Cause(
+        "provider_missing",
+        f"the image has libibverbs but no driver for {', '.join(absent)} "
+        f"(it has {', '.join(access.providers) or 'none'})",
+        view.ports_evidence(),
+    )
 
 
 def _family(name: str) -> str:
@@ -183,43 +225,74 @@ def _filter(view: _View) -> Cause | None:
     if not view.ports:
         if view.ports == () or process is None or process.devices is None:
             return None
-        return Cause("hca_filter", f"NCCL_IB_HCA={told[0]} and no device is left: it may select nothing here",
-                     (*_kept(told[2]), *view.of(process.devices)))
+        return Cause(
+            "hca_filter",
+            f"NCCL_IB_HCA={told[0]} and no device is left: it may select nothing here",
+            (*_kept(told[2]), *view.of(process.devices)),
+        )
     usable = [port for port in view.ports if port.active]
     if not usable or any(matches(port.device, told[0], port.port) for port in usable):
         return None
-    return Cause("hca_filter", f"NCCL_IB_HCA={told[0]} selects none of the active ports ({_devices(tuple(usable))})",
-                 (*_kept(told[2]), *view.ports_evidence()), True)
+    return Cause(
+        "hca_filter",
+        f"NCCL_IB_HCA={told[0]} selects none of the active ports ({_devices(tuple(usable))})",
+        (*_kept(told[2]), *view.ports_evidence()),
+        True,
+    )
 
 
 def _not_opened(view: _View) -> Cause | None:
-    errors = [fact for _, fact in (view.process.verbs if view.process else ()) if fact.call == "ibv_open_device"]
+    errors = [
+        fact for _, fact in (view.process.verbs if view.process else ()) if fact.call == "ibv_open_device"
+    ]
     if not errors:
         return None
-    return Cause("device_open_failed", f"{errors[0].device or 'the RDMA device'} cannot be opened: the process may not use its "
-                 "/dev/infiniband/uverbs node, or its library is too old for the kernel", view.of(errors[0]), True)
+    return Cause(
+        "device_open_failed",
+        f"{errors[0].device or 'the RDMA device'} cannot be opened: the process may not use its "
+        "/dev/infiniband/uverbs node, or its library is too old for the kernel",
+        view.of(errors[0]),
+        True,
+    )
 
 
 def _port_down(view: _View) -> Cause | None:
     if not view.ports or any(port.active for port in view.ports):
         return None
     first = view.ports[0]
-    waits = " (INIT on InfiniBand: no subnet manager has configured it)" if first.state == 2 and (
-        first.link_layer == "InfiniBand") else ""
-    return Cause("port_down", f"no RDMA port is ACTIVE: {', '.join(port_words(port) for port in view.ports[:8])}{waits}",
-                 view.ports_evidence(), True)
+    waits = (
+        " (INIT on InfiniBand: no subnet manager has configured it)"
+        if first.state == 2 and (first.link_layer == "InfiniBand")
+        else ""
+    )
+    return Cause(
+        "port_down",
+        f"no RDMA port is ACTIVE: {', '.join(port_words(port) for port in view.ports[:8])}{waits}",
+        view.ports_evidence(),
+        True,
+    )
 
 
 def _efa(view: _View) -> Cause | None:
     """EFA is no InfiniBand: NCCL's own code never uses it."""
-    devices = [port for port in view.ports or () if port.active and port.device.startswith(("efa", "rdmap"))
-               and port.link_layer not in ("InfiniBand", "Ethernet")]
+    devices = [
+        port
+        for port in view.ports or ()
+        if port.active
+        and port.device.startswith(("efa", "rdmap"))
+        and port.link_layer not in ("InfiniBand", "Ethernet")
+    ]
     plugins = view.process.plugins if view.process else ()
     if not devices or any(fact.status == "loaded" for fact in plugins):
         return None
     line = next((fact for fact in plugins if fact.status != "loaded"), None)
-    return Cause("efa_plugin_missing", f"this node's {_devices(tuple(devices))} is EFA, which NCCL reaches only through the "
-                 "aws-ofi-nccl plugin, and that was not loaded", (*view.of(line), *view.ports_evidence()), True)
+    return Cause(
+        "efa_plugin_missing",
+        f"this node's {_devices(tuple(devices))} is EFA, which NCCL reaches only through the "
+        "aws-ofi-nccl plugin, and that was not loaded",
+        (*view.of(line), *view.ports_evidence()),
+        True,
+    )
 
 
 def _plugin(view: _View) -> Cause | None:
@@ -227,7 +300,11 @@ def _plugin(view: _View) -> Cause | None:
     if not broken:
         return None
     name = broken[0].name or "the external network plugin"
-    return Cause("plugin_failed", f"{name} cannot be used, and NCCL fell back to its own network code", view.of(broken[0]))
+    return Cause(
+        "plugin_failed",
+        f"{name} cannot be used, and NCCL fell back to its own network code",
+        view.of(broken[0]),
+    )
 
 
 def _no_rdma(view: _View) -> Cause | None:
@@ -240,23 +317,43 @@ def _no_rdma(view: _View) -> Cause | None:
 def _without_reason(view: _View) -> Cause | None:
     """Ports are active and nothing explains it: NCCL's own log would."""
     if view.ports and not view.talks:
-        return Cause("unknown", f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would tell why it is not used",
-                     view.ports_evidence())
+        return Cause(
+            "unknown",
+            f"{_devices(view.ports)} would be there; NCCL_DEBUG=INFO would tell why it is not used",
+            view.ports_evidence(),
+        )
     if view.ports:
         line = view.process.devices if view.process else None
-        return Cause("no_device", f"NCCL found no RDMA device though this node has {_devices(view.ports)}",
-                     (*view.of(line), *view.ports_evidence()))
+        return Cause(
+            "no_device",
+            f"NCCL found no RDMA device though this node has {_devices(view.ports)}",
+            (*view.of(line), *view.ports_evidence()),
+        )
     return None
 
 
 _LOOKS = (
-    _forced, _disabled, _no_library, _no_oob, _device_nodes, _provider, _not_opened, _port_down, _filter, _efa, _plugin, _no_rdma,
-    _forced_unseen, _without_reason,
+    _forced,
+    _disabled,
+    _no_library,
+    _no_oob,
+    _device_nodes,
+    _provider,
+    _not_opened,
+    _port_down,
+    _filter,
+    _efa,
+    _plugin,
+    _no_rdma,
+    _forced_unseen,
+    _without_reason,
 )
 
 
 def _devices(ports: tuple[RdmaPort, ...]) -> str:
-    return ", ".join(port_words(port) for port in ports[:4]) + (f" and {len(ports) - 4} more" if len(ports) > 4 else "")
+    return ", ".join(port_words(port) for port in ports[:4]) + (
+        f" and {len(ports) - 4} more" if len(ports) > 4 else ""
+    )
 
 
 def _kept(evidence: Evidence | None) -> tuple[Evidence, ...]:

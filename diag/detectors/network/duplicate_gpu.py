@@ -16,10 +16,11 @@ __all__ = ["DuplicateGpuDetector"]
 class DuplicateGpuDetector:
     """Meaning: two ranks of one communicator run on the same GPU, which NCCL refuses.
 
-    Evidence: NCCL's `Duplicate GPU detected`; from 2.30 on `Multiple Ranks are using the same GPU/Partition`, which names
-    nobody: then the GPUs that the communicator's members told.
+    Evidence: NCCL's `Duplicate GPU detected`; from 2.30 on `Multiple Ranks are using the same GPU/Partition`,
+    which names nobody: then the GPUs that the communicator's members told.
 
-    What to do: one GPU a rank: torch.cuda.set_device(LOCAL_RANK) before the first call, and as many GPUs as ranks on the node.
+    What to do: one GPU a rank: torch.cuda.set_device(LOCAL_RANK) before the first call, and as many GPUs as
+    ranks on the node.
 
     False alarms: none known.
     """
@@ -43,12 +44,18 @@ class DuplicateGpuDetector:
         where = "on one GPU" if len(ranks) < 3 else "two or more to a GPU"
         who = rank_words(ranks) if ranks else "two ranks of a communicator"
         yield Finding(
-            id="duplicate-gpu", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
-            since=process.told.get(fact.line, now), cause="same_gpu",
+            id="duplicate-gpu",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.HIGH,
+            ranks=ranks,
+            since=process.told.get(fact.line, now),
+            cause="same_gpu",
             summary=f"{who} are {where}{f' (PCI bus {bus})' if bus else ''}: NCCL refuses that",
             advice="Give each rank its own GPU: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first CUDA call, "
             "no more ranks on a node (NPROC_PER_NODE) than GPUs it shows (CUDA_VISIBLE_DEVICES, nvidia.com/gpu).",
-            evidence=tuple(line_evidence(one.duplicates[0].line, one, one.rank, now) for one in refused[:3]), final=True,
+            evidence=tuple(line_evidence(one.duplicates[0].line, one, one.rank, now) for one in refused[:3]),
+            final=True,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -64,4 +71,6 @@ def _same_gpu(placed: dict[int, NcclProcess]) -> tuple[tuple[int, ...], str]:
                 there.setdefault((process.node, comm.bus_id), set()).add(rank)
     shared = {key: ranks for key, ranks in there.items() if len(ranks) > 1}
     buses = {bus for _, bus in shared}
-    return tuple(sorted(rank for ranks in shared.values() for rank in ranks)), buses.pop() if len(buses) == 1 else ""
+    return tuple(sorted(rank for ranks in shared.values() for rank in ranks)), buses.pop() if len(
+        buses
+    ) == 1 else ""

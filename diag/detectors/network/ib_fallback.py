@@ -34,17 +34,21 @@ class _Fallen:
 
 
 class IbFallbackDetector:
-    """Meaning: NCCL's traffic between nodes goes over TCP sockets, not InfiniBand, RoCE or EFA: steps take many times longer.
+    """Meaning: NCCL's traffic between nodes goes over TCP sockets, not InfiniBand, RoCE or EFA: steps take
+    many times longer.
 
-    Evidence: NCCL's lines (`Using network Socket` of a communicator that spans nodes, `via NET/Socket` connections), and what
-    explains them: the rank's environment and nccl.conf, /dev/infiniband and libibverbs as the rank sees them, the node's RDMA
-    ports. Without NCCL_DEBUG=INFO: no RDMA device held open by ranks that train over several nodes, while ports are active and
-    bytes flow over Ethernet. Critical where an RDMA port is active; warning where the ports are down, or nobody could look
-    (a log replayed elsewhere); info where the machine has no RDMA device at all. On one node nothing is said.
+    Evidence: NCCL's lines (`Using network Socket` of a communicator that spans nodes, `via NET/Socket`
+    connections), and what explains them: the rank's environment and nccl.conf, /dev/infiniband and libibverbs
+    as the rank sees them, the node's RDMA ports. Without NCCL_DEBUG=INFO: no RDMA device held open by ranks
+    that train over several nodes, while ports are active and bytes flow over Ethernet. Critical where an RDMA
+    port is active; warning where the ports are down, or nobody could look (a log replayed elsewhere); info
+    where the machine has no RDMA device at all. On one node nothing is said.
 
-    What to do: the advice follows the cause (the reference lists them) and the place: container, Kubernetes, Slurm, bare.
+    What to do: the advice follows the cause (the reference lists them) and the place: container, Kubernetes,
+    Slurm, bare.
 
-    False alarms: a cluster that is meant to use sockets although its nodes have RDMA: --expect-net Socket says so.
+    False alarms: a cluster that is meant to use sockets although its nodes have RDMA: --expect-net Socket
+    says so.
     """
 
     name = "ib-fallback"
@@ -62,7 +66,9 @@ class IbFallbackDetector:
         there = [*sorted(placed.items()), *((-1, process) for process in job.nccl_processes.unplaced())]
         fallen = [one for rank, process in there if (one := _fell(job, rank, process)) is not None]
         mixed = differing(job)
-        if mixed is not None and {id(one.process) for one in fallen} <= {id(process) for process in mixed.odd}:
+        if mixed is not None and {id(one.process) for one in fallen} <= {
+            id(process) for process in mixed.odd
+        }:
             return  # transport-mismatch names them, and why
         if fallen:
             if now - max(one.since for one in fallen) > _PATIENCE_SECONDS or not _awaits_access(job, fallen):
@@ -81,11 +87,19 @@ class IbFallbackDetector:
         if several_nodes(job) and not any(process.talks for process in job.nccl_processes.living()):
             active = job.network.active_ports()
             if active is None and not _captured(job):
-                yield NotChecked("whether NCCL uses RDMA between nodes", "NCCL_DEBUG is not INFO and /sys/class/infiniband "
-                                 "cannot be read", "NCCL_DEBUG=INFO, or let diag see the node's /sys")
-            elif active and all(rank.rdma is None or rank.rdma.open_nodes is None for rank in job.ranks.values()):
-                yield NotChecked("whether the ranks hold RDMA devices open", "/proc/PID/fd may not be read",
-                                 "run diag as the user of the ranks, or NCCL_DEBUG=INFO")
+                yield NotChecked(
+                    "whether NCCL uses RDMA between nodes",
+                    "NCCL_DEBUG is not INFO and /sys/class/infiniband cannot be read",
+                    "NCCL_DEBUG=INFO, or let diag see the node's /sys",
+                )
+            elif active and all(
+                rank.rdma is None or rank.rdma.open_nodes is None for rank in job.ranks.values()
+            ):
+                yield NotChecked(
+                    "whether the ranks hold RDMA devices open",
+                    "/proc/PID/fd may not be read",
+                    "run diag as the user of the ranks, or NCCL_DEBUG=INFO",
+                )
 
 
 def _awaits_access(job: JobState, fallen: list[_Fallen]) -> bool:
@@ -138,14 +152,20 @@ def _finding(job: JobState, fallen: list[_Fallen]) -> Finding:
     main = max(causes.values(), key=len)
     first = main[0]
     ranks = _ranks(fallen)
-    others = "".join(f"; {_who(group)}: {group[0].cause.said}" for group in causes.values() if group is not main)
+    others = "".join(
+        f"; {_who(group)}: {group[0].cause.said}" for group in causes.values() if group is not main
+    )
     outside = job.network.ports.last is not None or first.cause.proven
     return Finding(
-        id="ib-fallback", subject=JOB, severity=_severity(job, first.cause),
+        id="ib-fallback",
+        subject=JOB,
+        severity=_severity(job, first.cause),
         confidence=Confidence.HIGH if first.cause.proven and outside else Confidence.MEDIUM,
-        ranks=ranks, since=min(one.since for one in fallen), cause=first.cause.name,
+        ranks=ranks,
+        since=min(one.since for one in fallen),
+        cause=first.cause.name,
         summary=f"{_who(fallen)} {'sends' if len(fallen) == 1 else 'send'} NCCL traffic between nodes over {_over(first)}, "
-                f"not over RDMA: {first.cause.said}{others}{_unused(job, first.cause)}",
+        f"not over RDMA: {first.cause.said}{others}{_unused(job, first.cause)}",
         advice=advice_for(first.cause.name, job, first.rank),
         evidence=(*first.evidence, *first.cause.evidence)[:8],
     )
@@ -176,11 +196,16 @@ def _unlogged_finding(job: JobState, quiet: Verdict, cause: Cause) -> Finding:
     known = cause.name not in ("unknown", "no_device")
     ranks = quiet.ranks
     return Finding(
-        id="ib-fallback", subject=JOB, severity=_severity(job, cause),
-        confidence=Confidence.HIGH if quiet.sure and known else Confidence.MEDIUM, ranks=ranks, since=quiet.since,
+        id="ib-fallback",
+        subject=JOB,
+        severity=_severity(job, cause),
+        confidence=Confidence.HIGH if quiet.sure and known else Confidence.MEDIUM,
+        ranks=ranks,
+        since=quiet.since,
         cause=cause.name,
         summary=f"{rank_words(ranks)} {'does' if len(ranks) == 1 else 'do'} not use RDMA between nodes: {quiet.said}; "
-                f"{cause.said}",
+        f"{cause.said}",
         advice=advice_for(cause.name, job, ranks[0]),
-        evidence=(*quiet.evidence, *cause.evidence)[:8], holds_seconds=60.0,
+        evidence=(*quiet.evidence, *cause.evidence)[:8],
+        holds_seconds=60.0,
     )

@@ -33,13 +33,17 @@ class _Seen:
 
 
 class IbPortDetector:
-    """Meaning: an RDMA port went down while the job ran, flaps, runs slower than its like, or is down and in NCCL_IB_HCA.
+    """Meaning: an RDMA port went down while the job ran, flaps, runs slower than its like, or is down and in
+    NCCL_IB_HCA.
 
-    Evidence: /sys/class/infiniband/*/ports/*/state and rate, the link_downed counter, NCCL's `port error` events.
+    Evidence: /sys/class/infiniband/*/ports/*/state and rate, the link_downed counter, NCCL's `port error`
+    events.
 
-    What to do: cable, transceiver, switch port, subnet manager; take the node out of the job until the port stays up.
+    What to do: cable, transceiver, switch port, subnet manager; take the node out of the job until the port
+    stays up.
 
-    False alarms: a port that was never active and that no setting names is not reported: cards have ports without cables.
+    False alarms: a port that was never active and that no setting names is not reported: cards have ports
+    without cables.
     """
 
     name = "ib-port"
@@ -88,8 +92,13 @@ class IbPortDetector:
                 yield _of_event(job, first, ranks, times, *_flapping(downs))
 
     def _events(self, port: RdmaPort) -> list[_Seen]:
-        return [one for (_, device, number), seen in self._spots.items() if (device, number) == (port.device, port.port)
-                for one in seen.values() if one.down]
+        return [
+            one
+            for (_, device, number), seen in self._spots.items()
+            if (device, number) == (port.device, port.port)
+            for one in seen.values()
+            if one.down
+        ]
 
     def _of_port(self, job: JobState, port: RdmaPort, now: float) -> Finding | None:
         key = (port.device, port.port)
@@ -98,25 +107,64 @@ class IbPortDetector:
             at = job.network.down_since[key]
             times = f", for the {_nth(job.network.downs[key])} time" if job.network.downs[key] > 1 else ""
             severity = Severity.CRITICAL if _matters(job, port) else Severity.INFO
-            return _finding(job, port, severity, "went_down", at,
-                            f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}", self._events(port))
+            return _finding(
+                job,
+                port,
+                severity,
+                "went_down",
+                at,
+                f"RDMA port {name} went down {now - at:.0f} s ago{times}: {port_words(port)}",
+                self._events(port),
+            )
         count = max(job.network.downs[key], _counted_downs(job, port))
         if count:
             severity, cause = _flapping(count)
-            return _finding(job, port, severity if _matters(job, port) else Severity.INFO, cause,
-                            job.network.was_active.get(key, now),
-                            f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again")
+            return _finding(
+                job,
+                port,
+                severity if _matters(job, port) else Severity.INFO,
+                cause,
+                job.network.was_active.get(key, now),
+                f"RDMA port {name} went down {count} time{'s' if count > 1 else ''} in this run and is up again",
+            )
         wanted = _named(job, port)
         if not port.active and port.state is not None and wanted:
-            waits = ": INIT, no subnet manager has configured it" if port.state == 2 and port.link_layer == "InfiniBand" else ""
-            return _finding(job, port, Severity.WARNING, "down", now,
-                            f"RDMA port {name} is not active ({port_words(port)}{waits}) though NCCL_IB_HCA={wanted} names it")
-        best = max((other.rate_bytes_per_second or 0.0 for other in (job.network.rdma_ports() or ())
-                    if other.active and _family(other) == _family(port)), default=0.0)
-        if port.active and port.rate_bytes_per_second and port.rate_bytes_per_second < best and _selected(job, port):
-            return _finding(job, port, Severity.INFO, "slow_rate", now,
-                            f"RDMA port {name} runs at {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s, its like at "
-                            f"{best * 8 / 1e9:.0f} Gb/s")
+            waits = (
+                ": INIT, no subnet manager has configured it"
+                if port.state == 2 and port.link_layer == "InfiniBand"
+                else ""
+            )
+            return _finding(
+                job,
+                port,
+                Severity.WARNING,
+                "down",
+                now,
+                f"RDMA port {name} is not active ({port_words(port)}{waits}) though NCCL_IB_HCA={wanted} names it",
+            )
+        best = max(
+            (
+                other.rate_bytes_per_second or 0.0
+                for other in (job.network.rdma_ports() or ())
+                if other.active and _family(other) == _family(port)
+            ),
+            default=0.0,
+        )
+        if (
+            port.active
+            and port.rate_bytes_per_second
+            and port.rate_bytes_per_second < best
+            and _selected(job, port)
+        ):
+            return _finding(
+                job,
+                port,
+                Severity.INFO,
+                "slow_rate",
+                now,
+                f"RDMA port {name} runs at {port.rate_bytes_per_second * 8 / 1e9:.0f} Gb/s, its like at "
+                f"{best * 8 / 1e9:.0f} Gb/s",
+            )
         return None
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -124,29 +172,60 @@ class IbPortDetector:
 
 
 def _finding(  # noqa: PLR0917 - the parts of one sentence
-    job: JobState, port: RdmaPort, severity: Severity, cause: str, since: float, summary: str,
+    job: JobState,
+    port: RdmaPort,
+    severity: Severity,
+    cause: str,
+    since: float,
+    summary: str,
     events: Sequence[_Seen] = (),
 ) -> Finding:
-    evidence = [Evidence("infiniband", port_words(port), job.network.ports.last[0] if job.network.ports.last else since)]
-    evidence += [Evidence("nccl", one.event.line.text[:500], one.at, one.event.line.rank) for one in events[:3]]
+    evidence = [
+        Evidence(
+            "infiniband", port_words(port), job.network.ports.last[0] if job.network.ports.last else since
+        )
+    ]
+    evidence += [
+        Evidence("nccl", one.event.line.text[:500], one.at, one.event.line.rank) for one in events[:3]
+    ]
     return Finding(
-        id="ib-port", subject=f"port {port.device}:{port.port}", severity=severity,
-        confidence=Confidence.HIGH if events else Confidence.MEDIUM, ranks=_users(job), since=since, cause=cause,
-        summary=summary, advice=_advice(job, port.device), evidence=tuple(evidence), holds_seconds=10.0,
+        id="ib-port",
+        subject=f"port {port.device}:{port.port}",
+        severity=severity,
+        confidence=Confidence.HIGH if events else Confidence.MEDIUM,
+        ranks=_users(job),
+        since=since,
+        cause=cause,
+        summary=summary,
+        advice=_advice(job, port.device),
+        evidence=tuple(evidence),
+        holds_seconds=10.0,
     )
 
 
 def _of_event(  # noqa: PLR0917 - the parts of one sentence
-    job: JobState, seen: _Seen, ranks: tuple[int, ...], said: str, severity: Severity, cause: str,
+    job: JobState,
+    seen: _Seen,
+    ranks: tuple[int, ...],
+    said: str,
+    severity: Severity,
+    cause: str,
 ) -> Finding:
     """The port is on a node that diag does not see: NCCL's word for it is all there is."""
     event = seen.event
     name = (event.device or "?") + (f":{event.port}" if event.port is not None else "")
     return Finding(
-        id="ib-port", subject=f"port {name} of {event.line.host}", severity=severity, confidence=Confidence.MEDIUM,
-        ranks=ranks, since=seen.at, cause=cause, advice=_advice(job, event.device), holds_seconds=10.0,
+        id="ib-port",
+        subject=f"port {name} of {event.line.host}",
+        severity=severity,
+        confidence=Confidence.MEDIUM,
+        ranks=ranks,
+        since=seen.at,
+        cause=cause,
+        advice=_advice(job, event.device),
+        holds_seconds=10.0,
         summary=f"an RDMA port ({name}) of {event.line.host} {said}"
-                + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
+        + (f"; {rank_words(ranks)} {'runs' if len(ranks) == 1 else 'run'} there" if ranks else ""),
         evidence=(Evidence("nccl", event.line.text[:500], seen.at, event.line.rank),),
     )
 
@@ -175,7 +254,9 @@ def _advice(job: JobState, device: str) -> str:
 
 def _users(job: JobState) -> tuple[int, ...]:
     """Ranks of this node that hold an RDMA device; which port of it they use is not known."""
-    return tuple(sorted(rank.rank for rank in job.ranks.values() if rank.rdma is not None and rank.rdma.open_nodes))
+    return tuple(
+        sorted(rank.rank for rank in job.ranks.values() if rank.rdma is not None and rank.rdma.open_nodes)
+    )
 
 
 def _counted_downs(job: JobState, port: RdmaPort) -> int:
@@ -184,15 +265,23 @@ def _counted_downs(job: JobState, port: RdmaPort) -> int:
         return 0
     for other in job.network.ports.first[1].ports:
         if (other.device, other.port) == (port.device, port.port):
-            return max(0, dict(port.counters).get("link_downed", 0) - dict(other.counters).get("link_downed", 0))
+            return max(
+                0, dict(port.counters).get("link_downed", 0) - dict(other.counters).get("link_downed", 0)
+            )
     return 0
 
 
 def _named(job: JobState, port: RdmaPort) -> str:
-    """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever is active."""
+    """The NCCL_IB_HCA that names this very device; "" when none does: a prefix such as `mlx5` means whatever
+    is active."""
     for value in _filters(job):
         parts = [part.partition(":")[0].strip() for part in value.lstrip("=").split(",")]
-        if value and not value.startswith("^") and port.device in parts and matches(port.device, value, port.port):
+        if (
+            value
+            and not value.startswith("^")
+            and port.device in parts
+            and matches(port.device, value, port.port)
+        ):
             return value
     return ""
 

@@ -15,29 +15,34 @@ from diag.state.rank import RankState
 __all__ = ["MemlockDetector", "is_memlock", "is_resource", "may_lock_all"]
 
 _MIB = 1 << 20
-# Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far above is a share of
-# the host's memory that somebody chose.
+# Docker's default is 8 MiB, a distribution's 64 KiB to 8 GiB; NCCL registers some GiB a rank. What is far
+# above is a share of the host's memory that somebody chose.
 _ENOUGH_BYTES = 64 << 30
 # NCCL 2.18-2.31, src/misc/ibvwrap.cc (wording read in the source; soft-RoCE gave ENOMEM over the limit, EPERM at limit 0):
 #   NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
 #   NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory errno 12
 _CALLS = re.compile(r"^ibv_(?:reg_mr\w*|create_qp\w*|create_cq\w*|reg_dmabuf_mr)$")
 # Others that use libibverbs (UCX, MPI, the program itself) word it differently.
-_ELSEWHERE = re.compile(r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not "
-"permitted)")
+_ELSEWHERE = re.compile(
+    r"ibv_(?:reg_mr\w*|create_qp|create_cq|reg_dmabuf_mr)\b.*(?:Cannot allocate memory|Operation not "
+    "permitted)"
+)
 _PATIENCE_SECONDS = 10.0  # the limits of a rank are read when it is found, which may be just now
 _ENOMEM, _EPERM = 12, 1
 
 
 class MemlockDetector:
-    """Meaning: the limit of locked memory is too low for RDMA: registering buffers fails, and with it NCCL's start.
+    """Meaning: the limit of locked memory is too low for RDMA: registering buffers fails, and with it NCCL's
+    start.
 
-    Evidence: `Max locked memory` of a rank that has RDMA devices in its /dev/infiniband and no CAP_IPC_LOCK; failed ibv_reg_mr,
-    ibv_create_qp and ibv_create_cq with Cannot allocate memory (over the limit) or Operation not permitted (the limit is 0).
+    Evidence: `Max locked memory` of a rank that has RDMA devices in its /dev/infiniband and no CAP_IPC_LOCK;
+    failed ibv_reg_mr, ibv_create_qp and ibv_create_cq with Cannot allocate memory (over the limit) or
+    Operation not permitted (the limit is 0).
 
     What to do: `ulimit -l unlimited`; docker --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.
 
-    False alarms: without RDMA devices, or with CAP_IPC_LOCK, nothing is said; on one node, where NCCL uses no RDMA, it is info.
+    False alarms: without RDMA devices, or with CAP_IPC_LOCK, nothing is said; on one node, where NCCL uses no
+    RDMA, it is info.
     """
 
     name = "memlock-limit"
@@ -46,7 +51,12 @@ class MemlockDetector:
         self._failed: dict[int | None, tuple[float, str]] = {}
 
     def observe(self, at: float, fact: Observation) -> None:
-        if not isinstance(fact, LogLine) or "ibv_" not in fact.text or " NCCL " in fact.text or len(self._failed) >= 4096:
+        if (
+            not isinstance(fact, LogLine)
+            or "ibv_" not in fact.text
+            or " NCCL " in fact.text
+            or len(self._failed) >= 4096
+        ):
             return
         if _ELSEWHERE.search(fact.text):
             self._failed.setdefault(fact.rank, (at, fact.text))
@@ -56,25 +66,41 @@ class MemlockDetector:
         low = [rank for rank in job.ranks.values() if _is_low(rank, job)]
         if not low and not failed:
             return
-        if failed and now - min(at for at, _ in failed.values()) < _PATIENCE_SECONDS and _awaits_limits(job, failed):
+        if (
+            failed
+            and now - min(at for at, _ in failed.values()) < _PATIENCE_SECONDS
+            and _awaits_limits(job, failed)
+        ):
             return
         ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
         limits = [_limit(job.ranks.get(rank)) for rank in (*ranks, *(rank.rank for rank in low))]
         sizes = sorted({limit for limit in limits if limit is not None})
-        size = _mib(sizes[0]) if len(sizes) == 1 else f"{_mib(sizes[0])} to {_mib(sizes[-1])}" if sizes else ""
+        size = (
+            _mib(sizes[0]) if len(sizes) == 1 else f"{_mib(sizes[0])} to {_mib(sizes[-1])}" if sizes else ""
+        )
         said = f"the limit of locked memory is {size}" if size else "locked memory ran out"
         several = several_nodes(job) or not low
         where = f" on {rank_words(ranks)}" if ranks else ""
-        what = "RDMA buffers could not be registered" if failed else "RDMA buffers of that size cannot be registered"
+        what = (
+            "RDMA buffers could not be registered"
+            if failed
+            else "RDMA buffers of that size cannot be registered"
+        )
         yield Finding(
-            id="memlock-limit", subject=JOB,
+            id="memlock-limit",
+            subject=JOB,
             severity=Severity.CRITICAL if failed else Severity.WARNING if several else Severity.INFO,
-            confidence=Confidence.HIGH, ranks=ranks, since=min((at for at, _ in failed.values()), default=now),
+            confidence=Confidence.HIGH,
+            ranks=ranks,
+            since=min((at for at, _ in failed.values()), default=now),
             cause="registration_failed" if failed else "low",
             summary=f"{said}{where}: {what}" + ("" if failed else ", and this machine has RDMA devices"),
             advice=memlock_advice(surroundings(job, ranks[0] if ranks else 0)),
-            evidence=tuple(Evidence("output", text[:500], at, rank) for rank, (at, text) in list(failed.items())[:3]),
-            final=bool(failed), holds_seconds=30.0,
+            evidence=tuple(
+                Evidence("output", text[:500], at, rank) for rank, (at, text) in list(failed.items())[:3]
+            ),
+            final=bool(failed),
+            holds_seconds=30.0,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:

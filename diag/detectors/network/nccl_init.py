@@ -21,26 +21,48 @@ __all__ = ["NcclInitErrorDetector"]
 # torch 2.11, captured on 2 x H200, 2026-11-20:
 #   torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3135, invalid
 #   usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9
-_TORCH = re.compile(r"NCCL error in: [^,]{1,300}, ([^(,]{1,80}?)(?: \(run with NCCL_DEBUG=\w+ for details\))?, NCCL version")
+_TORCH = re.compile(
+    r"NCCL error in: [^,]{1,300}, ([^(,]{1,80}?)(?: \(run with NCCL_DEBUG=\w+ for details\))?, NCCL version"
+)
 # What a rank's NCCL says when ANOTHER one is gone, or was never there.
 _LOST = re.compile(
     r"Connection (?:refused|closed|reset)|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
 )
 # ncclResult_t (nccl.h): cause, as PyTorch words it, what to do.
 _RESULTS = {
-    1: ("cuda", "unhandled CUDA error", "A CUDA call failed inside NCCL: check that the driver is not older than the CUDA of "
-    "PyTorch's "
-        "build (`nvidia-smi`), that CUDA_VISIBLE_DEVICES is right, and that no earlier CUDA error of the rank caused it."),
-    2: ("system", "unhandled system error", "A system call failed: the warning names it (socket, shared memory, file limit, "
-    "driver)."),
-    3: ("internal", "internal error", "NCCL met something that it does not expect: different NCCL versions or topologies on "
-        "the nodes, or a bug; compare `NCCL version` of all ranks."),
-    4: ("invalid_argument", "invalid argument", "A call got an argument that NCCL refuses: a rank or size that differs between "
-    "ranks."),
-    5: ("invalid_usage", "invalid usage", "NCCL was used in a way that it refuses: the warning names it (variable, interface, "
-    "GPU)."),
-    6: ("remote", "remote process exited or there was a network error", "Another rank failed or left: look for its own error "
-    "first."),
+    1: (
+        "cuda",
+        "unhandled CUDA error",
+        "A CUDA call failed inside NCCL: check that the driver is not older than the CUDA of "
+        "PyTorch's "
+        "build (`nvidia-smi`), that CUDA_VISIBLE_DEVICES is right, and that no earlier CUDA error of the rank caused it.",
+    ),
+    2: (
+        "system",
+        "unhandled system error",
+        "A system call failed: the warning names it (socket, shared memory, file limit, driver).",
+    ),
+    3: (
+        "internal",
+        "internal error",
+        "NCCL met something that it does not expect: different NCCL versions or topologies on "
+        "the nodes, or a bug; compare `NCCL version` of all ranks.",
+    ),
+    4: (
+        "invalid_argument",
+        "invalid argument",
+        "A call got an argument that NCCL refuses: a rank or size that differs between ranks.",
+    ),
+    5: (
+        "invalid_usage",
+        "invalid usage",
+        "NCCL was used in a way that it refuses: the warning names it (variable, interface, GPU).",
+    ),
+    6: (
+        "remote",
+        "remote process exited or there was a network error",
+        "Another rank failed or left: look for its own error first.",
+    ),
 }
 _OTHER = ("other", "an error", "See NCCL's warnings in the evidence.")
 _UNREACHABLE = (
@@ -58,13 +80,13 @@ _NO_NETWORK = ("Error: network ", "any NET plugin")
 class NcclInitErrorDetector:
     """Meaning: NCCL failed before the first training step, for a reason that has no finding of its own.
 
-    Evidence: PyTorch's `NCCL error in:`, NCCL's warnings and result codes. The rank with an error of its own is named, not
-    those that only lost their connection to it.
+    Evidence: PyTorch's `NCCL error in:`, NCCL's warnings and result codes. The rank with an error of its own
+    is named, not those that only lost their connection to it.
 
     What to do: the first warning says it; the advice follows NCCL's result.
 
-    False alarms: none known; where the cause has its own finding (no interface, locked memory, shared memory, a GPU used
-    twice, RDMA errors), that one is given instead.
+    False alarms: none known; where the cause has its own finding (no interface, locked memory, shared memory,
+    a GPU used twice, RDMA errors), that one is given instead.
     """
 
     name = "nccl-init-error"
@@ -81,13 +103,22 @@ class NcclInitErrorDetector:
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if job.iteration is not None:
             return  # it worked: what fails later is a matter of rdma errors, dead ranks or hangs
-        placed = {rank: process for rank, process in job.nccl_processes.placed().items() if not process.connected}
+        placed = {
+            rank: process for rank, process in job.nccl_processes.placed().items() if not process.connected
+        }
         failing = {rank: process for rank, process in placed.items() if process.results and process.warnings}
         trying = {rank: process for rank, process in placed.items() if _tries(process)}
-        told = self._torch if placed or not job.nccl_processes.living() else {}  # all are set up: another error, later
+        told = (
+            self._torch if placed or not job.nccl_processes.living() else {}
+        )  # all are set up: another error, later
         if not (failing or trying or told) or _has_own_finding(job):
             return
-        if not failing and told and job.returncode is None and now - min(at for at, _, _ in told.values()) < _SETTLE_SECONDS:
+        if (
+            not failing
+            and told
+            and job.returncode is None
+            and now - min(at for at, _, _ in told.values()) < _SETTLE_SECONDS
+        ):
             return  # NCCL's own lines may come by another file, and later
         own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
         if failing:
@@ -114,11 +145,25 @@ class NcclInitErrorDetector:
         ranks = tuple(sorted(found))
         torch = [Evidence("output", text[:500], when, who) for who, (when, _, text) in self._torch.items()]
         return Finding(
-            id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=confidence, ranks=ranks,
-            waiting_ranks=tuple(sorted(set(job.nccl_processes.placed()) - set(ranks))), since=at, cause=cause,
+            id="nccl-init-error",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=confidence,
+            ranks=ranks,
+            waiting_ranks=tuple(sorted(set(job.nccl_processes.placed()) - set(ranks))),
+            since=at,
+            cause=cause,
             summary=f'NCCL cannot be set up on {rank_words(ranks)} ({words}): "{_trim(line.text)}"{why}',
-            advice=advice, final=bool(torch) or job.returncode not in (None, 0), holds_seconds=10.0,
-            evidence=(*(line_evidence(warning, process, rank, when) for when, warning in list(process.warnings)[:3]), *torch[:1]),
+            advice=advice,
+            final=bool(torch) or job.returncode not in (None, 0),
+            holds_seconds=10.0,
+            evidence=(
+                *(
+                    line_evidence(warning, process, rank, when)
+                    for when, warning in list(process.warnings)[:3]
+                ),
+                *torch[:1],
+            ),
         )
 
     def _by_torch(self) -> Finding:
@@ -126,11 +171,20 @@ class NcclInitErrorDetector:
         ranks = tuple(sorted(rank for rank in self._torch if rank is not None))
         cause, _, advice = next((row for row in _RESULTS.values() if result.startswith(row[1])), _OTHER)
         return Finding(
-            id="nccl-init-error", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.LOW, ranks=ranks, since=at,
+            id="nccl-init-error",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.LOW,
+            ranks=ranks,
+            since=at,
             cause=cause,
             summary=f"NCCL cannot be set up{on_ranks(ranks)}: {result}; NCCL_DEBUG is not WARN, so it does not say why",
-            advice=f"Run once with NCCL_DEBUG=WARN (`diag run` sets NCCL_DEBUG unless it is set). {advice}", final=True,
-            evidence=tuple(Evidence("output", text[:500], when, who) for who, (when, _, text) in list(self._torch.items())[:3]),
+            advice=f"Run once with NCCL_DEBUG=WARN (`diag run` sets NCCL_DEBUG unless it is set). {advice}",
+            final=True,
+            evidence=tuple(
+                Evidence("output", text[:500], when, who)
+                for who, (when, _, text) in list(self._torch.items())[:3]
+            ),
         )
 
 
@@ -159,10 +213,16 @@ def _by_retries(found: dict[int, NcclProcess]) -> Finding:
     ranks = tuple(sorted(found))
     whom = f" to {retry.peer}" if retry.peer else ""
     return Finding(
-        id="nccl-init-error", subject=JOB, severity=Severity.WARNING, confidence=Confidence.MEDIUM, ranks=ranks, since=at,
+        id="nccl-init-error",
+        subject=JOB,
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        ranks=ranks,
+        since=at,
         cause="peer_unreachable",
         summary=f"NCCL on {rank_words(ranks)} cannot connect{whom}: {retry.error}, tried {retry.attempt} of {retry.most} times",
-        advice=_UNREACHABLE, evidence=(Evidence("nccl", retry.line.text[:500], at, ranks[0]),),
+        advice=_UNREACHABLE,
+        evidence=(Evidence("nccl", retry.line.text[:500], at, ranks[0]),),
     )
 
 

@@ -16,13 +16,17 @@ __all__ = ["NoInterfaceDetector", "lost_interfaces"]
 
 # Addresses of these mean something on their own machine only.
 # br- and 12 hexadecimal digits is docker's; a host's own uplink may be called br-ex or br0.
-_NOWHERE = re.compile(r"lo|docker\d+|virbr\d+|br-[0-9a-f]{12}|cni\d*|cni-podman\d+|flannel.*|veth.*|podman\d+")
+_NOWHERE = re.compile(
+    r"lo|docker\d+|virbr\d+|br-[0-9a-f]{12}|cni\d*|cni-podman\d+|flannel.*|veth.*|podman\d+"
+)
 
 
 class NoInterfaceDetector:
-    """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that leads nowhere.
+    """Meaning: NCCL has no network interface over which its ranks can find each other, or has chosen one that
+    leads nowhere.
 
-    Evidence: `no socket interface found`, `Bootstrap : Using lo:...` (or docker0 and its like) of a job on several nodes.
+    Evidence: `no socket interface found`, `Bootstrap : Using lo:...` (or docker0 and its like) of a job on
+    several nodes.
 
     What to do: set NCCL_SOCKET_IFNAME to an interface that all nodes reach, or remove a wrong one.
 
@@ -46,18 +50,28 @@ class NoInterfaceDetector:
 
 
 def lost_interfaces(job: JobState) -> tuple[dict[int, NcclProcess], dict[int, NcclProcess]]:
-    """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where nothing tells it."""
+    """Processes without an interface, and those whose interface leads nowhere; by rank, or below 0 where
+    nothing tells it."""
     nccl = job.nccl_processes
     placed = nccl.placed() or {-1 - number: process for number, process in enumerate(nccl.living())}
-    missing = {rank: process for rank, process in placed.items() if any(one.use != "oob" for one in process.no_interface)}
-    spread = several_nodes(job) or len(nccl.hosts()) > 1 or any((process.nodes or 0) > 1 for process in placed.values())
+    missing = {
+        rank: process
+        for rank, process in placed.items()
+        if any(one.use != "oob" for one in process.no_interface)
+    }
+    spread = (
+        several_nodes(job)
+        or len(nccl.hosts()) > 1
+        or any((process.nodes or 0) > 1 for process in placed.values())
+    )
     if not spread or one_node(job):
         return missing, {}
     return missing, {rank: process for rank, process in placed.items() if _leads_nowhere(process)}
 
 
 def _leads_nowhere(process: NcclProcess) -> bool:
-    """By its name, and by what came of it: a communicator between nodes that was made shows that they reached each other."""
+    """By its name, and by what came of it: a communicator between nodes that was made shows that they reached
+    each other."""
     if process.bootstrap is None or _NOWHERE.fullmatch(process.bootstrap.interface) is None:
         return False
     met = any(comm.made and (comm.nodes or 0) > 1 for comm in process.communicators.values())
@@ -71,15 +85,24 @@ def _missing(found: dict[int, NcclProcess], now: float) -> Finding:
     wanted = told.value if told is not None else fact.wanted
     ranks = tuple(sorted(rank for rank in found if rank >= 0))
     lines = [item for item in (told, fact) if item is not None]
-    said = f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address" if wanted else (
-        "no interface is up and has an address")
+    said = (
+        f"NCCL_SOCKET_IFNAME={wanted} names no interface that is up and has an address"
+        if wanted
+        else ("no interface is up and has an address")
+    )
     return Finding(
-        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
-        since=process.told.get(fact.line, now), cause="ifname_matches_nothing" if wanted else "no_interface",
+        id="nccl-no-interface",
+        subject=JOB,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.HIGH,
+        ranks=ranks,
+        since=process.told.get(fact.line, now),
+        cause="ifname_matches_nothing" if wanted else "no_interface",
         summary=f"NCCL cannot start{on_ranks(ranks)}: {said}",
         advice="`ip -br addr` where the rank runs shows what there is. Unset NCCL_SOCKET_IFNAME, or name the interface that "
         "the nodes reach each other by (a prefix such as eth is enough); interfaces may be called otherwise on other nodes.",
-        evidence=tuple(line_evidence(item.line, process, rank, now) for item in lines), final=True,
+        evidence=tuple(line_evidence(item.line, process, rank, now) for item in lines),
+        final=True,
     )
 
 
@@ -89,16 +112,25 @@ def _wrong(found: dict[int, NcclProcess], now: float) -> Finding:
     assert fact is not None
     told = process.environment.get("NCCL_SOCKET_IFNAME")
     loop = fact.interface == "lo"
-    remedy = "Remove NCCL_SOCKET_IFNAME=lo" if told is not None and loop else (
-        "Set NCCL_SOCKET_IFNAME to the interface that the nodes reach each other by (`ip -br addr`)")
+    remedy = (
+        "Remove NCCL_SOCKET_IFNAME=lo"
+        if told is not None and loop
+        else ("Set NCCL_SOCKET_IFNAME to the interface that the nodes reach each other by (`ip -br addr`)")
+    )
     why = f" (NCCL_SOCKET_IFNAME={told.value})" if told is not None else ""
     ranks = tuple(sorted(rank for rank in found if rank >= 0))
     return Finding(
-        id="nccl-no-interface", subject=JOB, severity=Severity.CRITICAL if loop else Severity.WARNING,
-        confidence=Confidence.HIGH if loop else Confidence.MEDIUM, ranks=ranks, since=process.told.get(fact.line, now),
+        id="nccl-no-interface",
+        subject=JOB,
+        severity=Severity.CRITICAL if loop else Severity.WARNING,
+        confidence=Confidence.HIGH if loop else Confidence.MEDIUM,
+        ranks=ranks,
+        since=process.told.get(fact.line, now),
         cause="loopback" if loop else "bridge",
         summary=f"NCCL{on_ranks(ranks)} tells its peers the address {fact.address} of {fact.interface}{why}, which other nodes "
-                f"{'cannot' if loop else 'most likely cannot'} reach",
+        f"{'cannot' if loop else 'most likely cannot'} reach",
         advice=f"{remedy}. In docker use --network=host; `^docker,lo` excludes both.",
-        evidence=tuple(line_evidence(item.line, process, rank, now) for item in (told, fact) if item is not None),
+        evidence=tuple(
+            line_evidence(item.line, process, rank, now) for item in (told, fact) if item is not None
+        ),
     )

@@ -12,11 +12,16 @@ __all__ = ["line_evidence", "on_ranks", "who"]
 
 
 def line_evidence(line: NcclLine, process: NcclProcess | None, rank: int | None, at: float = 0.0) -> Evidence:
-    """The line with its head, at the time at which it was told (`at` where that was not kept). A rank below 0 is none."""
+    """The line with its head, at the time at which it was told (`at` where that was not kept). A rank below 0
+    is none."""
     where = f"{line.where} " if line.where else ""
     told = process.told.get(line, at) if process is not None else at
-    return Evidence("nccl", f"{line.host}:{line.pid} {where}NCCL {line.level} {line.text}"[:500], told,
-                    rank if rank is None or rank >= 0 else None)
+    return Evidence(
+        "nccl",
+        f"{line.host}:{line.pid} {where}NCCL {line.level} {line.text}"[:500],
+        told,
+        rank if rank is None or rank >= 0 else None,
+    )
 
 
 def on_ranks(ranks: tuple[int, ...]) -> str:

@@ -17,14 +17,15 @@ __all__ = ["Mixed", "TransportMismatchDetector", "differing"]
 
 
 class TransportMismatchDetector:
-    """Meaning: ranks of one communicator that spans nodes chose different networks: InfiniBand here, sockets there.
+    """Meaning: ranks of one communicator that spans nodes chose different networks: InfiniBand here, sockets
+    there.
 
-    NCCL does not notice it in time: the job hangs while the communicator is made or at its first call, or fails there with an
-    internal error (`wrong type 3 != 4`).
+    NCCL does not notice it in time: the job hangs while the communicator is made or at its first call, or
+    fails there with an internal error (`wrong type 3 != 4`).
 
-    Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen, connections of the
-    wrong type. The ranks named are those on sockets, or else the fewer (in a tie nobody); why they differ is told as for
-    ib-fallback.
+    Evidence: `Using network` of each member, by the communicator's id; or, where only one node is seen,
+    connections of the wrong type. The ranks named are those on sockets, or else the fewer (in a tie nobody);
+    why they differ is told as for ib-fallback.
 
     What to do: make the nodes alike: the same image, devices, environment and plugin on all.
 
@@ -53,7 +54,8 @@ class TransportMismatchDetector:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Members of communicators that chose different networks: processes by network, and the odd ones (none in a tie)."""
+    """Members of communicators that chose different networks: processes by network, and the odd ones (none in
+    a tie)."""
 
     size: int  # of the widest such communicator
     by_net: dict[str, list[NcclProcess]]
@@ -87,7 +89,8 @@ def _mixed(size: int, by_net: dict[str, list[NcclProcess]]) -> Mixed:
 
 
 def _told_by_connections(job: JobState) -> Mixed | None:
-    """The others are on nodes that nobody sees: a process here says that their connections are of another network."""
+    """The others are on nodes that nobody sees: a process here says that their connections are of another
+    network."""
     by_net: dict[str, list[NcclProcess]] = {}
     for process in job.nccl_processes.living():
         for fact in process.differs[:1]:
@@ -98,7 +101,9 @@ def _told_by_connections(job: JobState) -> Mixed | None:
 
 
 def _spans_nodes(members: list[NcclProcess]) -> bool:
-    return len({process.node for process in members}) > 1 or any((process.nodes or 0) > 1 for process in members)
+    return len({process.node for process in members}) > 1 or any(
+        (process.nodes or 0) > 1 for process in members
+    )
 
 
 def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
@@ -107,7 +112,10 @@ def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
     ranks = _ranks(mixed.odd, numbers)
     odd = {id(process) for process in mixed.odd}
     rest = [process for there in by_net.values() for process in there if id(process) not in odd]
-    words = "; ".join(f"{_who(there, numbers)}: {net}" for net, there in sorted(by_net.items(), key=lambda item: -len(item[1])))
+    words = "; ".join(
+        f"{_who(there, numbers)}: {net}"
+        for net, there in sorted(by_net.items(), key=lambda item: -len(item[1]))
+    )
     socket = by_net.get("Socket", [])
     first = socket[0] if socket else None
     cause = find_cause(job, numbers.get(id(first), -1), first) if first is not None else None
@@ -123,17 +131,25 @@ def _finding(job: JobState, mixed: Mixed, now: float) -> Finding:
                 at = process.told.get(chosen.line, now)
                 times.append(at)
                 evidence.append(line_evidence(chosen.line, process, rank, at))
-    advice = ("All ranks of a communicator must use the same network: give all nodes the same image, devices, environment and "
-              "network plugin.")
+    advice = (
+        "All ranks of a communicator must use the same network: give all nodes the same image, devices, environment and "
+        "network plugin."
+    )
     if cause is not None:
         advice += " " + advice_for(cause.name, job, ranks[0] if ranks else -1)
     return Finding(
-        id="transport-mismatch", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, ranks=ranks,
-        waiting_ranks=_ranks(rest, numbers), since=min(times, default=now),
+        id="transport-mismatch",
+        subject=JOB,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.HIGH,
+        ranks=ranks,
+        waiting_ranks=_ranks(rest, numbers),
+        since=min(times, default=now),
         cause=cause.name if cause is not None else "networks_differ",
         summary=f"ranks of one communicator of {mixed.size} chose different networks ({words}): it cannot be made, or hangs at "
-                f"its first call{why}",
-        advice=advice, evidence=(*evidence, *(cause.evidence if cause else ()))[:8],
+        f"its first call{why}",
+        advice=advice,
+        evidence=(*evidence, *(cause.evidence if cause else ()))[:8],
     )
 
 

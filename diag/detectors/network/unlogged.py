@@ -1,4 +1,5 @@
-"""Whether ranks use RDMA, told without a word of NCCL: open devices, active ports, and over which wires the bytes go."""
+"""Whether ranks use RDMA, told without a word of NCCL: open devices, active ports, and over which wires the
+bytes go."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ from diag.state.traffic import Traffic, recent
 
 __all__ = ["Unlogged", "Verdict", "one_node", "several_nodes"]
 
-# Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every step's gradients.
+# Bytes are looked at over a minute: a batch of data or a save over the network takes less of it than every
+# step's gradients.
 _WINDOW_SECONDS = 60.0
 _SHORTEST_SECONDS = 30.0
-# What leaves the node a second before it is called training traffic: logging, NFS metadata and health checks stay below.
+# What leaves the node a second before it is called training traffic: logging, NFS metadata and health checks
+# stay below.
 _TRAFFIC_BYTES_PER_SECOND = 5e6
 # RDMA carries less than this share of it: then it does not carry the training.
 _RDMA_SHARE = 0.1
-# A packet of RDMA carries 1 to 4 KiB: what of it would be training traffic, where a driver counts packets only (soft-RoCE).
+# A packet of RDMA carries 1 to 4 KiB: what of it would be training traffic, where a driver counts packets
+# only (soft-RoCE).
 _PACKET_BYTES = 1024
 _MOST_PIDS = 4096  # of which GPUs told: processes of all attempts, and of other jobs
 _TRAINING = ("first_step", "steady", "training", "eval", "ckpt_save")
@@ -64,18 +68,31 @@ class Unlogged:
         access = {rank.rank: rank.rdma for rank in job.alive_ranks() if rank.rdma is not None}
         if any(one.open_nodes for one in access.values()):
             return None  # somebody holds an RDMA device: NCCL closes those that it does not use
-        closed = bool(access) and len(access) == len(alive) and all(one.open_nodes == () for one in access.values())
+        closed = (
+            bool(access)
+            and len(access) == len(alive)
+            and all(one.open_nodes == () for one in access.values())
+        )
         traffic = recent(job.network, now - _WINDOW_SECONDS)
         flows, flat = _flows(traffic), _flat(traffic)
         stepped = job.iteration is not None and job.iteration >= 1
         if not ((closed and flat is not False and (flows or stepped)) or (flows and flat)):
             return None
-        evidence = [Evidence("infiniband", ", ".join(f"{port.device}:{port.port} ACTIVE" for port in ports[:8]), now)]
+        evidence = [
+            Evidence("infiniband", ", ".join(f"{port.device}:{port.port} ACTIVE" for port in ports[:8]), now)
+        ]
         words = []
         if closed:
             words.append("none of their processes holds an RDMA device open")
-            evidence += [Evidence("rdma_access", f"pid {one.pid}: no /dev/infiniband/uverbs* among its open files", now, rank)
-                         for rank, one in list(access.items())[:2]]
+            evidence += [
+                Evidence(
+                    "rdma_access",
+                    f"pid {one.pid}: no /dev/infiniband/uverbs* among its open files",
+                    now,
+                    rank,
+                )
+                for rank, one in list(access.items())[:2]
+            ]
         if flows and traffic is not None:
             share = f", {traffic.rdma_sent / 1e6:.1f} MB/s over RDMA" if traffic.rdma_sent is not None else ""
             words.append(f"{(traffic.socket_sent or 0.0) / 1e6:.0f} MB/s leave this node over sockets{share}")
@@ -94,8 +111,12 @@ def one_node(job: JobState) -> bool:
 
 def several_nodes(job: JobState) -> bool:
     """Whether the job runs on more than one node, as the launcher says: more ranks in it than on this node."""
-    return any(rank.placement.world_size > (rank.placement.local_world_size or rank.placement.world_size)
-               or rank.placement.node_rank > 0 or _slurm_nodes(rank) > 1 for rank in job.ranks.values())
+    return any(
+        rank.placement.world_size > (rank.placement.local_world_size or rank.placement.world_size)
+        or rank.placement.node_rank > 0
+        or _slurm_nodes(rank) > 1
+        for rank in job.ranks.values()
+    )
 
 
 def _slurm_nodes(rank: RankState) -> int:
@@ -106,8 +127,11 @@ def _slurm_nodes(rank: RankState) -> int:
 
 def _flows(traffic: Traffic | None) -> bool:
     """Sockets carry what only training moves."""
-    return (traffic is not None and traffic.seconds >= _SHORTEST_SECONDS
-            and (traffic.socket_sent or 0.0) >= _TRAFFIC_BYTES_PER_SECOND)
+    return (
+        traffic is not None
+        and traffic.seconds >= _SHORTEST_SECONDS
+        and (traffic.socket_sent or 0.0) >= _TRAFFIC_BYTES_PER_SECOND
+    )
 
 
 def _flat(traffic: Traffic | None) -> bool | None:

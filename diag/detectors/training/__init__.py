@@ -1,4 +1,5 @@
-"""Whether training goes at the speed it had, and to where it should: throughput, stragglers, loss and gradients."""
+"""Whether training goes at the speed it had, and to where it should: throughput, stragglers, loss and
+gradients."""
 
 from __future__ import annotations
 

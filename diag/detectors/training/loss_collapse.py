@@ -35,15 +35,17 @@ _ADVICE = {
 class LossCollapseDetector:
     """Meaning: the loss has the same value in line after line: nothing is learnt.
 
-    Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0; 50 lines with a learning rate of 0 (in a
-    warm-up it may be rounded), or where neither tells why and the rate is printed and no longer rises (a warm-up moves bf16
-    weights too little at first); 0 in 3 lines whose gradient norm is nan or inf. A DPO loss that stays 0.6931 is policy and
-    reference being the same: each run begins there. A loss of 0 beside gradients is an info.
+    Evidence: 10 lines of the same loss to the last digit with a gradient norm of 0; 50 lines with a learning
+    rate of 0 (in a warm-up it may be rounded), or where neither tells why and the rate is printed and no
+    longer rises (a warm-up moves bf16 weights too little at first); 0 in 3 lines whose gradient norm is nan
+    or inf. A DPO loss that stays 0.6931 is policy and reference being the same: each run begins there. A loss
+    of 0 beside gradients is an info.
 
-    What to do: the advice follows the cause: no_gradient, no_learning_rate, nan_hidden (transformers prints 0 for nan), zero,
-    stuck.
+    What to do: the advice follows the cause: no_gradient, no_learning_rate, nan_hidden (transformers prints 0
+    for nan), zero, stuck.
 
-    False alarms: a loss that is printed with few digits and has converged; losses of reinforcement learning are not looked at.
+    False alarms: a loss that is printed with few digits and has converged; losses of reinforcement learning
+    are not looked at.
     """
 
     name = "loss-collapse"
@@ -58,7 +60,9 @@ class LossCollapseDetector:
         point = self._reader.observe(at, fact)
         if point is None or point.loss is None or point.policy:
             return
-        again = self._same and self._same[-1].loss == point.loss and self._same[-1].iteration != point.iteration
+        again = (
+            self._same and self._same[-1].loss == point.loss and self._same[-1].iteration != point.iteration
+        )
         if not again or (point.iteration or 0) < (self._same[-1].iteration or 0):
             self._same.clear()
             self._first, self._length = point, 0
@@ -83,7 +87,8 @@ class LossCollapseDetector:
         if zero:
             return "zero"
         rates = [point.rate for point in points if point.rate is not None]
-        # Without a rate it is not known whether the warm-up goes on; a program that prints none is a toy as a rule.
+        # Without a rate it is not known whether the warm-up goes on; a program that prints none is a toy as a
+        # rule.
         rises = not rates or (rates[-1] > rates[0] and rates[-1] == max(rates))
         return "stuck" if len(points) >= _MANY and not rises else ""
 
@@ -101,13 +106,20 @@ class LossCollapseDetector:
         }.get(cause, "")
         severity = Severity.CRITICAL if cause == "nan_hidden" else Severity.WARNING
         if cause == "zero" and (last.grad or 0.0) > 0:
-            severity = Severity.INFO  # gradients come: it is below what is printed, and the model knows its data
+            severity = (
+                Severity.INFO
+            )  # gradients come: it is below what is printed, and the model knows its data
         yield Finding(
-            id="loss-collapse", subject=JOB, severity=severity,
-            confidence=Confidence.MEDIUM if cause == "stuck" else Confidence.HIGH, cause=cause, since=first.at,
+            id="loss-collapse",
+            subject=JOB,
+            severity=severity,
+            confidence=Confidence.MEDIUM if cause == "stuck" else Confidence.HIGH,
+            cause=cause,
+            since=first.at,
             summary=f"the loss is {say(last.loss)} in {self._length} lines in a row, since "
             f"{iteration_words(first.iteration).removeprefix('at ')}{same}{why}",
-            advice=_ADVICE[cause], evidence=(Evidence("output", last.text[:500], last.at),),
+            advice=_ADVICE[cause],
+            evidence=(Evidence("output", last.text[:500], last.at),),
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:

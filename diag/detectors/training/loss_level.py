@@ -26,14 +26,16 @@ _FALSE_ALARM = 1e-7
 class LossSpikeDetector:
     """Meaning: the loss jumped: three lines in a row are far above all of the fifty before.
 
-    Evidence: three values in a row, each 20 % above the highest of the last 50, at least twice their median, 0.25 above it and
-    ten of their spreads (median of absolute deviations). Withdrawn when three in a row are back.
+    Evidence: three values in a row, each 20 % above the highest of the last 50, at least twice their median,
+    0.25 above it and ten of their spreads (median of absolute deviations). Withdrawn when three in a row are
+    back.
 
-    What to do: mostly it comes back by itself. Where it does not within a hundred steps, go back to the last checkpoint before
-    it and skip those batches, or lower the learning rate; see whether the gradient norm jumped with it (--max_grad_norm,
-    --clip_grad 1.0).
+    What to do: mostly it comes back by itself. Where it does not within a hundred steps, go back to the last
+    checkpoint before it and skip those batches, or lower the learning rate; see whether the gradient norm
+    jumped with it (--max_grad_norm, --clip_grad 1.0).
 
-    False alarms: another data set or curriculum stage that is harder. Losses of reinforcement learning are not looked at.
+    False alarms: another data set or curriculum stage that is harder. Losses of reinforcement learning are
+    not looked at.
     """
 
     name = "loss-spike"
@@ -56,7 +58,11 @@ class LossSpikeDetector:
         if self._spike:
             self._go_on(point, point.loss)
             return
-        if len(self._before) >= _LEAST_TRAILING and (self._high or self._is_high(point.loss)) and point.loss > self._limit:
+        if (
+            len(self._before) >= _LEAST_TRAILING
+            and (self._high or self._is_high(point.loss))
+            and point.loss > self._limit
+        ):
             self._high.append(point)
             if len(self._high) == _IN_A_ROW:
                 self._spike, self._high, self._back = self._high, [], 0
@@ -69,7 +75,9 @@ class LossSpikeDetector:
         values = [point.loss for point in self._before if point.loss is not None]
         self._usual = statistics.median(values)
         spread = 1.4826 * statistics.median(abs(value - self._usual) for value in values)
-        self._limit = max(1.2 * max(values), 2 * self._usual, self._usual + max(_LEAST_RISE, _SIGMAS * spread))
+        self._limit = max(
+            1.2 * max(values), 2 * self._usual, self._usual + max(_LEAST_RISE, _SIGMAS * spread)
+        )
         return loss > self._limit and min(values) > 0  # around zero, twice as much means nothing
 
     def _go_on(self, point: Point, loss: float) -> None:
@@ -88,7 +96,11 @@ class LossSpikeDetector:
         if grads and first.grad is not None:
             grad = f"; the gradient norm was {say(first.grad)} ({say(statistics.median(grads))} before)"
         yield Finding(
-            id="loss-spike", subject=JOB, severity=Severity.WARNING, confidence=Confidence.MEDIUM, since=first.at,
+            id="loss-spike",
+            subject=JOB,
+            severity=Severity.WARNING,
+            confidence=Confidence.MEDIUM,
+            since=first.at,
             summary=f"the loss jumped to {say(first.loss)} {iteration_words(first.iteration)}: {say(self._usual)} is the "
             f"median of the {len(self._before)} lines before, {say(last.loss)} the value now{grad}",
             advice="Mostly it comes back within some tens of steps. If not: go on from the last checkpoint before it, skip "
@@ -112,13 +124,15 @@ class _Rise:
 class LossDivergenceDetector:
     """Meaning: the loss rises for long: the model gets worse by training.
 
-    Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and is either above
-    that of the first 30 lines or three times the lowest; the two differ by Fisher's exact test beyond one in ten million.
+    Evidence: the median of the last 30 lines is twice the lowest median of 30 before, by 0.25 at least, and
+    is either above that of the first 30 lines or three times the lowest; the two differ by Fisher's exact
+    test beyond one in ten million.
 
-    What to do: lower the learning rate (a tenth), give it a warm-up, check beta (DPO) and that labels fit the template.
+    What to do: lower the learning rate (a tenth), give it a warm-up, check beta (DPO) and that labels fit the
+    template.
 
-    False alarms: data that get harder by order (no shuffling, a curriculum, several data sets one after another). Losses of
-    reinforcement learning, and those around zero, are not looked at.
+    False alarms: data that get harder by order (no shuffling, a curriculum, several data sets one after
+    another). Losses of reinforcement learning, and those around zero, are not looked at.
     """
 
     name = "loss-divergence"
@@ -170,13 +184,18 @@ class LossDivergenceDetector:
             return
         first = f", {say(self._first)} at the start" if self._first is not None else ""
         yield Finding(
-            id="loss-divergence", subject=JOB, severity=Severity.WARNING, confidence=Confidence.MEDIUM, since=rise.since.at,
+            id="loss-divergence",
+            subject=JOB,
+            severity=Severity.WARNING,
+            confidence=Confidence.MEDIUM,
+            since=rise.since.at,
             summary=f"the loss rises: {say(rise.now)} is the median of the last {_WINDOW} lines, {say(rise.best)} was the "
             f"lowest ({iteration_words(rise.best_at)}){first}",
             advice="Lower the learning rate (a tenth; --lr or --learning_rate) and give it a warm-up (--lr_warmup_fraction or "
             "--warmup_ratio 0.05); for DPO raise --beta (0.1) or add --rpo_alpha; check template and labels. Go on from the "
             "checkpoint with the lowest loss.",
-            evidence=(Evidence("output", self._points[-1].text[:300], self._points[-1].at),), holds_seconds=60.0,
+            evidence=(Evidence("output", self._points[-1].text[:300], self._points[-1].at),),
+            holds_seconds=60.0,
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:

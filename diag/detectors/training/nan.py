@@ -29,13 +29,15 @@ _GO_ON = "What was learnt since is lost: go on from the last checkpoint before i
 class LossNanDetector:
     """Meaning: the loss is nan or inf. From there on the weights are too, as a rule: the job burns GPU hours.
 
-    Evidence: the loss in the trainer's own lines; checks inside Megatron-LM that name the rank ("found NaN in local forward
-    loss calculation").
+    Evidence: the loss in the trainer's own lines; checks inside Megatron-LM that name the rank ("found NaN in
+    local forward loss calculation").
 
-    What to do: stop the job, go back to the last checkpoint before that iteration, and try the causes that the advice lists.
+    What to do: stop the job, go back to the last checkpoint before that iteration, and try the causes that
+    the advice lists.
 
-    False alarms: a single nan that is followed by three finite values was one step that was left out; the finding is then
-    withdrawn. Where lines come every N steps the loss went wrong in one of the N steps before.
+    False alarms: a single nan that is followed by three finite values was one step that was left out; the
+    finding is then withdrawn. Where lines come every N steps the loss went wrong in one of the N steps
+    before.
     """
 
     name = "loss-nan"
@@ -76,10 +78,20 @@ class LossNanDetector:
                 summary += f"; {said.words()} met it first"
         else:
             summary = f"{said.words()} met nan or inf in its own loss {_after(job)}{before}"
-        evidence = [*said.evidence(), *([Evidence("output", first.text[:500], first.at)] if first is not None else [])]
+        evidence = [
+            *said.evidence(),
+            *([Evidence("output", first.text[:500], first.at)] if first is not None else []),
+        ]
         yield Finding(
-            id="loss-nan", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, summary=summary,
-            advice=_CAUSES + _GO_ON, since=min(item.at for item in evidence), cause="", ranks=said.ranks,
+            id="loss-nan",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.HIGH,
+            summary=summary,
+            advice=_CAUSES + _GO_ON,
+            since=min(item.at for item in evidence),
+            cause="",
+            ranks=said.ranks,
             evidence=tuple(evidence),
         )
 
@@ -90,12 +102,13 @@ class LossNanDetector:
 class GradNanDetector:
     """Meaning: gradients are nan or inf, so that the step is lost, or the weights are.
 
-    Evidence: the gradient norm in the trainer's lines, two in a row beside a loss that is a number (with fp16's dynamic loss
-    scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM, which name the rank ("found NaN in local
-    grad norm for bucket #0"), and PyTorch's anomaly mode, which names the operator.
+    Evidence: the gradient norm in the trainer's lines, two in a row beside a loss that is a number (with
+    fp16's dynamic loss scale: ten, since overflows belong to it, see fp16-overflow); checks of Megatron-LM,
+    which name the rank ("found NaN in local grad norm for bucket #0"), and PyTorch's anomaly mode, which
+    names the operator.
 
-    What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are checked before they
-    are mixed with those of others. The same rank again after a restart points at the GPU.
+    What to do: as for loss-nan. Where a rank is named, its own batch or its GPU is to blame: gradients are
+    checked before they are mixed with those of others. The same rank again after a restart points at the GPU.
 
     False alarms: an inf norm in the first steps of fp16 is how the loss scale is found; it is not said.
     """
@@ -130,7 +143,9 @@ class GradNanDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         said = self._said.heard(job)
-        lost = any(point.loss is not None and not point.finite_loss for point in self._row)  # loss-nan says it then
+        lost = any(
+            point.loss is not None and not point.finite_loss for point in self._row
+        )  # loss-nan says it then
         in_row = self._length >= (10 if self._scaled else 2) and not lost
         if not in_row and not said.reports:
             return
@@ -141,14 +156,23 @@ class GradNanDetector:
         else:
             first = self._row[0]
             since = iteration_words(first.iteration).removeprefix("at ")
-            summary = f"the gradient norm is {say(first.grad)} since {since}, in {self._length} lines in a row"
+            summary = (
+                f"the gradient norm is {say(first.grad)} since {since}, in {self._length} lines in a row"
+            )
             evidence.append(Evidence("output", first.text[:500], first.at))
         if self._before is not None:
             summary += f"; the last good value was {say(self._before.grad)} {iteration_words(self._before.iteration)}"
         rank = "It is the named rank's own batch, or its GPU: compare after a restart. " if said.ranks else ""
         yield Finding(
-            id="grad-nan", subject=JOB, severity=Severity.CRITICAL, confidence=Confidence.HIGH, summary=summary,
-            advice=rank + _CAUSES + _GO_ON, since=min(item.at for item in evidence), ranks=said.ranks, evidence=tuple(evidence),
+            id="grad-nan",
+            subject=JOB,
+            severity=Severity.CRITICAL,
+            confidence=Confidence.HIGH,
+            summary=summary,
+            advice=rank + _CAUSES + _GO_ON,
+            since=min(item.at for item in evidence),
+            ranks=said.ranks,
+            evidence=tuple(evidence),
         )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
@@ -156,7 +180,11 @@ class GradNanDetector:
 
 
 def _after(job: JobState) -> str:
-    return f"after iteration {job.iteration}" if job.iteration is not None else "before the first step was reported"
+    return (
+        f"after iteration {job.iteration}"
+        if job.iteration is not None
+        else "before the first step was reported"
+    )
 
 
 class _Said:
@@ -169,7 +197,8 @@ class _Said:
         self._good = 0
 
     def step(self, at: float, *, good: bool) -> None:
-        """Such a check ends the rank, or the step is made anew: words that good steps come after were of neither."""
+        """Such a check ends the rank, or the step is made anew: words that good steps come after were of
+        neither."""
         if not good or (self.reports and at - self.reports[-1][0] <= _WATCHED_SECONDS):
             self._good = 0
             return
@@ -178,7 +207,11 @@ class _Said:
             self.reports.clear()
 
     def observe(self, at: float, fact: Observation) -> None:
-        if isinstance(fact, NonFiniteReported) and fact.what == self._what and len(self.reports) < _MOST_RANKS:
+        if (
+            isinstance(fact, NonFiniteReported)
+            and fact.what == self._what
+            and len(self.reports) < _MOST_RANKS
+        ):
             if not self.reports or at - self.reports[0][0] <= _WATCHED_SECONDS:
                 self.reports.append((at, fact))
         elif isinstance(fact, RankFound):
@@ -188,7 +221,8 @@ class _Said:
             self._pids[fact.placement.rank] = fact.placement.pid
 
     def heard(self, job: JobState) -> _Said:
-        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells an end."""
+        """Itself, or nothing where no rank ended of it: the words may stand in the data. torch's prefix tells
+        an end."""
         ends = any(
             fact.text.startswith("[rank") or (failed_soon(job, at) and not only_quoted(job, fact.text))
             for at, fact in self.reports
@@ -205,7 +239,11 @@ class _Said:
 
     def words(self) -> str:
         ranks = self.ranks
-        return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}" if ranks else "a rank that is not named"
+        return (
+            f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+            if ranks
+            else "a rank that is not named"
+        )
 
     def evidence(self) -> Iterator[Evidence]:
         for at, fact in self.reports[:3]:

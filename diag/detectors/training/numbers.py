@@ -1,4 +1,5 @@
-"""The numbers that a trainer prints for a step, by whatever names its framework has for them: told facts, one point each."""
+"""The numbers that a trainer prints for a step, by whatever names its framework has for them: told facts, one
+point each."""
 
 from __future__ import annotations
 
@@ -15,13 +16,23 @@ _LOSS = ("loss", "lm loss")
 _GRAD = ("grad_norm", "grad norm")
 _RATE = ("learning_rate", "learning rate")
 _SCALE = ("loss scale", "loss_scale")
-# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and tell nothing of whether it learns.
-_POLICY = ("reward", "rewards", "kl", "completions/mean_length", "objective/kl", "policy/approxkl_avg", "reward_std")
+# Losses of reinforcement learning (trl, ms-swift: GRPO, PPO) go round zero and tell nothing of whether it
+# learns.
+_POLICY = (
+    "reward",
+    "rewards",
+    "kl",
+    "completions/mean_length",
+    "objective/kl",
+    "policy/approxkl_avg",
+    "reward_std",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One line of numbers; None for what it does not have. `iteration` is None where neither line nor bar told it."""
+    """One line of numbers; None for what it does not have. `iteration` is None where neither line nor bar
+    told it."""
 
     at: float
     iteration: int | None
@@ -61,7 +72,9 @@ class PointReader:
             return self._point(at, self._bar.done if self._bar else None, dict(fact.metrics), fact.text)
         return None
 
-    def _point(self, at: float, iteration: int | None, numbers: Mapping[str, float], text: str) -> Point | None:
+    def _point(
+        self, at: float, iteration: int | None, numbers: Mapping[str, float], text: str
+    ) -> Point | None:
         loss, grad = _first(numbers, _LOSS), _first(numbers, _GRAD)
         if loss is None and grad is None and "number of skipped iterations" not in numbers:
             return None

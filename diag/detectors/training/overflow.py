@@ -12,7 +12,8 @@ from diag.state.job import JobState
 
 __all__ = ["Fp16OverflowDetector"]
 
-# Dynamic scales begin at 2^16 (DeepSpeed, torch) or 2^32 (Megatron-LM) and halve until the gradients fit: 20 steps.
+# Dynamic scales begin at 2^16 (DeepSpeed, torch) or 2^32 (Megatron-LM) and halve until the gradients fit: 20
+# steps.
 _BEGIN = 50
 _WINDOW = 20  # steps
 _MOST_LOST = 0.5
@@ -20,15 +21,17 @@ _MINIMUM = 1.0
 
 
 class Fp16OverflowDetector:
-    """Meaning: gradients do not fit into fp16: steps are skipped again and again, or the loss scale has reached its end.
+    """Meaning: gradients do not fit into fp16: steps are skipped again and again, or the loss scale has
+    reached its end.
 
-    Evidence: DeepSpeed's OVERFLOW lines, Megatron-LM's `loss scale` and `number of skipped iterations`. Warning where after the
-    first 50 steps half of the last 20 were skipped, or the scale fell to 1; critical where it can fall no further and steps are
-    skipped still: nothing is learnt any more.
+    Evidence: DeepSpeed's OVERFLOW lines, Megatron-LM's `loss scale` and `number of skipped iterations`.
+    Warning where after the first 50 steps half of the last 20 were skipped, or the scale fell to 1; critical
+    where it can fall no further and steps are skipped still: nothing is learnt any more.
 
     What to do: train in bf16. ms-swift takes fp16 by itself where config.json says float32.
 
-    False alarms: the first tens of steps of fp16 are skipped by design, as the scale begins too high; that is not said.
+    False alarms: the first tens of steps of fp16 are skipped by design, as the scale begins too high; that is
+    not said.
     """
 
     name = "fp16-overflow"
@@ -60,7 +63,10 @@ class Fp16OverflowDetector:
                 self._see(at, point)
 
     def _see(self, at: float, point: Point) -> None:
-        before, self._iteration = self._iteration, point.iteration if point.iteration is not None else self._iteration + 1
+        before, self._iteration = (
+            self._iteration,
+            point.iteration if point.iteration is not None else self._iteration + 1,
+        )
         if self._iteration < before:  # another attempt, from an earlier checkpoint
             self._lost.clear()
             self._first_iteration = self._ended = self._since = None
@@ -93,17 +99,23 @@ class Fp16OverflowDetector:
         if at_end:
             summary = f"fp16: gradients overflow and the loss scale can fall no further ({scale}, from {say(self._highest)})"
         elif low:
-            summary = f"fp16: {scale}, its end, down from {say(self._highest)}: gradients overflow at any scale"
+            summary = (
+                f"fp16: {scale}, its end, down from {say(self._highest)}: gradients overflow at any scale"
+            )
         else:
             summary = f"fp16: {lost:.0f} of the last {_WINDOW} steps were skipped as their gradients overflowed; {scale}"
         summary += f"; {self._total:.0f} steps were skipped up to iteration {self._iteration}"
         at, text = (self._ended[0], self._ended[1].text) if self._ended is not None else self._last
         yield Finding(
-            id="fp16-overflow", subject=JOB, severity=Severity.CRITICAL if at_end else Severity.WARNING,
-            confidence=Confidence.HIGH, summary=summary, since=self._since or at,
+            id="fp16-overflow",
+            subject=JOB,
+            severity=Severity.CRITICAL if at_end else Severity.WARNING,
+            confidence=Confidence.HIGH,
+            summary=summary,
+            since=self._since or at,
             cause="minimum_scale" if at_end or low else "skipped_steps",
             advice="Train in bf16: --torch_dtype bfloat16 (ms-swift; it takes fp16 by itself where config.json says float32), "
-            "--bf16 (Megatron-LM, transformers), \"bf16\": {\"enabled\": true} (DeepSpeed). Where the GPU has no bf16 (V100, "
+            '--bf16 (Megatron-LM, transformers), "bf16": {"enabled": true} (DeepSpeed). Where the GPU has no bf16 (V100, '
             "T4): a lower learning rate with warm-up, and gradient clipping.",
             evidence=(Evidence("output", text[:500], at),),
             holds_seconds=60.0,

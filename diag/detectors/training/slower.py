@@ -25,7 +25,11 @@ _LOWER_CLOCK = 0.9
 _PRESSURE = 0.1  # of the time in which all tasks waited for memory
 _GIB = 1 << 30
 # nvml.h: what holds the clocks back
-_REASONS = ((0x8 | 0x80, "hardware slowdown or power brake"), (0x20 | 0x40, "temperature"), (0x4, "power cap"))
+_REASONS = (
+    (0x8 | 0x80, "hardware slowdown or power brake"),
+    (0x20 | 0x40, "temperature"),
+    (0x4, "power cap"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,9 @@ class Surroundings:
         if isinstance(fact, GpuSample):
             self.gpus.setdefault(fact.index, deque(maxlen=360)).append((at, fact))
         elif isinstance(fact, HostMemory) and (fact.pressure_full_ratio is not None or fact.swap_total_bytes):
-            self.memory.append((at, fact.pressure_full_ratio or 0.0, fact.swap_total_bytes - fact.swap_free_bytes))
+            self.memory.append(
+                (at, fact.pressure_full_ratio or 0.0, fact.swap_total_bytes - fact.swap_free_bytes)
+            )
         elif isinstance(fact, CgroupMemory) and fact.pressure_full_ratio is not None:
             self.memory.append((at, fact.pressure_full_ratio, -1))
 
@@ -68,7 +74,9 @@ def cause_of(drop: Drop, job: JobState, around: Surroundings) -> Cause:
     looked = [f"stacks of {len(after)} ranks ({samples} samples each)"] if after else []
     looked += [f"clocks of {len(around.gpus)} GPUs"] if around.gpus else []
     looked += ["memory pressure"] if around.memory else []
-    return Cause("unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be looked at")
+    return Cause(
+        "unknown", f"no cause was seen in {', '.join(looked)}" if looked else "nothing could be looked at"
+    )
 
 
 def _enough(counts: Mapping[int, Counter[str]]) -> bool:
@@ -84,19 +92,25 @@ def _straggler(drop: Drop, job: JobState) -> Cause | None:
     if known is not None and known.slow == found.slow:
         return None
     holds, it = numbered("[holds|hold] up the others,[it|these]", len(found.slow)).split(",")
-    text = (f"since then {rank_words(found.slow)} {holds}, which are found waiting in {found.waiting_ratio:.0%} of samples "
-            f"({it} in {found.slow_ratio:.0%})")
+    text = (
+        f"since then {rank_words(found.slow)} {holds}, which are found waiting in {found.waiting_ratio:.0%} of samples "
+        f"({it} in {found.slow_ratio:.0%})"
+    )
     return Cause("straggler", text, found.slow, found.waiting)
 
 
 def _data(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]]) -> Cause | None:
     if not _enough(before) or not _enough(after):
         return None
-    more = {rank: _share(after[rank], "data") - _share(before[rank], "data") for rank in after if rank in before}
+    more = {
+        rank: _share(after[rank], "data") - _share(before[rank], "data") for rank in after if rank in before
+    }
     slow = tuple(sorted(rank for rank, share in more.items() if share >= _MORE))
     if not slow:
         return None
-    then, now = (Residence.shares(counts[rank] for rank in slow).get("data", 0.0) for counts in (before, after))
+    then, now = (
+        Residence.shares(counts[rank] for rank in slow).get("data", 0.0) for counts in (before, after)
+    )
     text = f"{rank_words(slow)} {numbered('[waits|wait]', len(slow))} for batches in {now:.0%} of samples now ({then:.0%} before)"
     return Cause("data_loading", text, () if len(slow) == len(after) else slow)
 
@@ -123,13 +137,18 @@ def _clocks(drop: Drop, around: Surroundings) -> Cause | None:
     text = f"the clock of GPU{'s' if len(slower) > 1 else ''} {who} fell from {old / 1e6:.0f} to {new / 1e6:.0f} MHz{why}"
     heat = f", {gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
     watts = f", {gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
-    evidence = Evidence("nvml", f"GPU {index}: {new / 1e6:.0f} MHz{heat}{watts}, throttle reasons {bits:#x}",
-                        around.gpus[index][-1][0])
+    evidence = Evidence(
+        "nvml",
+        f"GPU {index}: {new / 1e6:.0f} MHz{heat}{watts}, throttle reasons {bits:#x}",
+        around.gpus[index][-1][0],
+    )
     return Cause("gpu_clocks", text, evidence=(evidence,))
 
 
 def _memory(drop: Drop, around: Surroundings) -> Cause | None:
-    then, now = ([item for item in around.memory if (item[0] >= drop.since) is later] for later in (False, True))
+    then, now = (
+        [item for item in around.memory if (item[0] >= drop.since) is later] for later in (False, True)
+    )
     if not now:
         return None
     pressure = statistics.median(item[1] for item in now)
@@ -137,7 +156,10 @@ def _memory(drop: Drop, around: Surroundings) -> Cause | None:
         return Cause("memory_pressure", f"tasks wait for memory in {pressure:.0%} of the time (PSI full)")
     swaps = [[item[2] for item in part if item[2] >= 0] for part in (then, now)]
     if swaps[0] and swaps[1] and swaps[1][-1] - swaps[0][-1] > _GIB:
-        return Cause("memory_pressure", f"{(swaps[1][-1] - swaps[0][-1]) / _GIB:.1f} GiB more are swapped out than before")
+        return Cause(
+            "memory_pressure",
+            f"{(swaps[1][-1] - swaps[0][-1]) / _GIB:.1f} GiB more are swapped out than before",
+        )
     return None
 
 
@@ -154,7 +176,8 @@ def _writer(job: JobState) -> Cause | None:
 
 
 def _elsewhere(before: Mapping[int, Counter[str]], after: Mapping[int, Counter[str]]) -> Cause | None:
-    """Each rank is found in another part of the step more often than before. One that is not is who the others wait for."""
+    """Each rank is found in another part of the step more often than before. One that is not is who the
+    others wait for."""
     if not _enough(before) or not _enough(after) or set(after) - set(before):
         return None
 

@@ -1,4 +1,5 @@
-"""Is one rank slower than its peers, so that they wait for it in each step? If so: which, by how much, and where."""
+"""Is one rank slower than its peers, so that they wait for it in each step? If so: which, by how much, and
+where."""
 
 from __future__ import annotations
 
@@ -8,29 +9,50 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.training.straggler_samples import GpuLook, Look, Looks, Split, split
 from diag.layout import pipeline_parallel_size
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Severity, numbered, rank_words
-from diag.observations import EnvironmentSeen, GpuSample, Iteration, LayoutTold, Observation, RankDigest, RankFound, StackSample
+from diag.model import (
+    JOB,
+    Confidence,
+    Evidence,
+    Finding,
+    NotChecked,
+    Placement,
+    Severity,
+    numbered,
+    rank_words,
+)
+from diag.observations import (
+    EnvironmentSeen,
+    GpuSample,
+    Iteration,
+    LayoutTold,
+    Observation,
+    RankDigest,
+    RankFound,
+    StackSample,
+)
 from diag.stacks import Activity, read_stack
 from diag.state.gpustate import device_of
 from diag.state.job import JobState
 
 __all__ = ["StragglerDetector"]
 
-# Chance of naming a rank of a job whose ranks wait alike, at one look at one window of samples. Windows overlap, and there are
-# some hundred independent ones in a day.
+# Chance of naming a rank of a job whose ranks wait alike, at one look at one window of samples. Windows
+# overlap, and there are some hundred independent ones in a day.
 _FALSE_ALARM = 1e-6
-# Ours: below this the loss is not worth waking anybody, and layouts that are a little uneven by design reach it.
+# Ours: below this the loss is not worth waking anybody, and layouts that are a little uneven by design reach
+# it.
 _STACK_SHARE = 0.25
 _GPU_SHARE = 0.5
-# How often the slow rank itself may be found waiting, against the others: gloo's own work shows as waiting too. On the bundled
-# job healthy ranks stood at 0.58-0.85 of samples, at most 0.12 apart; a rank that took twice as long at 0.41 against 0.81.
+# How often the slow rank itself may be found waiting, against the others: gloo's own work shows as waiting
+# too. On the bundled job healthy ranks stood at 0.58-0.85 of samples, at most 0.12 apart; a rank that took
+# twice as long at 0.41 against 0.81.
 _MOST_OWN_WAITS = 0.6
 # Samples of a GPU from which it may be asked whether it bears out what the stacks say.
 _GPU_SAMPLES = 8
 # Samples near a threshold cross it to and fro.
 _VERDICT_STANDS_SECONDS = 120.0
-# After so long a silence nothing is said, and so long after that what was said is withdrawn: together no more than the least
-# patience before a silence is called a hang.
+# After so long a silence nothing is said, and so long after that what was said is withdrawn: together no more
+# than the least patience before a silence is called a hang.
 _QUIET_SECONDS, _QUIET_SILENCES = 8.0, 1.2
 _HOLDS_SECONDS = 6.0
 
@@ -68,22 +90,24 @@ class _Verdict:
 
 
 class StragglerDetector:
-    """Meaning: one rank (or few) takes longer for each step than its peers, which wait for it; the job runs, at its pace.
+    """Meaning: one rank (or few) takes longer for each step than its peers, which wait for it; the job runs,
+    at its pace.
 
-    Evidence: how often each rank is found waiting for its peers when its stack is sampled in steady state. The slow one is
-    hardly ever found waiting, all others often: an exact test over the last samples (at most one a step, 128 a rank), with a
-    chance of a false alarm of one in a million a look. Beside it the GPUs: those that wait in NCCL are busy at low power, the
-    slow rank's is not. Ranks are compared within their pipeline stage. It needs 12 samples of each rank when the others always
-    wait, 35 when half of the time, 80 for a quarter: a minute and more at one sample in 5 s (--stack-seconds makes them
-    denser). Confidence is high where stacks and GPUs agree.
+    Evidence: how often each rank is found waiting for its peers when its stack is sampled in steady state.
+    The slow one is hardly ever found waiting, all others often: an exact test over the last samples (at most
+    one a step, 128 a rank), with a chance of a false alarm of one in a million a look. Beside it the GPUs:
+    those that wait in NCCL are busy at low power, the slow rank's is not. Ranks are compared within their
+    pipeline stage. It needs 12 samples of each rank when the others always wait, 35 when half of the time, 80
+    for a quarter: a minute and more at one sample in 5 s (--stack-seconds makes them denser). Confidence is
+    high where stacks and GPUs agree.
 
-    What to do: the advice follows the cause: data loading, a GPU with low clocks, or the line of code in which the rank spends
-    the time that the others spend waiting.
+    What to do: the advice follows the cause: data loading, a GPU with low clocks, or the line of code in
+    which the rank spends the time that the others spend waiting.
 
-    False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the others a quarter of
-    the step or more is named too. Nothing is said of a pipeline whose layout neither command line nor log tells, of stages of one
-    rank, while steps are overdue (that is a hang's matter), or of a rank that is slow in a backward pass under DDP on gloo,
-    where work and waiting look the same.
+    False alarms: work that one rank does by design in every step (rank 0 writes metrics) and that costs the
+    others a quarter of the step or more is named too. Nothing is said of a pipeline whose layout neither
+    command line nor log tells, of stages of one rank, while steps are overdue (that is a hang's matter), or
+    of a rank that is slow in a backward pass under DDP on gloo, where work and waiting look the same.
     """
 
     name = "straggler"
@@ -123,7 +147,9 @@ class StragglerDetector:
     def _see_rank(self, fact: RankFound) -> None:
         self._pipeline = pipeline_parallel_size(fact.command) or self._pipeline
         known, self._places[fact.placement.rank] = self._places.get(fact.placement.rank), fact.placement
-        if known is not None and known.pid != fact.placement.pid:  # another attempt: what was seen is of the one before
+        if (
+            known is not None and known.pid != fact.placement.pid
+        ):  # another attempt: what was seen is of the one before
             self._looks.start_over()
             self._verdict, self._has_stages = None, False
 
@@ -135,10 +161,15 @@ class StragglerDetector:
         self._looks.see_stack(fact.rank, Look.of(at, fact.main, read_stack(fact.main)))
 
     def _judge(self, at: float) -> None:
-        """A step was made: do the samples so far tell a slow rank? What they told stands for a while when they just miss it."""
+        """A step was made: do the samples so far tell a slow rank? What they told stands for a while when
+        they just miss it."""
         found = self._find()
         if found is not None:
-            known = self._verdict.elsewhere if self._verdict is not None and self._verdict.found.slow == found.found.slow else ()
+            known = (
+                self._verdict.elsewhere
+                if self._verdict is not None and self._verdict.found.slow == found.found.slow
+                else ()
+            )
             elsewhere = tuple(sorted({*known, *self._waiting_elsewhere(found.found)}))
             self._verdict, self._verdict_at = replace(found, elsewhere=elsewhere), at
         elif self._verdict is not None and at - self._verdict_at > _VERDICT_STANDS_SECONDS:
@@ -148,7 +179,11 @@ class StragglerDetector:
         stages = self._stages()
         if stages is None:
             return None
-        by_stack = {rank: [look.waits for look in looks] for rank, looks in self._looks.stacks.items() if rank in self._places}
+        by_stack = {
+            rank: [look.waits for look in looks]
+            for rank, looks in self._looks.stacks.items()
+            if rank in self._places
+        }
         by_gpu = {rank: [look.waits for look in looks] for rank, looks in self._gpus().items()}
         for stage in stages:
             stacks = split(_of(by_stack, stage), _FALSE_ALARM, _STACK_SHARE, _MOST_OWN_WAITS)
@@ -159,7 +194,11 @@ class StragglerDetector:
                 gpu = None
             found = stacks or gpu
             if found is not None:
-                return _Verdict(found, stacks is not None, stacks is not None and gpu is not None and stacks.slow == gpu.slow)
+                return _Verdict(
+                    found,
+                    stacks is not None,
+                    stacks is not None and gpu is not None and stacks.slow == gpu.slow,
+                )
         return None
 
     def _waiting_elsewhere(self, found: Split) -> Iterator[int]:
@@ -171,7 +210,8 @@ class StragglerDetector:
                 yield rank
 
     def _stages(self) -> list[tuple[int, ...]] | None:
-        """Ranks that do the same work, as Megatron numbers them (the pipeline varies slowest); None when it cannot be known."""
+        """Ranks that do the same work, as Megatron numbers them (the pipeline varies slowest); None when it
+        cannot be known."""
         ranks = tuple(sorted(self._places))
         if self._pipeline is None and self._has_stages:
             return None
@@ -208,12 +248,19 @@ class StragglerDetector:
         return bool(looks) and statistics.fmean(looks) > _MOST_OWN_WAITS / 2
 
     def _is_refuted(self, stacks: Split, by_gpu: dict[int, list[bool]]) -> bool:
-        """Only some ranks wait for their GPU by a call that the stack shows (a timer on rank 0): then the GPUs are all alike."""
+        """Only some ranks wait for their GPU by a call that the stack shows (a timer on rank 0): then the
+        GPUs are all alike."""
         waits = [look for rank in stacks.waiting for look in self._looks.stacks[rank] if look.waits]
         if 2 * sum(look.activity is not Activity.GPU_SYNC for look in waits) >= len(waits):
             return False  # most wait in a collective, which needs no second opinion
-        slow, others = ([sum(by_gpu[rank]) / len(by_gpu[rank]) for rank in ranks if len(by_gpu.get(rank, ())) >= _GPU_SAMPLES]
-                        for ranks in (stacks.slow, stacks.waiting))
+        slow, others = (
+            [
+                sum(by_gpu[rank]) / len(by_gpu[rank])
+                for rank in ranks
+                if len(by_gpu.get(rank, ())) >= _GPU_SAMPLES
+            ]
+            for ranks in (stacks.slow, stacks.waiting)
+        )
         return bool(slow and others) and statistics.fmean(others) - statistics.fmean(slow) < stacks.share / 3
 
     # -- saying -------------------------------------------------------------------------------------------
@@ -223,7 +270,8 @@ class StragglerDetector:
             yield self._finding(self._verdict, job, now)
 
     def _may_say(self, now: float, job: JobState) -> bool:
-        """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or a death's."""
+        """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or
+        a death's."""
         alive = job.alive_ranks()
         if job.broken or any(rank.stopped for rank in alive) or (alive and len(alive) != len(job.ranks)):
             return False
@@ -245,27 +293,41 @@ class StragglerDetector:
         count = len(found.slow)
         eyes = "samples" if verdict.by_stacks else "samples of their GPUs"
         parts = [
-            f"{rank_words(found.slow)} " + numbered("[holds|hold] up the others: they are found waiting in ", count)
-            + f"{found.waiting_ratio:.0%} of {eyes}, " + numbered("[it|these]", count) + f" in {found.slow_ratio:.0%}"
+            f"{rank_words(found.slow)} "
+            + numbered("[holds|hold] up the others: they are found waiting in ", count)
+            + f"{found.waiting_ratio:.0%} of {eyes}, "
+            + numbered("[it|these]", count)
+            + f" in {found.slow_ratio:.0%}"
         ]
         step = statistics.median(job.step_seconds) if job.step_seconds else None
         if step:
             parts.append(f"; that is about {found.share * step:.2g} s of each step of {step:.2g} s")
         if place is not None and cause != "gpu_slow":
             spent = numbered("; [it spends|these spend] the difference in ", count)
-            parts.append(f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
-                         f"{place.others_of})")
+            parts.append(
+                f"{spent}{place.where} ({place.slow} of {place.slow_of} samples, the others {place.others} of "
+                f"{place.others_of})"
+            )
         elif cause == "gpu_slow":
             clocks = {rank: _clock(looks) for rank, looks in gpus.items()}
             runs = numbered("; [its GPU runs|the GPU of the first runs] at ", count)
-            parts.append(f"{runs}{clocks[found.slow[0]] / 1e6:.0f} MHz, the others at "
-                         f"{statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6:.0f} MHz")
+            parts.append(
+                f"{runs}{clocks[found.slow[0]] / 1e6:.0f} MHz, the others at "
+                f"{statistics.median(clocks[rank] for rank in found.waiting if rank in clocks) / 1e6:.0f} MHz"
+            )
         return Finding(
-            id="straggler", subject=f"rank {found.slow[0]}" if count == 1 else JOB, severity=Severity.WARNING,
-            confidence=confidence, ranks=found.slow, waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
-            since=self._looks.since(found.slow, now), cause=cause, summary="".join(parts),
+            id="straggler",
+            subject=f"rank {found.slow[0]}" if count == 1 else JOB,
+            severity=Severity.WARNING,
+            confidence=confidence,
+            ranks=found.slow,
+            waiting_ranks=tuple(sorted((*found.waiting, *verdict.elsewhere))),
+            since=self._looks.since(found.slow, now),
+            cause=cause,
+            summary="".join(parts),
             advice=numbered(_ADVICE[cause], count),
-            evidence=tuple(self._evidence(found, gpus)), holds_seconds=_HOLDS_SECONDS,
+            evidence=tuple(self._evidence(found, gpus)),
+            holds_seconds=_HOLDS_SECONDS,
         )
 
     def _cause(self, found: Split, activity: Activity | None, gpus: dict[int, list[GpuLook]]) -> str:
@@ -291,21 +353,31 @@ class StragglerDetector:
                 seen = gpus[rank]
                 power = [look.power_watts for look in seen if look.power_watts is not None]
                 watts = f" at {statistics.median(power):.0f} W" if power else ""
-                limit = f" of {seen[-1].power_limit_watts:.0f} W" if power and seen[-1].power_limit_watts else ""
+                limit = (
+                    f" of {seen[-1].power_limit_watts:.0f} W" if power and seen[-1].power_limit_watts else ""
+                )
                 busy = statistics.median(look.utilization for look in seen)
-                yield Evidence("nvml", f"GPU busy {busy:.0%}{watts}{limit} (median of {len(seen)} samples)", seen[-1].at, rank)
+                yield Evidence(
+                    "nvml",
+                    f"GPU busy {busy:.0%}{watts}{limit} (median of {len(seen)} samples)",
+                    seen[-1].at,
+                    rank,
+                )
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         if job.phase == "steady" and len(job.ranks) > 1 and self._stages() is None:
             yield NotChecked(
-                "straggler", "the ranks are stages of a pipeline, and none has a peer here that does the same work",
+                "straggler",
+                "the ranks are stages of a pipeline, and none has a peer here that does the same work",
                 "with more than one rank a stage, and --pipeline_model_parallel_size on the command line or `PP: N` in its "
                 "log, they are compared",
             )
 
 
 def _of(waits: dict[int, list[bool]], stage: tuple[int, ...]) -> dict[int, list[bool]]:
-    return {rank: waits[rank] for rank in stage if rank in waits} if all(rank in waits for rank in stage) else {}
+    return (
+        {rank: waits[rank] for rank in stage if rank in waits} if all(rank in waits for rank in stage) else {}
+    )
 
 
 def _clock(looks: list[GpuLook]) -> float:

@@ -1,4 +1,5 @@
-"""Samples of ranks in steady state, at most one a step, and the exact test that tells few slow ranks from many that wait."""
+"""Samples of ranks in steady state, at most one a step, and the exact test that tells few slow ranks from
+many that wait."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diag.observations import GpuSample, MetricsLogged, Observation, PhaseMarked, SaveFinished, SaveStarted, ThreadStack
+from diag.observations import (
+    GpuSample,
+    MetricsLogged,
+    Observation,
+    PhaseMarked,
+    SaveFinished,
+    SaveStarted,
+    ThreadStack,
+)
 from diag.stacks import Activity, Reading, shorten
 from diag.state.exact import fisher
 
@@ -16,7 +25,8 @@ _WINDOW = 128  # samples of a rank that are looked at together
 _OLDEST_SECONDS = 1800.0
 _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
 _DEEPEST = 64
-# A GPU that spins in an NCCL kernel: 100 % busy (77 % and more as NVML's windows fall), 123-132 W of 700 W on an H200.
+# A GPU that spins in an NCCL kernel: 100 % busy (77 % and more as NVML's windows fall), 123-132 W of 700 W on
+# an H200.
 _NCCL_BUSY, _NCCL_POWER = 0.7, 0.35
 
 
@@ -34,12 +44,16 @@ class Look:
     @classmethod
     def of(cls, at: float, main: ThreadStack, reading: Reading) -> Look:
         where = reading.where or main.frames[-1]
-        deepest = main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST  # not into the wait itself
-        places = tuple(f"{frame.function} ({shorten(frame.file)}:{frame.line})" for frame in main.frames[:min(deepest, _DEEPEST)])
+        deepest = (
+            main.frames.index(where) + 1 if reading.activity is not Activity.OTHER else _DEEPEST
+        )  # not into the wait itself
+        places = tuple(
+            f"{frame.function} ({shorten(frame.file)}:{frame.line})"
+            for frame in main.frames[: min(deepest, _DEEPEST)]
+        )
         text = f"{where.function} ({shorten(where.file)}:{where.line})"
         saves = Activity.CHECKPOINT in (reading.activity, reading.context)
         return cls(at, reading.activity in _WAITS, reading.activity, places, text, saves)
-
 
     @classmethod
     def told(cls, at: float, activity: str, where: str, *, waits: bool, saves: bool) -> Look:
@@ -84,7 +98,8 @@ class Excess:
 
 @dataclass(slots=True)
 class Looks:
-    """Samples count when the step that they were taken in was reported as done, as many a rank as steps were made."""
+    """Samples count when the step that they were taken in was reported as done, as many a rank as steps were
+    made."""
 
     stacks: dict[int, deque[Look]] = field(default_factory=dict)
     gpus: dict[int, deque[GpuLook]] = field(default_factory=dict)
@@ -115,7 +130,8 @@ class Looks:
                 self._other_work |= any(name.startswith("eval_") for name, _ in metrics)
 
     def step_reported(self, at: float, iteration: int, certain: bool) -> bool:
-        """What was seen since the last report belongs to the steps made since. A bar (not `certain`) may lag behind."""
+        """What was seen since the last report belongs to the steps made since. A bar (not `certain`) may lag
+        behind."""
         before = self._iteration
         if before is not None and (iteration == before or (iteration < before and not certain)):
             return False
@@ -137,7 +153,8 @@ class Looks:
         return min(times or [looks[0].at for looks in self.gpus.values() if looks], default=now)
 
     def excess(self, slow: Sequence[int], others: Sequence[int]) -> Excess | None:
-        """The innermost frame that accounts for nearly all of the difference in where the two kinds of ranks stand."""
+        """The innermost frame that accounts for nearly all of the difference in where the two kinds of ranks
+        stand."""
         mine = [look for rank in slow for look in self.stacks.get(rank, ())]
         theirs = [look for rank in others for look in self.stacks.get(rank, ())]
         if not mine or not theirs:
@@ -149,12 +166,17 @@ class Looks:
         if most < 0.1:
             return None
         depth = {place: index for look in mine for index, place in enumerate(look.places)}
-        where = max((place for place, excess in more.items() if excess >= 0.8 * most), key=lambda place: (depth[place], place))
+        where = max(
+            (place for place, excess in more.items() if excess >= 0.8 * most),
+            key=lambda place: (depth[place], place),
+        )
         kinds = Counter(look.activity for look in mine if where in look.places)
         return Excess(where, here[where], len(mine), there[where], len(theirs), kinds.most_common(1)[0][0])
 
 
-def _keep(pending: dict[int, list[Look]] | dict[int, list[GpuLook]], kept: object, steps: int, at: float) -> None:
+def _keep(
+    pending: dict[int, list[Look]] | dict[int, list[GpuLook]], kept: object, steps: int, at: float
+) -> None:
     for key, looks in pending.items():
         store = kept.setdefault(key, deque(maxlen=_WINDOW))  # type: ignore[attr-defined]
         if steps >= len(looks):
@@ -181,10 +203,14 @@ class Split:
         return self.waiting_ratio - self.slow_ratio
 
 
-def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float, most_own: float) -> Split | None:
-    """The ranks that stand apart, when the most waiting of them and the least waiting of the others differ beyond chance.
+def split(
+    waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float, most_own: float
+) -> Split | None:
+    """The ranks that stand apart, when the most waiting of them and the least waiting of the others differ
+    beyond chance.
 
-    `share`: by how much of all samples at least; `most_own`: how often the slow may wait, as a part of how often the others do.
+    `share`: by how much of all samples at least; `most_own`: how often the slow may wait, as a part of how
+    often the others do.
     """
     if len(waits) < 2 or any(not seen for seen in waits.values()):
         return None
@@ -196,7 +222,8 @@ def split(waits: Mapping[int, Sequence[bool]], false_alarm: float, share: float,
     if gap < share:
         return None
     slow, others = order[:count], order[count:]
-    # Many ranks have the same counts, and the most waiting of the slow ones and the least waiting of the others mostly decide.
+    # Many ranks have the same counts, and the most waiting of the slow ones and the least waiting of the
+    # others mostly decide.
     few = list(dict.fromkeys((sum(waits[rank]), len(waits[rank])) for rank in reversed(slow)))
     many = list(dict.fromkeys((sum(waits[rank]), len(waits[rank])) for rank in others))
     chance = 0.0

@@ -35,17 +35,18 @@ _ADVICE = {
 class ThroughputDropDetector:
     """Meaning: steps take longer than they did in the same run, and have for a minute or more.
 
-    Evidence: seconds a step over laps of five seconds and more, by the arrival of the lines that report steps, without saves,
-    evaluations and stops (Megatron's own `elapsed time per iteration` where it is printed). Told are 25 % and more; how noise
-    is told from a drop, and what was measured, stands in diag/state/pace.py: one alarm in 5,000 hours of healthy jobs, 60-100 s
-    from the change for 1.5 times and more. What changed at that time in stacks, GPU clocks and memory gives the cause.
+    Evidence: seconds a step over laps of five seconds and more, by the arrival of the lines that report
+    steps, without saves, evaluations and stops (Megatron's own `elapsed time per iteration` where it is
+    printed). Told are 25 % and more; how noise is told from a drop, and what was measured, stands in
+    diag/state/pace.py: one alarm in 5,000 hours of healthy jobs, 60-100 s from the change for 1.5 times and
+    more. What changed at that time in stacks, GPU clocks and memory gives the cause.
 
-    What to do: the advice follows the cause: straggler, data_loading, gpu_clocks, memory_pressure, checkpoint_writer,
-    communication, compile and other parts of a step, or unknown.
+    What to do: the advice follows the cause: straggler, data_loading, gpu_clocks, memory_pressure,
+    checkpoint_writer, communication, compile and other parts of a step, or unknown.
 
-    False alarms: data with longer sequences from some step on look the same. Without a cause, less than 1.45 times and for less
-    than five minutes it is an info. A slow rise (a leak) is not told: laps are compared with all before, and half of them rise
-    too.
+    False alarms: data with longer sequences from some step on look the same. Without a cause, less than 1.45
+    times and for less than five minutes it is an info. A slow rise (a leak) is not told: laps are compared
+    with all before, and half of them rise too.
     """
 
     name = "throughput-drop"
@@ -65,17 +66,30 @@ class ThroughputDropDetector:
         cause = self._cause(drop, job)
         grave = drop.matters or cause.word != "unknown"
         shares = ", ".join(shares_words(job.residence.counts(since=drop.since)))
-        evidence = [Evidence("output", f"{drop.before:.3g} s a step up to iteration {drop.iteration}, {drop.after:.3g} s in "
-                             f"the {drop.steps} steps since", drop.since), *cause.evidence]
+        evidence = [
+            Evidence(
+                "output",
+                f"{drop.before:.3g} s a step up to iteration {drop.iteration}, {drop.after:.3g} s in "
+                f"the {drop.steps} steps since",
+                drop.since,
+            ),
+            *cause.evidence,
+        ]
         if shares:
             evidence.append(Evidence("stacks", f"all ranks since then: {shares}", now))
         yield Finding(
-            id="throughput-drop", subject=JOB, severity=Severity.WARNING if grave else Severity.INFO,
+            id="throughput-drop",
+            subject=JOB,
+            severity=Severity.WARNING if grave else Severity.INFO,
             confidence=Confidence.LOW if cause.word == "unknown" else Confidence.MEDIUM,
             summary=f"steps take {drop.after:.3g} s since iteration {drop.iteration}, {drop.ratio:.2g} times the "
             f"{drop.before:.3g} s before ({drop.steps} steps, {drop.seconds:.0f} s, and still); {cause.text}",
-            advice=_ADVICE.get(cause.word, _ADVICE["unknown"]), since=drop.since, cause=cause.word, ranks=cause.ranks,
-            waiting_ranks=cause.waiting, evidence=tuple(evidence),
+            advice=_ADVICE.get(cause.word, _ADVICE["unknown"]),
+            since=drop.since,
+            cause=cause.word,
+            ranks=cause.ranks,
+            waiting_ranks=cause.waiting,
+            evidence=tuple(evidence),
         )
 
     def _cause(self, drop: Drop, job: JobState) -> Cause:
@@ -98,13 +112,16 @@ _GPU_SAMPLES = 12
 class SlowDetector:
     """Meaning: one part of each step takes so much of it that the GPUs wait, from the start on.
 
-    Evidence: of the last samples of every rank (40 at least, half an hour at most) 30 % and more are in the same part: waiting
-    for a batch, or the optimizer's work on the CPU. Where there are GPUs, none is in use for more than 80 % of the time. There
-    is no normal speed to compare with: what is not found here is not said to be fast. `GET /ranks` has all shares.
+    Evidence: of the last samples of every rank (40 at least, half an hour at most) 30 % and more are in the
+    same part: waiting for a batch, or the optimizer's work on the CPU. Where there are GPUs, none is in use
+    for more than 80 % of the time. There is no normal speed to compare with: what is not found here is not
+    said to be fast. `GET /ranks` has all shares.
 
-    What to do: data: more DataLoader workers, quicker storage, tokenising beforehand. CPU optimizer: offload less.
+    What to do: data: more DataLoader workers, quicker storage, tokenising beforehand. CPU optimizer: offload
+    less.
 
-    False alarms: a job that is meant to be bound by its data (a rollout, streaming). CPU offload is an info: it was asked for.
+    False alarms: a job that is meant to be bound by its data (a rollout, streaming). CPU offload is an info:
+    it was asked for.
     """
 
     name = "slow"
@@ -119,7 +136,11 @@ class SlowDetector:
         if job.phase not in ("steady", "training") or job.broken:
             return
         counts = job.residence.counts()
-        if not counts or any(sum(each.values()) < _LEAST for each in counts.values()) or set(job.ranks) - set(counts):
+        if (
+            not counts
+            or any(sum(each.values()) < _LEAST for each in counts.values())
+            or set(job.ranks) - set(counts)
+        ):
             return
         busy = self._busy(job.residence.oldest())
         if busy is not None and busy > _GPU_IDLE:
@@ -130,14 +151,16 @@ class SlowDetector:
                 yield _slow(part, share, busy, job, now)
 
     def _busy(self, since: float) -> float | None:
-        """How busy the busiest GPU was: the node may have others that the job does not use. None without GPUs."""
-        seen = [[gpu.utilization_ratio for at, gpu in looks if at >= since and gpu.utilization_ratio is not None]
-                for looks in self._around.gpus.values()]
+        """How busy the busiest GPU was: the node may have others that the job does not use. None without
+        GPUs."""
+        seen = [
+            [gpu.utilization_ratio for at, gpu in looks if at >= since and gpu.utilization_ratio is not None]
+            for looks in self._around.gpus.values()
+        ]
         return max((sum(each) / len(each) for each in seen if len(each) >= _GPU_SAMPLES), default=None)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
-
 
 
 @dataclass(frozen=True, slots=True)

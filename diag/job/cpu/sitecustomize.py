@@ -1,8 +1,10 @@
 # ruff: noqa: PTH100, PTH120 - runs in every Python of the job; pathlib is the slowest of its imports
-"""Put this folder on PYTHONPATH and a Megatron job can run without GPU, or with a fault, its own files untouched.
+"""Put this folder on PYTHONPATH and a Megatron job can run without GPU, or with a fault, its own files
+untouched.
 
-DIAG_JOB_DEVICE=cpu arms the CPU device layer and the stand-ins for CUDA-only packages; DIAG_FAULT arms a fault.
-With neither set it does nothing but hand on to the next sitecustomize on sys.path: Python loads only the first.
+DIAG_JOB_DEVICE=cpu arms the CPU device layer and the stand-ins for CUDA-only packages; DIAG_FAULT arms a
+fault. With neither set it does nothing but hand on to the next sitecustomize on sys.path: Python loads only
+the first.
 """
 
 import importlib.machinery

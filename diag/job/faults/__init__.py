@@ -1,10 +1,12 @@
-"""Faults for the bundled job, by hook: DIAG_FAULT="NAME[:rank=R,step=S,...]" in the environment, nothing else.
+"""Faults for the bundled job, by hook: DIAG_FAULT="NAME[:rank=R,step=S,...]" in the environment, nothing
+else.
 
-`arm()` runs before torch is imported, from sitecustomize or from `python -m diag.job`. It asks to be called back
-when torch or Megatron import the one module that the fault needs; without DIAG_FAULT it does nothing.
+`arm()` runs before torch is imported, from sitecustomize or from `python -m diag.job`. It asks to be called
+back when torch or Megatron import the one module that the fault needs; without DIAG_FAULT it does nothing.
 
-DIAG_FAULT_DIR is where FIFOs and markers go. Who waits is let go by a file DIAG_FAULT_RELEASE (or `release` in that
-folder); a data-hang by whoever writes to `data-hang-rankR.fifo` there. `python -m diag.job.faults --release DIR` does both.
+DIAG_FAULT_DIR is where FIFOs and markers go. Who waits is let go by a file DIAG_FAULT_RELEASE (or `release`
+in that folder); a data-hang by whoever writes to `data-hang-rankR.fifo` there. `python -m diag.job.faults
+--release DIR` does both.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ __all__ = ["KINDS", "Fault", "FaultError", "Kind", "arm", "check", "parse", "rel
 def check(fault: Fault, ranks: int | None = None) -> None:
     """Raise FaultError if this machine, or a job of so many ranks, cannot have the fault."""
     if ranks is not None and fault.rank >= ranks:
-        raise FaultError(f"fault {fault.name}: there is no rank {fault.rank}\n\nhint: the job has {ranks} ranks, from 0")
+        raise FaultError(
+            f"fault {fault.name}: there is no rank {fault.rank}\n\nhint: the job has {ranks} ranks, from 0"
+        )
     if fault.name in ("shm-full", "disk-full"):
         from .at_start import check_private_mount
 

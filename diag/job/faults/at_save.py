@@ -23,7 +23,9 @@ _CHUNK, _PAUSE_S = 300_000, 0.5
 
 def hook(runtime: Runtime) -> None:
     hooks = _hook_memory if runtime.fault.name in _IN_MEMORY else _hook_files
-    after_import("megatron.core.dist_checkpointing.strategies.filesystem_async", lambda module: hooks(module, runtime))
+    after_import(
+        "megatron.core.dist_checkpointing.strategies.filesystem_async", lambda module: hooks(module, runtime)
+    )
 
 
 def _due(runtime: Runtime) -> bool:
@@ -32,7 +34,9 @@ def _due(runtime: Runtime) -> bool:
 
 def _hook_files(module: ModuleType, runtime: Runtime) -> None:
     """Take the place of `open` in that module alone, so that what calls it is Megatron's own write."""
-    strike = {"save-stall": _stall, "disk-full": _fill_disk, "save-killed": _die}.get(runtime.fault.name, _write_slowly)
+    strike = {"save-stall": _stall, "disk-full": _fill_disk, "save-killed": _die}.get(
+        runtime.fault.name, _write_slowly
+    )
 
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         # Each rank has up to two files, written by two children: one of them is enough.
@@ -61,11 +65,16 @@ def _write_slowly(runtime: Runtime, path: str) -> None:
 
 
 def _fill_disk(runtime: Runtime, path: str) -> None:
-    """A disk of `megabytes` in the checkpoint's place, seen by this writer alone: the kernel itself says ENOSPC."""
+    """A disk of `megabytes` in the checkpoint's place, seen by this writer alone: the kernel itself says
+    ENOSPC."""
     try:
         mount_private(str(Path(path).parent), runtime.fault.option("megabytes"))
-    except OSError as error:  # megatron-core 0.18 writes in the rank itself, and no user namespace is given to threads
-        give_up(f"fault disk-full: no disk of its own for {path} ({error})\n\nhint: run it as root, or with megatron-core 0.16")
+    except (
+        OSError
+    ) as error:  # megatron-core 0.18 writes in the rank itself, and no user namespace is given to threads
+        give_up(
+            f"fault disk-full: no disk of its own for {path} ({error})\n\nhint: run it as root, or with megatron-core 0.16"
+        )
     runtime.announce(f"file={path}")
 
 

@@ -34,7 +34,8 @@ def hook_rendezvous(runtime: Runtime) -> None:
 
 
 def _mount_namespace() -> None:
-    """Give this process, and the children it will have, mounts of their own; as an unprivileged user through a user namespace."""
+    """Give this process, and the children it will have, mounts of their own; as an unprivileged user through
+    a user namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWNS) != 0:
@@ -99,7 +100,8 @@ _LIMITS = {"memory": ("memory.max", "memory.limit_in_bytes"), "pids": ("pids.max
 
 
 def _join_cgroup(runtime: Runtime, controller: str, below: str = "") -> Path:
-    """Move this rank to the run's own cgroup, without a limit yet, or to one below it. Raises OSError where that may not be."""
+    """Move this rank to the run's own cgroup, without a limit yet, or to one below it. Raises OSError where
+    that may not be."""
     group = _run_cgroup(runtime, controller)
     for left_over in group.parent.glob("diag-fault-*"):
         # Named after a torchrun agent: of a run that is over when that process is.
@@ -153,7 +155,11 @@ def limit_memory(runtime: Runtime, headroom: int) -> str:
     if group is not None:
         v2 = (group / "memory.max").exists()
         usage = int((group / ("memory.current" if v2 else "memory.usage_in_bytes")).read_text())
-        limits = ("memory.max", "memory.swap.max") if v2 else ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        limits = (
+            ("memory.max", "memory.swap.max")
+            if v2
+            else ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        )
         # Swap is shut off, or the limit would only make the machine slow; v1 counts memory and swap together.
         for name, value in zip(limits, (usage + headroom, 0 if v2 else usage + headroom), strict=True):
             try:

@@ -38,7 +38,9 @@ class BeforeStep(Protocol):
 
 def hook(runtime: Runtime, each: BeforeStep | None = None) -> None:
     """`each` is told of every step."""
-    after_import("megatron.core.pipeline_parallel.schedules", lambda module: _wrap_schedules(module, runtime, each))
+    after_import(
+        "megatron.core.pipeline_parallel.schedules", lambda module: _wrap_schedules(module, runtime, each)
+    )
 
 
 def _wrap_schedules(module: ModuleType, runtime: Runtime, each: BeforeStep | None) -> None:
@@ -48,7 +50,9 @@ def _wrap_schedules(module: ModuleType, runtime: Runtime, each: BeforeStep | Non
 
 def _wrapped(genuine: Callable[..., Any], runtime: Runtime, each: BeforeStep | None) -> Callable[..., Any]:
     strikes = {**STRIKES, **in_collectives.STRIKES, **in_gpu.STRIKES, **in_locks.STRIKES, **in_phases.STRIKES}
-    strike = strikes.get(runtime.fault.name)  # None: only the steps are counted, for a fault that strikes elsewhere
+    strike = strikes.get(
+        runtime.fault.name
+    )  # None: only the steps are counted, for a fault that strikes elsewhere
     each = _SlowRank(runtime) if runtime.fault.name == "slow-rank" else each
 
     @functools.wraps(genuine)
@@ -114,7 +118,9 @@ def _rank_crash(runtime: Runtime) -> None:
 def _exception_then_teardown(runtime: Runtime) -> None:
     runtime.announce()
     atexit.register(_upload_last_metrics, runtime)
-    raise RuntimeError(f"fault exception-then-teardown: raised on purpose in rank {runtime.rank} at step {runtime.step}")
+    raise RuntimeError(
+        f"fault exception-then-teardown: raised on purpose in rank {runtime.rank} at step {runtime.step}"
+    )
 
 
 def _upload_last_metrics(runtime: Runtime) -> None:
@@ -199,7 +205,10 @@ def _tokenize(row: dict[str, str]) -> dict[str, list[int]]:
 
 def _tokenize_all(seconds: float) -> None:
     """The genuine `datasets.Dataset.map` where the job has datasets, the like of it where it has not."""
-    rows = [{"text": f"the quick bird number {i} crosses the small river and follows the warm road " * 4} for i in range(2000)]
+    rows = [
+        {"text": f"the quick bird number {i} crosses the small river and follows the warm road " * 4}
+        for i in range(2000)
+    ]
     until = time.monotonic() + seconds
     datasets: Any = sys.modules.get("datasets")
     while time.monotonic() < until:
@@ -211,7 +220,10 @@ def _tokenize_all(seconds: float) -> None:
             _tokenize(row)
             if done % 20 == 0:
                 rate = done / (time.monotonic() - started)
-                os.write(2, f"\rMap: {done * 100 // len(rows):3d}%| {done}/{len(rows)} [{rate:.2f} examples/s]".encode())
+                os.write(
+                    2,
+                    f"\rMap: {done * 100 // len(rows):3d}%| {done}/{len(rows)} [{rate:.2f} examples/s]".encode(),
+                )
             if time.monotonic() >= until:
                 break
         os.write(2, b"\n")
@@ -222,7 +234,9 @@ def find_compiler() -> str:
         path = shutil.which(name)
         if path is not None:
             return path
-    raise FaultError("fault long-compile: there is no C compiler (gcc, cc, clang)\n\nhint: apt-get install gcc")
+    raise FaultError(
+        "fault long-compile: there is no C compiler (gcc, cc, clang)\n\nhint: apt-get install gcc"
+    )
 
 
 def _long_compile(runtime: Runtime) -> None:

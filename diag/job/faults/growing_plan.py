@@ -1,7 +1,8 @@
-"""What the fault growing-save does, drawn from its seed alone: how much each save stages and keeps, and where the limit is.
+"""What the fault growing-save does, drawn from its seed alone: how much each save stages and keeps, and where
+the limit is.
 
-Sizes are in units of the first save's staging, all ranks together. No torch, no memory is taken here: tests write the plan down
-before the run begins.
+Sizes are in units of the first save's staging, all ranks together. No torch, no memory is taken here: tests
+write the plan down before the run begins.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class SavePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`fails_at`: the save (from 1) that meets the limit; None: all fit. `place`: what grows, the staging or what is kept."""
+    """`fails_at`: the save (from 1) that meets the limit; None: all fit. `place`: what grows, the staging or
+    what is kept."""
 
     seed: int
     kind: str
@@ -59,7 +61,9 @@ def plan_of(seed: int, *, fits: bool) -> Plan:
     True
     """
     rnd = random.Random(f"growing-save/{seed}/{fits}")
-    while True:  # until the save that must not fit stands out from those before it, and the machine can bear them
+    while (
+        True
+    ):  # until the save that must not fit stands out from those before it, and the machine can bear them
         plan = _drawn(rnd, seed, fits)
         if max(rises(plan)[: plan.fails_at]) < _MOST and (fits or _gap(plan) >= _OVER + _ROOM[0] + 0.01):
             return plan
@@ -89,8 +93,18 @@ def _drawn(rnd: random.Random, seed: int, fits: bool) -> Plan:
         staged = (size if place == "staged" else 1.0) * rnd.uniform(0.985, 1.015)
         saves.append(SavePlan(staged, seconds * (staged if pace == "rate" else rnd.uniform(0.9, 1.1)), kept))
     leak = rnd.uniform(0.01, 0.08) if kind == "leak" else 0.0
-    return Plan(seed, kind, place, pace, fails_at, tuple(saves), leak, rnd.uniform(*_ROOM), rnd.random(),
-                rnd.random() < (0.4 if fits else 0.2))
+    return Plan(
+        seed,
+        kind,
+        place,
+        pace,
+        fails_at,
+        tuple(saves),
+        leak,
+        rnd.uniform(*_ROOM),
+        rnd.random(),
+        rnd.random() < (0.4 if fits else 0.2),
+    )
 
 
 def rises(plan: Plan, steps: int = _STEPS) -> list[float]:
@@ -113,7 +127,8 @@ def _gap(plan: Plan) -> float:
 
 
 def limit_of(plan: Plan, needed: int, unit: int, own: int, steps: int = _STEPS) -> int:
-    """The limit for a job that needs `needed` one step after its first save; `own` is what a save takes without the fault.
+    """The limit for a job that needs `needed` one step after its first save; `own` is what a save takes
+    without the fault.
 
     >>> plan = plan_of(1, fits=True)
     >>> limit_of(plan, 10, 100, 0) > 10 + 100 * max(rises(plan))

@@ -1,7 +1,9 @@
-"""The fault growing-save: each save stages real memory by a seeded plan, in a real memory cgroup that has room for it, or not.
+"""The fault growing-save: each save stages real memory by a seeded plan, in a real memory cgroup that has
+room for it, or not.
 
-The limit is set behind the first save, when it is known what the job and Megatron's own part of a save need. What was done is
-written to growing-save.jsonl in the fault's folder, not to the job's output: a diagnosis that reads the answer proves nothing.
+The limit is set behind the first save, when it is known what the job and Megatron's own part of a save need.
+What was done is written to growing-save.jsonl in the fault's folder, not to the job's output: a diagnosis
+that reads the answer proves nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class GrowingSave:
         self._kept: list[mmap.mmap] = []
         self._limit: int | None = None
         if runtime.memory_cgroup is None:
-            raise FaultError("fault growing-save: this user may not make a memory cgroup\n\nhint: run it as root")
+            raise FaultError(
+                "fault growing-save: this user may not make a memory cgroup\n\nhint: run it as root"
+            )
 
     def hook(self) -> None:
         after_import("megatron.core.dist_checkpointing.strategies.filesystem_async", self._wrap)
@@ -73,14 +77,18 @@ class GrowingSave:
         limit_memory(self.runtime, self._limit - used)
         self._tell("limit", limit=self._limit, needed=needed)
         if self.plan.cache:
-            _fill_cache(self.runtime.folder / "cache.bin", min(_MOST_CACHE, int(0.95 * (self._limit - needed))))
+            _fill_cache(
+                self.runtime.folder / "cache.bin", min(_MOST_CACHE, int(0.95 * (self._limit - needed)))
+            )
 
     # -- in each save -------------------------------------------------------------------------------------
 
     def _wrap(self, module: ModuleType) -> None:
         writer: Any = module.FileSystemWriterAsync
         # Of processes up to megatron-core 0.16, of threads in 0.18.
-        name = "write_preloaded_data_" + ("multiproc" if hasattr(writer, "write_preloaded_data_multiproc") else "multithread")
+        name = "write_preloaded_data_" + (
+            "multiproc" if hasattr(writer, "write_preloaded_data_multiproc") else "multithread"
+        )
         preload, write = writer.preload_tensors, getattr(writer, name)
 
         @functools.wraps(preload)
@@ -144,7 +152,10 @@ def _number(group: Path, *names: str) -> int:
 
 def _needed(group: Path) -> int:
     """Usage without page cache."""
-    stat = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)}
+    stat = {
+        name: int(value)
+        for name, value in re.findall(r"^(\w+) (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+    }
     prefix = "total_" if "total_active_file" in stat else ""
     cache = stat[f"{prefix}inactive_file"] + stat[f"{prefix}active_file"]
     return _number(group, "memory.usage_in_bytes", "memory.current") - cache

@@ -1,8 +1,10 @@
-"""Faults in what ranks call together: calls that do not fit, groups in opposite order, a rank that leaves early.
+"""Faults in what ranks call together: calls that do not fit, groups in opposite order, a rank that leaves
+early.
 
-gloo compares nothing: a message that is too long for its receiver ends that process, one that is too short passes.
-Sizes and dtypes that differ therefore hang only where the messages are equal and their number is not, which NCCL needs no
-help with. gloo reduces in rings of 1 MiB segments, so the tensors here are whole segments (torch 2.13).
+gloo compares nothing: a message that is too long for its receiver ends that process, one that is too short
+passes. Sizes and dtypes that differ therefore hang only where the messages are equal and their number is not,
+which NCCL needs no help with. gloo reduces in rings of 1 MiB segments, so the tensors here are whole segments
+(torch 2.13).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def _extra_collective(runtime: Runtime) -> None:
 def _ones(elements: int, dtype: Any = None) -> Any:
     import torch
 
-    return torch.ones(elements, dtype=dtype, device="cpu" if _on_gloo() else "cuda")  # NCCL takes nothing in host memory
+    return torch.ones(
+        elements, dtype=dtype, device="cpu" if _on_gloo() else "cuda"
+    )  # NCCL takes nothing in host memory
 
 
 def _on_gloo() -> bool:

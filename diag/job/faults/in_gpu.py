@@ -1,4 +1,5 @@
-"""Faults that need a GPU: its memory full, a kernel that fails, a kernel that never ends, NCCL that believes in many nodes."""
+"""Faults that need a GPU: its memory full, a kernel that fails, a kernel that never ends, NCCL that believes
+in many nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ _FOREVER_CYCLES = (1 << 63) - 1  # of the GPU's clock: more than a century
 def check_gpu(name: str) -> None:
     """Raise FaultError where no NVIDIA driver is (torch is not imported yet, and must not be)."""
     if not Path("/dev/nvidiactl").exists() and not Path("/dev/dxg").exists():
-        raise FaultError(f"fault {name}: this machine has no NVIDIA GPU\n\nhint: the other faults run without one")
+        raise FaultError(
+            f"fault {name}: this machine has no NVIDIA GPU\n\nhint: the other faults run without one"
+        )
 
 
 def name_hosts(runtime: Runtime) -> None:
-    """Each rank a node of its own in NCCL's eyes: no NVLink, no shared memory between them (NCCL reads it at init)."""
+    """Each rank a node of its own in NCCL's eyes: no NVLink, no shared memory between them (NCCL reads it at
+    init)."""
     os.environ["NCCL_HOSTID"] = f"{os.environ.get('NCCL_HOSTID', 'node')}-{runtime.rank}"
     if runtime.is_culprit:
         runtime.announce()

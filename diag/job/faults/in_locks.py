@@ -59,7 +59,8 @@ def _fork_lock(runtime: Runtime) -> None:
 
     threading.Thread(target=hold, name="log-flush", daemon=True).start()
     held.wait()
-    # The child has a copy of the lock as it is, held, and none of the threads: nobody will ever release it there.
+    # The child has a copy of the lock as it is, held, and none of the threads: nobody will ever release it
+    # there.
     child = multiprocessing.get_context("fork").Process(target=_log, args=(lock,), daemon=True)
     child.start()
     over.set()
@@ -102,7 +103,8 @@ def _compile_wait(runtime: Runtime) -> None:
     compiler, asked = runtime.folder / "hung-g++", runtime.folder / "license.fifo"
     if not asked.exists():
         os.mkfifo(asked)
-    # A compiler behind a wrapper (ccache, a license, a network mount) that does not answer: no CPU, no output.
+    # A compiler behind a wrapper (ccache, a license, a network mount) that does not answer: no CPU, no
+    # output.
     compiler.write_text(f"#!/bin/sh\nexec cat {asked}\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     runtime.announce(f"compiler={compiler}")

@@ -1,4 +1,5 @@
-"""Faults, and honest long work, in parts of a run that are no training step: groups, evaluation, the optimizer."""
+"""Faults, and honest long work, in parts of a run that are no training step: groups, evaluation, the
+optimizer."""
 
 from __future__ import annotations
 
@@ -44,12 +45,18 @@ def hook_optimizer(runtime: Runtime) -> None:
                 optimizer.step = _wrapped(optimizer.step, runtime, strike)
 
     # megatron-core 0.16.1 to 0.18.2, optimizer/__init__.py; TransformerEngine 2.16.1
-    for module in ("transformer_engine.pytorch.optimizers.fused_adam", "apex.optimizers.fused_adam", "torch.optim.adam",
-                   "torch.optim.adamw"):
+    for module in (
+        "transformer_engine.pytorch.optimizers.fused_adam",
+        "apex.optimizers.fused_adam",
+        "torch.optim.adam",
+        "torch.optim.adamw",
+    ):
         after_import(module, wrap)
 
 
-def _wrapped(genuine: Callable[..., Any], runtime: Runtime, strike: Callable[[Runtime], None]) -> Callable[..., Any]:
+def _wrapped(
+    genuine: Callable[..., Any], runtime: Runtime, strike: Callable[[Runtime], None]
+) -> Callable[..., Any]:
     struck = False
 
     @functools.wraps(genuine)
@@ -69,7 +76,8 @@ def _blocked(runtime: Runtime) -> None:
 
 
 def _offloaded(runtime: Runtime) -> None:
-    """Adam's arithmetic on host memory, again and again: what an offloaded optimizer does with many more parameters."""
+    """Adam's arithmetic on host memory, again and again: what an offloaded optimizer does with many more
+    parameters."""
     import torch
 
     if runtime.is_culprit:

@@ -37,7 +37,9 @@ def _wrapped(genuine: Callable[..., Any], runtime: Runtime) -> Callable[..., Any
 
         worker = get_worker_info()
         if worker is None and runtime.fault.name.startswith(("data-worker", "worker-")):
-            give_up(f"{runtime.fault.name}: this job loads its data without workers\n\nhint: give it DataLoader workers")
+            give_up(
+                f"{runtime.fault.name}: this job loads its data without workers\n\nhint: give it DataLoader workers"
+            )
         batch = count if worker is None else count * worker.num_workers + worker.id
         count += 1
         # runtime.step is what it was when the workers were forked, at the start of their epoch.

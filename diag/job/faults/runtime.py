@@ -16,7 +16,8 @@ from .spec import Fault
 
 @dataclass(slots=True)
 class Runtime:
-    """One rank's view of its fault. DataLoader workers and checkpoint writers inherit a copy when they are forked."""
+    """One rank's view of its fault. DataLoader workers and checkpoint writers inherit a copy when they are
+    forked."""
 
     fault: Fault
     folder: Path
@@ -27,7 +28,9 @@ class Runtime:
     microbatches: int = 1  # batches in a step
     memory_cgroup: Path | None = None  # the one made for host-oom, and that whose limit is lowered
     pids_cgroup: Path | None = None
-    schedule: Callable[..., Any] | None = None  # the step's forward and backward passes, as the job is about to call them
+    schedule: Callable[..., Any] | None = (
+        None  # the step's forward and backward passes, as the job is about to call them
+    )
 
     @property
     def is_culprit(self) -> bool:
@@ -40,7 +43,8 @@ class Runtime:
         os.write(2, line.encode())  # one write: lines of other ranks cannot get between
 
     def first_time(self) -> bool:
-        """True once in a run, over all processes of the rank: a forked worker cannot tell its parent that it struck."""
+        """True once in a run, over all processes of the rank: a forked worker cannot tell its parent that it
+        struck."""
         self.folder.mkdir(parents=True, exist_ok=True)
         marker = self.folder / f"struck-{self.fault.name}-{self.agent_pid}-{self.rank}"
         try:
@@ -79,13 +83,15 @@ def give_up(message: str) -> NoReturn:
 
 
 def fault_folder() -> Path:
-    """DIAG_FAULT_DIR, else a folder of this run's own: the ranks' parent, the torchrun agent, tells runs apart."""
+    """DIAG_FAULT_DIR, else a folder of this run's own: the ranks' parent, the torchrun agent, tells runs
+    apart."""
     named = os.environ.get("DIAG_FAULT_DIR")
     return Path(named) if named else Path(tempfile.gettempdir()) / f"diag-fault-{os.getuid()}-{os.getppid()}"
 
 
 def release(folder: Path) -> list[Path]:
-    """Let go everything that waits in `folder` (or for DIAG_FAULT_RELEASE); the FIFOs that had a reader are returned."""
+    """Let go everything that waits in `folder` (or for DIAG_FAULT_RELEASE); the FIFOs that had a reader are
+    returned."""
     folder.mkdir(parents=True, exist_ok=True)
     Path(os.environ.get("DIAG_FAULT_RELEASE") or folder / "release").touch()
     released = []

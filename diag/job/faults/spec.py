@@ -31,30 +31,51 @@ KINDS: tuple[Kind, ...] = (
     _kind("data-worker-killed", "a DataLoader worker kills itself with SIGKILL"),
     _kind("lock-deadlock", "the main thread and another take two locks in opposite order"),
     _kind("gil-held", "the main thread sleeps in a C call without giving up the GIL", seconds=FOREVER),
-    _kind("skip-collective", "the rank waits in its own code and never comes to the collective", seconds=FOREVER),
+    _kind(
+        "skip-collective", "the rank waits in its own code and never comes to the collective", seconds=FOREVER
+    ),
     _kind("sigstop", "the rank stops itself with SIGSTOP"),
     _kind("rank-killed", "the rank kills itself with SIGKILL"),
     _kind("rank-crash", "the rank raises RuntimeError"),
     _kind("slow-rank", "the rank needs `factor` times as long for each step from `step` on", factor=4),
-    _kind("save-stall", "the checkpoint's storage stops answering in the first save after `step`", seconds=FOREVER),
-    _kind("disk-full", "the disk that the checkpoint goes to has `megabytes` left for one of the rank's files", megabytes=0.25),
+    _kind(
+        "save-stall",
+        "the checkpoint's storage stops answering in the first save after `step`",
+        seconds=FOREVER,
+    ),
+    _kind(
+        "disk-full",
+        "the disk that the checkpoint goes to has `megabytes` left for one of the rank's files",
+        megabytes=0.25,
+    ),
     _kind("save-killed", "the rank is killed with SIGKILL while its part of the checkpoint is half written"),
     _kind("shm-full", "a /dev/shm of `megabytes` of the rank's own gets full", megabytes=2),
     _kind("host-oom", "host memory grows in the save until the kernel kills", megabytes=128),
     _kind("worker-oom", "a DataLoader worker's memory grows until the kernel kills", megabytes=256),
-    _kind("parent-oom", "as host-oom, and the limit is that of the parent of the ranks' cgroup", megabytes=128),
-    _kind("rlimit-as", "the rank's addresses are limited to `gigabytes`, and its save wants more", gigabytes=64),
+    _kind(
+        "parent-oom", "as host-oom, and the limit is that of the parent of the ranks' cgroup", megabytes=128
+    ),
+    _kind(
+        "rlimit-as", "the rank's addresses are limited to `gigabytes`, and its save wants more", gigabytes=64
+    ),
     _kind("pids-limit", "the ranks' cgroup allows `spare` more processes, and the rank starts more", spare=6),
-    Kind("growing-save", "each save stages and keeps memory by a plan drawn from `seed`, in a cgroup that has no room for one of "
-         "them; with fits=1 for all, and `spare` megabytes for what the job's own memory grows by",
-         {"rank": 0, "seed": 1, "megabytes": 700, "fits": 0, "spare": 0}),
+    Kind(
+        "growing-save",
+        "each save stages and keeps memory by a plan drawn from `seed`, in a cgroup that has no room for one of "
+        "them; with fits=1 for all, and `spare` megabytes for what the job's own memory grows by",
+        {"rank": 0, "seed": 1, "megabytes": 700, "fits": 0, "spare": 0},
+    ),
     _kind("fd-exhaust", "the rank opens files until it may not", limit=1024),
     _kind("preprocess-on-rank-0", "rank 0 tokenises while the others wait: benign", rank=0, seconds=20),
     _kind("long-compile", "the rank waits for a compiler while the others wait for it: benign", seconds=20),
     _kind("slow-save", "the checkpoint is written slowly but steadily: benign", seconds=20),
     _kind("exception-then-teardown", "the rank raises, then hangs in an atexit function"),
     Kind("rendezvous", "the rank never joins the process group", {"rank": 1, "seconds": FOREVER}),
-    Kind("absent", "the rank has joined and never comes to the setting up of the groups", {"rank": 1, "seconds": FOREVER}),
+    Kind(
+        "absent",
+        "the rank has joined and never comes to the setting up of the groups",
+        {"rank": 1, "seconds": FOREVER},
+    ),
     _kind("data-lock", "a DataLoader worker takes a lock that it holds already"),
     _kind("data-worker-stopped", "a DataLoader worker stops itself with SIGSTOP"),
     _kind("extra-collective", "the rank reduces once more than the others in the data parallel group"),
@@ -67,8 +88,13 @@ KINDS: tuple[Kind, ...] = (
     _kind("left-early", "the rank is done early and exits with 0"),
     _kind("stale-baton", "the rank waits for the lock file that a killed build of an extension left behind"),
     _kind("file-lock", "the rank waits for a file lock whose holder does nothing"),
-    _kind("fork-lock", "a child is forked while another thread holds a lock, and wants it; the rank waits for the child"),
-    _kind("dead-producer", "the rank waits on a queue that its thread, ended by an exception, will never fill"),
+    _kind(
+        "fork-lock",
+        "a child is forked while another thread holds a lock, and wants it; the rank waits for the child",
+    ),
+    _kind(
+        "dead-producer", "the rank waits on a queue that its thread, ended by an exception, will never fill"
+    ),
     _kind("pipe-full", "the rank writes to a pipe whose reader has stopped", seconds=FOREVER),
     _kind("compile-wait", "the rank asks a compiler that never answers", seconds=FOREVER),
     _kind("eval-hang", "the rank hangs in the metrics behind an evaluation", seconds=FOREVER),
@@ -80,7 +106,11 @@ KINDS: tuple[Kind, ...] = (
     _kind("cuda-oom", "the rank fills its GPU (needs a GPU)"),
     _kind("device-assert", "the rank looks up a token that its embedding does not have (needs a GPU)"),
     _kind("stuck-kernel", "a kernel that never ends runs on the rank's GPU (needs a GPU)"),
-    Kind("nccl-hosts", "each rank says that it is a node of its own: NCCL goes over the network (needs GPUs)", {"rank": 0}),
+    Kind(
+        "nccl-hosts",
+        "each rank says that it is a node of its own: NCCL goes over the network (needs GPUs)",
+        {"rank": 0},
+    ),
     _kind("cpu-optimizer", "the optimizer works on the CPU of every rank for `seconds`: benign", seconds=20),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -132,7 +162,11 @@ def parse(text: str) -> Fault:
         try:
             options[key] = int(value) if key in _WHOLE_NUMBERS else float(value)
         except ValueError:
-            raise FaultError(f"fault {name}: {key}={value} is not a number\n\nhint: {name}:{key}={kind.keys[key]:g}") from None
+            raise FaultError(
+                f"fault {name}: {key}={value} is not a number\n\nhint: {name}:{key}={kind.keys[key]:g}"
+            ) from None
         if not 0 <= options[key] < float("inf"):
-            raise FaultError(f"fault {name}: {key}={value} is out of range\n\nhint: {name}:{key}={kind.keys[key]:g}")
+            raise FaultError(
+                f"fault {name}: {key}={value} is out of range\n\nhint: {name}:{key}={kind.keys[key]:g}"
+            )
     return Fault(name, options)

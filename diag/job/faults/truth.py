@@ -1,7 +1,8 @@
-"""What is true of each fault, written down before anything was asked: which finding, which class, which ranks are to blame.
+"""What is true of each fault, written down before anything was asked: which finding, which class, which ranks
+are to blame.
 
-Where two answers are honestly right both stand here: in a group of two ranks that call different things nobody is in the
-minority, and of a send and a receive that do not fit each side may be the wrong one.
+Where two answers are honestly right both stand here: in a group of two ranks that call different things
+nobody is in the minority, and of a send and a receive that do not fit each side may be the wrong one.
 """
 
 from __future__ import annotations
@@ -72,8 +73,11 @@ TRUTHS: Mapping[str, Truth] = {
     "wrong-op": _hang("collective_mismatch", blame=_MINORITY),
     "opposite-groups": _hang("collective_order_deadlock", blame=_MINORITY),
     "p2p-mismatch": _hang("collective_mismatch", "collective_order_deadlock", blame=_PAIR),
-    # It waits in a barrier of all ranks while the others wait for it in their groups: a cycle, and an absence.
-    "uneven-data": _hang("collective_order_deadlock", "collective_mismatch", "peer_not_joined", blame=_MINORITY),
+    # It waits in a barrier of all ranks while the others wait for it in their groups: a cycle, and an
+    # absence.
+    "uneven-data": _hang(
+        "collective_order_deadlock", "collective_mismatch", "peer_not_joined", blame=_MINORITY
+    ),
     # gloo may end its peers when its connections close, so a death may be what is to be seen.
     "left-early": Truth(("hang", "rank-died"), ("peer_lost",)),
     "stale-baton": _hang("lock_deadlock"),
@@ -96,8 +100,11 @@ TRUTHS: Mapping[str, Truth] = {
 }
 
 
-def culprits(fault: Fault, ranks: int, peer: int | None = None, truth: Truth | None = None) -> tuple[frozenset[int], ...]:
-    """Every answer to "who?" that is right, the best first. `peer` is the other side of a point-to-point call."""
+def culprits(
+    fault: Fault, ranks: int, peer: int | None = None, truth: Truth | None = None
+) -> tuple[frozenset[int], ...]:
+    """Every answer to "who?" that is right, the best first. `peer` is the other side of a point-to-point
+    call."""
     blame, own = (truth or TRUTHS[fault.name]).blame, frozenset({fault.rank})
     if blame == _NOBODY:
         return (frozenset(),)

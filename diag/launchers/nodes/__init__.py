@@ -1,8 +1,8 @@
-"""Who the nodes of a job are, as the environment and the command of one of them tell. Pure but for hostfiles, which are read by a
-function that is handed in.
+"""Who the nodes of a job are, as the environment and the command of one of them tell. Pure but for hostfiles,
+which are read by a function that is handed in.
 
-What CMD's launcher reads decides (diag/launchers/rendezvous.py); the engine that started this node's part (Slurm, Kubernetes,
-MPI) tells what the launcher leaves open, and the names of the other nodes.
+What CMD's launcher reads decides (diag/launchers/rendezvous.py); the engine that started this node's part
+(Slurm, Kubernetes, MPI) tells what the launcher leaves open, and the names of the other nodes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ def _read_text(path: str) -> str | None:
         return None
 
 
-def nodes_of(words: Sequence[str], env: Environment, given: str = "auto", *, read_text: ReadText = _read_text) -> JobNodes:
-    """The nodes of the job that CMD is a part of. `given` is the setting `nodes`: auto, off, a list of hosts or @hostfile.
+def nodes_of(
+    words: Sequence[str], env: Environment, given: str = "auto", *, read_text: ReadText = _read_text
+) -> JobNodes:
+    """The nodes of the job that CMD is a part of. `given` is the setting `nodes`: auto, off, a list of hosts
+    or @hostfile.
 
     >>> found = nodes_of(["torchrun", "--nnodes=2", "--node_rank=1", "--master_addr=gpu1", "t.py"], {})
     >>> found.count, found.node_rank, found.address, found.port, found.launcher
@@ -53,15 +56,17 @@ def nodes_of(words: Sequence[str], env: Environment, given: str = "auto", *, rea
     engine = _of_command(words, env, own, meeting.address or "", read_text)
     found = _from_launcher(meeting, own, engine, env, _run_id(words, env) if own == "torchrun" else "")
     if given == "off":
-        return replace(found, count=1, node_rank=0, address=None, port=None, hosts=(), told=(("count", "nodes=off"),))
+        return replace(
+            found, count=1, node_rank=0, address=None, port=None, hosts=(), told=(("count", "nodes=off"),)
+        )
     if given and given != "auto":
         return _given(found, given, env, read_text)
     return found
 
 
 def nodes_of_rank(env: Environment) -> JobNodes | None:
-    """The same from the environment of one rank, which is all that a sidecar sees. None for a process that is no rank. Where
-    nothing tells how many nodes there are, `count` is 1 and `told` has no count.
+    """The same from the environment of one rank, which is all that a sidecar sees. None for a process that is
+    no rank. Where nothing tells how many nodes there are, `count` is 1 and `told` has no count.
 
     >>> nodes_of_rank({"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1"}).count
     2
@@ -76,7 +81,8 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
         told_count = (engine.count, engine.count_from) if engine is not None else (None, "")
         told_rank = (engine.node_rank, engine.rank_from) if engine is not None else (None, "")
     else:
-        # GROUP_WORLD_SIZE: torch/distributed/elastic/agent/server/local_elastic_agent.py; CROSS_*: deepspeed/launcher/launch.py
+        # GROUP_WORLD_SIZE: torch/distributed/elastic/agent/server/local_elastic_agent.py; CROSS_*:
+        # deepspeed/launcher/launch.py
         told_count = number(env, "GROUP_WORLD_SIZE", "CROSS_SIZE")
         told_rank = number(env, "GROUP_RANK", "CROSS_RANK", "NODE_RANK")
     count, count_from = told_count
@@ -89,7 +95,8 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
         node_rank=told_rank[0],
         address=address or None,
         port=port if address else None,
-        launcher=(engine.launcher if engine is not None else "") or (who.launcher if who.launcher != "env" else ""),
+        launcher=(engine.launcher if engine is not None else "")
+        or (who.launcher if who.launcher != "env" else ""),
         job=(engine.job if engine is not None else "") or (run_id if run_id != "none" else ""),
         told=_told(count_from, told_rank[1], address_from, port_from if address else ""),
     )
@@ -97,8 +104,9 @@ def nodes_of_rank(env: Environment) -> JobNodes | None:
 
 
 def _of_environment(env: Environment, words: Sequence[str], address: str) -> Engine | None:
-    """The engine that started this node's part. Open MPI comes before Slurm, under which it starts its daemons by a step of its
-    own that leaves out the first node; hydra comes last, since srun sets PMI_RANK as well."""
+    """The engine that started this node's part. Open MPI comes before Slurm, under which it starts its
+    daemons by a step of its own that leaves out the first node; hydra comes last, since srun sets PMI_RANK as
+    well."""
     under_mpi, batch = openmpi(env), of_slurm(env, words)
     if under_mpi is None:
         return batch or of_kubernetes(env, address) or hydra(env)
@@ -111,7 +119,9 @@ def _of_environment(env: Environment, words: Sequence[str], address: str) -> Eng
     return replace(under_mpi, job=batch.job, hosts=hosts, hosts_from=batch.hosts_from if hosts else "")
 
 
-def _of_command(words: Sequence[str], env: Environment, own: str, address: str, read_text: ReadText) -> Engine | None:
+def _of_command(
+    words: Sequence[str], env: Environment, own: str, address: str, read_text: ReadText
+) -> Engine | None:
     """Of mpirun and deepspeed their hosts, for all else what the environment tells."""
     under = _of_environment(env, words, address)
     hosts, hosts_from, job, bad = allocation(env, read_text)
@@ -119,17 +129,27 @@ def _of_command(words: Sequence[str], env: Environment, own: str, address: str, 
         job = under.job or job
         if under.launcher == "slurm":
             hosts, hosts_from = slots(env, under.hosts), under.hosts_from
-    if own == "deepspeed" and (under is None or under.launcher not in ("kubeflow-pytorchjob", "kubeflow-trainjob")):
+    if own == "deepspeed" and (
+        under is None or under.launcher not in ("kubeflow-pytorchjob", "kubeflow-trainjob")
+    ):
         return replace(deepspeed(words, read_text), job=job)
     started = world_info(words)
     if started:
-        return Engine("deepspeed", job, len(started), "--world_info", hosts=started, hosts_from="--world_info")
+        return Engine(
+            "deepspeed", job, len(started), "--world_info", hosts=started, hosts_from="--world_info"
+        )
     by_mpi = mpirun(words, env, read_text, (hosts, hosts_from)) if not own else None
     if by_mpi is not None:
         return replace(by_mpi, job=job)
     if under is None and (hosts or job or bad):
         # an allocation tells whose the hosts are, not how many of them CMD uses
-        return Engine("hostfile" if hosts else "", job, hosts=tuple(name for name, _ in hosts), hosts_from=hosts_from, bad=bad)
+        return Engine(
+            "hostfile" if hosts else "",
+            job,
+            hosts=tuple(name for name, _ in hosts),
+            hosts_from=hosts_from,
+            bad=bad,
+        )
     return under
 
 
@@ -169,10 +189,13 @@ def _told(count: str, node_rank: str, address: str, port: str) -> tuple[tuple[st
     return tuple((what, who) for what, who in pairs if who)
 
 
-def _from_launcher(meeting: Rendezvous, own: str, engine: Engine | None, env: Environment, run_id: str) -> JobNodes:
+def _from_launcher(
+    meeting: Rendezvous, own: str, engine: Engine | None, env: Environment, run_id: str
+) -> JobNodes:
     count, count_from = meeting.nodes, meeting.nodes_from
     node_rank, rank_from = meeting.node_rank, meeting.rank_from
-    # a script of one's own, whose launcher is the engine, or DeepSpeed's hostfile, of which --num_nodes takes the top
+    # a script of one's own, whose launcher is the engine, or DeepSpeed's hostfile, of which --num_nodes takes
+    # the top
     by_engine = not own and (not count_from or count_from.startswith("SLURM_"))
     if engine is not None and engine.count is not None and (by_engine or engine.launcher == "deepspeed"):
         count, count_from = engine.count, engine.count_from
@@ -197,7 +220,8 @@ def _from_launcher(meeting: Rendezvous, own: str, engine: Engine | None, env: En
 
 
 def _with_hosts(found: JobNodes, engine: Engine | None, env: Environment, static: bool) -> JobNodes:
-    """With the names of all nodes, where they surely are those of this job and in the order of its node ranks."""
+    """With the names of all nodes, where they surely are those of this job and in the order of its node
+    ranks."""
     if engine is not None:
         found = replace(found, bad=(*found.bad, *engine.bad))
     if found.count == 1:
@@ -230,7 +254,9 @@ def _given(found: JobNodes, given: str, env: Environment, read_text: ReadText) -
     if "count" in told and found.count != len(hosts):
         bad = (*bad, f"nodes={given[:120]!r} names {len(hosts)} hosts, {told['count']} says {found.count}")
     sure = "node_rank" in told and (told["node_rank"] != "the default" or found.count == len(hosts))
-    node_rank = found.node_rank if sure and found.node_rank is not None and found.node_rank < len(hosts) else None
+    node_rank = (
+        found.node_rank if sure and found.node_rank is not None and found.node_rank < len(hosts) else None
+    )
     if node_rank is None:
         here = first(env, "SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")[0]
         places = [place for place, name in enumerate(names) if here and same_host(name, here)]

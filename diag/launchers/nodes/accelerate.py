@@ -29,7 +29,10 @@ def config_flags(words: Sequence[str], env: Environment, read_text: ReadText) ->
             break
     if not path:
         # commands/config/config_args.py
-        cache = env.get("HF_HOME") or (env.get("XDG_CACHE_HOME") or f"{env.get('HOME', '')}/.cache") + "/huggingface"
+        cache = (
+            env.get("HF_HOME")
+            or (env.get("XDG_CACHE_HOME") or f"{env.get('HOME', '')}/.cache") + "/huggingface"
+        )
         path = f"{cache}/accelerate/default_config.yaml"
     text = read_text(path)
     try:

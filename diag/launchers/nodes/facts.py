@@ -21,18 +21,23 @@ __all__ = [
 
 MOST_NODES = 65536  # as many as Slurm takes; a list of more is somebody's mistake
 Environment = Mapping[str, str]
-Hosts = tuple[tuple[str, "int | None"], ...]  # each with its port, or with its slots, as the place where it stands has it
+Hosts = tuple[
+    tuple[str, "int | None"], ...
+]  # each with its port, or with its slots, as the place where it stands has it
 ReadText = Callable[[str], "str | None"]  # the text of a file, None where it cannot be read
 
-_PROGRAMS = frozenset({"bash", "sh", "env", "diag", "swift", "megatron", "accelerate", "deepspeed", "numactl", "singularity"})
+_PROGRAMS = frozenset(
+    {"bash", "sh", "env", "diag", "swift", "megatron", "accelerate", "deepspeed", "numactl", "singularity"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class JobNodes:
-    """The nodes of one job as this node's environment and command tell. `hosts[i]` is an address or name at which node i can be
-    reached, "" where nothing tells it; hosts is empty where no list is known. `launcher` is the engine that started this node's
-    part (slurm, jobset ...), else CMD's own launcher; `job` is that engine's name of the job. `told` is who told what:
-    ("count", "NNODES"), ("hosts", "SLURM_JOB_NODELIST"); `bad` what cannot be read: "SLURM_JOB_NODELIST='gpu[1-'".
+    """The nodes of one job as this node's environment and command tell. `hosts[i]` is an address or name at
+    which node i can be reached, "" where nothing tells it; hosts is empty where no list is known. `launcher`
+    is the engine that started this node's part (slurm, jobset ...), else CMD's own launcher; `job` is that
+    engine's name of the job. `told` is who told what: ("count", "NNODES"), ("hosts", "SLURM_JOB_NODELIST");
+    `bad` what cannot be read: "SLURM_JOB_NODELIST='gpu[1-'".
     """
 
     count: int  # 1 for a job of one node
@@ -101,7 +106,8 @@ def shown(name: str, value: str) -> str:
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two names are of one host, as far as names tell: gpu1 and gpu1.cluster are, two addresses only if equal.
+    """Whether two names are of one host, as far as names tell: gpu1 and gpu1.cluster are, two addresses only
+    if equal.
 
     >>> same_host("gpu1", "gpu1.cluster"), same_host("10.0.0.1", "10.0.0.2"), same_host("gpu1.a", "gpu1.b")
     (True, False, False)

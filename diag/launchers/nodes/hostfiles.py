@@ -1,4 +1,5 @@
-"""Files and flags that list the hosts of a job: mpirun's, DeepSpeed's, those of PBS and LSF, and the setting `nodes`."""
+"""Files and flags that list the hosts of a job: mpirun's, DeepSpeed's, those of PBS and LSF, and the setting
+`nodes`."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ from diag.launchers.nodes.facts import MOST_NODES, Engine, Environment, Hosts, R
 __all__ = ["allocation", "deepspeed", "given_hosts", "mpi_hosts", "world_info"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-# Open MPI 4.1: `node slots=4 max_slots=8`, also `slots = 4`; MPICH 4 and Intel MPI: `node:4`; "#" starts a comment
+# Open MPI 4.1: `node slots=4 max_slots=8`, also `slots = 4`; MPICH 4 and Intel MPI: `node:4`; "#" starts a
+# comment
 _SLOTS = re.compile(r"\bslots\s{0,9}=\s{0,9}(\d{1,6})")
 _LOWEST_PORT = 1024  # below it a number behind a colon in a hostfile is MPICH's number of processes: no hub listens there
 
 
 def given_hosts(text: str, read_text: ReadText) -> tuple[Hosts, tuple[str, ...]]:
-    """The setting `nodes`: "host[:port],..." (brackets as Slurm writes them are expanded) or "@FILE" with a host on each line.
+    """The setting `nodes`: "host[:port],..." (brackets as Slurm writes them are expanded) or "@FILE" with a
+    host on each line.
 
     >>> given_hosts("gpu[1-2]:9095,[fd00::1]:9000,fd00::2", lambda path: None)
     ((('gpu1', 9095), ('gpu2', 9095), ('fd00::1', 9000), ('fd00::2', None)), ())
@@ -58,7 +61,11 @@ def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[st
         word = entry.strip()
         if not word:
             continue
-        found = re.fullmatch(r"\[([0-9A-Fa-f:.%a-z]{2,60})\](?::(\d{1,5}))?", word) if word.startswith("[") else None
+        found = (
+            re.fullmatch(r"\[([0-9A-Fa-f:.%a-z]{2,60})\](?::(\d{1,5}))?", word)
+            if word.startswith("[")
+            else None
+        )
         names: tuple[str, ...]
         if found is not None and ":" in found[1]:
             names, port = (found[1],), found[2] or ""
@@ -70,7 +77,11 @@ def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[st
                 names, port = (expand_hostlist(host) if "[" in host else (host,)), after
             except BadHostlist:
                 return (), (shown(name, text),)
-        if not all(_is_host(one) for one in names) or len(hosts) + len(names) > MOST_NODES or int(port or 0) > 65535:
+        if (
+            not all(_is_host(one) for one in names)
+            or len(hosts) + len(names) > MOST_NODES
+            or int(port or 0) > 65535
+        ):
             return (), (shown(name, text),)
         hosts.extend((one, int(port) if port else None) for one in names)
     if len({host for host, _ in hosts}) == len(hosts) or len(set(hosts)) == len(hosts):
@@ -79,7 +90,8 @@ def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[st
 
 
 def mpi_hosts(text: str) -> Hosts:
-    """The hosts of an MPI hostfile with their slots; a host that stands on several lines has one slot for each."""
+    """The hosts of an MPI hostfile with their slots; a host that stands on several lines has one slot for
+    each."""
     slots: dict[str, int | None] = {}
     for line in text.splitlines():
         words = line.partition("#")[0].strip()[:400]
@@ -100,19 +112,24 @@ def mpi_hosts(text: str) -> Hosts:
 
 
 def deepspeed(words: Sequence[str], read_text: ReadText) -> Engine:
-    """deepspeed/launcher/runner.py at 2d991ba: the hostfile's hosts, less what --include, --exclude and --num_nodes leave out, in
-    the file's order. Without a file this machine alone."""
+    """deepspeed/launcher/runner.py at 2d991ba: the hostfile's hosts, less what --include, --exclude and
+    --num_nodes leave out, in the file's order. Without a file this machine alone."""
     flags = _flags(words, ("--hostfile", "-H", "--include", "-i", "--exclude", "-e", "--num_nodes"))
     path = flags.get("--hostfile") or flags.get("-H") or "/job/hostfile"
     text = read_text(path)
     top = flags.get("--num_nodes", "")
     if text is None and top not in ("", "-1", "1"):
-        return Engine("deepspeed", bad=(shown("--hostfile", path),))  # DeepSpeed asks for the file then: it is not seen from here
+        return Engine(
+            "deepspeed", bad=(shown("--hostfile", path),)
+        )  # DeepSpeed asks for the file then: it is not seen from here
     if text is None:
         return Engine("deepspeed", count=1, count_from=f"no {path}")
     file = parse_hostfile(text, path)
     hosts = tuple(host for host, slots in file.slots.items() if slots)
-    include, exclude = flags.get("--include") or flags.get("-i", ""), flags.get("--exclude") or flags.get("-e", "")
+    include, exclude = (
+        flags.get("--include") or flags.get("-i", ""),
+        flags.get("--exclude") or flags.get("-e", ""),
+    )
     if include:
         wanted = {part.partition(":")[0] for part in include.split("@")}
         hosts = tuple(host for host in hosts if host in wanted)
@@ -131,7 +148,8 @@ def deepspeed(words: Sequence[str], read_text: ReadText) -> Engine:
 
 
 def world_info(words: Sequence[str]) -> tuple[str, ...]:
-    """The hosts in the command line of deepspeed.launcher.launch, one on each node: --world_info=BASE64 of {host: [GPUs]}."""
+    """The hosts in the command line of deepspeed.launcher.launch, one on each node: --world_info=BASE64 of
+    {host: [GPUs]}."""
     text = _flags(words, ("--world_info",)).get("--world_info", "")
     try:
         told = json.loads(base64.urlsafe_b64decode(text[: 1 << 20].encode()))
@@ -142,9 +160,9 @@ def world_info(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def allocation(env: Environment, read_text: ReadText) -> tuple[Hosts, str, str, tuple[str, ...]]:
-    """What PBS and LSF allocated: the hosts with their slots, who told, the job's id, and what cannot be read. How many of the
-    hosts CMD uses is not told. PBS: PBS_NODEFILE has a line for each slot. LSF 10.1: so has LSB_DJOB_HOSTFILE, LSB_HOSTS a word
-    for each, and LSB_MCPU_HOSTS a host and its number in turn."""
+    """What PBS and LSF allocated: the hosts with their slots, who told, the job's id, and what cannot be
+    read. How many of the hosts CMD uses is not told. PBS: PBS_NODEFILE has a line for each slot. LSF 10.1: so
+    has LSB_DJOB_HOSTFILE, LSB_HOSTS a word for each, and LSB_MCPU_HOSTS a host and its number in turn."""
     job, _ = first(env, "PBS_JOBID", "LSB_JOBID")
     path, who = first(env, "PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
     text = read_text(path) if path else None

@@ -1,4 +1,5 @@
-"""Nodes that are Kubernetes pods: which operator made them, and the other pods' names where the pattern of names is certain.
+"""Nodes that are Kubernetes pods: which operator made them, and the other pods' names where the pattern of
+names is certain.
 
 Read from sources (marked with file and version), not run: there is no API server to run them on here.
 """
@@ -11,17 +12,20 @@ from diag.launchers.nodes.facts import MOST_NODES, Engine, Environment, first, n
 
 __all__ = ["of_kubernetes", "pod_names"]
 
-# kubeflow/training-operator at 5fa872f (1.5), pkg/controller.v1/pytorch (envvar, master, elastic): MASTER_ADDR is <job>-master-0,
-# RANK and WORLD_SIZE are the pod's. Later ones (from users' scripts, not read) set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR
-# too and multiply WORLD_SIZE. With elasticPolicy PET_RDZV_ENDPOINT is <job>-worker-0:PORT; the rendezvous numbers the nodes.
+# kubeflow/training-operator at 5fa872f (1.5), pkg/controller.v1/pytorch (envvar, master, elastic):
+# MASTER_ADDR is <job>-master-0, RANK and WORLD_SIZE are the pod's. Later ones (from users' scripts, not read)
+# set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR too and multiply WORLD_SIZE. With elasticPolicy
+# PET_RDZV_ENDPOINT is <job>-worker-0:PORT; the rendezvous numbers the nodes.
 _PYTORCHJOB = re.compile(r"([a-z0-9.-]{1,200})-master-0((?:\.[a-z0-9.-]{1,250})?)")
 _ELASTIC = re.compile(r"([a-z0-9.-]{1,200})-worker-0(?::\d{1,5})?")
-# kubeflow/trainer at 06b555d (2.x), pkg/runtime/framework/plugins/torch/torch.go: <trainjob>-node-0-0.<trainjob>
+# kubeflow/trainer at 06b555d (2.x), pkg/runtime/framework/plugins/torch/torch.go:
+# <trainjob>-node-0-0.<trainjob>
 _TRAINJOB = re.compile(r"([a-z0-9-]{1,200})-node-0-0\.([a-z0-9-]{1,200})((?:\.[a-z0-9.-]{1,250})?)")
 # kubernetes-sigs/jobset at 3084b9e, pkg/util/placement: GenJobName, and the Indexed Job's own rule behind it:
 # <jobset>-<replicatedJob>-<job index>-<pod index>.<subdomain>
 _JOBSET = re.compile(r"([a-z0-9-]{1,250})-0-0(\.[a-z0-9.-]{1,250})")
-# kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication (1.21 and later): hostname <job>-<index>, subdomain the Service
+# kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication (1.21 and later): hostname <job>-<index>,
+# subdomain the Service
 _INDEXED = re.compile(r"([a-z0-9.-]{1,250}?)-0((?:\.[a-z0-9.-]{1,250})?)")
 
 
@@ -32,8 +36,9 @@ def of_kubernetes(env: Environment, address: str) -> Engine | None:
 
 
 def _volcano(env: Environment, address: str) -> Engine | None:
-    """volcano-sh/volcano at 08812f6 and 026df29, pkg/controllers/job/plugins: env gives VC_TASK_INDEX and VK_TASK_INDEX, svc
-    VC_<TASK>_HOSTS and VC_<TASK>_NUM, pytorch MASTER_ADDR, RANK and WORLD_SIZE; the master is 0 and worker i is i + 1."""
+    """volcano-sh/volcano at 08812f6 and 026df29, pkg/controllers/job/plugins: env gives VC_TASK_INDEX and
+    VK_TASK_INDEX, svc VC_<TASK>_HOSTS and VC_<TASK>_NUM, pytorch MASTER_ADDR, RANK and WORLD_SIZE; the master
+    is 0 and worker i is i + 1."""
     index, index_from = number(env, "VC_TASK_INDEX", "VK_TASK_INDEX")
     if index is None:
         return None
@@ -55,7 +60,9 @@ def _volcano(env: Environment, address: str) -> Engine | None:
     else:
         return Engine("volcano", job, *(own or ()))
     if len(hosts) > MOST_NODES or len(set(hosts)) != len(hosts):
-        return Engine("volcano", job, count, count_from, node_rank, rank_from, bad=(shown(who, ",".join(hosts[:9])),))
+        return Engine(
+            "volcano", job, count, count_from, node_rank, rank_from, bad=(shown(who, ",".join(hosts[:9])),)
+        )
     if address and hosts and address != hosts[0]:
         hosts = ()  # another task's first pod is node 0
     return Engine("volcano", job, count, count_from, node_rank, rank_from, hosts, who if hosts else "")
@@ -67,7 +74,11 @@ def _kubeflow(env: Environment, address: str) -> Engine | None:
         return Engine("kubeflow-trainjob", found[1], *_pet(env))
     found = _PYTORCHJOB.fullmatch(address)
     if found and ("PET_NNODES" in env or _ranks_of_pods(env)):
-        return Engine("kubeflow-pytorchjob", found[1], *(_pet(env) if "PET_NNODES" in env else _ranks_of_pods(env) or ()))
+        return Engine(
+            "kubeflow-pytorchjob",
+            found[1],
+            *(_pet(env) if "PET_NNODES" in env else _ranks_of_pods(env) or ()),
+        )
     found = _ELASTIC.fullmatch(env.get("PET_RDZV_ENDPOINT", ""))
     if found:
         return Engine("kubeflow-pytorchjob", found[1], *_pet(env)[:2])
@@ -96,8 +107,13 @@ def _job(env: Environment, address: str) -> Engine | None:
 
 
 def _place(base: str, own: str) -> int | None:
-    """Of a JobSet's pod <base>-<job index>-<pod index>: whichever of the two counts its nodes, the other is 0."""
-    found = re.fullmatch(r"-(\d{1,6})-(\d{1,6})", own.partition(".")[0][len(base) :]) if own.startswith(base) else None
+    """Of a JobSet's pod <base>-<job index>-<pod index>: whichever of the two counts its nodes, the other is
+    0."""
+    found = (
+        re.fullmatch(r"-(\d{1,6})-(\d{1,6})", own.partition(".")[0][len(base) :])
+        if own.startswith(base)
+        else None
+    )
     places = (int(found[1]), int(found[2])) if found else (1, 1)
     return max(places) if 0 in places else None
 
@@ -117,7 +133,9 @@ def _ranks_of_pods(env: Environment) -> tuple[int, str, int, str] | None:
     return size, "WORLD_SIZE", rank, "RANK"
 
 
-def pod_names(engine: Engine, env: Environment, address: str, count: int, node_rank: int | None) -> tuple[str, ...]:
+def pod_names(
+    engine: Engine, env: Environment, address: str, count: int, node_rank: int | None
+) -> tuple[str, ...]:
     """The names of all nodes, made from node 0's where its pattern leaves no choice, else none.
 
     >>> from diag.launchers.nodes.facts import Engine
@@ -140,13 +158,20 @@ def pod_names(engine: Engine, env: Environment, address: str, count: int, node_r
     if engine.launcher in ("kubernetes-indexed-job", "kubernetes") and (found := _INDEXED.fullmatch(address)):
         job, service = found.groups()
         index = engine.node_rank if engine.launcher == "kubernetes-indexed-job" else node_rank
-        if index == node_rank and own == f"{job}-{node_rank}" and (service or engine.launcher == "kubernetes-indexed-job"):
+        if (
+            index == node_rank
+            and own == f"{job}-{node_rank}"
+            and (service or engine.launcher == "kubernetes-indexed-job")
+        ):
             return tuple(f"{job}-{node}{service}" for node in range(count))
     return ()
 
 
-def _one_of(by_pod: tuple[str, ...], by_job: tuple[str, ...], own: str, node_rank: int, replicas: str) -> tuple[str, ...]:
-    """A JobSet's nodes are the pods of one Job or the Jobs of one ReplicatedJob. The first node cannot tell which by its name."""
+def _one_of(
+    by_pod: tuple[str, ...], by_job: tuple[str, ...], own: str, node_rank: int, replicas: str
+) -> tuple[str, ...]:
+    """A JobSet's nodes are the pods of one Job or the Jobs of one ReplicatedJob. The first node cannot tell
+    which by its name."""
     if replicas == "1":
         return by_pod
     if replicas == str(len(by_job)):

@@ -10,21 +10,24 @@ from diag.launchers.nodes.facts import Engine, Environment, Hosts, before_progra
 
 __all__ = ["of_slurm", "slots"]
 
-_NO_STEPS = frozenset({"", "4294967290", "4294967291", "4294967292"})  # slurm.h: interactive (salloc's shell), batch, extern
+_NO_STEPS = frozenset(
+    {"", "4294967290", "4294967291", "4294967292"}
+)  # slurm.h: interactive (salloc's shell), batch, extern
 # Words that bring CMD to the other nodes; a shell script may contain them.
 _SPREADS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "bash", "sh", "zsh", "dash"})
 
 
 def of_slurm(env: Environment, words: Sequence[str] = ()) -> Engine | None:
-    """srun(1) and sbatch(1) of Slurm 22.05 to 25.05, "OUTPUT ENVIRONMENT VARIABLES". SLURM_NODEID counts in the step's list,
-    SLURM_STEP_NODELIST; SLURM_JOB_NODELIST is the whole allocation's. SLURM_LAUNCH_NODE_IPADDR is not used: it is where srun was
-    typed, which may be a login node.
+    """srun(1) and sbatch(1) of Slurm 22.05 to 25.05, "OUTPUT ENVIRONMENT VARIABLES". SLURM_NODEID counts in
+    the step's list, SLURM_STEP_NODELIST; SLURM_JOB_NODELIST is the whole allocation's.
+    SLURM_LAUNCH_NODE_IPADDR is not used: it is where srun was typed, which may be a login node.
     """
     job, _ = first(env, "SLURM_JOB_ID", "SLURM_JOBID")
     if not job:
         return None
     program = words[0].rpartition("/")[2] if words else ""
-    # The batch script has no step's number; SLURM_NODEID=0 and SLURM_PROCID=0 it has. srun makes a step of its own.
+    # The batch script has no step's number; SLURM_NODEID=0 and SLURM_PROCID=0 it has. srun makes a step of
+    # its own.
     step, _ = first(env, "SLURM_STEP_ID", "SLURM_STEPID")
     in_step = step not in _NO_STEPS and program != "srun"
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
@@ -51,7 +54,9 @@ def of_slurm(env: Environment, words: Sequence[str] = ()) -> Engine | None:
     if node_rank is not None and count is not None and node_rank >= count > 1:
         bad = (*bad, shown("SLURM_NODEID", env["SLURM_NODEID"]))
         node_rank = None
-    return Engine("slurm", job, count, count_from, node_rank, rank_from, hosts, hosts_from if hosts else "", bad)
+    return Engine(
+        "slurm", job, count, count_from, node_rank, rank_from, hosts, hosts_from if hosts else "", bad
+    )
 
 
 def _nodes_of_srun(words: Sequence[str]) -> int | None:
@@ -75,6 +80,8 @@ def slots(env: Environment, hosts: Sequence[str]) -> Hosts:
     (('a', 2), ('b', 2), ('c', 1))
     """
     tasks: list[int | None] = []
-    for one, times in re.findall(r"(\d{1,6})(?:\(x(\d{1,6})\))?", env.get("SLURM_TASKS_PER_NODE", "")[:10_000]):
+    for one, times in re.findall(
+        r"(\d{1,6})(?:\(x(\d{1,6})\))?", env.get("SLURM_TASKS_PER_NODE", "")[:10_000]
+    ):
         tasks += [int(one)] * min(int(times or 1), len(hosts))
     return tuple(zip(hosts, tasks if len(tasks) == len(hosts) else [None] * len(hosts), strict=True))

@@ -1,4 +1,5 @@
-"""`diag doctor --manifest`: what is wrong with a training's manifests, by what they say themselves. No cluster is asked.
+"""`diag doctor --manifest`: what is wrong with a training's manifests, by what they say themselves. No
+cluster is asked.
 
 What a template fills in later, and kinds that nobody here knows, are not checked.
 """
@@ -76,20 +77,29 @@ def manifest_lines(documents: Sequence[Document]) -> Iterator[Line]:
 
 
 def _unknown(job: Job) -> str:
-    """What of the job cannot be told from what was given; "" where nothing is missing, or an operator fills it in."""
+    """What of the job cannot be told from what was given; "" where nothing is missing, or an operator fills
+    it in."""
     for trainer in job.trainers:
         launch, tells = trainer.facts.launch, trainer.group.tells
         if trainer.waits or trainer.group.index == "mpirun" or not trainer.group.is_worker:
             continue
         if launch is None:
             why = trainer.facts.unread
-            return "what its container starts is known at its start" if "\x01" in why else f"its command could not be read: {why}"
+            return (
+                "what its container starts is known at its start"
+                if "\x01" in why
+                else f"its command could not be read: {why}"
+            )
         for reason, told in (
             (launch.opaque, "how many ranks its container starts is not known: {}"),
             (launch.unseen, "`{}` in its script may set other variables"),
         ):
             if reason:
-                return told.format(reason) if "\x01" not in reason else "what its container starts is known at its start"
+                return (
+                    told.format(reason)
+                    if "\x01" not in reason
+                    else "what its container starts is known at its start"
+                )
         if not trainer.all_known:
             return "some of its variables come from a ConfigMap or Secret that was not given (envFrom)"
         later = {name for name, value in trainer.environment.items() if value and not known(value)} - tells
@@ -97,7 +107,12 @@ def _unknown(job: Job) -> str:
             return "how many ranks its container starts is known when it runs"
         if job.nodes_of(trainer) is None and "PET_NNODES" not in tells:
             return "how many nodes CMD waits for is known when it runs"
-        if job.pods != 1 and trainer.meeting.address and not known(trainer.meeting.address) and "PET_MASTER_ADDR" not in tells:
+        if (
+            job.pods != 1
+            and trainer.meeting.address
+            and not known(trainer.meeting.address)
+            and "PET_MASTER_ADDR" not in tells
+        ):
             return "where they meet is known when they run"
     return ""
 

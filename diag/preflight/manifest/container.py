@@ -1,6 +1,8 @@
-"""The container that trains: its variables as Kubernetes fills them in, its command, its devices. Judges nothing.
+"""The container that trains: its variables as Kubernetes fills them in, its command, its devices. Judges
+nothing.
 
-What only the running pod knows is kept as a mark in place of a value: the pod's own number, or not known at all.
+What only the running pod knows is kept as a mark in place of a value: the pod's own number, or not known at
+all.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _ACCELERATOR = re.compile(
     r"^(nvidia\.com/(gpu|mig-.*)(\.shared)?|amd\.com/gpu|huawei\.com/Ascend.*|.*/(gpu|npu|mlu|dcu|hpu|gaudi))$"
 )
 _RDMA = re.compile(
-    r"^rdma/|/.*(hca|rdma|roce|infiniband|hostdev|sriov|mlnx|mlx5|ib\d*$|^efa)|/efa$|^networking\.gke\.io", re.IGNORECASE
+    r"^rdma/|/.*(hca|rdma|roce|infiniband|hostdev|sriov|mlnx|mlx5|ib\d*$|^efa)|/efa$|^networking\.gke\.io",
+    re.IGNORECASE,
 )
 _SHELL_NAME = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$\$\(")
@@ -42,8 +45,9 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$\$\(")
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """`environment` has marks where a value is not known; `fields` say where each variable stands. `unfilled` are variables whose
-    value holds a $(NAME) that Kubernetes leaves as it is. `gpus` is None where no device is asked for."""
+    """`environment` has marks where a value is not known; `fields` say where each variable stands. `unfilled`
+    are variables whose value holds a $(NAME) that Kubernetes leaves as it is. `gpus` is None where no device
+    is asked for."""
 
     group: PodGroup
     container: Field
@@ -70,13 +74,16 @@ class Trainer:
 
     @property
     def ranks_are_known(self) -> bool:
-        """Whether the number of ranks of a pod is one that was written, or the launcher's default because nothing says it."""
+        """Whether the number of ranks of a pod is one that was written, or the launcher's default because
+        nothing says it."""
         launch = self.facts.launch
         if launch is None or not self.all_known:
             return False
         by_operator = "PET_NPROC_PER_NODE" in self.group.tells and launch.launcher == "torchrun"
         told = (self.environment.get(name, "") for name in ("NPROC_PER_NODE", "PET_NPROC_PER_NODE"))
-        return bool(launch.processes_from) or not (by_operator or any("\x01" in text or "$" in text for text in told))
+        return bool(launch.processes_from) or not (
+            by_operator or any("\x01" in text or "$" in text for text in told)
+        )
 
     @property
     def user(self) -> int | None:
@@ -88,7 +95,10 @@ class Trainer:
 
     @property
     def capabilities(self) -> set[str]:
-        return {item.text.removeprefix("CAP_") for item in self.container.at("securityContext", "capabilities", "add").items}
+        return {
+            item.text.removeprefix("CAP_")
+            for item in self.container.at("securityContext", "capabilities", "add").items
+        }
 
     def place(self, *names: str) -> Field:
         """Where one of these variables stands, or the container."""
@@ -105,9 +115,9 @@ def is_sidecar(container: Field) -> bool:
     words = [item.text for part in ("command", "args") for item in container.at(part).items]
     image = re.sub(r"[:@].*", "", container.at("image").text.rpartition("/")[2])
     runs = [word.rpartition("/")[2] for word in words]
-    return ("watch" in words and ("diag" in runs or image == "diag" or container.at("name").text == "diag")) or any(
-        re.search(r"\bdiag watch\b", word) for word in words
-    )
+    return (
+        "watch" in words and ("diag" in runs or image == "diag" or container.at("name").text == "diag")
+    ) or any(re.search(r"\bdiag watch\b", word) for word in words)
 
 
 def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None:
@@ -120,7 +130,9 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
         tells = any(name in trainer.fields for name in _DISTRIBUTED) or (
             "MASTER_ADDR" in trainer.fields and "WORLD_SIZE" in trainer.fields
         )
-        if _SERVES.search(text) or not (tells or _TRAINS.search(text) or (group.trains and len(candidates) == 1)):
+        if _SERVES.search(text) or not (
+            tells or _TRAINS.search(text) or (group.trains and len(candidates) == 1)
+        ):
             continue
         if best is None or (trainer.gpus or 0) > (best.gpus or 0):
             best = trainer
@@ -129,7 +141,11 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
 
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
     environment, fields, unfilled, all_known = _environment(group, container, documents)
-    words = [_filled(item.text or UNKNOWN, environment)[0] for part in ("command", "args") for item in container.at(part).items]
+    words = [
+        _filled(item.text or UNKNOWN, environment)[0]
+        for part in ("command", "args")
+        for item in container.at(part).items
+    ]
     for name in group.tells:
         environment.setdefault(name, INDEX if "INDEX" in name or "RANK" in name else UNKNOWN)
     if "PET_NNODES" in group.tells and group.nodes is not None:
@@ -139,8 +155,13 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     inner, env = split_environment(words, environment)
     shell = _shell_text(inner)
     if shell is not None:
-        # What neither the manifest nor the script says (the image does, or a command that the script runs) is not empty.
-        unsaid = {name: UNKNOWN for match in _SHELL_NAME.finditer(shell[0]) if (name := match[1] or match[2]) not in env}
+        # What neither the manifest nor the script says (the image does, or a command that the script runs) is
+        # not empty.
+        unsaid = {
+            name: UNKNOWN
+            for match in _SHELL_NAME.finditer(shell[0])
+            if (name := match[1] or match[2]) not in env
+        }
         found, variables = training_command(shell[0], shell[1], {**env, **unsaid}, certain=True)
         inner, env = found or [], {**env, **variables}
     known = {name: value for name, value in env.items() if "\x01" not in value}
@@ -149,9 +170,18 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     if launch is not None:
         launch.unseen = launch.unseen or (unseen(shell[0]) if shell is not None else "")
         env = {**env, **launch.environment}
-    facts = LaunchFacts(launch, unread, rendezvous(inner, known), known, known if launch is None else launch.environment)
+    facts = LaunchFacts(
+        launch, unread, rendezvous(inner, known), known, known if launch is None else launch.environment
+    )
     gpus, gpus_field = _devices(container)
-    rdma = next((item for item in _resources(container) if _RDMA.search(str(item.path[-1])) and item.text not in ("0", "")), None)
+    rdma = next(
+        (
+            item
+            for item in _resources(container)
+            if _RDMA.search(str(item.path[-1])) and item.text not in ("0", "")
+        ),
+        None,
+    )
     return Trainer(
         group,
         container,
@@ -207,7 +237,10 @@ def _environment(
 
 def _from(source: Field, group: PodGroup, documents: Sequence[Document]) -> str:
     path = source.at("fieldRef", "fieldPath").text
-    if any(word in path for word in ("completion-index", "pod-index", "replica-index", "job-index", "job-global-index")):
+    if any(
+        word in path
+        for word in ("completion-index", "pod-index", "replica-index", "job-index", "job-global-index")
+    ):
         return INDEX
     if path == "metadata.name":
         return POD_NAME
@@ -221,7 +254,10 @@ def _data(documents: Sequence[Document], kind: str, name: str, group: PodGroup) 
         (
             item
             for item in documents
-            if item.kind == kind and item.name == name and name and item.namespace in ("", group.document.namespace)
+            if item.kind == kind
+            and item.name == name
+            and name
+            and item.namespace in ("", group.document.namespace)
         ),
         None,
     )
@@ -241,15 +277,23 @@ def _filled(text: str, environment: Mapping[str, str]) -> tuple[str, list[str]]:
     return _REFERENCE.sub(value, text), left
 
 
-def _with_script(words: list[str], group: PodGroup, container: Field, documents: Sequence[Document]) -> tuple[list[str], bool]:
-    """A script that a ConfigMap of these manifests holds, in place of its path; and whether all is here that can be read."""
+def _with_script(
+    words: list[str], group: PodGroup, container: Field, documents: Sequence[Document]
+) -> tuple[list[str], bool]:
+    """A script that a ConfigMap of these manifests holds, in place of its path; and whether all is here that
+    can be read."""
     for index, word in enumerate(words[:3]):
         if not word.endswith(".sh"):
             continue
         for mount in container.at("volumeMounts").items:
             folder = mount.at("mountPath").text.rstrip("/")
             volume = next(
-                (item for item in group.spec.at("volumes").items if item.at("name").text == mount.at("name").text), None
+                (
+                    item
+                    for item in group.spec.at("volumes").items
+                    if item.at("name").text == mount.at("name").text
+                ),
+                None,
             )
             if volume is None or not folder or not word.startswith(folder + "/"):
                 continue

@@ -78,7 +78,12 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
     if trainer.facts.launch is not None and trains_on_cpu(trainer.facts):
         return
     if gpus is None:
-        if processes is not None and processes > 1 and not trainer.is_privileged and not trainer.gpus_field.is_template:
+        if (
+            processes is not None
+            and processes > 1
+            and not trainer.is_privileged
+            and not trainer.gpus_field.is_template
+        ):
             yield told(
                 trainer.gpus_field,
                 "note",
@@ -91,7 +96,9 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
     visible = trainer.environment.get("CUDA_VISIBLE_DEVICES")
     shown = gpus
     if visible is not None and "\x01" not in visible and name == "nvidia.com/gpu" and visible != "all":
-        seen = visible_gpus({"CUDA_VISIBLE_DEVICES": visible}, tuple(f"GPU-{number}" for number in range(gpus)))
+        seen = visible_gpus(
+            {"CUDA_VISIBLE_DEVICES": visible}, tuple(f"GPU-{number}" for number in range(gpus))
+        )
         if seen.wrong or (seen.count or 0) < min(gpus, processes or gpus):
             why = seen.wrong or f"it shows {seen.count} of the container's {gpus} GPUs"
             yield told(
@@ -104,14 +111,24 @@ def _devices(trainer: Trainer) -> Iterator[Line]:
             )
             shown = seen.count if seen.count is not None else gpus
     if processes is None or not from_ or shown != gpus:
-        if processes == 1 and gpus > 1 and launch is not None and launch.launcher in (*_SWIFT, "torchrun") and not from_:
-            told_by = "NPROC_PER_NODE is not set" if launch.launcher in _SWIFT else "no --nproc_per_node is given"
+        if (
+            processes == 1
+            and gpus > 1
+            and launch is not None
+            and launch.launcher in (*_SWIFT, "torchrun")
+            and not from_
+        ):
+            told_by = (
+                "NPROC_PER_NODE is not set" if launch.launcher in _SWIFT else "no --nproc_per_node is given"
+            )
             if trainer.ranks_are_known:
                 yield told(
                     trainer.container,
                     "problem",
                     f"{told_by}, so that 1 rank starts, and the container has {gpus} GPUs",
-                    f'- {{name: NPROC_PER_NODE, value: "{gpus}"}}' if launch.launcher in _SWIFT else f"--nproc_per_node {gpus}",
+                    f'- {{name: NPROC_PER_NODE, value: "{gpus}"}}'
+                    if launch.launcher in _SWIFT
+                    else f"--nproc_per_node {gpus}",
                     _ID,
                 )
         return
@@ -168,7 +185,11 @@ def _nodes(trainer: Trainer, job: Job) -> Iterator[Line]:
                 "give the others too: diag doctor --manifest FOLDER",
             )
             return
-        wait = f"they wait for {nodes - pods} more, for ever" if nodes > pods else f"{pods - nodes} are turned away"
+        wait = (
+            f"they wait for {nodes - pods} more, for ever"
+            if nodes > pods
+            else f"{pods - nodes} are turned away"
+        )
         yield told(
             place,
             "problem",
@@ -177,7 +198,9 @@ def _nodes(trainer: Trainer, job: Job) -> Iterator[Line]:
             _ID,
             "critical",
         )
-    elif not trainer.meeting.nodes_from and pods > 1 and launcher in (*_SWIFT, *_TORCHRUN) and _joined(trainer):
+    elif (
+        not trainer.meeting.nodes_from and pods > 1 and launcher in (*_SWIFT, *_TORCHRUN) and _joined(trainer)
+    ):
         if launcher in _TORCHRUN and "PET_NNODES" in group.tells:
             return
         if trainer.facts.launch is None:
@@ -207,7 +230,12 @@ def _count_remedy(trainer: Trainer, nodes: int, pods: int) -> str:
 def _node_rank(trainer: Trainer, job: Job) -> Iterator[Line]:
     group, rank, launcher = trainer.group, job.rank_of(trainer), trainer.meeting.launcher
     nodes = job.nodes_of(trainer)
-    if (nodes is not None and nodes < 2) or (group.count or 2) < 2 or trainer.meeting.backend != "static" or rank == INDEX:
+    if (
+        (nodes is not None and nodes < 2)
+        or (group.count or 2) < 2
+        or trainer.meeting.backend != "static"
+        or rank == INDEX
+    ):
         if rank.isdecimal() and nodes is not None and nodes > 1 and int(rank) >= nodes:
             yield told(
                 trainer.place("NODE_RANK"),
@@ -237,7 +265,12 @@ def _node_rank(trainer: Trainer, job: Job) -> Iterator[Line]:
             _ID,
             "critical",
         )
-    elif not rank and launcher in (*_SWIFT, *_TORCHRUN) and trainer.all_known and trainer.facts.launch is not None:
+    elif (
+        not rank
+        and launcher in (*_SWIFT, *_TORCHRUN)
+        and trainer.all_known
+        and trainer.facts.launch is not None
+    ):
         if "PET_NODE_RANK" in group.tells and launcher in _TORCHRUN:
             return
         if any(bad.startswith(("NODE_RANK", "--node_rank", "--node-rank")) for bad in trainer.meeting.bad):
@@ -276,4 +309,6 @@ def _layout(trainer: Trainer, job: Job) -> Iterator[Line]:
         return
     for line in layout_lines(trainer.facts):
         if line.status == "problem":
-            yield told(trainer.container.at("command"), "problem", line.said, line.remedy, line.id, line.severity)
+            yield told(
+                trainer.container.at("command"), "problem", line.said, line.remedy, line.id, line.severity
+            )

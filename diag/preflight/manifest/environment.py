@@ -15,9 +15,15 @@ def environment_lines(manifests: Manifests) -> Iterator[Line]:
     for job in manifests.jobs:
         said: set[str] = set()
         for trainer in job.trainers:
-            known = {name: value for name, value in trainer.environment.items() if "\x01" not in value and "$" not in value}
+            known = {
+                name: value
+                for name, value in trainer.environment.items()
+                if "\x01" not in value and "$" not in value
+            }
             nodes = job.pods if job.pods is not None and job.pods > 1 else job.nodes_of(trainer)
-            for advice in envlint.lint(known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None):
+            for advice in envlint.lint(
+                known, nodes=nodes, nccl_version=None, rdma=True if trainer.rdma is not None else None
+            ):
                 if advice.variable in said:
                     continue
                 said.add(advice.variable)

@@ -1,4 +1,5 @@
-"""What the checks of manifests share: the trainers that belong to one job, and how a line of doctor is told of a field."""
+"""What the checks of manifests share: the trainers that belong to one job, and how a line of doctor is told
+of a field."""
 
 from __future__ import annotations
 
@@ -58,7 +59,11 @@ class Manifests:
         sets: dict[object, list[Trainer]] = {}
         for trainer in trainers:
             address = trainer.meeting.address
-            shared = address if address and "\x01" not in address and address not in ("localhost", "127.0.0.1") else None
+            shared = (
+                address
+                if address and "\x01" not in address and address not in ("localhost", "127.0.0.1")
+                else None
+            )
             single = trainer.group.kind in ("Pod", "Job") and trainer.group.count == 1
             sets.setdefault(shared if single and shared else id(trainer.group.document), []).append(trainer)
         return cls(tuple(documents), tuple(groups), tuple(Job(tuple(each)) for each in sets.values()))

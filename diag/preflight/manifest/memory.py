@@ -38,13 +38,21 @@ def _limit(trainer: Trainer) -> Field:
 def _shm(trainer: Trainer) -> Iterator[Line]:
     spec, container = trainer.group.spec, trainer.container
     mount = next(
-        (item for item in container.at("volumeMounts").items if item.at("mountPath").text.rstrip("/") == "/dev/shm"), None
+        (
+            item
+            for item in container.at("volumeMounts").items
+            if item.at("mountPath").text.rstrip("/") == "/dev/shm"
+        ),
+        None,
     )
     if mount is None:
         if (
             trainer.gpus
             and not spec.at("hostIPC").value
-            and not any(item.is_template for item in (container.at("volumeMounts"), *container.at("volumeMounts").items))
+            and not any(
+                item.is_template
+                for item in (container.at("volumeMounts"), *container.at("volumeMounts").items)
+            )
         ):
             who = "NCCL's buffers and DataLoader workers" if _several_ranks(trainer) else "DataLoader workers"
             yield told(
@@ -56,7 +64,9 @@ def _shm(trainer: Trainer) -> Iterator[Line]:
                 "shm-too-small",
             )
         return
-    volume = next((item for item in spec.at("volumes").items if item.at("name").text == mount.at("name").text), None)
+    volume = next(
+        (item for item in spec.at("volumes").items if item.at("name").text == mount.at("name").text), None
+    )
     if volume is None or not volume.at("emptyDir").there:
         return
     size_field, medium = volume.at("emptyDir", "sizeLimit"), volume.at("emptyDir", "medium")
@@ -90,12 +100,23 @@ def _shm(trainer: Trainer) -> Iterator[Line]:
 
 def _estimate(trainer: Trainer, job: Job) -> Iterator[Line]:
     limit, launch = quantity(_limit(trainer).text), trainer.facts.launch
-    if limit is None or launch is None or launch.program not in ("megatron", "swift") or not trainer.ranks_are_known:
+    if (
+        limit is None
+        or launch is None
+        or launch.program not in ("megatron", "swift")
+        or not trainer.ranks_are_known
+    ):
         return
     words = [launch.program, launch.verb, *launch.words]
-    environment = {**launch.environment, "NPROC_PER_NODE": str(launch.processes or 1), "NNODES": str(launch.nodes or 1)}
+    environment = {
+        **launch.environment,
+        "NPROC_PER_NODE": str(launch.processes or 1),
+        "NNODES": str(launch.nodes or 1),
+    }
     try:
-        need = estimate(words, environment, machine=Machine(gpus=launch.processes, host_bytes=limit), with_advice=False)
+        need = estimate(
+            words, environment, machine=Machine(gpus=launch.processes, host_bytes=limit), with_advice=False
+        )
     except (EstimateError, ValueError, OSError):
         return
     peak = need.host_bytes + need.save_bytes

@@ -65,7 +65,12 @@ def _of_trainer(trainer: Trainer, job: Job, manifests: Manifests) -> Iterator[Li
             return
         yield from _resolves(trainer, job, manifests, address, place)
         yield from _dns_policy(group)
-    elif group.kind == "Job" and not group.index and (group.count or 2) > 1 and trainer.meeting.backend == "static":
+    elif (
+        group.kind == "Job"
+        and not group.index
+        and (group.count or 2) > 1
+        and trainer.meeting.backend == "static"
+    ):
         yield _random(trainer)
 
 
@@ -122,14 +127,19 @@ def _resolves(trainer: Trainer, job: Job, manifests: Manifests, address: str, pl
             )
     elif service is not None:
         yield from _by_service(trainer, service, manifests, place)
-    elif group.kind == "Job" and not group.index and (host.startswith(group.document.name) or sub in _own_words(group)):
+    elif (
+        group.kind == "Job"
+        and not group.index
+        and (host.startswith(group.document.name) or sub in _own_words(group))
+    ):
         yield _random(trainer)
     else:
         yield from _no_such(trainer, job, manifests, address, place)
 
 
 def _namespace(rest: Sequence[str]) -> str:
-    """The namespace that a name in the cluster's DNS has, HOST[.SERVICE].NAMESPACE.svc...; "" where it has none.
+    """The namespace that a name in the cluster's DNS has, HOST[.SERVICE].NAMESPACE.svc...; "" where it has
+    none.
 
     >>> _namespace("default.svc.cluster.local".split(".")), _namespace(["dpo", "team-a", "svc"]), _namespace(["dpo"])
     ('default', 'team-a', '')
@@ -144,10 +154,16 @@ def _other_namespace(trainer: Trainer, manifests: Manifests, address: str, place
     space = _namespace(rest)
     if not own:
         said = f"{address} is of namespace {space}, and the manifest of {trainer.group.document.title} names none"
-        yield told(place, "not checked", f"{said}: it is the one that kubectl puts it in", f"metadata:\n  namespace: {space}")
+        yield told(
+            place,
+            "not checked",
+            f"{said}: it is the one that kubectl puts it in",
+            f"metadata:\n  namespace: {space}",
+        )
         return
     known_there = any(
-        item.kind == "Service" and item.namespace == space and item.name in (host, rest[0]) for item in manifests.documents
+        item.kind == "Service" and item.namespace == space and item.name in (host, rest[0])
+        for item in manifests.documents
     )
     if known_there:
         return
@@ -237,7 +253,9 @@ def _pod_name(owner: PodGroup, sub: str, manifests: Manifests, place: Field, add
         return
     service = manifests.service(sub, owner)
     if service is None:
-        other = next((item for item in manifests.documents if item.kind == "Service" and item.name == sub), None)
+        other = next(
+            (item for item in manifests.documents if item.kind == "Service" and item.name == sub), None
+        )
         if other is not None:
             yield told(
                 other.root.at("metadata", "namespace"),
@@ -306,7 +324,9 @@ def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place
     headless = spec.at("clusterIP").text == "None"
     pods = None if None in counts else sum(count or 0 for count in counts)
     if pods == 0:
-        labels = ", ".join(f"{name}: {value}" for name, value in list(trainer.group.labels.items())[:3]) or "none"
+        labels = (
+            ", ".join(f"{name}: {value}" for name, value in list(trainer.group.labels.items())[:3]) or "none"
+        )
         yield told(
             spec.at("selector"),
             "problem",
@@ -321,7 +341,8 @@ def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place
             place,
             "problem",
             f"Service {service.name} has {pods} pods and its name {how}: nodes would meet at different ones",
-            f"MASTER_ADDR: {_first_name(selected[0])}" + ("" if headless else ", and clusterIP: None in the Service"),
+            f"MASTER_ADDR: {_first_name(selected[0])}"
+            + ("" if headless else ", and clusterIP: None in the Service"),
             _ID,
             "critical",
         )
@@ -340,7 +361,11 @@ def _by_service(trainer: Trainer, service: Document, manifests: Manifests, place
 
 
 def _service_text(owner: PodGroup, name: str) -> str:
-    own = {key: value for key, value in owner.labels.items() if not key.startswith(("batch.kubernetes.io/", "jobset.sigs"))}
+    own = {
+        key: value
+        for key, value in owner.labels.items()
+        if not key.startswith(("batch.kubernetes.io/", "jobset.sigs"))
+    }
     if len(own) > 1:
         own.pop("job-name", None)
     labels = ", ".join(f"{key}: {value}" for key, value in list(own.items())[:2])
@@ -363,7 +388,11 @@ def _service_remedy(owner: PodGroup, name: str, *, subdomain: bool = False) -> s
 
 def _dns_policy(group: PodGroup) -> Iterator[Line]:
     policy = group.spec.at("dnsPolicy")
-    if group.spec.at("hostNetwork").value is True and policy.text != "ClusterFirstWithHostNet" and not policy.is_template:
+    if (
+        group.spec.at("hostNetwork").value is True
+        and policy.text != "ClusterFirstWithHostNet"
+        and not policy.is_template
+    ):
         yield told(
             policy if policy.there else group.spec.at("hostNetwork"),
             "problem",

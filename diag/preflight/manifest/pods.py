@@ -1,7 +1,8 @@
-"""What each kind of manifest makes: how many pods, by which names, who restarts them, what it tells them. Judges nothing.
+"""What each kind of manifest makes: how many pods, by which names, who restarts them, what it tells them.
+Judges nothing.
 
-By the controllers' own sources: Kubernetes 1.29-1.33 (Job, StatefulSet), JobSet v1alpha2, Kubeflow training-operator 1.9 and
-Trainer 2.3, MPI operator v2beta1, Volcano 1.10.
+By the controllers' own sources: Kubernetes 1.29-1.33 (Job, StatefulSet), JobSet v1alpha2, Kubeflow
+training-operator 1.9 and Trainer 2.3, MPI operator v2beta1, Volcano 1.10.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ WORKLOADS = (
 class PodGroup:
     """Pods of one template.
 
-    `owner` is the field that the controller's own settings lie in (a Job's spec). `count` is how many run at the same time, None
-    where it is not known. `names` are their host names, empty where they are random. `subdomain` is the headless Service that
-    makes these resolve; `has_service` where the controller makes it. `forever` is what starts a pod again that ended well.
-    `index` is what each pod's number is known by. `tells` are variables that the controller sets.
+    `owner` is the field that the controller's own settings lie in (a Job's spec). `count` is how many run at
+    the same time, None where it is not known. `names` are their host names, empty where they are random.
+    `subdomain` is the headless Service that makes these resolve; `has_service` where the controller makes it.
+    `forever` is what starts a pod again that ended well. `index` is what each pod's number is known by.
+    `tells` are variables that the controller sets.
     """
 
     document: Document
@@ -131,7 +133,11 @@ def _job(document: Document, spec: Field, name: str) -> PodGroup:
     count = _number(parallelism, 1)
     wanted = _number(completions, count) if indexed or completions.there else count
     names = tuple(f"{name}-{index}" for index in range(min(wanted or 0, _MOST_NAMES))) if indexed else ()
-    labels = {**template.at("metadata", "labels").mapping, "job-name": name, "batch.kubernetes.io/job-name": name}
+    labels = {
+        **template.at("metadata", "labels").mapping,
+        "job-name": name,
+        "batch.kubernetes.io/job-name": name,
+    }
     return PodGroup(
         document,
         spec,
@@ -196,17 +202,22 @@ def _jobset(document: Document, spec: Field, name: str) -> Iterator[PodGroup]:
 def _runtime_of(job: Document, documents: Sequence[Document]) -> Document | None:
     reference = job.root.at("spec", "runtimeRef")
     kind = reference.at("kind").text or "ClusterTrainingRuntime"
-    return next((other for other in documents if other.kind == kind and other.name == reference.at("name").text), None)
+    return next(
+        (other for other in documents if other.kind == kind and other.name == reference.at("name").text), None
+    )
 
 
 def _runtime(runtime: Document, job: Document | None) -> Iterator[PodGroup]:
-    """The operator sets parallelism and completions to the number of nodes in the job whose ancestor step is trainer."""
+    """The operator sets parallelism and completions to the number of nodes in the job whose ancestor step is
+    trainer."""
     document = _patched(runtime, job) if job is not None else runtime
     spec = document.root.at("spec")
     told = job.root.at("spec", "trainer", "numNodes") if job is not None else None
     nodes = told if told is not None and told.there else spec.at("mlPolicy", "numNodes")
     for group in _jobset(document, spec.at("template", "spec"), document.name):
-        trainer = document.root.at(*group.owner.path[:-1], "metadata", "labels").mapping.get(_STEP) == "trainer"
+        trainer = (
+            document.root.at(*group.owner.path[:-1], "metadata", "labels").mapping.get(_STEP) == "trainer"
+        )
         count = _number(nodes, 1) if trainer else group.count
         prefix = group.names[0].rpartition("-")[0] if group.names else ""
         names = tuple(f"{prefix}-{index}" for index in range(min(count or 0, _MOST_NAMES))) if prefix else ()
@@ -222,19 +233,27 @@ def _runtime(runtime: Document, job: Document | None) -> Iterator[PodGroup]:
 
 
 def _patched(runtime: Document, job: Document) -> Document:
-    """The runtime with what the TrainJob gives in the place of its container's image, command, variables and devices."""
+    """The runtime with what the TrainJob gives in the place of its container's image, command, variables and
+    devices."""
     value = copy.deepcopy(dict(runtime.value))
     value["kind"], value["metadata"] = job.kind, job.value.get("metadata")
     lines = dict(runtime.lines)
     given = job.root.at("spec", "trainer")
-    for place in Document(runtime.file, value, lines).root.at("spec", "template", "spec", "replicatedJobs").items:
+    for place in (
+        Document(runtime.file, value, lines).root.at("spec", "template", "spec", "replicatedJobs").items
+    ):
         if place.at("template", "metadata", "labels").mapping.get(_STEP) != "trainer":
             continue
         containers = place.at("template", "spec", "template", "spec", "containers").items
         container = next((item for item in containers if item.at("name").text == "node"), None)
         if container is None or not isinstance(container.value, dict):
             continue
-        for name, inner in (("image", "image"), ("command", "command"), ("args", "args"), ("resourcesPerNode", "resources")):
+        for name, inner in (
+            ("image", "image"),
+            ("command", "command"),
+            ("args", "args"),
+            ("resourcesPerNode", "resources"),
+        ):
             if given.at(name).there:
                 _put(container, inner, given.at(name), lines)
         if given.at("env").items:
@@ -252,7 +271,11 @@ def _put(container: Field, name: str, given: Field, lines: dict[tuple[str | int,
         del lines[path]
     if given.document.file == container.document.file:
         size = len(given.path)
-        lines |= {(*target, *path[size:]): line for path, line in given.document.lines.items() if path[:size] == given.path}
+        lines |= {
+            (*target, *path[size:]): line
+            for path, line in given.document.lines.items()
+            if path[:size] == given.path
+        }
 
 
 def _pytorchjob(document: Document, spec: Field, name: str) -> Iterator[PodGroup]:
@@ -260,7 +283,10 @@ def _pytorchjob(document: Document, spec: Field, name: str) -> Iterator[PodGroup
     counts = [_number(replica.at("replicas"), 1) for _, replica in _replicas(spec.at("pytorchReplicaSpecs"))]
     nodes = None if None in counts or spec.at("elasticPolicy").there else sum(count or 0 for count in counts)
     for role, replica in _replicas(spec.at("pytorchReplicaSpecs")):
-        labels = {**replica.at("template", "metadata", "labels").mapping, "training.kubeflow.org/job-name": name}
+        labels = {
+            **replica.at("template", "metadata", "labels").mapping,
+            "training.kubeflow.org/job-name": name,
+        }
         yield PodGroup(
             document,
             replica,
@@ -309,7 +335,9 @@ def _replicas(specs: Field) -> Iterator[tuple[str, Field]]:
 
 
 def _numbered(prefix: str, replica: Field) -> tuple[str, ...]:
-    return tuple(f"{prefix}{index}" for index in range(min(_number(replica.at("replicas"), 1) or 0, _MOST_NAMES)))
+    return tuple(
+        f"{prefix}{index}" for index in range(min(_number(replica.at("replicas"), 1) or 0, _MOST_NAMES))
+    )
 
 
 def _always(policy: Field) -> Field | None:

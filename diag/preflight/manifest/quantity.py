@@ -25,4 +25,8 @@ def quantity(text: str) -> int | None:
 
 
 def gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB".replace(".0 GiB", " GiB") if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
+    return (
+        f"{size / (1 << 30):.1f} GiB".replace(".0 GiB", " GiB")
+        if size >= 1 << 30
+        else f"{size / (1 << 20):.0f} MiB"
+    )

@@ -1,4 +1,5 @@
-"""Manifests as they are written: YAML documents whose every field knows its file, line and path. Judges nothing.
+"""Manifests as they are written: YAML documents whose every field knows its file, line and path. Judges
+nothing.
 
 A value that a template engine fills in later (Helm, envsubst) is there and not known.
 """
@@ -88,7 +89,9 @@ class Field:
     @property
     def has_template(self) -> bool:
         """Of a mapping: whether one of its values is filled in later."""
-        return self.is_template or (isinstance(self.value, Mapping) and any(self.at(name).is_template for name in self.value))
+        return self.is_template or (
+            isinstance(self.value, Mapping) and any(self.at(name).is_template for name in self.value)
+        )
 
     @property
     def text(self) -> str:
@@ -136,8 +139,8 @@ class Field:
 
 
 def read_manifests(places: Sequence[str]) -> tuple[list[Document], list[Line]]:
-    """The documents of files, folders and - (stdin), and a line for each that cannot be looked at. Raises DiagError for a path
-    that is not there."""
+    """The documents of files, folders and - (stdin), and a line for each that cannot be looked at. Raises
+    DiagError for a path that is not there."""
     documents: list[Document] = []
     lines: list[Line] = []
     for place in places:
@@ -169,12 +172,19 @@ def _texts(place: str, lines: list[Line]) -> Iterator[tuple[str, str]]:
                     )
                 )
                 return
-        inner = sorted(each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json") and each.is_file())
+        inner = sorted(
+            each for each in path.rglob("*") if each.suffix in (".yaml", ".yml", ".json") and each.is_file()
+        )
         for each in inner[:_MOST_FILES]:
-            yield str(each.relative_to(path)), each.read_text(encoding="utf-8", errors="replace")[:_MOST_BYTES]
+            yield (
+                str(each.relative_to(path)),
+                each.read_text(encoding="utf-8", errors="replace")[:_MOST_BYTES],
+            )
     except OSError as error:
         raise DiagError(
-            f"cannot read {place}: {error.strerror}", hint="--manifest takes a file, a folder, or - for stdin", exit_code=2
+            f"cannot read {place}: {error.strerror}",
+            hint="--manifest takes a file, a folder, or - for stdin",
+            exit_code=2,
         ) from None
 
 
@@ -195,15 +205,30 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
             value = _plain(node, (), lines, [0])
             documents += _unlisted(Document(file, value, lines)) if isinstance(value, dict) else []
     except _TooMuch:
-        return [], [Line(file, "not checked", "its aliases stand for more than any manifest holds", "write it out")]
+        return [], [
+            Line(file, "not checked", "its aliases stand for more than any manifest holds", "write it out")
+        ]
     except yaml.reader.ReaderError:
-        return [], [Line(file, "problem", "it is no text", "mend it: nothing of this file was looked at", "launch-mismatch")]
+        return [], [
+            Line(
+                file,
+                "problem",
+                "it is no text",
+                "mend it: nothing of this file was looked at",
+                "launch-mismatch",
+            )
+        ]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         if "{{" in text or "{%" in text:
             return [], [
-                Line(file, "not checked", f"{where}a template, no manifest yet", "helm template CHART | diag doctor --manifest -")
+                Line(
+                    file,
+                    "not checked",
+                    f"{where}a template, no manifest yet",
+                    "helm template CHART | diag doctor --manifest -",
+                )
             ]
         return [], [
             Line(
@@ -217,7 +242,12 @@ def read_text(text: str, file: str) -> tuple[list[Document], list[Line]]:
     return documents, []
 
 
-def _plain(node: yaml.Node | None, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], count: list[int]) -> Any:
+def _plain(
+    node: yaml.Node | None,
+    path: tuple[str | int, ...],
+    lines: dict[tuple[str | int, ...], int],
+    count: list[int],
+) -> Any:
     count[0] += 1
     if count[0] > _MOST_NODES:
         raise _TooMuch
@@ -250,7 +280,11 @@ def _unlisted(document: Document) -> list[Document]:
     if document.kind != "List":
         return [document]
     return [
-        Document(document.file, item.value, {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path})
+        Document(
+            document.file,
+            item.value,
+            {path[2:]: line for path, line in document.lines.items() if path[:2] == item.path},
+        )
         for item in document.root.at("items").items
         if isinstance(item.value, dict)
     ]

@@ -49,7 +49,11 @@ def _for_ever(trainer: Trainer, job: Job) -> Iterator[Line]:
 
 def _job_policy(trainer: Trainer) -> Iterator[Line]:
     policy = trainer.group.spec.at("restartPolicy")
-    if policy.is_template or policy.text in ("Never", "OnFailure") or (not policy.there and trainer.group.kind == "JobSet"):
+    if (
+        policy.is_template
+        or policy.text in ("Never", "OnFailure")
+        or (not policy.there and trainer.group.kind == "JobSet")
+    ):
         return
     said = f"{policy.text}: " if policy.there else "it is missing, and the default is Always: "
     yield told(
@@ -69,7 +73,9 @@ def _all_at_once(trainer: Trainer, job: Job) -> Iterator[Line]:
     joined = (nodes or 1) > 1 or trainer.group.spec.at("subdomain").there or "MASTER_ADDR" in trainer.fields
     if wanted is None or together is None or together >= wanted or not joined:
         return
-    said = f"{together} of {wanted} pods run at the same time" + ("" if parallelism.there else " (the default)")
+    said = f"{together} of {wanted} pods run at the same time" + (
+        "" if parallelism.there else " (the default)"
+    )
     yield told(
         parallelism if parallelism.there else completions,
         "problem",

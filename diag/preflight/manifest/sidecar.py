@@ -69,12 +69,28 @@ def _sidecar(group: PodGroup, container: Field, trainer: Trainer | None, part: s
 
 def _probe(container: Field, part: str) -> Iterator[Line]:
     """The kubelet asks the pod's own address, and diag listens on loopback unless told otherwise."""
-    probe = next((container.at(name) for name in ("startupProbe", "livenessProbe") if container.at(name, "httpGet").there), None)
+    probe = next(
+        (
+            container.at(name)
+            for name in ("startupProbe", "livenessProbe")
+            if container.at(name, "httpGet").there
+        ),
+        None,
+    )
     words = [item.text for name in ("command", "args") for item in container.at(name).items]
     names = {item.at("name").text for item in container.at("env").items}
-    if probe is None or "DIAG_HOST" in names or any(word.startswith("--host") for word in words) or container.at("envFrom").there:
+    if (
+        probe is None
+        or "DIAG_HOST" in names
+        or any(word.startswith("--host") for word in words)
+        or container.at("envFrom").there
+    ):
         return
-    waits = ", and the trainer waits for it" if part == "initContainers" and probe.path[-1] == "startupProbe" else ""
+    waits = (
+        ", and the trainer waits for it"
+        if part == "initContainers" and probe.path[-1] == "startupProbe"
+        else ""
+    )
     yield told(
         probe,
         "problem",
@@ -96,7 +112,8 @@ def _may_look(group: PodGroup, container: Field, trainer: Trainer | None) -> Ite
             security.at("runAsUser"),
             "not checked",
             f"diag is user {user} and the trainer {trainer.user}: environment, open "
-            "files and traffic of the ranks stay closed to it" + ("" if "SYS_PTRACE" in added else ", stacks too"),
+            "files and traffic of the ranks stay closed to it"
+            + ("" if "SYS_PTRACE" in added else ", stacks too"),
             f"runAsUser: {trainer.user}",
         )
     elif "SYS_PTRACE" in added:
@@ -122,7 +139,11 @@ def monitor_lines(manifests: Manifests) -> Iterator[Line]:
         if document.kind != "PodMonitor":
             continue
         wanted = document.root.at("spec", "selector", "matchLabels").mapping
-        selected = [group for group in manifests.groups if wanted and all(group.labels.get(k) == v for k, v in wanted.items())]
+        selected = [
+            group
+            for group in manifests.groups
+            if wanted and all(group.labels.get(k) == v for k, v in wanted.items())
+        ]
         names = {
             port.at("name").text
             for group in selected

@@ -1,4 +1,5 @@
-"""Whether the software that CMD will use fits together: versions, what really loads, Megatron, CUDA, compilers.
+"""Whether the software that CMD will use fits together: versions, what really loads, Megatron, CUDA,
+compilers.
 
 All of it is asked of CMD's own Python, in other processes; diag imports none of it.
 """
@@ -27,8 +28,8 @@ _SUMMARY = (
     "ms-swift", "megatron-core", "mcore-bridge", "transformer-engine", "flash-attn", "apex", "transformers", "trl", "peft",
     "accelerate", "deepspeed", "datasets", "numpy",
 )  # fmt: skip
-# What is really imported: its name, and what to import for it in this order. torch comes first in each, as it does in a job.
-# The slow ones first.
+# What is really imported: its name, and what to import for it in this order. torch comes first in each, as it
+# does in a job. The slow ones first.
 _LOADS = {
     "mcore_bridge": ("mcore_bridge",), "vllm": ("vllm",), "megatron.core": ("megatron.core",), "deepspeed": ("deepspeed",),
     "transformers": ("transformers.modeling_utils",), "transformer_engine": ("transformer_engine.pytorch",),
@@ -52,8 +53,8 @@ _PROGRAMS = {
 def check_software(
     command: Sequence[str], env: Mapping[str, str] | None = None, deadline: float = 60.0, loads: bool = True
 ) -> Iterator[Line]:
-    """`deadline` is of each import; without `loads` nothing is imported, and what only that can tell is not checked. Of a Python
-    that is not known to be CMD's nothing is called ok."""
+    """`deadline` is of each import; without `loads` nothing is imported, and what only that can tell is not
+    checked. Of a Python that is not known to be CMD's nothing is called ok."""
     words, environment = split_environment(command, os.environ if env is None else env)
     target = find_target(words, environment)
     for line in _lines(target, deadline, loads=loads):
@@ -67,16 +68,25 @@ def _lines(target: Target, deadline: float, *, loads: bool) -> Iterator[Line]:
             "software",
             "problem",
             f"`{target.missing_program}` of CMD is not found on PATH",
-            f"pip install {package}, or activate its environment" if package else "see PATH, or activate its environment",
+            f"pip install {package}, or activate its environment"
+            if package
+            else "see PATH, or activate its environment",
             "missing-module",
         )
         return
     if target.unfit:
-        yield Line("software", "not checked", f"{target.unfit}: {target.python} is looked at instead", target.remedy)
+        yield Line(
+            "software", "not checked", f"{target.unfit}: {target.python} is looked at instead", target.remedy
+        )
     early = before(target, "3.")
     answer = inventory(target, MODULES, DISTS, early)
     if isinstance(answer, str):
-        yield Line("software", "not checked", f"{target.python} ({target.found_by}) {answer}", f"see `{target.python} -c pass`")
+        yield Line(
+            "software",
+            "not checked",
+            f"{target.python} ({target.found_by}) {answer}",
+            f"see `{target.python} -c pass`",
+        )
         return
     software = parse(answer)
     if early and not before(target, software.version("ms-swift")):
@@ -93,7 +103,10 @@ def _lines(target: Target, deadline: float, *, loads: bool) -> Iterator[Line]:
     else:
         yield from cuda.check_driver(software, {}, cuda.nvml_cuda())
         yield Line(
-            "loads", "not checked", "nothing was imported (--no-load)", "without --no-load what is installed is really loaded"
+            "loads",
+            "not checked",
+            "nothing was imported (--no-load)",
+            "without --no-load what is installed is really loaded",
         )
 
 
@@ -137,15 +150,23 @@ def _really(target: Target, software: Software, early: Sequence[str], deadline: 
 
 
 def _lacks_te(target: Target, software: Software) -> bool:
-    return target.launcher == "megatron" and software.swift_has_bridge and not software.has("transformer_engine")
+    return (
+        target.launcher == "megatron" and software.swift_has_bridge and not software.has("transformer_engine")
+    )
 
 
 def _summary(target: Target, software: Software) -> Iterator[Line]:
-    build = f"CUDA {software.torch_cuda}" if software.torch_cuda else "ROCm" if software.is_rocm else "no CUDA"
+    build = (
+        f"CUDA {software.torch_cuda}" if software.torch_cuda else "ROCm" if software.is_rocm else "no CUDA"
+    )
     there = [f"torch {software.version('torch') or '?'} ({build})"] if software.has("torch") else ["no torch"]
     for kind in ("cudnn", "nccl"):
         name = next((name for name in software.installed if name.startswith(f"nvidia-{kind}-cu")), "")
-        there += [f"{kind.replace('cudnn', 'cuDNN').replace('nccl', 'NCCL')} {software.installed[name]}"] if name else []
+        there += (
+            [f"{kind.replace('cudnn', 'cuDNN').replace('nccl', 'NCCL')} {software.installed[name]}"]
+            if name
+            else []
+        )
     there += [f"{name} {software.version(name)}" for name in ("triton", *_SUMMARY) if software.version(name)]
     yield Line(
         "software",
@@ -162,12 +183,23 @@ def _fewer_notes(lines: Sequence[Line]) -> Iterator[Line]:
         yield notes[0]
     elif notes:
         more = f"; and {len(notes) - 3} more" if len(notes) > 3 else ""
-        yield Line("versions", "note", "; ".join(line.said for line in notes[:3]) + more, "see `pip check` in that environment")
+        yield Line(
+            "versions",
+            "note",
+            "; ".join(line.said for line in notes[:3]) + more,
+            "see `pip check` in that environment",
+        )
     if not lines:
-        yield Line("versions", "ok", "what these packages require of each other is met, and no pair is known to break")
+        yield Line(
+            "versions",
+            "ok",
+            "what these packages require of each other is met, and no pair is known to break",
+        )
 
 
-def _asked(target: Target, software: Software, used: Collection[str] | None) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+def _asked(
+    target: Target, software: Software, used: Collection[str] | None
+) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """What is imported: name, modules, and whether CMD is known to use it."""
     bridge = target.launcher == "megatron" and software.swift_has_bridge
     for name, modules in _LOADS.items():
@@ -180,10 +212,14 @@ def _asked(target: Target, software: Software, used: Collection[str] | None) -> 
             there = software.has(name) and not software.version(name).startswith("0.9.10")
         elif name == "megatron.core":
             there = (
-                software.megatron_core is not None and is_megatron(target) and not (bridge and not _lacks_te(target, software))
+                software.megatron_core is not None
+                and is_megatron(target)
+                and not (bridge and not _lacks_te(target, software))
             )
         else:
-            there = software.has(name) and not (name == "transformers" and bridge and not _lacks_te(target, software))
+            there = software.has(name) and not (
+                name == "transformers" and bridge and not _lacks_te(target, software)
+            )
         if there:
             yield name, tuple(one for one in modules if one != "amp_C" or software.has(one)), concerns
 
@@ -197,6 +233,8 @@ def _said_of(loads: Sequence[tuple[Load, bool]], software: Software, torch: Load
         elif verdict.said not in seen:
             seen.add(verdict.said)
             status = "not checked" if not verdict.id else "problem" if concerns else "note"
-            yield Line("loads", status, verdict.said, verdict.remedy, verdict.id if status == "problem" else "")
+            yield Line(
+                "loads", status, verdict.said, verdict.remedy, verdict.id if status == "problem" else ""
+            )
     if well:
         yield Line("loads", "ok", f"{', '.join(well)} can be imported")

@@ -24,10 +24,11 @@ _INVENTORY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What happened when `name` was imported. `error` is "" where it went well; `stood` the file and line where it stood still.
+    """What happened when `name` was imported. `error` is "" where it went well; `stood` the file and line
+    where it stood still.
 
-    `signal` is the number of the signal that ended the process; `ended` False where the deadline did; `busy` whether it
-    then still computed, as on a machine under load.
+    `signal` is the number of the signal that ended the process; `ended` False where the deadline did; `busy`
+    whether it then still computed, as on a machine under load.
     """
 
     name: str
@@ -48,7 +49,9 @@ class Load:
         return self.ended and not self.signal and not self.kind
 
 
-def inventory(target: Target, modules: Sequence[str], dists: Sequence[str], before: Sequence[str] = ()) -> dict[str, Any] | str:
+def inventory(
+    target: Target, modules: Sequence[str], dists: Sequence[str], before: Sequence[str] = ()
+) -> dict[str, Any] | str:
     """What the program in inside/inventory.py answers, or why it did not."""
     asked = {"modules": list(modules), "dists": list(dists), "before": list(before)}
     with tempfile.TemporaryDirectory(prefix="diag-doctor-") as folder:
@@ -56,13 +59,20 @@ def inventory(target: Target, modules: Sequence[str], dists: Sequence[str], befo
     if isinstance(answer, dict):
         return answer
     last = (said.strip().splitlines() or [""])[-1][:200]
-    return f"does not answer within {_INVENTORY_SECONDS:.0f} s" if code is None else f"ends with {code}: {last}"
+    return (
+        f"does not answer within {_INVENTORY_SECONDS:.0f} s" if code is None else f"ends with {code}: {last}"
+    )
 
 
 def load(target: Target, name: str, imports: Sequence[str], deadline: float, before: Sequence[str] = (),  # noqa: PLR0917
          compiles: bool = False) -> Load:  # fmt: skip
     """Imports `imports` in this order. All is thrown away after: caches go to a folder that is removed."""
-    asked = {"imports": list(imports), "deadline": max(deadline - 0.5, 0.1), "before": list(before), "compiles": compiles}
+    asked = {
+        "imports": list(imports),
+        "deadline": max(deadline - 0.5, 0.1),
+        "before": list(before),
+        "compiles": compiles,
+    }
     with tempfile.TemporaryDirectory(prefix="diag-doctor-", ignore_cleanup_errors=True) as folder:
         answer, said, code, busy = _ask("load.py", target, asked, Path(folder), deadline)
         stood = _last_frame(Path(folder) / "trace")
@@ -76,8 +86,11 @@ def load(target: Target, name: str, imports: Sequence[str], deadline: float, bef
     return Load(name, "SystemExit", f"it ended Python with exit code {code}", printed=said)
 
 
-def _ask(program: str, target: Target, asked: dict[str, Any], folder: Path, deadline: float) -> tuple[Any, str, int | None, bool]:
-    """Its answer (None where there is none), what it printed, its exit code (None: past the deadline), if it still computed."""
+def _ask(
+    program: str, target: Target, asked: dict[str, Any], folder: Path, deadline: float
+) -> tuple[Any, str, int | None, bool]:
+    """Its answer (None where there is none), what it printed, its exit code (None: past the deadline), if it
+    still computed."""
     source = files("diag.preflight.software.inside").joinpath(program).read_text()
     asked |= {"first": target.first, "out": str(folder / "answer"), "trace": str(folder / "trace")}
     try:
@@ -144,7 +157,9 @@ def _environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     if "PYTHONPATH" in env:  # the process runs in another folder
         new["PYTHONPATH"] = os.pathsep.join(str(here / part) for part in env["PYTHONPATH"].split(os.pathsep))
     if env.get("HOME"):
-        new.setdefault("PYTHONUSERBASE", str(Path(env["HOME"]) / ".local"))  # where `pip install --user` put packages
+        new.setdefault(
+            "PYTHONUSERBASE", str(Path(env["HOME"]) / ".local")
+        )  # where `pip install --user` put packages
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR",
                  "TRITON_CACHE_DIR",
                  "TRITON_HOME", "MPLCONFIGDIR", "HF_HOME", "HF_MODULES_CACHE", "MODELSCOPE_CACHE", "NUMBA_CACHE_DIR", "TMPDIR",

@@ -21,7 +21,8 @@ _WHAT = "compilers"
 def compiles(target: Target, software: Software) -> str:
     """Why CMD will compile CUDA code when it starts; "" where it is not known to.
 
-    DeepSpeed builds CPUAdam (offload of the optimizer) and FusedAdam (an optimizer in its own configuration) at first use.
+    DeepSpeed builds CPUAdam (offload of the optimizer) and FusedAdam (an optimizer in its own configuration)
+    at first use.
     """
     config = target.has("--deepspeed", "--deepspeed_config")
     if config is None or not software.version("deepspeed"):
@@ -33,7 +34,8 @@ def compiles(target: Target, software: Software) -> str:
             text = path.read_text(errors="replace")[:100000]
     except OSError:
         pass
-    # ms-swift's zero2_offload and zero3_offload; DeepSpeed's configuration: "offload_optimizer": {"device": "cpu", ...}
+    # ms-swift's zero2_offload and zero3_offload; DeepSpeed's configuration: "offload_optimizer": {"device":
+    # "cpu", ...}
     if "offload" in config or re.search(r'"offload_optimizer"[^}]{0,500}"device"\s*:\s*"(cpu|nvme)"', text):
         return "DeepSpeed compiles CPUAdam for offload"
     if re.search(r'"optimizer"\s*:\s*\{', text):
@@ -47,7 +49,9 @@ def check_compilers(target: Target, software: Software, torch: Mapping[str, Any]
     if not needs_gcc:
         return
     path = target.environment.get("PATH")
-    gcc = shutil.which(target.environment.get("CC", "gcc").split(" ")[0], path=path) or shutil.which("cc", path=path)
+    gcc = shutil.which(target.environment.get("CC", "gcc").split(" ")[0], path=path) or shutil.which(
+        "cc", path=path
+    )
     if gcc is None:
         yield Line(
             _WHAT,
@@ -71,7 +75,11 @@ def _toolchain(target: Target, software: Software, torch: Mapping[str, Any], why
     path = env.get("PATH")
     if shutil.which("ninja", path=path) is None and not (Path(target.python).parent / "ninja").exists():
         yield Line(
-            _WHAT, "problem", f"{why}, and there is no ninja", f"{software.executable} -m pip install ninja", "missing-module"
+            _WHAT,
+            "problem",
+            f"{why}, and there is no ninja",
+            f"{software.executable} -m pip install ninja",
+            "missing-module",
         )
     cuda = software.torch_cuda
     if cuda is None:
@@ -82,7 +90,8 @@ def _toolchain(target: Target, software: Software, torch: Mapping[str, Any], why
         yield Line(
             _WHAT,
             "problem",
-            f"{why}, and there is no nvcc" + (f" in CUDA_HOME={home}" if home else " (CUDA_HOME does not exist)"),
+            f"{why}, and there is no nvcc"
+            + (f" in CUDA_HOME={home}" if home else " (CUDA_HOME does not exist)"),
             f"install the toolkit of CUDA {cuda} and export CUDA_HOME=/usr/local/cuda-{cuda}, or use an image -devel",
             "missing-header",
         )
@@ -115,7 +124,9 @@ def _toolchain(target: Target, software: Software, torch: Mapping[str, Any], why
 
 def _said(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False, errors="replace").stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=5, check=False, errors="replace"
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 

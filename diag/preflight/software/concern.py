@@ -10,11 +10,33 @@ from diag.preflight.software.target import Target
 __all__ = ["is_megatron", "used_by"]
 
 _TRANSFORMERS = frozenset(
-    ["transformers", "torch", "numpy", "tokenizers", "huggingface-hub", "safetensors", "flash-attn", "torchvision"]
+    [
+        "transformers",
+        "torch",
+        "numpy",
+        "tokenizers",
+        "huggingface-hub",
+        "safetensors",
+        "flash-attn",
+        "torchvision",
+    ]
 )
-_SWIFT = _TRANSFORMERS | {"ms-swift", "peft", "accelerate", "datasets", "trl", "modelscope", "pandas", "pyarrow", "triton"}
-_MEGATRON = frozenset(["torch", "numpy", "megatron-core", "transformer-engine", "flash-attn", "triton", "apex"])
-# What a script that imports the module also uses, as far as it breaks at import. A module that is not here is its own package.
+_SWIFT = _TRANSFORMERS | {
+    "ms-swift",
+    "peft",
+    "accelerate",
+    "datasets",
+    "trl",
+    "modelscope",
+    "pandas",
+    "pyarrow",
+    "triton",
+}
+_MEGATRON = frozenset(
+    ["torch", "numpy", "megatron-core", "transformer-engine", "flash-attn", "triton", "apex"]
+)
+# What a script that imports the module also uses, as far as it breaks at import. A module that is not here is
+# its own package.
 _BY_MODULE: Mapping[str, frozenset[str]] = {
     "torch": frozenset(["torch", "numpy"]),
     "transformers": _TRANSFORMERS,

@@ -1,4 +1,5 @@
-"""Whether CUDA fits: the driver, torch's runtime, and copies of cuDNN that come before torch's own; pure but for reads."""
+"""Whether CUDA fits: the driver, torch's runtime, and copies of cuDNN that come before torch's own; pure but
+for reads."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _WHAT = "CUDA"
 
 
 def nvml_cuda() -> tuple[int | None, int]:
-    """The newest CUDA that the driver can run, as NVML has it (12040), and the number of GPUs; None where NVML is not there."""
+    """The newest CUDA that the driver can run, as NVML has it (12040), and the number of GPUs; None where
+    NVML is not there."""
     import pynvml
 
     try:
@@ -31,8 +33,11 @@ def nvml_cuda() -> tuple[int | None, int]:
         pynvml.nvmlShutdown()
 
 
-def check_driver(software: Software, torch: Mapping[str, Any], nvml: tuple[int | None, int]) -> Iterator[Line]:
-    """`torch` is what the loaded torch said. libcuda knows better than NVML: it may be that of a compatibility package."""
+def check_driver(
+    software: Software, torch: Mapping[str, Any], nvml: tuple[int | None, int]
+) -> Iterator[Line]:
+    """`torch` is what the loaded torch said. libcuda knows better than NVML: it may be that of a
+    compatibility package."""
     version, cuda = software.version("torch"), software.torch_cuda
     number, gpus = nvml
     if software.is_rocm or not version:
@@ -72,7 +77,9 @@ def check_driver(software: Software, torch: Mapping[str, Any], nvml: tuple[int |
             "cuda-version-mismatch",
         )
     elif driver < wanted:
-        yield Line(_WHAT, "note", f"{said}: it works within CUDA {wanted[0]}; what compiles PTX at run time may not")
+        yield Line(
+            _WHAT, "note", f"{said}: it works within CUDA {wanted[0]}; what compiles PTX at run time may not"
+        )
     else:
         yield Line(_WHAT, "ok", said)
 
@@ -82,8 +89,11 @@ def _tag(number: int | None) -> str:
     return {11: "118", 12: "126", 13: "130"}.get((number or 12000) // 1000, "126")
 
 
-def check_copies(software: Software, torch: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Line]:
-    """A cuDNN in LD_LIBRARY_PATH of another version than torch's wheel: its parts are loaded one by one, by name."""
+def check_copies(
+    software: Software, torch: Mapping[str, Any], environment: Mapping[str, str]
+) -> Iterator[Line]:
+    """A cuDNN in LD_LIBRARY_PATH of another version than torch's wheel: its parts are loaded one by one, by
+    name."""
     if "cudnn_error" in torch:
         yield Line(
             _WHAT,
@@ -93,7 +103,14 @@ def check_copies(software: Software, torch: Mapping[str, Any], environment: Mapp
             "cuda-version-mismatch",
         )
         return
-    own = next((version for name, version in software.installed.items() if re.fullmatch(r"nvidia-cudnn-cu\d+", name)), "")
+    own = next(
+        (
+            version
+            for name, version in software.installed.items()
+            if re.fullmatch(r"nvidia-cudnn-cu\d+", name)
+        ),
+        "",
+    )
     if not own:
         return  # a torch of conda or of NVIDIA's containers has the system's
     for path in copies(environment.get("LD_LIBRARY_PATH", ""), "libcudnn"):

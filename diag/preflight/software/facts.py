@@ -23,7 +23,8 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """`installed` has every distribution by its normalised name; `modules` where each module of interest would come from."""
+    """`installed` has every distribution by its normalised name; `modules` where each module of interest
+    would come from."""
 
     python: str
     executable: str
@@ -47,10 +48,12 @@ class Software:
 
 
 def parse(answer: Mapping[str, Any]) -> Software:
-    # torch 2.13.0+cpu, torch/version.py: `cuda: Optional[str] = None`; 2.11.0+cu130: `cuda: Optional[str] = '13.0'`
+    # torch 2.13.0+cpu, torch/version.py: `cuda: Optional[str] = None`; 2.11.0+cu130: `cuda: Optional[str] =
+    # '13.0'`
     cuda = re.search(r"^cuda\b[^=\n]{0,40}= *'([\d.]+)'", answer["torch"], re.MULTILINE)
     hip = re.search(r"^hip\b[^=\n]{0,40}= *'", answer["torch"], re.MULTILINE)
-    # ms-swift 3.12.6, swift/megatron/init.py: `'https://github.com/NVIDIA/Megatron-LM', branch='core_r0.15.0')`
+    # ms-swift 3.12.6, swift/megatron/init.py: `'https://github.com/NVIDIA/Megatron-LM',
+    # branch='core_r0.15.0')`
     branch = re.search(r"branch='(core_r[\d.]+)'", answer["swift_init"])
     # Megatron-LM, megatron/core/package_info.py: `MAJOR = 0`, `MINOR = 16`, `PATCH = 1`, `PRE_RELEASE = ''`
     numbers = dict(re.findall(r"^(MAJOR|MINOR|PATCH) = (\d+)", answer["megatron_core_info"], re.MULTILINE))
@@ -64,7 +67,9 @@ def parse(answer: Mapping[str, Any]) -> Software:
         torch_cuda=cuda[1] if cuda else None,
         is_rocm=hip is not None,
         megatron_core=answer["megatron_core"],
-        megatron_core_version=".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH")) if numbers else "",
+        megatron_core_version=".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
+        if numbers
+        else "",
         megatron_training=answer["megatron_training"],
         swift_wants=branch[1] if branch else "",
         swift_has_bridge="mcore_bridge" in answer["swift_init"],

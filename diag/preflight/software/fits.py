@@ -1,4 +1,5 @@
-"""Which versions are known to break together, and which requirements of the packages themselves are not met; pure."""
+"""Which versions are known to break together, and which requirements of the packages themselves are not met;
+pure."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _ABSENT = "absent"
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """`when` has a specifier for each distribution that must be there, or "absent"; `of` are those that CMD must use.
+    """`when` has a specifier for each distribution that must be there, or "absent"; `of` are those that CMD
+    must use.
 
     `message` is what the job then says, `source` where that was seen; `install` what to install instead.
     """
@@ -83,7 +85,12 @@ CLASHES: tuple[Clash, ...] = (
     ),
 )  # fmt: skip
 # The parts of Transformer Engine look at each other's versions when they are imported.
-_TE_PARTS = ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13")
+_TE_PARTS = (
+    "transformer-engine",
+    "transformer-engine-torch",
+    "transformer-engine-cu12",
+    "transformer-engine-cu13",
+)
 
 
 def fits(version: str, specifier: str) -> bool | None:
@@ -97,14 +104,18 @@ def fits(version: str, specifier: str) -> bool | None:
         allowed = SpecifierSet(specifier)
     except ValueError:  # InvalidVersion, InvalidSpecifier
         return None
-    return allowed.contains(known, prereleases=True) or (known.is_prerelease and allowed.contains(Version(known.base_version)))
+    return allowed.contains(known, prereleases=True) or (
+        known.is_prerelease and allowed.contains(Version(known.base_version))
+    )
 
 
 def clashes(software: Software, used: Collection[str] | None) -> Iterator[Line]:
     for clash in CLASHES:
         if all(_holds(software, name, wanted) for name, wanted in clash.when.items()):
             concerns = used is not None and all(name in used for name in clash.of)
-            there = [f"{name} {software.version(name)}" for name, wanted in clash.when.items() if wanted != _ABSENT]
+            there = [
+                f"{name} {software.version(name)}" for name, wanted in clash.when.items() if wanted != _ABSENT
+            ]
             gone = [f"without {name}" for name, wanted in clash.when.items() if wanted == _ABSENT]
             yield Line(
                 "versions", "problem" if concerns else "note",
@@ -142,7 +153,8 @@ def _install(software: Software, what: str, otherwise: str = "") -> str:
 
 
 def unmet(software: Software, used: Collection[str] | None) -> Iterator[Line]:
-    """Requirements in the packages' own metadata, of the packages that matter to training. As `pip check`, but only of these."""
+    """Requirements in the packages' own metadata, of the packages that matter to training. As `pip check`,
+    but only of these."""
     for name, texts in software.requires.items():
         if name == "torchvision":  # it is loaded, and tells the same with what follows
             continue

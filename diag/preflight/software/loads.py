@@ -1,4 +1,5 @@
-"""What an import that went wrong means, and what to install: from the words of the loader, Python and the packages; pure."""
+"""What an import that went wrong means, and what to install: from the words of the loader, Python and the
+packages; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from diag.preflight.software.facts import Software
 
 __all__ = ["Verdict", "judge"]
 
-# ld.so of glibc 2.36, as Python shows it; github.com/Dao-AILab/flash-attention/issues/1644 (torch 2.7.0, flash-attn 2.7.4.post1):
+# ld.so of glibc 2.36, as Python shows it; github.com/Dao-AILab/flash-attention/issues/1644 (torch 2.7.0,
+# flash-attn 2.7.4.post1):
 #   ImportError: /h/.local/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol:
 #     _ZN3c105ErrorC2ENS_14SourceLocationESs   (one line)
 _SYMBOL = re.compile(r"(\S+\.so[\w.]*): undefined symbol: (\w+)")
@@ -26,29 +28,35 @@ _VERSION = re.compile(r"(\S+): version `(GLIBC|GLIBCXX|CXXABI)_([\d.]+)' not fou
 _MODULE = re.compile(r"No module named '([\w.]+)'")
 #   ImportError: cannot import name 'HybridCache' from 'transformers' (/x/transformers/__init__.py)
 _NAME = re.compile(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'")
-# transformer-engine 2.20.2: RuntimeError: Found empty `transformer-engine` meta package installed. Install ...
+# transformer-engine 2.20.2: RuntimeError: Found empty `transformer-engine` meta package installed. Install
+# ...
 _EMPTY_TE = "Found empty `transformer-engine` meta package"
 # torchvision 0.22.0 on torch 2.13.0: RuntimeError: operator torchvision::nms does not exist
 _OPERATOR = re.compile(r"operator (\w+)::\w+ does not exist")
 # torch 2.7, torch/backends/cudnn: RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 5, 1) but found
 #   runtime version (8, 9, 2)   (one line)
-# deepspeed, op_builder/builder.py: MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)
+# deepspeed, op_builder/builder.py: MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA
+# op(s)
 _NO_CUDA_HOME = re.compile(r"CUDA_HOME (?:does not exist|environment variable is not set)")
 # numpy: ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C
 #   header, got 88 from PyObject   (one line)
-_NUMPY = re.compile(r"numpy\.\w+ size changed|compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found")
+_NUMPY = re.compile(
+    r"numpy\.\w+ size changed|compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found"
+)
 # torch: AssertionError: Torch not compiled with CUDA enabled
 _NO_CUDA_BUILD = "Torch not compiled with CUDA enabled"
 # xformers 0.0.30 on torch 2.13.0, a warning on stderr:
 #   WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:
 #       PyTorch 2.7.0+cu126 with CUDA 1206 (you have 2.13.0+cpu)
 _XFORMERS = re.compile(r"xFormers was built for:\s+PyTorch (\S+)")
-# Nothing is wrong with the package: it wants what is not there on this machine, or what was hidden from it here.
+# Nothing is wrong with the package: it wants what is not there on this machine, or what was hidden from it
+# here.
 _NEEDS_GPU = re.compile(
     r"libcuda\.so\.1: cannot open|libnvidia-ml\.so|Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device"
     r"|0 active drivers"
 )
-# Libraries of CUDA that torch brings as wheels: a symbol missing in one means that another copy of another version came first.
+# Libraries of CUDA that torch brings as wheels: a symbol missing in one means that another copy of another
+# version came first.
 _CUDA_LIBRARY = re.compile(r"(?:^|/)lib(cu\w+|nvJitLink|nvrtc|nccl)[^/]*\.so")
 
 # Modules whose package has another name.
@@ -133,7 +141,9 @@ def _without_gpu(case: _Case, text: str) -> Verdict | None:
     if found is None:
         return None
     return Verdict(
-        "", f"{case.named} cannot be loaded without a GPU driver ({_short(text)})", "run `diag doctor` where the job will run"
+        "",
+        f"{case.named} cannot be loaded without a GPU driver ({_short(text)})",
+        "run `diag doctor` where the job will run",
     )
 
 
@@ -154,7 +164,9 @@ def _crashed(case: _Case) -> Verdict:
         if name == "SIGKILL"
         else f": {case.named} does not fit {case.torch} or its libraries"
     )
-    return Verdict("extension-abi-mismatch", f"`import {case.load.name}` ends with {name}{at}{why}", _again(case))
+    return Verdict(
+        "extension-abi-mismatch", f"`import {case.load.name}` ends with {name}{at}{why}", _again(case)
+    )
 
 
 def _undefined(case: _Case, text: str) -> Verdict | None:
@@ -164,7 +176,9 @@ def _undefined(case: _Case, text: str) -> Verdict | None:
     path, symbol = found[1], found[2]
     library = path.rpartition("/")[2]
     plain = case.demangle(symbol)
-    if _CUDA_LIBRARY.search(path) or symbol.startswith(("nccl", "__nvJitLink", "cublas", "cudnn", "cusparse")):
+    if _CUDA_LIBRARY.search(path) or symbol.startswith(
+        ("nccl", "__nvJitLink", "cublas", "cudnn", "cusparse")
+    ):
         return Verdict(
             "cuda-version-mismatch",
             f"{library} finds no symbol {plain}: a CUDA or NCCL library of another version is loaded "
@@ -185,10 +199,14 @@ def _undefined(case: _Case, text: str) -> Verdict | None:
 
 
 def _built_for(case: _Case, symbol: str) -> str:
-    """What the symbol and the wheel's own version tell: std::string is `Ss` in the old C++ ABI, `__cxx11` in the new."""
+    """What the symbol and the wheel's own version tell: std::string is `Ss` in the old C++ ABI, `__cxx11` in
+    the new."""
     wheel = re.search(r"torch(\d+\.\d+)", case.software.version(case.dist).partition("+")[2])
     told = f" (but for torch {wheel[1]})" if wheel else ""
-    old, new = "__cxx11" not in symbol and re.search(r"(?:Ss|SsE|RKSs)", symbol) is not None, "__cxx11" in symbol
+    old, new = (
+        "__cxx11" not in symbol and re.search(r"(?:Ss|SsE|RKSs)", symbol) is not None,
+        "__cxx11" in symbol,
+    )
     if case.abi is True and old:
         return told + " but for one with the old C++ ABI (cxx11abiFALSE; this torch is cxx11abiTRUE)"
     if case.abi is False and new:
@@ -203,13 +221,22 @@ def _absent_library(case: _Case, text: str) -> Verdict | None:
     name = found[1].rpartition("/")[2]
     cuda = case.software.torch_cuda
     here = f"torch is for CUDA {cuda}" if cuda else f"{case.torch} is a build without CUDA"
-    version = re.match(r"lib(?:cudart|cublas|cublasLt|cufft|cusparse|cusolver|nvrtc|curand|cupti)\.so\.(\d+)", name)
+    version = re.match(
+        r"lib(?:cudart|cublas|cublasLt|cufft|cusparse|cusolver|nvrtc|curand|cupti)\.so\.(\d+)", name
+    )
     if version is not None:
         return Verdict(
-            "cuda-version-mismatch", f"{case.named} needs {name} (CUDA {version[1]}), which is not found; {here}", _again(case)
+            "cuda-version-mismatch",
+            f"{case.named} needs {name} (CUDA {version[1]}), which is not found; {here}",
+            _again(case),
         )
     wheel = next(
-        (wheel for wheel in ("cudnn", "nccl", "cusparselt", "nvshmem", "cufile") if name[3:].lower().startswith(wheel)), ""
+        (
+            wheel
+            for wheel in ("cudnn", "nccl", "cusparselt", "nvshmem", "cufile")
+            if name[3:].lower().startswith(wheel)
+        ),
+        "",
     )
     if wheel:
         major = (cuda or "12").partition(".")[0]
@@ -218,15 +245,24 @@ def _absent_library(case: _Case, text: str) -> Verdict | None:
             f"{case.named} needs {name}, which is not found; {here}",
             case.pip(f"install {_pinned(case, f'nvidia-{wheel}-cu{major}')}"),
         )
-    # torchaudio 2.7.0 on torch 2.13.0+cpu: OSError: libtorch_cuda.so: cannot open shared object file: No such file or directory
+    # torchaudio 2.7.0 on torch 2.13.0+cpu: OSError: libtorch_cuda.so: cannot open shared object file: No such
+    # file or directory
     if name.startswith(("libtorch_cuda", "libc10_cuda")) and cuda is None:
-        return Verdict("cuda-version-mismatch", f"{case.named} was built for a torch with CUDA; {here}", _again(case))
+        return Verdict(
+            "cuda-version-mismatch", f"{case.named} was built for a torch with CUDA; {here}", _again(case)
+        )
     if name.startswith(("libtorch", "libc10")):
-        return Verdict("extension-abi-mismatch", f"{case.named} needs {name}, which {case.torch} does not have", _again(case))
+        return Verdict(
+            "extension-abi-mismatch",
+            f"{case.named} needs {name}, which {case.torch} does not have",
+            _again(case),
+        )
     return Verdict(
         "missing-module",
         f"{case.named} needs {name}, which is not found",
-        "install the system package that has it (`apt-file search " + name + "`), or put its folder into LD_LIBRARY_PATH",
+        "install the system package that has it (`apt-file search "
+        + name
+        + "`), or put its folder into LD_LIBRARY_PATH",
     )
 
 
@@ -266,9 +302,15 @@ def _known(case: _Case, text: str) -> Verdict | None:
     operator = _OPERATOR.search(text)
     if operator is not None:
         whose = replace(case, load=Load(operator[1])) if case.software.has(operator[1]) else case
-        also = "; transformers then says Could not import module 'PreTrainedModel'" if operator[1] == "torchvision" else ""
+        also = (
+            "; transformers then says Could not import module 'PreTrainedModel'"
+            if operator[1] == "torchvision"
+            else ""
+        )
         return Verdict(
-            "extension-abi-mismatch", f"{whose.named} was not built for {case.torch}: {operator[0]}{also}", _again(whose)
+            "extension-abi-mismatch",
+            f"{whose.named} was not built for {case.torch}: {operator[0]}{also}",
+            _again(whose),
         )
     if _NO_CUDA_HOME.search(text):
         return Verdict(
@@ -330,12 +372,18 @@ def _other(case: _Case, text: str) -> Verdict:
 
 def _again(case: _Case) -> str:
     """Install it anew for this torch, exactly."""
-    version, torch = case.software.version(case.dist).partition("+")[0], case.software.version("torch").partition("+")[0]
+    version, torch = (
+        case.software.version(case.dist).partition("+")[0],
+        case.software.version("torch").partition("+")[0],
+    )
     minor = re.match(r"(\d+)\.(\d+)", torch)
     exact = f"=={version}" if version else ""
     if case.dist == "flash-attn":
         tag = "cp" + "".join(case.software.python.split(".")[:2])
-        cuda, abi = (case.software.torch_cuda or "").partition(".")[0], "*" if case.abi is None else str(case.abi).upper()
+        cuda, abi = (
+            (case.software.torch_cuda or "").partition(".")[0],
+            "*" if case.abi is None else str(case.abi).upper(),
+        )
         wheel = (
             (
                 f"; or flash_attn-{version or '*'}+cu{cuda}torch{minor[1]}.{minor[2]}cxx11abi{abi}-{tag}-{tag}-linux_*.whl of "
@@ -368,8 +416,9 @@ def _again(case: _Case) -> str:
 
 
 def _path_remedy(case: _Case) -> str:
-    return "`unset LD_LIBRARY_PATH`, or take the folder of the other CUDA out of it: torch brings its own; " + case.pip(
-        f"install --force-reinstall 'torch=={case.software.version('torch').partition('+')[0]}'"
+    return (
+        "`unset LD_LIBRARY_PATH`, or take the folder of the other CUDA out of it: torch brings its own; "
+        + case.pip(f"install --force-reinstall 'torch=={case.software.version('torch').partition('+')[0]}'")
     )
 
 

@@ -14,7 +14,8 @@ from diag.preflight.software.target import Target
 __all__ = ["before", "check_megatron"]
 
 _WHAT = "Megatron"
-# Of ms-swift 3.x, where its own swift/megatron/init.py does not tell: swift/megatron/init.py of 3.7.3 to 3.12.6.
+# Of ms-swift 3.x, where its own swift/megatron/init.py does not tell: swift/megatron/init.py of 3.7.3 to
+# 3.12.6.
 _WANTED = {"3.7": "core_r0.13.0", "3.8": "core_r0.13.0", "3.9": "core_r0.13.0", "3.10": "core_r0.14.0", "3.11": "core_r0.15.0",
            "3.12": "core_r0.15.0"}  # fmt: skip
 
@@ -45,9 +46,7 @@ def check_megatron(target: Target, software: Software) -> Iterator[Line]:
 def _of_swift_3(target: Target, software: Software, path: str) -> Iterator[Line]:
     swift = software.version("ms-swift")
     wanted = software.swift_wants or _WANTED.get(".".join(swift.split(".")[:2]), "")
-    clone = (
-        f"git clone -b {wanted or 'core_r0.15.0'} https://github.com/NVIDIA/Megatron-LM; export MEGATRON_LM_PATH=$PWD/Megatron-LM"
-    )
+    clone = f"git clone -b {wanted or 'core_r0.15.0'} https://github.com/NVIDIA/Megatron-LM; export MEGATRON_LM_PATH=$PWD/Megatron-LM"
     if not path:
         yield Line(
             _WHAT,
@@ -84,7 +83,11 @@ def _of_swift_3(target: Target, software: Software, path: str) -> Iterator[Line]
 
 
 def _imported(target: Target, software: Software) -> Iterator[Line]:
-    core, training, pip = software.megatron_core, software.megatron_training, software.version("megatron-core")
+    core, training, pip = (
+        software.megatron_core,
+        software.megatron_training,
+        software.version("megatron-core"),
+    )
     if core is None:
         wanted = "'megatron-core==0.16.1'" if target.launcher == "megatron" else "megatron-core"
         yield Line(
@@ -107,7 +110,9 @@ def _imported(target: Target, software: Software) -> Iterator[Line]:
             f"core_v{software.megatron_core_version} https://github.com/NVIDIA/Megatron-LM, its folder first in PYTHONPATH",
             "missing-module",
         )
-    elif training is not None and Path(training).parent != Path(core).parent and target.launcher != "megatron":
+    elif (
+        training is not None and Path(training).parent != Path(core).parent and target.launcher != "megatron"
+    ):
         yield Line(
             _WHAT,
             "problem",

@@ -1,4 +1,5 @@
-"""Which Python CMD will use, and what it will do there: found from its words, its files and its environment; nothing is run."""
+"""Which Python CMD will use, and what it will do there: found from its words, its files and its environment;
+nothing is run."""
 
 from __future__ import annotations
 
@@ -24,16 +25,20 @@ _MODULES = {  # `python -m`
 }  # fmt: skip
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _EXPORT = re.compile(r"^\s*export\s+([A-Za-z_]\w*)=(['\"]?)([^'\"$`;&|\s]*)\2\s*(?:#.*)?$", re.MULTILINE)
-_ACTIVATED = re.compile(r"^\s*(conda|mamba|micromamba)\s+activate\s+(\S+)|^\s*(?:source|\.)\s+(\S+/bin/activate)\b", re.MULTILINE)
+_ACTIVATED = re.compile(
+    r"^\s*(conda|mamba|micromamba)\s+activate\s+(\S+)|^\s*(?:source|\.)\s+(\S+/bin/activate)\b", re.MULTILINE
+)
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`launcher` is one of megatron, swift, torchrun, accelerate, deepspeed, python or "" (no CMD, or none that is known).
+    """`launcher` is one of megatron, swift, torchrun, accelerate, deepspeed, python or "" (no CMD, or none
+    that is known).
 
-    `first` is what CMD's Python has as sys.path[0]; `imports` the modules that its script names (megatron.training, megatron),
-    None where it has no script here; `unfit` why none could be found, with its remedy.
+    `first` is what CMD's Python has as sys.path[0]; `imports` the modules that its script names
+    (megatron.training, megatron), None where it has no script here; `unfit` why none could be found, with its
+    remedy.
     """
 
     python: str
@@ -72,7 +77,12 @@ def find_target(command: Sequence[str], environment: Mapping[str, str], here: Pa
 
 
 def _own(  # noqa: PLR0917 - callers beside it
-    environment: Mapping[str, str], why: str, words: Sequence[str], missing_program: str = "", unfit: str = "", remedy: str = ""
+    environment: Mapping[str, str],
+    why: str,
+    words: Sequence[str],
+    missing_program: str = "",
+    unfit: str = "",
+    remedy: str = "",
 ) -> Target:
     return Target(
         sys.executable, why, "", tuple(words), environment, missing_program=missing_program, unfit=unfit, remedy=remedy
@@ -125,7 +135,8 @@ def _of_words(words: list[str], env: dict[str, str], here: Path, depth: int) -> 
 
 
 def _of_shell(words: list[str], env: dict[str, str], here: Path, depth: int) -> Target:
-    """`bash -c TEXT` and `bash FILE`: what they export with a plain value, and the first launcher that they name."""
+    """`bash -c TEXT` and `bash FILE`: what they export with a plain value, and the first launcher that they
+    name."""
     rest = [word for word in words[1:] if not re.fullmatch(r"-[a-z]*[a-bd-z]|-|--\w+", word)]
     text = ""
     if rest and re.fullmatch(r"-[a-z]*c", rest[0]):
@@ -178,7 +189,9 @@ def _of_program(words: list[str], env: dict[str, str], here: Path) -> Target:
     interpreter = _shebang(program)
     python = _which(interpreter[0], env, here) if interpreter else None
     if python is None or not _PYTHON.match(python.name):
-        beside = program.parent / "python3"  # a launcher that is no Python script lies beside its Python in conda and venv
+        beside = (
+            program.parent / "python3"
+        )  # a launcher that is no Python script lies beside its Python in conda and venv
         if not beside.exists():
             return _own(
                 env,
@@ -202,21 +215,30 @@ def _of_python(python: str, words: list[str], env: dict[str, str], here: Path) -
         launcher, first = _MODULES.get(rest[1], "python"), str(here)
         if launcher == "python":
             top = rest[1].partition(".")[0]
-            return Target(python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first, "", frozenset([top]))
+            return Target(
+                python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first, "", frozenset([top])
+            )
         rest = rest[2:]
     script, imports = _script(rest, here)
     if script:
         first = str((here / script).parent)
-    return Target(python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first or str(here), script, imports)
+    return Target(
+        python, f"`{words[0]}` of CMD", launcher, tuple(words), env, first or str(here), script, imports
+    )
 
 
 def _script(words: Sequence[str], here: Path) -> tuple[str, frozenset[str] | None]:
-    """The first word that is a Python file, and what it imports at its own level; its own modules' imports are not followed."""
+    """The first word that is a Python file, and what it imports at its own level; its own modules' imports
+    are not followed."""
     for word in words:
         if word.endswith(".py"):
             text = _head(here / word, 1 << 20)
             dotted = _IMPORT.findall(text)
-            return (word, frozenset(dotted) | {name.partition(".")[0] for name in dotted}) if text else (word, None)
+            return (
+                (word, frozenset(dotted) | {name.partition(".")[0] for name in dotted})
+                if text
+                else (word, None)
+            )
     return "", None
 
 
@@ -231,7 +253,8 @@ def _which(word: str, env: Mapping[str, str], here: Path) -> Path | None:
 def _shebang(program: Path) -> list[str]:
     """The interpreter and its arguments; [] where there is none.
 
-    pip writes `#!/bin/sh` and `'''exec' /long/path/python "$0" "$@"` where the path is too long for a first line.
+    pip writes `#!/bin/sh` and `'''exec' /long/path/python "$0" "$@"` where the path is too long for a first
+    line.
     """
     head = _head(program, 4096)
     if not head.startswith("#!"):

@@ -1,9 +1,9 @@
 """Lines of NCCL_DEBUG: each one split (host, pid, tid, GPU, level, text), and what it says as one typed fact.
 
-`head` splits; `setup`, `communicators` and `errors` read the texts, found by their first word. Most lines (channels within a
-node, trees) decide nothing: `plain` finds runs of them in whole text, and one alone costs no regular expression. The wordings
-are those of NCCL 2.18-2.31, read in the sources and in the strings of the released libraries; others' nets (HPC-X,
-aws-ofi-nccl) and RCCL keep NCCL's head.
+`head` splits; `setup`, `communicators` and `errors` read the texts, found by their first word. Most lines
+(channels within a node, trees) decide nothing: `plain` finds runs of them in whole text, and one alone costs
+no regular expression. The wordings are those of NCCL 2.18-2.31, read in the sources and in the strings of the
+released libraries; others' nets (HPC-X, aws-ofi-nccl) and RCCL keep NCCL's head.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from diag.sources.nccl_log.plain import plain_runs
 
 __all__ = ["driver_missing", "plain_runs", "read_line"]
 
-_LONGEST_WORD = 240  # a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
+_LONGEST_WORD = (
+    240  # a path of NCCL's sources with its line; what is remembered of a stranger's text stays small
+)
 _Reader = Callable[[NcclLine], NcclFact | None]
 
 
 def read_line(text: str, rank: int | None) -> Sequence[Observation]:
     """The line and at most one fact. A line that says NCCL and has no NCCL head (a quotation) gives nothing.
 
-    Of two writers' lines in one the first is the line (its text is both), and the fact is the last's, which is whole.
+    Of two writers' lines in one the first is the line (its text is both), and the fact is the last's, which
+    is whole.
     """
     found = split(text, rank) or bare_version(text, rank)
     if found is None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from diag.observations import NcclChannel, NcclCommunicator, NcclDuplicateGpu, NcclFact, NcclInitTimings, NcclLine
+from diag.observations import (
+    NcclChannel,
+    NcclCommunicator,
+    NcclDuplicateGpu,
+    NcclFact,
+    NcclInitTimings,
+    NcclLine,
+)
 
 __all__ = ["READERS", "communicator"]
 
@@ -24,7 +31,12 @@ _LIFE = re.compile(
     r"(?:\[Rank \d{1,7}\] )?(?:(?P<function>\w{1,60}) )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) "
     r"n[rR]anks (?P<size>\d{1,7}) (?P<rest>[\w ()-]{0,300}?) ?- (?P<stage>(?:Init|Destroy|Abort) [A-Z]{5,8})$"
 )
-_STAGES = {"Init START": "start", "Init COMPLETE": "complete", "Destroy COMPLETE": "destroyed", "Abort COMPLETE": "aborted"}
+_STAGES = {
+    "Init START": "start",
+    "Init COMPLETE": "complete",
+    "Destroy COMPLETE": "destroyed",
+    "Abort COMPLETE": "aborted",
+}
 _ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 _BUS = re.compile(r"busId ([0-9a-f]{1,16})")
 _PARENT = re.compile(r"parent (0x[0-9a-f]{1,16})")
@@ -43,16 +55,33 @@ def communicator(line: NcclLine) -> NcclFact | None:
         if match is None:
             return None
         size, nodes, local = int(match[3]), int(match[4]), int(match[5])
-        return NcclCommunicator(line.rank, line, "topology", match[1], int(match[2]), size, nodes=nodes, local_ranks=local,
-                                nvlink=match[6] == "1")
+        return NcclCommunicator(
+            line.rank,
+            line,
+            "topology",
+            match[1],
+            int(match[2]),
+            size,
+            nodes=nodes,
+            local_ranks=local,
+            nvlink=match[6] == "1",
+        )
     match = _LIFE.match(text)
     stage = _STAGES.get(match["stage"]) if match else None
     if match is None or stage is None:
         return None
     comm_id, parent, bus = (part.search(match["rest"]) for part in (_ID, _PARENT, _BUS))
     return NcclCommunicator(
-        line.rank, line, stage, match["comm"], int(match["rank"]), int(match["size"]), comm_id[1] if comm_id else "",
-        match["function"] or "", parent[1] if parent else "", bus_id=bus[1] if bus else "",
+        line.rank,
+        line,
+        stage,
+        match["comm"],
+        int(match["rank"]),
+        int(match["size"]),
+        comm_id[1] if comm_id else "",
+        match["function"] or "",
+        parent[1] if parent else "",
+        bus_id=bus[1] if bus else "",
     )
 
 
@@ -72,7 +101,9 @@ def _timings(line: NcclLine) -> NcclFact | None:
     if match is None:
         return None
     parts = tuple((name, float(seconds)) for name, seconds in _PART.findall(match[5]))
-    return NcclInitTimings(line.rank, line, match[1] or "", int(match[2]), int(match[3]), float(match[4]), parts)
+    return NcclInitTimings(
+        line.rank, line, match[1] or "", int(match[2]), int(match[3]), float(match[4]), parts
+    )
 
 
 # src/transport/net.cc; RCCL the same, with "comm 0x... nRanks 16" behind:
@@ -95,7 +126,15 @@ def _channel(line: NcclLine) -> NcclFact | None:
         return None
     channel, sender, receiver, direction, net, device, proxy, direct = match.groups()
     return NcclChannel(
-        line.rank, line, int(channel), int(sender), int(receiver), direction or "", net, int(device), direct is not None,
+        line.rank,
+        line,
+        int(channel),
+        int(sender),
+        int(receiver),
+        direction or "",
+        net,
+        int(device),
+        direct is not None,
         int(proxy) if proxy is not None else None,
     )
 
@@ -103,7 +142,9 @@ def _channel(line: NcclLine) -> NcclFact | None:
 # src/init.cc, WARN; the bus id is hexadecimal:
 #   2.18-2.29  Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60
 #   2.30-2.31  Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.
-_DUPLICATE = re.compile(r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]{1,16})$")
+_DUPLICATE = re.compile(
+    r"Duplicate GPU detected : rank (\d{1,7}) and rank (\d{1,7}) both on CUDA device ([0-9a-f]{1,16})$"
+)
 
 
 def _duplicate(line: NcclLine) -> NcclFact | None:

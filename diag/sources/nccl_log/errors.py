@@ -21,13 +21,33 @@ __all__ = ["READERS", "driver_missing", "ib_error", "peer", "result"]
 
 # What glibc's strerror says, where NCCL tells the text alone.
 _ERRNO = {
-    "Operation not permitted": 1, "No such file or directory": 2, "Input/output error": 5, "Bad file descriptor": 9,
-    "Resource temporarily unavailable": 11, "Cannot allocate memory": 12, "Permission denied": 13, "Bad address": 14,
-    "Device or resource busy": 16, "No such device": 19, "Invalid argument": 22, "Too many open files": 24,
-    "No space left on device": 28, "Function not implemented": 38, "No data available": 61, "Value too large for defined data "
-    "type": 75, "Protocol not supported": 93, "Operation not supported": 95, "Cannot assign requested address": 99,
-    "Network is down": 100, "Network is unreachable": 101, "Connection reset by peer": 104, "No buffer space available": 105,
-    "Connection timed out": 110, "Connection refused": 111, "No route to host": 113, "Remote I/O error": 121,
+    "Operation not permitted": 1,
+    "No such file or directory": 2,
+    "Input/output error": 5,
+    "Bad file descriptor": 9,
+    "Resource temporarily unavailable": 11,
+    "Cannot allocate memory": 12,
+    "Permission denied": 13,
+    "Bad address": 14,
+    "Device or resource busy": 16,
+    "No such device": 19,
+    "Invalid argument": 22,
+    "Too many open files": 24,
+    "No space left on device": 28,
+    "Function not implemented": 38,
+    "No data available": 61,
+    "Value too large for defined data type": 75,
+    "Protocol not supported": 93,
+    "Operation not supported": 95,
+    "Cannot assign requested address": 99,
+    "Network is down": 100,
+    "Network is unreachable": 101,
+    "Connection reset by peer": 104,
+    "No buffer space available": 105,
+    "Connection timed out": 110,
+    "Connection refused": 111,
+    "No route to host": 113,
+    "Remote I/O error": 121,
 }
 
 # src/misc/ibvwrap.cc (HPC-X: ibvwrap.c), WARN:
@@ -68,8 +88,16 @@ def _call(line: NcclLine) -> NcclFact | None:
     if place is None:
         return NcclVerbsError(line.rank, line, match["call"], error, errno)
     return NcclVerbsError(
-        line.rank, line, match["call"], error, errno, place["device"], int(place["port"]), int(place["index"]),
-        place["local"], place["remote"],
+        line.rank,
+        line,
+        match["call"],
+        error,
+        errno,
+        place["device"],
+        int(place["port"]),
+        int(place["index"]),
+        place["local"],
+        place["remote"],
     )
 
 
@@ -90,7 +118,13 @@ def _retry(line: NcclLine) -> NcclFact | None:
         return None
     error = match["error"] or match["said"]
     return NcclRetry(
-        line.rank, line, match["verbs"] or match["call"], error, int(match["attempt"]), int(match["most"]), match["peer"] or "",
+        line.rank,
+        line,
+        match["verbs"] or match["call"],
+        error,
+        int(match["attempt"]),
+        int(match["most"]),
+        match["peer"] or "",
         _ERRNO.get(error),
     )
 
@@ -115,7 +149,8 @@ _COMPLETION = re.compile(
 _VENDOR = re.compile(r"vendor[_ ]err[= ](\d{1,10})\b")
 _HCA = re.compile(r" hca (\S{1,64})$")
 
-# src/transport/net_ib.cc (net_ib/common.cc from 2.29 on), WARN; the names of events are libibverbs' (ibv_event_type_str):
+# src/transport/net_ib.cc (net_ib/common.cc from 2.29 on), WARN; the names of events are libibverbs'
+# (ibv_event_type_str):
 #   2.18-2.19  NET/IB : Got async event : port error
 #   2.20-2.22  NET/IB : mlx5_0:1 Got async event : port error
 #   2.23-2.27  NET/IB : mlx5_0:1 Got async error event: port error
@@ -156,7 +191,12 @@ def ib_error(line: NcclLine, said: str) -> NcclFact | None:
             return None
         vendor, hca = _VENDOR.search(said), _HCA.search(said)
         return NcclCompletionError(
-            line.rank, line, match["peer"] or "", int(match["status"]), int(vendor[1]) if vendor else None, hca[1] if hca else ""
+            line.rank,
+            line,
+            match["peer"] or "",
+            int(match["status"]),
+            int(vendor[1]) if vendor else None,
+            hca[1] if hca else "",
         )
     match = _EVENT.match(said)
     if match:
@@ -210,8 +250,8 @@ def peer(line: NcclLine) -> NcclFact | None:
     return NcclPeerLost(line.rank, line, address, error)
 
 
-# src/misc/socket.cc; two ranks on two H200, one on played InfiniBand and one on sockets, 2026-11-21. The numbers are those of
-# ncclSocketType (include/socket.h): theirs, then ours.
+# src/misc/socket.cc; two ranks on two H200, one on played InfiniBand and one on sockets, 2026-11-21. The
+# numbers are those of ncclSocketType (include/socket.h): theirs, then ours.
 #   2.18.3, 2.21.5  socketFinalizeAccept: wrong type 3 != 4                                                      (WARN)
 #   2.27.5, 2.28.9  socketFinalizeAccept from 192.0.2.11<40864>: wrong type 3 != 4                               (WARN)
 #   2.30.7          socketFinalizeAccept from 192.0.2.11<40864>: wrong socket type (peer 3 != expected 4 -- ...  (INFO)
@@ -242,7 +282,8 @@ def result(line: NcclLine) -> NcclFact | None:
 
 # rdma-core 44, stderr of a container without the provider of its device, seen with soft-RoCE:
 #   libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': libmlx5-rdmav34.so: cannot open shared object file: ...
-# the same library (libibverbs/init.c), older: libibverbs: Warning: couldn't load driver 'mlx5': libmlx5-rdmav2.so: ...
+# the same library (libibverbs/init.c), older: libibverbs: Warning: couldn't load driver 'mlx5':
+# libmlx5-rdmav2.so: ...
 #   libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0
 _DRIVER = re.compile(
     r"libibverbs: Warning: (?:couldn't load driver '(?P<driver>[^']{1,120})'"

@@ -1,4 +1,5 @@
-"""Who wrote a line of NCCL_DEBUG: what stands before its text, and the level. What the text means is left to others."""
+"""Who wrote a line of NCCL_DEBUG: what stands before its text, and the level. What the text means is left to
+others."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from diag.observations import NcclLine
 __all__ = ["Torn", "bare_version", "split"]
 
 _MARK = " NCCL "
-_LONGEST_HEAD = 700  # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
+_LONGEST_HEAD = (
+    700  # a host name of 253, a path of 200, a timestamp of 256 (NCCL's own bound), and some prefix
+)
 # NCCL's src/debug.cc, 2.18-2.31; after the mark " NCCL ":
 #   2.18-2.31  gpu-node-0:2237:2237 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>
 #   2.18-2.25  gpu-node-0:812:955 [3] misc/socket.cc:484 NCCL WARN socketProgressOpt: ...
@@ -19,8 +22,9 @@ _LONGEST_HEAD = 700  # a host name of 253, a path of 200, a timestamp of 256 (NC
 #   2.30-2.31  [2026-11-20 22:48:18] gpu-node-0:812:955 [3] misc/socket.cc:484 (socketTryAccept) NCCL WARN ...
 #   2.18-2.31  gpu-node-0:812:955 [3] 12.345678 ncclProxyProgress:484 NCCL TRACE ...  and  gpu-node-0:812:955 NCCL CALL ...
 #   plugins    ip-10-0-0-1:79:79 [0] nccl_net_ofi_rdma_init:7978 NCCL WARN NET/OFI ...  and a head without [gpu]
-# Before it stands whatever else was written there: timestamps of NCCL_DEBUG_TIMESTAMP_FORMAT, [rank0]: and [default0]: of
-# torchrun, "0: " of srun, "worker-0: " of kubectl, [1,0]<stdout>: of mpirun, half a progress bar.
+# Before it stands whatever else was written there: timestamps of NCCL_DEBUG_TIMESTAMP_FORMAT, [rank0]: and
+# [default0]: of torchrun, "0: " of srun, "worker-0: " of kubectl, [1,0]<stdout>: of mpirun, half a progress
+# bar.
 _HEAD = re.compile(
     r"(?<![\w.-])([\w.-]{1,253}):(\d{1,10}):(\d{1,10})(?: \[(-?\d{1,4})\])?"
     r"(?: \d{1,12}\.\d{1,9})?(?: ([\w./+~-]{1,200}:\d{1,6})(?: \(\S{1,200}\))?)?$"
@@ -29,7 +33,9 @@ _SHORTEST_LEVEL, _LONGEST_LEVEL = 4, 8  # INFO ... VERSION
 
 # NCCL at level VERSION or WARN, 2.18-2.31 (src/init.cc showVersion): no head at all, but maybe a prefix
 #   NCCL version 2.21.5+cuda12.4
-_BARE_VERSION = re.compile(r"(?:.{0,80}[\s:\]>])?(NCCL version \d{1,4}\.\d{1,4}\.\d{1,6}\S{0,40}\+cuda\d{1,3}\.\d{1,3})\s*")
+_BARE_VERSION = re.compile(
+    r"(?:.{0,80}[\s:\]>])?(NCCL version \d{1,4}\.\d{1,4}\.\d{1,6}\S{0,40}\+cuda\d{1,3}\.\d{1,3})\s*"
+)
 
 
 class _Writer(NamedTuple):
@@ -41,7 +47,8 @@ class _Writer(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """A line into which another writer's was written: `first` as it begins; `last` began later and runs to the end."""
+    """A line into which another writer's was written: `first` as it begins; `last` began later and runs to
+    the end."""
 
     first: NcclLine
     last: NcclLine
@@ -76,7 +83,11 @@ def _line(text: str, begin: int, at: int, rank: int | None) -> NcclLine | None:
     if text.startswith("INFO ", at + 6):
         return NcclLine(rank, host, pid, tid, gpu, "INFO", text[at + 11 :], where)
     level, space, said = text[at + 6 :].partition(" ")
-    if not space or not _SHORTEST_LEVEL <= len(level) <= _LONGEST_LEVEL or not (level.isascii() and level.isupper()):
+    if (
+        not space
+        or not _SHORTEST_LEVEL <= len(level) <= _LONGEST_LEVEL
+        or not (level.isascii() and level.isupper())
+    ):
         return None
     return NcclLine(rank, host, pid, tid, gpu, level, said, where)
 
@@ -97,7 +108,9 @@ def _one_of_several(text: str, rank: int | None) -> NcclLine | Torn | None:
         at = text.find(_MARK, at + 5)
     if first is None or last is None:
         return first
-    if last.host != first.host and last.host.endswith(first.host):  # "Channel 00gpu-node-0:3:4": the host begins later
+    if last.host != first.host and last.host.endswith(
+        first.host
+    ):  # "Channel 00gpu-node-0:3:4": the host begins later
         last = NcclLine(rank, first.host, last.pid, last.tid, last.gpu, last.level, last.text, last.where)
     return Torn(first, last)
 

@@ -1,7 +1,8 @@
-"""Runs of NCCL's lines that tell nothing but that it is at work (rings, trees, channels within a node), found in whole text.
+"""Runs of NCCL's lines that tell nothing but that it is at work (rings, trees, channels within a node), found
+in whole text.
 
-They are most of what NCCL_DEBUG=INFO prints. A run is found with one regular expression and four counts, at C speed, and is
-kept as one piece from there on; its lines are those for which no reader would be found.
+They are most of what NCCL_DEBUG=INFO prints. A run is found with one regular expression and four counts, at C
+speed, and is kept as one piece from there on; its lines are those for which no reader would be found.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _MARK = " NCCL INFO Channel "
 #   gpu-node-0:566:566 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1
 #   gpu-node-0:566:595 [0] NCCL INFO [Proxy Service] Device 0 CPU core 27
 #   gpu-node-0:566:566 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, ...
-# A channel "via NET/" ends the run: of those within a node (P2P/CUMEM, P2P/IPC/read, SHM/direct) none has an N.
+# A channel "via NET/" ends the run: of those within a node (P2P/CUMEM, P2P/IPC/read, SHM/direct) none has an
+# N.
 _RUN = re.compile(
     r"(?:[^ ]+ \[[^ ]+ NCCL INFO (?:Channel [^N\n]*\n|(?:Trees|threadThresholds|\[Proxy|MNNVL|P2P Chunksize|Check P2P|CC"
     r"|Comm config Blocking|cudaDriverVersion|\d{1,4} coll) [^\n]*\n))+"

@@ -1,4 +1,5 @@
-"""What NCCL tells of its surroundings: version, variables, interfaces, RDMA ports, plugins, the network it chose."""
+"""What NCCL tells of its surroundings: version, variables, interfaces, RDMA ports, plugins, the network it
+chose."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def variable(line: NcclLine) -> NcclFact | None:
     return NcclEnvironment(line.rank, line, match[1], integer[1] if integer else value)
 
 
-# src/init.cc, INFO, of the second communicator on; captured with 2.28.9 and 2.31.2 (no earlier one ever prints NCCL_NET):
+# src/init.cc, INFO, of the second communicator on; captured with 2.28.9 and 2.31.2 (no earlier one ever
+# prints NCCL_NET):
 #   Comm config netName reset to NCCL_NET=Socket
 _NET_NAME = re.compile(r"Comm config netName reset to (NCCL_NET)=(\S{1,80})$")
 
@@ -186,7 +188,9 @@ def _using(line: NcclLine) -> NcclFact | None:
 #   2.30-2.31  Count not open libibverbs.so   and then   Count not open libibverbs.so.1     (sic; the first alone is normal:
 #              without the -dev package there is only .so.1)
 #   2.28-2.31  Failed to load libibverbs: ...              (GDAKI)
-_LIBRARY = re.compile(r"(?:Failed to open|Count not open) (?:\S{0,200}/)?(lib(?:ibverbs|mlx5))\.so(?:\[\.1\]|\.\d{1,2})(?!\S)")
+_LIBRARY = re.compile(
+    r"(?:Failed to open|Count not open) (?:\S{0,200}/)?(lib(?:ibverbs|mlx5))\.so(?:\[\.1\]|\.\d{1,2})(?!\S)"
+)
 # src/plugin/net.cc:
 #   2.28-2.31  Failed to initialize NET plugin IB         (INFO; captured with 2.28.9)
 #   2.27-2.31  Failed to initialize any NET plugin        (WARN)
@@ -200,7 +204,11 @@ def _failed(line: NcclLine) -> NcclFact | None:
     if line.text.startswith("Failed to load libibverbs:"):
         return NcclLibraryMissing(line.rank, line, "libibverbs")
     match = _LIBRARY.match(line.text)
-    return NcclLibraryMissing(line.rank, line, "mlx5dv" if match[1] == "libmlx5" else match[1]) if match else None
+    return (
+        NcclLibraryMissing(line.rank, line, "mlx5dv" if match[1] == "libmlx5" else match[1])
+        if match
+        else None
+    )
 
 
 # src/net.cc, WARN, 2.18-2.26:
@@ -229,7 +237,8 @@ _LOAD = re.compile(
     r"(?:Most recent p|P)lugin load (?:\((?P<name>[^()]{1,200})\) )?returned -?\d{1,5} : (?P<error>.{0,400}?)"
     r"(?: ?:? when loading (?P<when>\S{1,200})|\. All attempts to load '(?P<all>[^']{1,200})' also failed\.?|\.)?$"
 )
-# There, and of no use (what dlerror says; from 2.22 on only where it is not the plugin's own file that is missing):
+# There, and of no use (what dlerror says; from 2.22 on only where it is not the plugin's own file that is
+# missing):
 #   2.22-2.27  NET/Plugin: libnccl-net-ofi.so: undefined symbol: fi_dupinfo@FABRIC_1.8
 #   2.28-2.31  NET/Plugin: libnccl-net-ofi.so: libfabric.so.1: cannot open shared object file: No such file or directory
 #   2.19-2.25  NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported.
@@ -254,7 +263,9 @@ def _plugin(line: NcclLine) -> NcclFact | None:
     match = _NO_PLUGIN.match(said)
     if match:
         name = match["name"] or ""
-        return NcclPlugin(line.rank, line, name, _load_status(name, match["error"]) if match["error"] else "missing")
+        return NcclPlugin(
+            line.rank, line, name, _load_status(name, match["error"]) if match["error"] else "missing"
+        )
     match = _LOAD.match(said)
     if match:
         name = match["name"] or match["when"] or match["all"] or match["error"].partition(":")[0]
@@ -307,7 +318,9 @@ def _external(line: NcclLine) -> NcclFact | None:
     match = _EXTERNAL.match(line.text)
     if match is None:
         return None
-    return NcclPlugin(line.rank, line, match["loaded"] or match["failed"], "loaded" if match["loaded"] else "failed")
+    return NcclPlugin(
+        line.rank, line, match["loaded"] or match["failed"], "loaded" if match["loaded"] else "failed"
+    )
 
 
 # aws-ofi-nccl (src/nccl_ofi_net.c, nccl_ofi_api.c), 1.4-1.16:
@@ -316,8 +329,10 @@ def _external(line: NcclLine) -> NcclFact | None:
 #   NET/OFI OFI fi_getinfo() call failed: No data available        (WARN)
 #   NET/OFI Could not find any optimal provider                    (WARN, 2019)
 _OFI_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S{1,60}?),? ")
-_OFI_FAILED = re.compile(r"NET/OFI (?:OFI fi_getinfo\(\) call failed|Could not find any optimal provider|"
-                         r"Failed to initialize \S{1,40} protocol|Unable to find a protocol that worked)")
+_OFI_FAILED = re.compile(
+    r"NET/OFI (?:OFI fi_getinfo\(\) call failed|Could not find any optimal provider|"
+    r"Failed to initialize \S{1,40} protocol|Unable to find a protocol that worked)"
+)
 
 
 def _ofi(line: NcclLine) -> NcclFact | None:
@@ -332,8 +347,11 @@ def _ofi(line: NcclLine) -> NcclFact | None:
 #   2.21-2.23  GPU Direct RDMA Enabled for GPU 16000 / HCA 8 (distance 4 <= 5), read 1
 #   2.24-2.28  GPU Direct RDMA Enabled for GPU 0 / HCA 8 (distance 4 <= 5), read 1 mode Default
 #   2.18-2.31  NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
-_GPU_DIRECT = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for (?:.{0,80}?\(([^()]{1,80})\)|HCA \d{1,4} '([^']{0,80})')?")
-# src/init.cc, 2.24-2.31; captured with 2.28.9, also with GDR 1, on one node and with sockets, where it means nothing:
+_GPU_DIRECT = re.compile(
+    r"GPU Direct RDMA (Enabled|Disabled) for (?:.{0,80}?\(([^()]{1,80})\)|HCA \d{1,4} '([^']{0,80})')?"
+)
+# src/init.cc, 2.24-2.31; captured with 2.28.9, also with GDR 1, on one node and with sockets, where it means
+# nothing:
 #   Connected all rings, use ring PXN 0 GDR 0
 _RINGS = re.compile(r"Connected all rings, (use ring PXN \d GDR (\d))$")
 

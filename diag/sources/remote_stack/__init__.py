@@ -1,7 +1,7 @@
 """Python stacks of a process, read from its memory by diag itself: no process is started, none is stopped.
 
-A hundred times cheaper than a py-spy process. CPython 3.11, 3.12 and 3.13 with a GIL and with symbols, 64-bit Linux;
-for all else `RemoteStacks.dump` says "unsupported" and the caller asks py-spy.
+A hundred times cheaper than a py-spy process. CPython 3.11, 3.12 and 3.13 with a GIL and with symbols, 64-bit
+Linux; for all else `RemoteStacks.dump` says "unsupported" and the caller asks py-spy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from diag.model import Payload, Record
-from diag.observations import Frame, Observation, SourceFailed, SourceWorks, StackSample, ThreadStack, Unparsed
+from diag.observations import (
+    Frame,
+    Observation,
+    SourceFailed,
+    SourceWorks,
+    StackSample,
+    ThreadStack,
+    Unparsed,
+)
 from diag.sources.remote_stack.image import Unsupported
 from diag.sources.remote_stack.memory import Gone, Torn
 from diag.sources.remote_stack.reader import ProcessStacks
@@ -23,7 +31,8 @@ __all__ = ["FAILURES", "SOURCE", "RemoteStacks", "explain", "parse"]
 
 SOURCE = "remote_stack"
 
-# What can go wrong, by the word in the payload. The caller asks py-spy then; it knows more interpreters and more words.
+# What can go wrong, by the word in the payload. The caller asks py-spy then; it knows more interpreters and
+# more words.
 FAILURES = {
     "gone": "the process has ended",
     "denied": "its memory may not be read",
@@ -36,15 +45,17 @@ _MOST_PROCESSES = 100  # kept open, of one rank: DataLoader workers and what the
 
 
 class RemoteStacks:
-    """Keeps what it learnt of each process. Safe to use from several threads; two never read one process at a time."""
+    """Keeps what it learnt of each process. Safe to use from several threads; two never read one process at a
+    time."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._known: OrderedDict[int, ProcessStacks] = OrderedDict()
 
     def dump(self, pid: int, deadline: float = 1.0, *, parent_pid: int | None = None) -> Payload:
-        """{"pid", "parent_pid"?, "codes", "threads"} (see `ProcessStacks.read`), or {"pid", "parent_pid"?, "failed": a
-        key of FAILURES, "detail"}. The deadline holds unless the kernel itself stands still over the process."""
+        """{"pid", "parent_pid"?, "codes", "threads"} (see `ProcessStacks.read`), or {"pid", "parent_pid"?,
+        "failed": a key of FAILURES, "detail"}. The deadline holds unless the kernel itself stands still over
+        the process."""
         payload: dict[str, Any] = {"pid": pid}
         if parent_pid is not None:
             payload["parent_pid"] = parent_pid
@@ -98,7 +109,8 @@ class RemoteStacks:
             self.keep_only(set())
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading
+# ---------------------------------------------------------------------------------------------------
 
 
 def parse(record: Record) -> Iterator[Observation]:
@@ -115,13 +127,18 @@ def parse(record: Record) -> Iterator[Observation]:
         codes = [(str(name), str(file)) for name, file in payload["codes"]]
         threads = tuple(
             ThreadStack(
-                int(thread["id"]), str(thread["name"]), _frames(codes, thread["frames"]), owns_gil=thread["owns_gil"] is True
+                int(thread["id"]),
+                str(thread["name"]),
+                _frames(codes, thread["frames"]),
+                owns_gil=thread["owns_gil"] is True,
             )
             for thread in payload["threads"]
             if thread["frames"] or thread["name"] or thread["id"] == pid
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        yield Unparsed(record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200])
+        yield Unparsed(
+            record.rank, SOURCE, f"not a payload of this source: {error!r}"[:200], str(payload)[:200]
+        )
         return
     emitted = record.at if record.emitted is None else record.emitted
     yield SourceWorks(record.rank, SOURCE)

@@ -1,6 +1,7 @@
 """Where a process keeps its interpreter: /proc/PID/maps and the symbols of the ELF file that is mapped there.
 
-Only files are read here, through the process's own root (`/proc/PID/root`), so that a rank in a container is found too.
+Only files are read here, through the process's own root (`/proc/PID/root`), so that a rank in a container is
+found too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,20 @@ from diag.jobfiles import JobFiles
 __all__ = ["SYMBOLS", "Image", "Unsupported", "find_image"]
 
 # What the reader needs to know the place of. `Py_Version` is there from Python 3.11 on.
-SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyDict_Type", "PyModule_Type")
+SYMBOLS = (
+    "_PyRuntime",
+    "Py_Version",
+    "PyCode_Type",
+    "PyUnicode_Type",
+    "PyBytes_Type",
+    "PyDict_Type",
+    "PyModule_Type",
+)
 
 _PAGE = mmap.PAGESIZE
-_LARGEST_TABLE = 64 << 20  # ours: libpython's .dynsym is 50 KB, .symtab of a static build with symbols some MB
+_LARGEST_TABLE = (
+    64 << 20
+)  # ours: libpython's .dynsym is 50 KB, .symtab of a static build with symbols some MB
 _MOST_FILES = 64
 _LIBPYTHON = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [^\n]*?(/[^\n]*/libpython3[^/\n]*)$", re.MULTILINE)
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -79,7 +90,9 @@ def _candidates(folder: Path, maps: bytes) -> Iterator[str]:
 
 def _open(path: str, pid: int, proc: Path) -> int:
     if path == os.readlink(proc / str(pid) / "exe"):
-        return os.open(proc / str(pid) / "exe", os.O_RDONLY | os.O_CLOEXEC)  # what it runs, whatever has that name by now
+        return os.open(
+            proc / str(pid) / "exe", os.O_RDONLY | os.O_CLOEXEC
+        )  # what it runs, whatever has that name by now
     with JobFiles(pid, proc) as files:
         return files.open_file(path)
 
@@ -119,7 +132,9 @@ def _parse(fd: int) -> _File:
     if segment_size != _SEGMENT.size or section_size != _SECTION.size:
         raise ValueError("headers of an unknown size")
     loads = []
-    for kind, _, offset, address, *_ in _SEGMENT.iter_unpack(_exactly(fd, segments * segment_size, segments_at)):
+    for kind, _, offset, address, *_ in _SEGMENT.iter_unpack(
+        _exactly(fd, segments * segment_size, segments_at)
+    ):
         if kind == _LOAD:
             loads.append((offset - offset % _PAGE, address - address % _PAGE))
     headers = list(_SECTION.iter_unpack(_exactly(fd, sections * section_size, sections_at)))
@@ -142,7 +157,8 @@ def _exactly(fd: int, size: int, at: int) -> bytes:
 
 
 def _symbols(table: bytes, names: bytes) -> dict[str, int]:
-    """By searching for the few names, and then for the entries that point at them: 1 ms less than walking thousands."""
+    """By searching for the few names, and then for the entries that point at them: 1 ms less than walking
+    thousands."""
     found = {}
     for name in SYMBOLS:
         at = names.find(b"\0" + name.encode() + b"\0") + 1

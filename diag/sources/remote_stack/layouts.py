@@ -1,9 +1,9 @@
 """Where CPython keeps what a stack needs, by version. Offsets in bytes.
 
-3.11 and 3.12: computed with offsetof() from the headers of 3.11.7 and 3.12.1 on x86-64; a minor version keeps them. 3.13
-publishes its own at the head of _PyRuntime (struct _Py_DebugOffsets, Include/internal/pycore_runtime.h), except for
-those of dictionaries and of the chunk's top, which are the same in all three. The fields used here have no
-machine-dependent size among 64-bit Linux machines.
+3.11 and 3.12: computed with offsetof() from the headers of 3.11.7 and 3.12.1 on x86-64; a minor version keeps
+them. 3.13 publishes its own at the head of _PyRuntime (struct _Py_DebugOffsets,
+Include/internal/pycore_runtime.h), except for those of dictionaries and of the chunk's top, which are the
+same in all three. The fields used here have no machine-dependent size among 64-bit Linux machines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ DEBUG_SIZE = 584  # of 3.13
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names are CPython's: `thread_*` of PyThreadState, `frame_*` of _PyInterpreterFrame, `code_*` of PyCodeObject."""
+    """Names are CPython's: `thread_*` of PyThreadState, `frame_*` of _PyInterpreterFrame, `code_*` of
+    PyCodeObject."""
 
     minor: int
     interpreters_main: int  # of _PyRuntime
@@ -53,7 +54,12 @@ class Layout:
 
     def frame_struct(self) -> struct.Struct:
         """Unpacks (code, previous, instr, owner)."""
-        places = [(self.frame_code, "Q"), (self.frame_previous, "Q"), (self.frame_instr, "Q"), (self.frame_owner, "B")]
+        places = [
+            (self.frame_code, "Q"),
+            (self.frame_previous, "Q"),
+            (self.frame_instr, "Q"),
+            (self.frame_owner, "B"),
+        ]
         text, at = "<", 0
         for place, kind in places:  # in this order in every version known here
             if place < at:
@@ -65,16 +71,56 @@ class Layout:
 
 _KNOWN = {
     11: Layout(
-        minor=11, interpreters_main=48, interp_threads_head=16, interp_modules=888, gil=360, thread_size=360,
-        thread_next=8, thread_interp=16, thread_frame=56, cframe_frame=8, thread_native_id=160, thread_id=152,
-        thread_chunk=296, frame_code=32, frame_previous=48, frame_instr=56, frame_owner=69, code_filename=112,
-        code_qualname=128, code_linetable=136, code_firstlineno=72, code_adaptive=184, ascii_size=48, compact_size=72,
+        minor=11,
+        interpreters_main=48,
+        interp_threads_head=16,
+        interp_modules=888,
+        gil=360,
+        thread_size=360,
+        thread_next=8,
+        thread_interp=16,
+        thread_frame=56,
+        cframe_frame=8,
+        thread_native_id=160,
+        thread_id=152,
+        thread_chunk=296,
+        frame_code=32,
+        frame_previous=48,
+        frame_instr=56,
+        frame_owner=69,
+        code_filename=112,
+        code_qualname=128,
+        code_linetable=136,
+        code_firstlineno=72,
+        code_adaptive=184,
+        ascii_size=48,
+        compact_size=72,
     ),
     12: Layout(
-        minor=12, interpreters_main=48, interp_threads_head=72, interp_modules=944, gil=384, thread_size=288,
-        thread_next=8, thread_interp=16, thread_frame=56, cframe_frame=0, thread_native_id=144, thread_id=136,
-        thread_chunk=232, frame_code=0, frame_previous=8, frame_instr=56, frame_owner=70, code_filename=112,
-        code_qualname=128, code_linetable=136, code_firstlineno=68, code_adaptive=192, ascii_size=40, compact_size=56,
+        minor=12,
+        interpreters_main=48,
+        interp_threads_head=72,
+        interp_modules=944,
+        gil=384,
+        thread_size=288,
+        thread_next=8,
+        thread_interp=16,
+        thread_frame=56,
+        cframe_frame=0,
+        thread_native_id=144,
+        thread_id=136,
+        thread_chunk=232,
+        frame_code=0,
+        frame_previous=8,
+        frame_instr=56,
+        frame_owner=70,
+        code_filename=112,
+        code_qualname=128,
+        code_linetable=136,
+        code_firstlineno=68,
+        code_adaptive=192,
+        ascii_size=40,
+        compact_size=56,
     ),
 }
 
@@ -94,17 +140,44 @@ def published(head: bytes) -> Layout:
     numbers = struct.unpack_from("<72Q", head, 8)
     version, free_threaded = numbers[0], numbers[1]
     if version >> 16 != 0x030D or version >> 4 & 0xF != 0xF or free_threaded:
-        raise Unsupported(f"no offsets are known for version {version:#010x}{' without a GIL' if free_threaded else ''}")
-    runtime, interp, thread, frame, code = numbers[2:5], numbers[5:18], numbers[18:27], numbers[27:33], numbers[33:43]
+        raise Unsupported(
+            f"no offsets are known for version {version:#010x}{' without a GIL' if free_threaded else ''}"
+        )
+    runtime, interp, thread, frame, code = (
+        numbers[2:5],
+        numbers[5:18],
+        numbers[18:27],
+        numbers[27:33],
+        numbers[33:43],
+    )
     unicode = numbers[66:70]
     layout = Layout(
-        minor=13, interpreters_main=runtime[2] + 8, interp_threads_head=interp[3], interp_modules=interp[5], gil=interp[8],
-        thread_size=thread[0], thread_next=thread[2], thread_interp=thread[3], thread_frame=thread[4], cframe_frame=None,
-        thread_native_id=thread[6], thread_id=thread[5], thread_chunk=thread[7], frame_code=frame[2],
-        frame_previous=frame[1], frame_instr=frame[3], frame_owner=frame[5], code_filename=code[1],
-        code_qualname=code[3], code_linetable=code[4], code_firstlineno=code[5], code_adaptive=code[9],
-        ascii_size=unicode[3], compact_size=unicode[3] + 16,
-        gil_locked=interp[11] - interp[9], gil_last_holder=interp[12] - interp[9],
+        minor=13,
+        interpreters_main=runtime[2] + 8,
+        interp_threads_head=interp[3],
+        interp_modules=interp[5],
+        gil=interp[8],
+        thread_size=thread[0],
+        thread_next=thread[2],
+        thread_interp=thread[3],
+        thread_frame=thread[4],
+        cframe_frame=None,
+        thread_native_id=thread[6],
+        thread_id=thread[5],
+        thread_chunk=thread[7],
+        frame_code=frame[2],
+        frame_previous=frame[1],
+        frame_instr=frame[3],
+        frame_owner=frame[5],
+        code_filename=code[1],
+        code_qualname=code[3],
+        code_linetable=code[4],
+        code_firstlineno=code[5],
+        code_adaptive=code[9],
+        ascii_size=unicode[3],
+        compact_size=unicode[3] + 16,
+        gil_locked=interp[11] - interp[9],
+        gil_last_holder=interp[12] - interp[9],
     )
     if any(not 0 <= (getattr(layout, field.name) or 0) < 1 << 20 for field in fields(layout)):
         raise Unsupported("the published offsets make no sense")

@@ -1,7 +1,8 @@
-"""Another process's memory by /proc/PID/mem, where that is another user's by process_vm_readv(2): no ptrace stop.
+"""Another process's memory by /proc/PID/mem, where that is another user's by process_vm_readv(2): no ptrace
+stop.
 
-Everything read is doubtful: the process runs on while we look, and it may be broken. A reading is bounded in bytes,
-calls and time.
+Everything read is doubtful: the process runs on while we look, and it may be broken. A reading is bounded in
+bytes, calls and time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _WORD = struct.Struct("<Q")
 
 
 class Torn(Exception):
-    """What was read makes no sense: it changed meanwhile, or is not what it was taken for. Reading again may help."""
+    """What was read makes no sense: it changed meanwhile, or is not what it was taken for. Reading again may
+    help."""
 
 
 class Gone(Exception):
@@ -31,8 +33,8 @@ class Gone(Exception):
 
 
 class Memory:
-    """Keeps the file open: it stays tied to this address space, so a reused pid is never read as the old process.
-    (Without the file its heads of objects are what tells: they are compared at each reading.)"""
+    """Keeps the file open: it stays tied to this address space, so a reused pid is never read as the old
+    process. (Without the file its heads of objects are what tells: they are compared at each reading.)"""
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         """Raises OSError: PermissionError where ptrace is denied."""
@@ -73,7 +75,9 @@ class Memory:
         if not 4096 <= address < 1 << 62:
             raise Torn(f"no address: {address:#x}")
         try:
-            data = os.pread(self._fd, size, address) if self._fd >= 0 else read_memory(self._pid, address, size)
+            data = (
+                os.pread(self._fd, size, address) if self._fd >= 0 else read_memory(self._pid, address, size)
+            )
         except ProcessLookupError:
             raise Gone("the process is gone") from None
         except OSError as error:

@@ -1,7 +1,7 @@
 """Python's own names of threads: `threading._active` of the process, {ident: Thread}, each with its `_name`.
 
-The system's name of a thread is the process's up to Python 3.13. Looked for once; afterwards only threads that are new
-cost anything. Whatever cannot be read leaves a thread without a name.
+The system's name of a thread is the process's up to Python 3.13. Looked for once; afterwards only threads
+that are new cost anything. Whatever cannot be read leaves a thread without a name.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ class ThreadNames:
     def _item(self, dictionary: int, name: str) -> int:
         for key, value in self._entries(dictionary):
             head = self._memory.some(key, 24)
-            if len(head) == 24 and struct.unpack_from("<Q", head, 16)[0] == len(name) and self._text(key) == name:
+            if (
+                len(head) == 24
+                and struct.unpack_from("<Q", head, 16)[0] == len(name)
+                and self._text(key) == name
+            ):
                 return value
         raise Torn(f"no {name}")
 
@@ -109,7 +113,8 @@ class ThreadNames:
         raise Torn("no _name")
 
     def _of_instance(self, dictionary: int) -> int:
-        """`_name` in an instance's __dict__, once something has asked for it: its values may be split from its keys."""
+        """`_name` in an instance's __dict__, once something has asked for it: its values may be split from
+        its keys."""
         keys, values = struct.unpack("<QQ", self._memory.read(dictionary + 32, 16))
         if not values:
             return self._item(dictionary, "_name")
@@ -127,12 +132,15 @@ class ThreadNames:
 
     def _text(self, address: int) -> str:
         layout = self._layout
-        return self._memory.text(address, self._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size)
+        return self._memory.text(
+            address, self._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size
+        )
 
     def _integer(self, address: int) -> int:
         """An int of at most three digits of 30 bits: pthread_self() has 47."""
         size, *digits = struct.unpack("<QIII", self._memory.read(address + 16, 20))
-        # 3.12 on: lv_tag, the count above three bits of flags; 3.11: the count, negative for negative numbers.
+        # 3.12 on: lv_tag, the count above three bits of flags; 3.11: the count, negative for negative
+        # numbers.
         count = size >> 3 if self._layout.minor >= 12 else size
         if not 0 < count <= 3:
             raise Torn("not the ident of a thread")

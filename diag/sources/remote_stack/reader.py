@@ -1,7 +1,8 @@
 """Stacks of all threads of one CPython process, read from its memory while it runs.
 
-The way is interpreter -> its thread states -> their frames -> code objects. What was learnt about a code object is
-kept and checked against its head at each sample, so that a sample of a rank that stands still is a few dozen reads.
+The way is interpreter -> its thread states -> their frames -> code objects. What was learnt about a code
+object is kept and checked against its head at each sample, so that a sample of a rank that stands still is a
+few dozen reads.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _TRAMPOLINE = "<interpreter trampoline>"
 _TRIES = 6
 _STACK_TRIES = 3
 _SAME = 3  # so often the same unusual beginning: an embedded interpreter, a fork out of a thread
-_BEGINS = ("<module>", "_run_module_as_main")  # of main threads; those of forked and spawned children are _bootstrap
+_BEGINS = (
+    "<module>",
+    "_run_module_as_main",
+)  # of main threads; those of forked and spawned children are _bootstrap
 
 
 class _Code:
@@ -58,7 +62,9 @@ class ProcessStacks:
         self._memory = Memory(pid, proc)
         try:
             self._symbols = symbols = find_image(pid, proc).symbols
-            missing = [name for name in ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type") if name not in symbols]
+            missing = [
+                name for name in ("PyCode_Type", "PyUnicode_Type", "PyBytes_Type") if name not in symbols
+            ]
             if missing:
                 raise Unsupported(f"no symbols {missing}")
             self._layout = self._find_layout()
@@ -86,7 +92,8 @@ class ProcessStacks:
     # -- a sample -----------------------------------------------------------------------------------------
 
     def read(self, seconds: float) -> dict[str, Any]:
-        """{"codes": [[name, file], ...], "threads": [{"id", "name", "owns_gil", "frames": [code, line, ...]}, ...]}.
+        """{"codes": [[name, file], ...], "threads": [{"id", "name", "owns_gil", "frames": [code, line, ...]},
+        ...]}.
 
         Frames are outermost first; of more than 1000 the innermost. Raises Torn, Gone or TimeoutError.
         """
@@ -122,7 +129,13 @@ class _Sample:
         for thread in threads:
             if thread["id"] == self._of.pid or thread["name"] == "MainThread":
                 frames = thread["frames"]
-                return "<module>" if len(frames) >= 2 * _MOST_FRAMES else self.codes[frames[0]][0] if frames else ""
+                return (
+                    "<module>"
+                    if len(frames) >= 2 * _MOST_FRAMES
+                    else self.codes[frames[0]][0]
+                    if frames
+                    else ""
+                )
         return ""
 
     def threads(self) -> list[dict[str, Any]]:
@@ -141,16 +154,21 @@ class _Sample:
             states.add(state)
             data = memory.read(state, layout.thread_size)
             interp, ident, native = (
-                _word(data, place) for place in (layout.thread_interp, layout.thread_id, layout.thread_native_id)
+                _word(data, place)
+                for place in (layout.thread_interp, layout.thread_id, layout.thread_native_id)
             )
             if interp != interpreter:
                 raise Torn("a thread of another interpreter")
             name = names.get(ident, "")
             own = native == of._own_tid or (name == "MainThread" and native == 0)
-            found.append({
-                "id": of.pid if own else native & 0x7FFFFFFF, "name": name, "owns_gil": state == holder,
-                "frames": self._stack(state, data),
-            })
+            found.append(
+                {
+                    "id": of.pid if own else native & 0x7FFFFFFF,
+                    "name": name,
+                    "owns_gil": state == holder,
+                    "frames": self._stack(state, data),
+                }
+            )
             state = _word(data, layout.thread_next)
         if not found:
             raise Torn("no threads")
@@ -158,12 +176,21 @@ class _Sample:
 
     def _gil_holder(self, interpreter: int) -> int:
         layout = self._layout
-        gil = self._of._runtime + layout.gil if layout.minor == 11 else self._memory.word(interpreter + layout.gil)
+        gil = (
+            self._of._runtime + layout.gil
+            if layout.minor == 11
+            else self._memory.word(interpreter + layout.gil)
+        )
         data = self._memory.read(gil, 24)
-        return _word(data, layout.gil_last_holder) if struct.unpack_from("<i", data, layout.gil_locked)[0] == 1 else 0
+        return (
+            _word(data, layout.gil_last_holder)
+            if struct.unpack_from("<i", data, layout.gil_locked)[0] == 1
+            else 0
+        )
 
     def _stack(self, state: int, data: bytes) -> list[int]:
-        """Code and line of each frame. Read again when it moved meanwhile; what moves all the time is taken as it is."""
+        """Code and line of each frame. Read again when it moved meanwhile; what moves all the time is taken
+        as it is."""
         layout, memory = self._layout, self._memory
         place = state + layout.thread_frame
         if layout.cframe_frame is not None:
@@ -184,7 +211,12 @@ class _Sample:
         return []
 
     def _frames(self, frame: int, chunks: _Chunks) -> list[int]:
-        cstack, adaptive, size, unpack = self._layout.owner_cstack, self._layout.code_adaptive, self._frame_size, self._unpack
+        cstack, adaptive, size, unpack = (
+            self._layout.owner_cstack,
+            self._layout.code_adaptive,
+            self._frame_size,
+            self._unpack,
+        )
         frames: list[tuple[int, int]] = []
         for _ in range(2 * _MOST_FRAMES):  # those that C calls left between them count too
             data, at = chunks.holding(frame, size)
@@ -210,7 +242,9 @@ class _Sample:
         symbols = self._of._symbols
         if _word(head, 8) != symbols["PyCode_Type"]:
             raise Torn("not a code object")
-        name, file, table = (_word(head, at) for at in (layout.code_qualname, layout.code_filename, layout.code_linetable))
+        name, file, table = (
+            _word(head, at) for at in (layout.code_qualname, layout.code_filename, layout.code_linetable)
+        )
         first: int = struct.unpack_from("<i", head, layout.code_firstlineno)[0]
         key = struct.pack("<QQQi", name, file, table, first)
         known = codes.get(address)
@@ -229,11 +263,14 @@ class _Sample:
 
     def _text(self, address: int) -> str:
         layout = self._layout
-        return self._memory.text(address, self._of._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size)
+        return self._memory.text(
+            address, self._of._symbols["PyUnicode_Type"], layout.ascii_size, layout.compact_size
+        )
 
 
 class _Chunks:
-    """The blocks of memory that a thread's frames lie in, each read at once: 30 times fewer reads, and less torn."""
+    """The blocks of memory that a thread's frames lie in, each read at once: 30 times fewer reads, and less
+    torn."""
 
     __slots__ = ("_address", "_data", "_memory", "_previous")
 
@@ -247,7 +284,8 @@ class _Chunks:
         self._previous = _word(self._data, 0) if len(self._data) >= 24 else 0
 
     def holding(self, address: int, size: int) -> tuple[bytes, int]:
-        """Bytes, and where in them the frame begins. Those of generators and C calls lie elsewhere, each by itself."""
+        """Bytes, and where in them the frame begins. Those of generators and C calls lie elsewhere, each by
+        itself."""
         at = address - self._address
         if 0 <= at <= len(self._data) - size:
             return self._data, at

@@ -19,7 +19,9 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 def build(folder: Path) -> str:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed: it builds what kustomize describes")
-    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -31,9 +33,15 @@ def built(name: str) -> list[dict[str, Any]]:
 
 
 def jobs_within(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The Jobs that a JobSet, or a training runtime, is made of: what a schema of Kubernetes itself can check."""
+    """The Jobs that a JobSet, or a training runtime, is made of: what a schema of Kubernetes itself can
+    check."""
     spec = document["spec"] if document["kind"] == "JobSet" else document["spec"]["template"]["spec"]
     return [
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}, "spec": job["template"]["spec"]}
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": job["name"]},
+            "spec": job["template"]["spec"],
+        }
         for job in spec["replicatedJobs"]
     ]

@@ -1,5 +1,5 @@
-"""deploy/kubernetes against the schemas of Kubernetes, JobSet, Kubeflow and the Prometheus operator; each of which is also shown
-something wrong."""
+"""deploy/kubernetes against the schemas of Kubernetes, JobSet, Kubeflow and the Prometheus operator; each of
+which is also shown something wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from tests.cluster.kubernetes.conftest import KUBERNETES, ROOT, build, built, jo
 
 pytestmark = pytest.mark.cluster
 
-OVERLAYS = ("overlays/jobset", "overlays/indexed-job", "overlays/pods", "overlays/kubeflow", "overlays/example-site")
+OVERLAYS = (
+    "overlays/jobset",
+    "overlays/indexed-job",
+    "overlays/pods",
+    "overlays/kubeflow",
+    "overlays/example-site",
+)
 VERSIONS = ("1.29", "1.31", "1.33", "1.37")  # from the first with native sidecars switched on
 OF_CRDS = ("JobSet", "ClusterTrainingRuntime", "TrainJob", "PodMonitor", "PrometheusRule")
 NODE_MODULES = ROOT / "build" / "npm" / "node_modules"
@@ -75,7 +81,9 @@ def check(document: dict[str, Any], version: str) -> None:
 def test_kubernetes_takes_each_manifest(folder: str, version: str) -> None:
     checked = 0
     for document in built(folder):
-        for each in jobs_within(document) if document["kind"] in ("JobSet", "ClusterTrainingRuntime") else [document]:
+        for each in (
+            jobs_within(document) if document["kind"] in ("JobSet", "ClusterTrainingRuntime") else [document]
+        ):
             if each["kind"] not in OF_CRDS:
                 check(each, version)
                 checked += 1
@@ -97,7 +105,9 @@ def test_kubernetes_refuses_what_is_misspelt(version: str) -> None:
     with pytest.raises(validate.ValidationError, match="shareProcessNamespaces"):
         check(job, version)
 
-    (inner,) = [jobs_within(copy.deepcopy(each))[0] for each in built("overlays/jobset") if each["kind"] == "JobSet"]
+    (inner,) = [
+        jobs_within(copy.deepcopy(each))[0] for each in built("overlays/jobset") if each["kind"] == "JobSet"
+    ]
     inner["spec"]["parallelism"] = "two"
     with pytest.raises(validate.ValidationError, match="two"):
         check(inner, version)
@@ -107,8 +117,11 @@ def test_kubernetes_refuses_what_is_misspelt(version: str) -> None:
 
 
 def read_by_model(document: dict[str, Any]) -> dict[str, Any]:
-    """What the model understood of it. The models pass over keys that they do not know, so these are missing here."""
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="pip install -r requirements/cluster.txt")
+    """What the model understood of it. The models pass over keys that they do not know, so these are missing
+    here."""
+    models = pytest.importorskip(
+        "kubeflow_trainer_api.models", reason="pip install -r requirements/cluster.txt"
+    )
     model = {
         "JobSet": "JobsetV1alpha2JobSet",
         "ClusterTrainingRuntime": "TrainerV1alpha1ClusterTrainingRuntime",
@@ -126,12 +139,16 @@ def lost(given: Any, read: Any, path: str = "") -> list[str]:
         return [
             item
             for key in given
-            for item in ([f"{path}.{key}"] if key not in read else lost(given[key], read[key], f"{path}.{key}"))
+            for item in (
+                [f"{path}.{key}"] if key not in read else lost(given[key], read[key], f"{path}.{key}")
+            )
         ]
     if isinstance(given, list):
         if not isinstance(read, list) or len(read) != len(given):
             return [path]
-        return [item for index, each in enumerate(given) for item in lost(each, read[index], f"{path}[{index}]")]
+        return [
+            item for index, each in enumerate(given) for item in lost(each, read[index], f"{path}[{index}]")
+        ]
     return []
 
 
@@ -153,7 +170,9 @@ def test_the_model_of_the_kind_takes_every_field(folder: str, kind: str) -> None
 
 def test_the_models_show_what_is_wrong() -> None:
     pydantic = pytest.importorskip("pydantic")
-    (runtime,) = [copy.deepcopy(each) for each in built("overlays/kubeflow") if each["kind"] == "ClusterTrainingRuntime"]
+    (runtime,) = [
+        copy.deepcopy(each) for each in built("overlays/kubeflow") if each["kind"] == "ClusterTrainingRuntime"
+    ]
     torch = runtime["spec"]["mlPolicy"]["torch"]
     torch["envInjections"] = torch.pop("envInjection")
     assert lost(runtime, read_by_model(runtime)) == [".spec.mlPolicy.torch.envInjections"]
@@ -188,10 +207,14 @@ def validate_by_operator(documents: list[dict[str, Any]]) -> list[str]:
     """Of each document what is wrong with it; empty where nothing is."""
     node = shutil.which("node")
     if node is None or not (NODE_MODULES / "@kubernetes-models" / "prometheus-operator").is_dir():
-        pytest.skip("node, or @kubernetes-models/prometheus-operator of npm, is not installed (make cluster-packages)")
+        pytest.skip(
+            "node, or @kubernetes-models/prometheus-operator of npm, is not installed (make cluster-packages)"
+        )
     command = [node, "--input-type=module", "-e", _SCRIPT]
     text = json.dumps(documents)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=True, cwd=NODE_MODULES.parent)
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=True, cwd=NODE_MODULES.parent
+    )
     said: list[str] = json.loads(done.stdout)
     return said
 
@@ -250,6 +273,8 @@ def test_the_rule_is_one_that_prometheus_itself_takes(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(rule["spec"]))
 
-    done = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [promtool, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""A node whose clock is ahead: a library before the others, because Linux has one wall clock for all namespaces.
+"""A node whose clock is ahead: a library before the others, because Linux has one wall clock for all
+namespaces.
 
 libfaketime is not used: 0.9.10 (Debian 12) makes Python's time.sleep fail (EINVAL) or its waits never end.
 """

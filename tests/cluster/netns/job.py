@@ -33,8 +33,12 @@ _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class NodeRun(WatchedRun):
     """`diag run -- torchrun ...` on one node."""
 
-    def __init__(self, node: Node, command: Sequence[str], options: Sequence[str], env: Mapping[str, str]) -> None:
-        super().__init__(node.folder / "home" / ".local" / "state" / "diag" / "runs", node.folder / "terminal.txt")
+    def __init__(
+        self, node: Node, command: Sequence[str], options: Sequence[str], env: Mapping[str, str]
+    ) -> None:
+        super().__init__(
+            node.folder / "home" / ".local" / "state" / "diag" / "runs", node.folder / "terminal.txt"
+        )
         self.node = node
         self._file: IO[bytes] = open(self.out, "wb")  # noqa: SIM115 - closed by close()
         self.process = node.start(
@@ -54,7 +58,14 @@ class NodeRun(WatchedRun):
 
     @property
     def launcher(self) -> psutil.Process | None:
-        return next((process for process in self.node.find("torch.distributed.run") if "run" not in process.cmdline()[:4]), None)
+        return next(
+            (
+                process
+                for process in self.node.find("torch.distributed.run")
+                if "run" not in process.cmdline()[:4]
+            ),
+            None,
+        )
 
     @property
     def rank(self) -> psutil.Process | None:
@@ -68,8 +79,11 @@ class NodeRun(WatchedRun):
 
     # -- its hub ------------------------------------------------------------------------------------------
 
-    def ask(self, path: str, *, of: Node | None = None, token: str | None = None, seconds: float = 30.0) -> Any:
-        """GET from this hub, as a process on node `of` would (default: its own, over loopback), with its token or another."""
+    def ask(
+        self, path: str, *, of: Node | None = None, token: str | None = None, seconds: float = 30.0
+    ) -> Any:
+        """GET from this hub, as a process on node `of` would (default: its own, over loopback), with its
+        token or another."""
         token = token or self.run_json()["token"]
         where = f"http://{(of and self.node.address) or '127.0.0.1'}:{self.port}{path}"
         request = urllib.request.Request(where, headers={"Authorization": f"Bearer {token}"} if token else {})
@@ -90,12 +104,16 @@ class NodeRun(WatchedRun):
         last = {(f := change["finding"])["id"] + f["subject"]: f for change in self.changes()}
         return [f for f in last.values() if not warnings or f["severity"] != "info"]
 
-    def dump(self, *words: str, env: Mapping[str, str] | None = None, seconds: float = 60.0) -> dict[str, Any]:
+    def dump(
+        self, *words: str, env: Mapping[str, str] | None = None, seconds: float = 60.0
+    ) -> dict[str, Any]:
         """`diag dump --all-ranks --json` in a shell on this node."""
         return dump_on(self.node, *words, env=env, seconds=seconds)
 
 
-def dump_on(node: Node, *words: str, env: Mapping[str, str] | None = None, seconds: float = 60.0) -> dict[str, Any]:
+def dump_on(
+    node: Node, *words: str, env: Mapping[str, str] | None = None, seconds: float = 60.0
+) -> dict[str, Any]:
     with node.start(*DIAG, "dump", "--all-ranks", "--json", *words, env=env) as process:
         try:
             out, err = process.communicate(timeout=seconds)
@@ -125,14 +143,19 @@ class ClusterJob:
     @property
     def text(self) -> str:
         """All terminals, for messages of assertions."""
-        return "\n".join(f"=== {run.node.name} (exit {run.process.poll()}):\n{run.text[-6000:]}" for run in self.runs.values())
+        return "\n".join(
+            f"=== {run.node.name} (exit {run.process.poll()}):\n{run.text[-6000:]}"
+            for run in self.runs.values()
+        )
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str = "") -> Any:
         """Wait for a condition on any of the runs; AssertionError with all terminals when it does not come."""
         end = time.monotonic() + seconds
         while not (value := condition()):
             if time.monotonic() > end:
-                raise AssertionError(f"{what or 'the condition'} did not come within {seconds:g} s\n{self.text}")
+                raise AssertionError(
+                    f"{what or 'the condition'} did not come within {seconds:g} s\n{self.text}"
+                )
             time.sleep(0.2)
         return value
 
@@ -148,7 +171,11 @@ class ClusterJob:
     def await_end(self, *ranks: int, seconds: float = END_SECONDS) -> dict[int, int]:
         """The exit code of each."""
         wanted = ranks or tuple(self.runs)
-        self.until(lambda: all(self[rank].process.poll() is not None for rank in wanted), seconds, f"the end on {wanted}")
+        self.until(
+            lambda: all(self[rank].process.poll() is not None for rank in wanted),
+            seconds,
+            f"the end on {wanted}",
+        )
         return {rank: int(self[rank].process.returncode) for rank in wanted}
 
     def struck(self) -> bool:
@@ -175,11 +202,18 @@ class ClusterJob:
 
 @contextlib.contextmanager
 def run_job(
-    lab: Lab, *arguments: str, fault: str = "", joined: bool = True, nodes: Sequence[int] | None = None,
-    options: Sequence[str] = (), env: Mapping[str, str] | None = None, of_node: Mapping[int, Mapping[str, str]] | None = None,
+    lab: Lab,
+    *arguments: str,
+    fault: str = "",
+    joined: bool = True,
+    nodes: Sequence[int] | None = None,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    of_node: Mapping[int, Mapping[str, str]] | None = None,
     numbers: Mapping[int, int] | None = None,
 ) -> Iterator[ClusterJob]:
-    """Started on all nodes, or on these. `of_node` is more environment, `numbers` a wrong --node_rank, by node.
+    """Started on all nodes, or on these. `of_node` is more environment, `numbers` a wrong --node_rank, by
+    node.
 
     Nothing of it runs afterwards.
     """

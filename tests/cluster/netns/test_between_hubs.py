@@ -1,4 +1,5 @@
-"""Hubs that do not reach each other, or should not be there: the job is unharmed, and what is said of it is a note."""
+"""Hubs that do not reach each other, or should not be there: the job is unharmed, and what is said of it is a
+note."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ def rows(job: ClusterJob, node: int = 0) -> list[dict[str, Any]]:
 
 
 def await_heard(job: ClusterJob, hosts: set[str], node: int = 0, seconds: float = 120.0) -> None:
-    job.until(lambda: {row["host"] for row in rows(job, node) if row["state"] == "heard"} == hosts, seconds, f"{hosts} heard")
+    job.until(
+        lambda: {row["host"] for row in rows(job, node) if row["state"] == "heard"} == hosts,
+        seconds,
+        f"{hosts} heard",
+    )
 
 
 def said(job: ClusterJob) -> dict[int, list[tuple[str, str]]]:
@@ -62,13 +67,17 @@ def test_hubs_cut_off_from_each_other_harm_nothing(lab: Lab) -> None:
 
         for node in lab.nodes:
             node.drop_port(PORT)
-        job.until(lambda: {row["state"] for row in rows(job) if row["host"] != "node0"} == {"silent"}, 60, "silence")
+        job.until(
+            lambda: {row["state"] for row in rows(job) if row["host"] != "node0"} == {"silent"}, 60, "silence"
+        )
         dump = job[0].dump(seconds=20)["dump"]
         codes = job.await_end()
 
         assert codes == {0: 0, 1: 0, 2: 0, 3: 0}, job.text
         assert said(job) == NOTHING, job.text
-        assert [rank["rank"] for rank in dump["ranks"] if rank["where"]] == [0] and sorted(dump["missing"]) == ["1", "2", "3"]
+        assert [rank["rank"] for rank in dump["ranks"] if rank["where"]] == [0] and sorted(
+            dump["missing"]
+        ) == ["1", "2", "3"]
 
 
 def test_node_with_another_token_is_noted_and_watched_alone(lab: Lab) -> None:
@@ -85,11 +94,17 @@ def test_node_with_another_token_is_noted_and_watched_alone(lab: Lab) -> None:
 
 def test_node_whose_clock_is_an_hour_ahead(lab: Lab) -> None:
     """It is judged by when its digests come, not by what its clock says."""
-    with run_job(lab, "--iters=400", fault="lock-deadlock:rank=2,step=20", of_node={3: ahead(lab.folder, 3600)}) as job:
+    with run_job(
+        lab, "--iters=400", fault="lock-deadlock:rank=2,step=20", of_node={3: ahead(lab.folder, 3600)}
+    ) as job:
         job.await_step(3)
         await_heard(job, ALL)
         skews = {row["host"]: row["skew_seconds"] for row in rows(job)}
-        job.until(lambda: all(("hang", "threads_wait_for_each_other") in found for found in said(job).values()), 180, "the hang")
+        job.until(
+            lambda: all(("hang", "threads_wait_for_each_other") in found for found in said(job).values()),
+            180,
+            "the hang",
+        )
 
         assert abs(skews.pop("node3") - 3600) < 10 and set(skews.values()) == {None}
         assert all(f["ranks"] == [2] for run in job.runs.values() for f in run.findings()), job.text
@@ -104,7 +119,11 @@ def test_node_that_never_starts_is_named(lab: Lab) -> None:
         job.until(lambda: all(missing in found for found in said(job).values()), 200, "who is missing")
 
         (failure,) = [f for f in job[3].findings() if f["id"] == "rendezvous-failure"]
-        assert failure["cause"] == "nodes_missing" and "node 2" in failure["summary"] and "3 of 4" in failure["summary"]
+        assert (
+            failure["cause"] == "nodes_missing"
+            and "node 2" in failure["summary"]
+            and "3 of 4" in failure["summary"]
+        )
         assert not any(name == "hang" for found in said(job).values() for name, _ in found), job.text
 
         # and once it comes, all is well
@@ -118,4 +137,8 @@ def test_two_nodes_with_one_number(lab: Lab) -> None:
         job.until(lambda: ("launch-mismatch", "duplicate_node_rank") in said(job)[0], 200, "the mismatch")
 
         (mismatch,) = [f for f in job[0].findings() if f["id"] == "launch-mismatch"]
-        assert "node2" in mismatch["summary"] and "node3" in mismatch["summary"] and "node 2" in mismatch["summary"]
+        assert (
+            "node2" in mismatch["summary"]
+            and "node3" in mismatch["summary"]
+            and "node 2" in mismatch["summary"]
+        )

@@ -1,4 +1,5 @@
-"""That the lab is what it claims to be, and that the job runs on it as on four machines, each node watched for itself."""
+"""That the lab is what it claims to be, and that the job runs on it as on four machines, each node watched
+for itself."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_two_labs_have_the_same_addresses_and_do_not_meet(served: Lab, tmp_path:
 
 
 def test_power_off_leaves_no_process_and_no_closed_connection(served: Lab) -> None:
-    client = served[1].start(sys.executable, "-c", REACH.replace(", timeout=3)", ").recv(1)"), "node0", "7000")
+    client = served[1].start(
+        sys.executable, "-c", REACH.replace(", timeout=3)", ").recv(1)"), "node0", "7000"
+    )
     deadline = time.monotonic() + 30
     while "10.77.0.1:7000" not in served[1].call("ss", "-tnH", "state", "established"):
         assert time.monotonic() < deadline
@@ -79,10 +82,15 @@ def test_power_off_leaves_no_process_and_no_closed_connection(served: Lab) -> No
 
 def test_lab_ends_with_whoever_made_it(tmp_path: Path) -> None:
     """Killed with SIGKILL: nobody is left to clean up, and nothing is left."""
-    text = ("import sys; from pathlib import Path; from tests.netlab import Lab; lab = Lab(Path(sys.argv[1]), 1); "
-            "lab[0].start('sleep', '1000'); print(lab[0].init.pid, flush=True); sys.stdin.read()")
+    text = (
+        "import sys; from pathlib import Path; from tests.netlab import Lab; lab = Lab(Path(sys.argv[1]), 1); "
+        "lab[0].start('sleep', '1000'); print(lab[0].init.pid, flush=True); sys.stdin.read()"
+    )
     maker = subprocess.Popen(
-        [sys.executable, "-c", text, str(tmp_path / "lab")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", text, str(tmp_path / "lab")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert maker.stdout is not None and maker.stdin is not None
     init = psutil.Process(int(maker.stdout.readline()))

@@ -1,4 +1,5 @@
-"""What the hubs of four nodes say together when something breaks, and that a dump from a node that lives tells of every rank."""
+"""What the hubs of four nodes say together when something breaks, and that a dump from a node that lives
+tells of every rank."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ DUMP_SECONDS = 15.0  # "complete or explained within 10 s", and Python's start o
 def told(job: ClusterJob, node: int, identity: str, **wanted: Any) -> dict[str, Any] | None:
     """The last state of that finding in this node's run directory, if it is so."""
     for finding in job[node].findings(warnings=False):
-        if finding["id"] == identity and all(finding[name.rstrip("_")] == value for name, value in wanted.items()):
+        if finding["id"] == identity and all(
+            finding[name.rstrip("_")] == value for name, value in wanted.items()
+        ):
             return finding
     return None
 
@@ -42,7 +45,9 @@ def check_ranks(document: dict[str, Any], seen: list[int], missing: list[int]) -
     dump = document["dump"]
     reasons = dump["missing"]
     assert [rank["rank"] for rank in dump["ranks"] if rank["where"]] == seen, reasons
-    assert sorted(map(int, reasons)) == missing and all(words and all(words) for words in reasons.values()), reasons
+    assert sorted(map(int, reasons)) == missing and all(words and all(words) for words in reasons.values()), (
+        reasons
+    )
 
 
 def verdicts(document: dict[str, Any]) -> list[tuple[str, str, list[int]]]:
@@ -50,7 +55,8 @@ def verdicts(document: dict[str, Any]) -> list[tuple[str, str, list[int]]]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "klass"), [("data-hang:rank=2,step=6", "data_loading"), ("lock-deadlock:rank=2,step=6", "lock_deadlock")]
+    ("fault", "klass"),
+    [("data-hang:rank=2,step=6", "data_loading"), ("lock-deadlock:rank=2,step=6", "lock_deadlock")],
 )
 def test_hang_of_a_rank_is_told_alike_on_every_node(lab: Lab, fault: str, klass: str) -> None:
     with run_job(lab, "--iters=400", fault=fault) as job:
@@ -101,7 +107,9 @@ def test_node_whose_cable_is_pulled_is_named_by_the_others_and_says_so_itself(la
         documents = dumps_from(job, 1, 2)
 
         for failure in failures:
-            assert (failure["cause"], failure["ranks"]) == ("node_unreachable", [3]) and "node3" in failure["summary"], failure
+            assert (failure["cause"], failure["ranks"]) == ("node_unreachable", [3]) and "node3" in failure[
+                "summary"
+            ], failure
             assert failure["waiting_ranks"] == [0, 1, 2]
         assert "this node" in own["summary"].lower(), own["summary"]
         for document in documents:
@@ -113,8 +121,17 @@ def test_node_whose_cable_is_pulled_is_named_by_the_others_and_says_so_itself(la
         # and when the cable is back, so is the job
         lab[3].plug_cable()
         job.await_step(job.iteration + 3, 180)
-        broken = {"hang", "node-failure", "rank-died", "straggler"}  # not: what the machine under it runs out of
-        job.until(lambda: not any(name in broken for node in range(4) for name, _ in active(job, node)), 120, "all resolved")
+        broken = {
+            "hang",
+            "node-failure",
+            "rank-died",
+            "straggler",
+        }  # not: what the machine under it runs out of
+        job.until(
+            lambda: not any(name in broken for node in range(4) for name, _ in active(job, node)),
+            120,
+            "all resolved",
+        )
 
 
 def heard(job: ClusterJob, node: int) -> list[str]:
@@ -142,7 +159,9 @@ def test_next_node_judges_when_node_0_loses_power(lab: Lab) -> None:
 
         assert is_job_hub(job, 1) and not is_job_hub(job, 2) and not is_job_hub(job, 3)
         for failure in failures:
-            assert (failure["cause"], failure["ranks"]) == ("node_unreachable", [0]) and "node0" in failure["summary"]
+            assert (failure["cause"], failure["ranks"]) == ("node_unreachable", [0]) and "node0" in failure[
+                "summary"
+            ]
             assert failure["waiting_ranks"] == [1, 2, 3]
         for document in documents:
             check_ranks(document, [1, 2, 3], [0])
@@ -160,7 +179,9 @@ def test_processes_of_node_0_killed_with_its_diag(lab: Lab) -> None:
 
         for rank in (1, 2, 3):
             named = {(f["id"], tuple(f["ranks"])) for f in job[rank].findings()}
-            assert all(0 in ranks or not ranks for _, ranks in named) and named, f"node {rank}: {named}\n{job.text}"
+            assert all(0 in ranks or not ranks for _, ranks in named) and named, (
+                f"node {rank}: {named}\n{job.text}"
+            )
 
 
 def test_node_whose_link_is_slow_is_named_on_every_node(lab: Lab) -> None:
@@ -170,7 +191,13 @@ def test_node_whose_link_is_slow_is_named_on_every_node(lab: Lab) -> None:
 
         lab[2].limit_rate("5mbit")
 
-        job.until(lambda: all(told(job, node, "straggler", cause="slow_link") for node in range(4)), 240, "the slow link")
+        job.until(
+            lambda: all(told(job, node, "straggler", cause="slow_link") for node in range(4)),
+            240,
+            "the slow link",
+        )
         said = [told(job, node, "straggler", cause="slow_link") for node in range(4)]
         assert all(one and one["ranks"] == [2] and "node2" in one["summary"] for one in said)
-        assert not any(f["id"] in ("hang", "node-failure") for run in job.runs.values() for f in run.findings()), job.text
+        assert not any(
+            f["id"] in ("hang", "node-failure") for run in job.runs.values() for f in run.findings()
+        ), job.text

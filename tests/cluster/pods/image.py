@@ -1,5 +1,5 @@
-"""The containers' image, in build/pods: a small Debian, built once for each recipe (`image.sh`). diag, torch and the Python that
-they belong to are mounted from this machine, read-only."""
+"""The containers' image, in build/pods: a small Debian, built once for each recipe (`image.sh`). diag, torch
+and the Python that they belong to are mounted from this machine, read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _TOOLS = ("podman", "runc", "catatonit", "debootstrap", "unshare")
 
 def why_not() -> str:
     """Why this machine cannot run the pods; empty when it can."""
-    missing = [tool for tool in _TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
+    missing = [
+        tool for tool in _TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None
+    ]
     if missing:
         return f"{', '.join(missing)} not installed: `make test-cluster` as root installs them (Debian)"
     if os.geteuid() != 0:
@@ -46,4 +48,10 @@ def name() -> str:
 def mounts() -> tuple[Path, ...]:
     """What a container needs to run this environment's Python: the same paths as here."""
     places = {REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)}
-    return tuple(sorted(place for place in places if not any(place != other and place.is_relative_to(other) for other in places)))
+    return tuple(
+        sorted(
+            place
+            for place in places
+            if not any(place != other and place.is_relative_to(other) for other in places)
+        )
+    )

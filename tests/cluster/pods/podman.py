@@ -17,7 +17,8 @@ import yaml
 
 from tests.cluster.pods import image
 
-# runc: crun refuses hybrid cgroups. The limits: podman's own defaults may be above those of who runs the tests.
+# runc: crun refuses hybrid cgroups. The limits: podman's own defaults may be above those of who runs the
+# tests.
 _CONF = """
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -35,8 +36,11 @@ class Podman:
     def __init__(self) -> None:
         image.BUILD.mkdir(parents=True, exist_ok=True)
         (image.BUILD / "containers.conf").write_text(_CONF)
-        self._env = {**os.environ, "CONTAINERS_CONF": str(image.BUILD / "containers.conf"),
-                     "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+        self._env = {
+            **os.environ,
+            "CONTAINERS_CONF": str(image.BUILD / "containers.conf"),
+            "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
+        }
         # The calls run in build/pods: podman's monitor leaves a file `oom` in its working directory.
         places = ("--root", str(image.BUILD / "storage"), "--runroot", str(image.BUILD / "run"))
         self._words = ["podman", "--runtime", "runc", *places]
@@ -44,21 +48,51 @@ class Podman:
 
     def __call__(self, *words: str, check: bool = True, seconds: float = 60.0) -> str:
         """Its stdout and stderr together. Raises AssertionError with them."""
-        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, errors="replace", timeout=seconds, check=False)
-        assert not check or done.returncode == 0, f"podman {' '.join(words)}: {done.returncode}\n{done.stdout[-3000:]}"
+        done = subprocess.run(
+            [*self._words, *words],
+            cwd=image.BUILD,
+            env=self._env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+        assert not check or done.returncode == 0, (
+            f"podman {' '.join(words)}: {done.returncode}\n{done.stdout[-3000:]}"
+        )
         return done.stdout
 
     def output(self, *words: str, seconds: float = 60.0) -> tuple[int, str]:
         """Exit code and stdout alone."""
-        done = subprocess.run([*self._words, *words], cwd=image.BUILD, env=self._env, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, timeout=seconds, check=False)
+        done = subprocess.run(
+            [*self._words, *words],
+            cwd=image.BUILD,
+            env=self._env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+        )
         return done.returncode, done.stdout
 
     def load(self) -> None:
-        if subprocess.run([*self._words, "image", "exists", self.image], env=self._env, check=False).returncode != 0:
-            self("import", "--change", "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                 str(image.tar()), self.image, seconds=300)
+        if (
+            subprocess.run(
+                [*self._words, "image", "exists", self.image], env=self._env, check=False
+            ).returncode
+            != 0
+        ):
+            self(
+                "import",
+                "--change",
+                "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                str(image.tar()),
+                self.image,
+                seconds=300,
+            )
 
     def clean(self) -> None:
         """What a killed run of the tests left."""
@@ -79,17 +113,28 @@ class Box:
 
     def manifest(self, image_name: str, out: Path) -> dict[str, Any]:
         places = [*image.mounts(), out]
-        env = {"PYTHONPATH": str(image.REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1",
-               "LC_ALL": "C.UTF-8", **self.env}
+        env = {
+            "PYTHONPATH": str(image.REPOSITORY),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "NO_COLOR": "1",
+            "LC_ALL": "C.UTF-8",
+            **self.env,
+        }
         return {
             "name": self.name,
             "image": image_name,
             "command": [sys.executable, *self.python],
             "env": [{"name": name, "value": value} for name, value in env.items()],
-            "securityContext": {"runAsUser": self.user, **({"capabilities": {"add": list(self.add)}} if self.add else {})},
+            "securityContext": {
+                "runAsUser": self.user,
+                **({"capabilities": {"add": list(self.add)}} if self.add else {}),
+            },
             **({"resources": {"limits": {"memory": self.memory}}} if self.memory else {}),
-            "volumeMounts": [{"name": f"place{number}", "mountPath": str(place), "readOnly": place != out}
-                             for number, place in enumerate(places)],
+            "volumeMounts": [
+                {"name": f"place{number}", "mountPath": str(place), "readOnly": place != out}
+                for number, place in enumerate(places)
+            ],
         }
 
 
@@ -100,17 +145,24 @@ class Pod:
         self.podman, self.name, self.out = podman, name, make_out(folder)
         places = [*image.mounts(), self.out]
         self._file = folder / f"{name}.yaml"
-        self._file.write_text(yaml.safe_dump({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never",
-                "shareProcessNamespace": True,
-                "containers": [box.manifest(podman.image, self.out) for box in boxes],
-                "volumes": [{"name": f"place{number}", "hostPath": {"path": str(place)}} for number, place in enumerate(places)],
-            },
-        }))
+        self._file.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {"name": name},
+                    "spec": {
+                        "restartPolicy": "Never",
+                        "shareProcessNamespace": True,
+                        "containers": [box.manifest(podman.image, self.out) for box in boxes],
+                        "volumes": [
+                            {"name": f"place{number}", "hostPath": {"path": str(place)}}
+                            for number, place in enumerate(places)
+                        ],
+                    },
+                }
+            )
+        )
         podman(*_PLAY, str(self._file))
 
     def logs(self, box: str) -> str:
@@ -130,7 +182,8 @@ class Pod:
         return None if facts["Running"] else int(facts["ExitCode"])
 
     def until(self, condition: Callable[[], Any], seconds: float, box: str = "diag") -> Any:
-        """Wait for a condition (0 is an exit code); AssertionError with the end of the container's log when it does not come."""
+        """Wait for a condition (0 is an exit code); AssertionError with the end of the container's log when
+        it does not come."""
         return until(condition, seconds, lambda: f"{box} says:\n{self.logs(box)[-4000:]}")
 
     def run_dir(self) -> Path:
@@ -173,9 +226,14 @@ def container(podman: Podman, name: str, box: Box, out: Path, *options: str) -> 
     """`podman run` of what a Box says, but for its capabilities and limits: those are `options`."""
     manifest = box.manifest(podman.image, out)
     words = ["--name", name, "--network", "none", "--user", str(box.user), *options]
-    words += [word for place in manifest["volumeMounts"]
-              for word in ("-v", f"{place['mountPath']}:{place['mountPath']}{':ro' if place['readOnly'] else ''}")]
-    words += [word for variable in manifest["env"] for word in ("-e", f"{variable['name']}={variable['value']}")]
+    words += [
+        word
+        for place in manifest["volumeMounts"]
+        for word in ("-v", f"{place['mountPath']}:{place['mountPath']}{':ro' if place['readOnly'] else ''}")
+    ]
+    words += [
+        word for variable in manifest["env"] for word in ("-e", f"{variable['name']}={variable['value']}")
+    ]
     podman("rm", "--force", "--time", "0", name, check=False)
     podman("run", "--detach", *words, podman.image, *manifest["command"])
     try:
@@ -184,12 +242,18 @@ def container(podman: Podman, name: str, box: Box, out: Path, *options: str) -> 
         podman("rm", "--force", "--time", "0", name, check=False)
 
 
-def dump(podman: Podman, name: str, run_dir: Path, ranks: int, wait: Callable[[Callable[[], Any], float], Any]) -> dict[str, Any]:
+def dump(
+    podman: Podman, name: str, run_dir: Path, ranks: int, wait: Callable[[Callable[[], Any], float], Any]
+) -> dict[str, Any]:
     def whole() -> dict[str, Any] | None:
         words = [sys.executable, "-m", "diag", "dump", "--all-ranks", "--json", "--run-dir", str(run_dir)]
         said = podman.output("exec", name, *words)[1]
         document: dict[str, Any] = json.loads(said) if said.startswith("{") else {}
-        return document if document and document["job"]["ranks_seen"] == ranks and not document["dump"]["missing"] else None
+        return (
+            document
+            if document and document["job"]["ranks_seen"] == ranks and not document["dump"]["missing"]
+            else None
+        )
 
     found: dict[str, Any] = wait(whole, 30)
     return found

@@ -1,4 +1,5 @@
-"""A launcher and its ranks without torch: `python ranks.py wait|eat|end [ranks]`. What it does after FILE in $GO appears."""
+"""A launcher and its ranks without torch: `python ranks.py wait|eat|end [ranks]`. What it does after FILE in
+$GO appears."""
 
 from __future__ import annotations
 
@@ -37,8 +38,15 @@ def main() -> int:
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, what],
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
-                 "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": world,
+                "LOCAL_WORLD_SIZE": world,
+                "MASTER_ADDR": "localhost",
+                "MASTER_PORT": "29500",
+            },
         )
         for rank in range(int(world))
     ]

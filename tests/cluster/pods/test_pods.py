@@ -1,4 +1,5 @@
-"""`diag watch` in a container beside the trainer's: what it finds, reads and says over the border between them."""
+"""`diag watch` in a container beside the trainer's: what it finds, reads and says over the border between
+them."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def not_checked(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_ranks_of_another_container_are_found_and_dumped_with_sys_ptrace_alone(
     podman: Podman, tmp_path: Path, user: int, theirs: int
 ) -> None:
-    # given ranks in a container with a limit of memory, and diag in another with SYS_PTRACE as its only addition
+    # given ranks in a container with a limit of memory, and diag in another with SYS_PTRACE as its only
+    # addition
     out = tmp_path / "out"
     boxes = [trainer("wait", out, user=theirs, memory="512Mi"), watcher(out, "--json", user=user)]
     with pod(podman, "found", boxes, tmp_path) as started:
@@ -60,9 +62,15 @@ def test_ranks_of_another_container_are_found_and_dumped_with_sys_ptrace_alone(
         stacks = [one for one in document["dump"]["classes"] if one["kind"] == "rank"]
         assert sorted(rank for one in stacks for rank in one["ranks"]) == [0, 1]
         assert all("wait_for_the_word" in " ".join(one["frames"]) for one in stacks)
-        assert not [what for what in not_checked(document) if what.startswith(("cgroup", "shm", "pyspy", "remote_stack"))]
+        assert not [
+            what
+            for what in not_checked(document)
+            if what.startswith(("cgroup", "shm", "pyspy", "remote_stack"))
+        ]
         records = journal(started)
-        assert {512 << 20} == {int(level["limit"]) for one in records["cgroup"] for level in one["levels"][:1]}
+        assert {512 << 20} == {
+            int(level["limit"]) for one in records["cgroup"] for level in one["levels"][:1]
+        }
         assert {one["view"] for one in records["shm"]} == {"rank"}
 
         # and it ends by itself, after the trainer did
@@ -85,7 +93,9 @@ def journal(started: Pod) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_without_the_right_to_look_it_says_which_line_of_the_manifest_is_missing(podman: Podman, tmp_path: Path) -> None:
+def test_without_the_right_to_look_it_says_which_line_of_the_manifest_is_missing(
+    podman: Podman, tmp_path: Path
+) -> None:
     # given a trainer of another user, and diag without SYS_PTRACE
     out = tmp_path / "out"
     boxes = [trainer("wait", out, user=1000), watcher(out, "--json", add=(), user=1001)]
@@ -94,7 +104,9 @@ def test_without_the_right_to_look_it_says_which_line_of_the_manifest_is_missing
         said = sees(started, r"no rank yet; .*")[0]
 
         # then it counts what it cannot read, whose that is, and gives the line
-        assert re.search(r"3 processes seen, 3 unreadable \(of uid 1000\): diag needs the same user or SYS_PTRACE", said)
+        assert re.search(
+            r"3 processes seen, 3 unreadable \(of uid 1000\): diag needs the same user or SYS_PTRACE", said
+        )
         assert "securityContext: {runAsUser: 1000, capabilities: {add: [SYS_PTRACE]}}" in said
 
         # and when it is told to end, it does so at once, and its report says the same
@@ -151,17 +163,24 @@ def test_limit_of_the_trainers_container_that_killed_a_rank_is_named(podman: Pod
         assert "256 MiB" in found["host-oom"]["summary"]
 
 
-def test_hang_of_the_bundled_job_is_named_and_the_sidecar_ends_after_the_trainer(podman: Podman, tmp_path: Path) -> None:
+def test_hang_of_the_bundled_job_is_named_and_the_sidecar_ends_after_the_trainer(
+    podman: Podman, tmp_path: Path
+) -> None:
     """The real job: torchrun, torch, a DataLoader worker that stands still; all of it behind the border."""
     out = tmp_path / "out"
-    job = Box("trainer", (*JOB, "--fault", "data-hang"), user=1000, env={"DIAG_FAULT_DIR": str(out), "HOME": "/tmp"})
+    job = Box(
+        "trainer", (*JOB, "--fault", "data-hang"), user=1000, env={"DIAG_FAULT_DIR": str(out), "HOME": "/tmp"}
+    )
     with pod(podman, "hang", [job, watcher(out, "--json")], tmp_path) as started:
         sees(started, r"found the job: pid \d+ \(.*torch\.distributed\.run", 60)
 
         # when it hangs
         sees(started, r"CRITICAL hang \(data_loading\)", 120)
         said = started.logs("diag")
-        assert re.search(r"rank 1 has waited for a batch from DataLoader worker pid \d+", re.sub(r"\s*\ndiag\|\s*", " ", said))
+        assert re.search(
+            r"rank 1 has waited for a batch from DataLoader worker pid \d+",
+            re.sub(r"\s*\ndiag\|\s*", " ", said),
+        )
 
         # and then is ended
         podman("kill", "--signal", "KILL", "hang-trainer")
@@ -169,17 +188,19 @@ def test_hang_of_the_bundled_job_is_named_and_the_sidecar_ends_after_the_trainer
         # then diag ends by itself, and its report says what was checked, and what could not be
         assert started.until(lambda: started.ended("diag"), 30) == 10
         document = report(started)
-        assert [(one["id"], one["class"], one["ranks"]) for one in document["findings"] if one["id"] == "hang"] == [
-            ("hang", "data_loading", [1])
-        ]
+        assert [
+            (one["id"], one["class"], one["ranks"]) for one in document["findings"] if one["id"] == "hang"
+        ] == [("hang", "data_loading", [1])]
         heard = not_checked(document)["output of ranks 0,1"]
         assert "pipe" in heard["reason"] and "--redirects 3" in heard["remedy"]
 
 
-def test_healthy_job_ends_clear_with_what_its_ranks_printed_into_files_of_their_container(podman: Podman, tmp_path: Path) -> None:
+def test_healthy_job_ends_clear_with_what_its_ranks_printed_into_files_of_their_container(
+    podman: Podman, tmp_path: Path
+) -> None:
     # given a job that prints into a file which only its own container has
     out = tmp_path / "out"
-    script = "exec \"$0\" -m diag.job --iters 6 --workers 1 --step-seconds 1 > /tmp/train.log 2>&1"
+    script = 'exec "$0" -m diag.job --iters 6 --workers 1 --step-seconds 1 > /tmp/train.log 2>&1'
     wrapper = ("-c", f"import os, sys; os.execv('/bin/sh', ['sh', '-c', {script!r}, sys.executable])")
     job = Box("trainer", wrapper, user=1000, env={"HOME": "/tmp"})
     with pod(podman, "healthy", [job, watcher(out, "--json", user=1000)], tmp_path) as started:
@@ -189,18 +210,25 @@ def test_healthy_job_ends_clear_with_what_its_ranks_printed_into_files_of_their_
 
         # then diag has followed its steps, and ended after it
         document = report(started)
-        assert [one["id"] for one in document["findings"] if one["id"] != "shm-too-small"] == []  # 64 MB is the runtime's default
+        assert [
+            one["id"] for one in document["findings"] if one["id"] != "shm-too-small"
+        ] == []  # 64 MB is the runtime's default
         assert document["job"]["iteration"] == 6
         assert code in (0, 10) and "output of ranks 0,1" not in not_checked(document)
 
 
-def test_process_namespace_that_ends_with_the_trainer_ends_diag_with_it(podman: Podman, tmp_path: Path) -> None:
-    """docker compose `pid: "service:trainer"` makes the trainer process 1: with its end the kernel kills diag too. What it wrote
-    is left. So deploy/docker gives both the namespace of a third container, as a pod has it."""
+def test_process_namespace_that_ends_with_the_trainer_ends_diag_with_it(
+    podman: Podman, tmp_path: Path
+) -> None:
+    """docker compose `pid: "service:trainer"` makes the trainer process 1: with its end the kernel kills diag
+    too. What it wrote is left. So deploy/docker gives both the namespace of a third container, as a pod has
+    it."""
     out = make_out(tmp_path)
     with (
         container(podman, "first", trainer("end", out), out),
-        container(podman, "second", watcher(out), out, "--pid", "container:first", "--cap-add", "SYS_PTRACE") as second,
+        container(
+            podman, "second", watcher(out), out, "--pid", "container:first", "--cap-add", "SYS_PTRACE"
+        ) as second,
     ):
         second.until(lambda: "found the job: pid 1 (" in second.logs(), 30)
 
@@ -210,14 +238,18 @@ def test_process_namespace_that_ends_with_the_trainer_ends_diag_with_it(podman: 
         assert list(out.glob("runs/*/journal-*.jsonl.gz"))
 
 
-def test_process_namespace_of_a_third_container_lets_diag_write_its_report(podman: Podman, tmp_path: Path) -> None:
+def test_process_namespace_of_a_third_container_lets_diag_write_its_report(
+    podman: Podman, tmp_path: Path
+) -> None:
     out = make_out(tmp_path)
     keeper = Box("keeper", ("-c", "import signal; signal.pause()"))
     shared = ("--pid", "container:keeper")
     with (
         container(podman, "keeper", keeper, out, "--init"),
         container(podman, "first", trainer("end", out, user=1000), out, *shared) as first,
-        container(podman, "second", watcher(out, "--json"), out, *shared, "--cap-add", "SYS_PTRACE") as second,
+        container(
+            podman, "second", watcher(out, "--json"), out, *shared, "--cap-add", "SYS_PTRACE"
+        ) as second,
     ):
         second.until(lambda: "found the job" in second.logs(), 30)
         second.dump(out)

@@ -1,5 +1,6 @@
-"""One HTTP server that answers as the hubs of a large job would, each at a path of its own: what a real exposition holds for
-eight ranks, with the names and ranks of that node and numbers that change from scrape to scrape.
+"""One HTTP server that answers as the hubs of a large job would, each at a path of its own: what a real
+exposition holds for eight ranks, with the names and ranks of that node and numbers that change from scrape to
+scrape.
 
     python -m tests.cluster.prometheus.targets NODES      prints its port, serves until it is ended
 """
@@ -28,7 +29,9 @@ _VALUES = {  # of labels, for metrics that the told hub has no samples of
     "rank": [str(rank) for rank in range(RANKS)],
 }  # fmt: skip
 # Troubles, which few nodes have.
-_SELDOM = frozenset({"diag_nccl_fallback", "diag_gpu_xid_total", "diag_job_finding_active", "diag_finding_active"})
+_SELDOM = frozenset(
+    {"diag_nccl_fallback", "diag_gpu_xid_total", "diag_job_finding_active", "diag_finding_active"}
+)
 
 _OF_JOB = {("diag_train_step_seconds", "rank"), ("diag_train_samples_per_second", "rank")}
 
@@ -38,7 +41,8 @@ Series = tuple[str, tuple[tuple[str, str], ...], float]
 
 
 def real_series() -> list[Series]:
-    """What a hub of eight ranks on GPUs exports: the real families of a told hub, and one of each that it was told nothing of."""
+    """What a hub of eight ranks on GPUs exports: the real families of a told hub, and one of each that it was
+    told nothing of."""
     hub = kit.FakeHub()
     kit.tell_job(hub, RANKS)
     hub.tell(1036.0, Iteration(None, 12, 100, "12/100"))
@@ -56,16 +60,22 @@ def real_series() -> list[Series]:
     for sampler in ("proc", "stack", "nvml", "cgroup", "shm", "infiniband", "kmsg", "checkpoint"):
         hub.counters.sampled(sampler, 0.01)
     found = [
-        (sample.name, tuple(sample.labels.items()), sample.value) for family in families(hub) for sample in family.samples
+        (sample.name, tuple(sample.labels.items()), sample.value)
+        for family in families(hub)
+        for sample in family.samples
     ]
     have = {re.sub("_(sum|count|bucket)$", "", name) for name, _, _ in found}
     for name, kind, labels in ((spec.name, spec.type, spec.labels) for spec in METRICS):
         if name not in have and name not in _SELDOM:
-            for suffix, more in {"histogram": (("_sum", ()), ("_count", ()), ("_bucket", ("le",)))}.get(kind, (("", ()),)):
+            for suffix, more in {"histogram": (("_sum", ()), ("_count", ()), ("_bucket", ("le",)))}.get(
+                kind, (("", ()),)
+            ):
                 names = (*labels, *more)
                 found += [
                     (name + suffix, tuple(zip(names, values, strict=True)), 1.0)
-                    for values in itertools.product(*([""] if (name, label) in _OF_JOB else _VALUES[label] for label in names))
+                    for values in itertools.product(
+                        *([""] if (name, label) in _OF_JOB else _VALUES[label] for label in names)
+                    )
                 ]
     return found
 
@@ -75,14 +85,24 @@ class Node:
 
     def __init__(self, number: int, nodes: int, series: list[Series]) -> None:
         self._lines: list[tuple[str, Callable[[float, int], float]]] = []
-        troubles = [("diag_nccl_fallback", (("rank", "0"), ("cause", "ib_disabled")), 1.0)] if number % 97 == 5 else []
+        troubles = (
+            [("diag_nccl_fallback", (("rank", "0"), ("cause", "ib_disabled")), 1.0)]
+            if number % 97 == 5
+            else []
+        )
         if number % 200 == 7:
-            troubles.append(("diag_finding_active", (("kind", "straggler"), ("severity", "warning"), ("rank", "0")), 1.0))
+            troubles.append(
+                ("diag_finding_active", (("kind", "straggler"), ("severity", "warning"), ("rank", "0")), 1.0)
+            )
         if number == 0:
-            troubles.append(("diag_job_finding_active", (("kind", "straggler"), ("severity", "warning")), 1.0))
+            troubles.append(
+                ("diag_job_finding_active", (("kind", "straggler"), ("severity", "warning")), 1.0)
+            )
         for index, (name, labels, value) in enumerate([*series, *troubles]):
             own = ",".join(f'{key}="{self._label(key, text, number)}"' for key, text in labels)
-            self._lines.append((f"{name}{{{own}}} ", _changing(name, dict(labels), value, number, nodes, index)))
+            self._lines.append(
+                (f"{name}{{{own}}} ", _changing(name, dict(labels), value, number, nodes, index))
+            )
 
     @staticmethod
     def _label(key: str, text: str, number: int) -> str:
@@ -111,9 +131,21 @@ def _changing(  # noqa: PLR0917
     if name == "diag_job_hub":
         return lambda now, tick: float(number == 0)
     if name.endswith(("_total", "_sum", "_count", "_bucket", "_iteration")):
-        rate = 1e9 if "bytes" in name else 0.02 if "seconds" in name else 0.0 if "errors" in name or "kills" in name else 1.0
+        rate = (
+            1e9
+            if "bytes" in name
+            else 0.02
+            if "seconds" in name
+            else 0.0
+            if "errors" in name or "kills" in name
+            else 1.0
+        )
         return lambda now, tick: value + (now - began) * rate
-    if value and name.endswith(("_bytes", "_ratio", "_watts", "_celsius", "_hertz", "_seconds")) and "limit" not in name:
+    if (
+        value
+        and name.endswith(("_bytes", "_ratio", "_watts", "_celsius", "_hertz", "_seconds"))
+        and "limit" not in name
+    ):
         return lambda now, tick: value * (0.9 + 0.1 * ((tick * 7919 + index * 104729 + number) % 1000) / 1000)
     return lambda now, tick: value
 
@@ -138,7 +170,6 @@ async def serve(nodes: int) -> None:
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await server.serve_forever()
-
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""A real Prometheus scrapes 1,024 hubs' worth of series (8,192 ranks), and answers the dashboards: what both cost.
+"""A real Prometheus scrapes 1,024 hubs' worth of series (8,192 ranks), and answers the dashboards: what both
+cost.
 
-DIAG_SCALE_NODES and DIAG_SCALE_SECONDS change the size; the figures are printed and kept in build/scale-prometheus.md.
+DIAG_SCALE_NODES and DIAG_SCALE_SECONDS change the size; the figures are printed and kept in
+build/scale-prometheus.md.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ pytestmark = [pytest.mark.cluster, needs_prometheus, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 NODES = int(os.environ.get("DIAG_SCALE_NODES", "1024"))
-SECONDS = float(os.environ.get("DIAG_SCALE_SECONDS", "60"))  # measured, after all targets are up and the window below is full
+SECONDS = float(
+    os.environ.get("DIAG_SCALE_SECONDS", "60")
+)  # measured, after all targets are up and the window below is full
 SCRAPE_SECONDS = int(os.environ.get("DIAG_SCALE_SCRAPE", "15"))
 POINTS = 240  # an hour of 15 s: what a panel asks for by default
 SLOW_SECONDS = 5.0  # of CPU for one query; 0.5 s here, and up to 1.8 s where ten others used the two cores
@@ -53,7 +57,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One query. CPU of Prometheus, less what scrapes cost meanwhile, says more than the time where others use the machine."""
+    """One query. CPU of Prometheus, less what scrapes cost meanwhile, says more than the time where others
+    use the machine."""
 
     seconds: float
     cpu: float
@@ -87,7 +92,9 @@ def measured(generator: int, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     config = {
         "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
         "rule_files": [str(ROOT / "rules" / "alerts" / name) for name in ("diag.yaml", "diag-records.yaml")],
-        "scrape_configs": [{"job_name": "diag", "file_sd_configs": [{"files": [str(folder / "targets.json")]}]}],
+        "scrape_configs": [
+            {"job_name": "diag", "file_sd_configs": [{"files": [str(folder / "targets.json")]}]}
+        ],
     }
     with Prometheus(folder, config) as prometheus:
         process = psutil.Process(prometheus.process.pid)
@@ -96,7 +103,11 @@ def measured(generator: int, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             assert time.monotonic() < until, "not all targets are up"
             time.sleep(1.0)
         time.sleep(2 * SCRAPE_SECONDS)  # what a start costs (new series) is not what running costs
-        began, cpu, samples = time.monotonic(), _cpu(process), _own(prometheus, "prometheus_tsdb_head_samples_appended_total")
+        began, cpu, samples = (
+            time.monotonic(),
+            _cpu(process),
+            _own(prometheus, "prometheus_tsdb_head_samples_appended_total"),
+        )
         time.sleep(SECONDS)
         seconds = time.monotonic() - began
         yield Measured(
@@ -125,7 +136,11 @@ def _own(prometheus: Prometheus, name: str) -> float:
     """A metric of Prometheus itself, all series of it together."""
     with urllib.request.urlopen(f"http://{prometheus.address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE) if value != "NaN")
+    return sum(
+        float(value)
+        for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        if value != "NaN"
+    )
 
 
 def test_dashboards_of_a_large_job_are_drawn_while_it_is_scraped(measured: Measured) -> None:
@@ -155,7 +170,12 @@ def test_dashboards_of_a_large_job_are_drawn_while_it_is_scraped(measured: Measu
     assert measured.series > NODES * RANKS * 35
     assert measured.samples_per_second > 0.8 * measured.series / SCRAPE_SECONDS  # no scrape was left out
     assert max(one.cpu for one in times) < SLOW_SECONDS
-    troubles = {"diag_gpu_xid_total", "diag_gpu_row_remap_pending", "diag_ib_port_up", "diag_finding_active"}  # that no node has
+    troubles = {
+        "diag_gpu_xid_total",
+        "diag_gpu_row_remap_pending",
+        "diag_ib_port_up",
+        "diag_finding_active",
+    }  # that no node has
     assert {name for query in empty for name in re.findall(r"diag_\w+", query)} <= troubles
 
 
@@ -167,7 +187,9 @@ def test_alerts_of_a_large_job_are_few(measured: Measured) -> None:
 
     counted = {row["metric"]["alertname"]: int(row["value"][1]) for row in pending}
     assert set(counted) <= set(names)
-    assert counted["DiagRankHung"] == math.ceil((NODES * RANKS - 3) / 500)  # the culprits, not those that wait for them
+    assert counted["DiagRankHung"] == math.ceil(
+        (NODES * RANKS - 3) / 500
+    )  # the culprits, not those that wait for them
     assert counted["DiagNcclSocketFallback"] == 1  # of the job, however many ranks it concerns
 
 

@@ -29,7 +29,9 @@ def measure(
     try:
         lab.wait(lambda: lab.joined(2), 60.0, "the second hub joins")
         lab.play()
-        told["all_heard_seconds"] = lab.wait(lambda: lab.say("stats")["reached"] >= nodes, 120.0, "every node was answered")
+        told["all_heard_seconds"] = lab.wait(
+            lambda: lab.say("stats")["reached"] >= nodes, 120.0, "every node was answered"
+        )
         note(lab.phase("start"))
         time.sleep(max(10.0, seconds / 3))  # the rhythm settles
         note(lab.phase("settling"))
@@ -48,14 +50,24 @@ def measure(
         if dump:
             cpu, at = lab.cpu(), time.monotonic()
             document, size = lab.get("/dump?deadline=10", 60.0)
-            told |= {"dump_seconds": time.monotonic() - at, "dump_cpu": lab.cpu() - cpu, "dump_bytes": size,
-                     "dump_ranks": len(document["ranks"]), "dump_missing": len(document["missing"]), "dump_steps":
-                     {row["probe"]: row["seconds"] for row in document["probes"] if row["rank"] is None}}
+            told |= {
+                "dump_seconds": time.monotonic() - at,
+                "dump_cpu": lab.cpu() - cpu,
+                "dump_bytes": size,
+                "dump_ranks": len(document["ranks"]),
+                "dump_missing": len(document["missing"]),
+                "dump_steps": {
+                    row["probe"]: row["seconds"] for row in document["probes"] if row["rank"] is None
+                },
+            }
             hangs = [one for one in document["report"]["findings"] if one["id"] == "hang"]
             told["dump_hangs"] = [(one["ranks"], len(one["waiting_ranks"])) for one in hangs]
             note(lab.phase("dump"))
             document, _ = lab.get("/dump?deadline=10", 60.0, hub=1)
-            told |= {"dump_of_another_ranks": len(document["ranks"]), "dump_of_another_missing": len(document["missing"])}
+            told |= {
+                "dump_of_another_ranks": len(document["ranks"]),
+                "dump_of_another_missing": len(document["missing"]),
+            }
         if takeover:
             before = set(lab.say("stats")["heard_from"])
             lab.hubs[0].end()
@@ -87,11 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             home = options.keep or Path(folder)
             phases, told = measure(home, nodes, options.seconds, takeover=not options.no_takeover)
         print(f"\n{nodes} nodes, {nodes * RANKS} ranks\n")
-        print("| phase | s | share of a core | RSS MB | posts/s | failed | B/rank/s up | down | trip median ms | max s |")
+        print(
+            "| phase | s | share of a core | RSS MB | posts/s | failed | B/rank/s up | down | trip median ms | max s |"
+        )
         print("|---|---|---|---|---|---|---|---|---|---|")
         for one in phases:
-            print(f"| {one.name} | {one.seconds:.0f} | {one.core:.1%} | {one.rss / 1e6:.0f} | {one.posts / one.seconds:.1f} "
-                  f"| {one.failed} | {one.up:.1f} | {one.down:.1f} | {one.trip_median * 1e3:.0f} | {one.trip_max:.2f} |")
+            print(
+                f"| {one.name} | {one.seconds:.0f} | {one.core:.1%} | {one.rss / 1e6:.0f} | {one.posts / one.seconds:.1f} "
+                f"| {one.failed} | {one.up:.1f} | {one.down:.1f} | {one.trip_median * 1e3:.0f} | {one.trip_max:.2f} |"
+            )
         for name, value in told.items():
             print(f"- {name}: {value}")
     return 0

@@ -1,7 +1,9 @@
-"""One process that plays the hubs of many nodes: each reports to the job hub as `diag.cluster.member` does, and answers dumps.
+"""One process that plays the hubs of many nodes: each reports to the job hub as `diag.cluster.member` does,
+and answers dumps.
 
-`python -m tests.cluster.scale.generator --nodes N --hub URL --port P`, commands by stdin (hang, stats, quit), answers by stdout,
-each a line of JSON. Nodes have addresses of their own on loopback (127.1.x.y), since the job hub goes by who speaks.
+`python -m tests.cluster.scale.generator --nodes N --hub URL --port P`, commands by stdin (hang, stats, quit),
+answers by stdout, each a line of JSON. Nodes have addresses of their own on loopback (127.1.x.y), since the
+job hub goes by who speaks.
 """
 
 from __future__ import annotations
@@ -98,7 +100,9 @@ class Generator:
 
     def candidates(self, node: Node) -> list[str]:
         """The real hubs: what a played one would do if it were asked is not played."""
-        entries = sorted((one for one in node.roster if not one.get("gone")), key=lambda one: one["node_rank"] or 0)
+        entries = sorted(
+            (one for one in node.roster if not one.get("gone")), key=lambda one: one["node_rank"] or 0
+        )
         real = [str(one["url"]) for one in entries if one["url"] and not one["run_id"].startswith("fake")]
         return list(dict.fromkeys([self.hub, *real]))
 
@@ -107,7 +111,12 @@ class Generator:
             node.told.forget()
         detail = int(self.play.closer or node.detail_wanted)
         document = self.play.digest(node.told, node.every, detail)
-        document |= {"wall": time.time(), "port": self.port, "scheme": "http", "roster_seen": node.roster_seen}
+        document |= {
+            "wall": time.time(),
+            "port": self.port,
+            "scheme": "http",
+            "roster_seen": node.roster_seen,
+        }
         document["node"]["round_trip_seconds"] = node.trip
         data = packed(document)
         began = time.monotonic()
@@ -123,7 +132,14 @@ class Generator:
             if status != 200:
                 raise OSError(f"status {status}")
             answer = json.loads(body)
-        except (asyncio.TimeoutError, TimeoutError, OSError, ValueError, IndexError, asyncio.IncompleteReadError) as error:
+        except (
+            asyncio.TimeoutError,
+            TimeoutError,
+            OSError,
+            ValueError,
+            IndexError,
+            asyncio.IncompleteReadError,
+        ) as error:
             self.counts["failed"] += 1
             self.counts[f"failed {type(error).__name__} {str(error)[:40]}"] += 1
             node.told.forget()
@@ -141,7 +157,9 @@ class Generator:
         if "roster" in answer:
             self.counts["rosters"] += 1
             hub = answer["hub"]
-            node.roster = [{**one, "url": one["url"] or url} if one["run_id"] == hub else one for one in answer["roster"]]
+            node.roster = [
+                {**one, "url": one["url"] or url} if one["run_id"] == hub else one for one in answer["roster"]
+            ]
             node.roster_seen = [answer["hub"], answer["roster_version"]]
         self.heard_from[node.heard_from] -= 1
         self.heard_from[answer["hub"]] += 1
@@ -157,7 +175,8 @@ class Generator:
                 self.hang = finding
 
     async def post(self, node: Node, url: str, data: bytes) -> tuple[int, bytes, int, int]:
-        """As http.client does it: one connection a request. Returns status, body, and bytes on the wire both ways."""
+        """As http.client does it: one connection a request. Returns status, body, and bytes on the wire both
+        ways."""
         head = f"POST /digests HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nContent-Type: application/json\r\n"
         if len(data) > _PACK_ABOVE:
             data = gzip.compress(data, 1)
@@ -165,7 +184,9 @@ class Generator:
         head += f"Authorization: Bearer {self.token}\r\nAccept-Encoding: gzip\r\nConnection: close\r\n"
         head += f"Content-Length: {len(data)}\r\n\r\n"
         parts = urlsplit(url)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, local_addr=(node.address, 0))
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, local_addr=(node.address, 0)
+        )
         try:
             writer.write(head.encode() + data)
             answer = await reader.read()
@@ -189,8 +210,10 @@ class Generator:
             await asyncio.sleep(self.slow * (0.2 + 0.3 * self.random.random()))
             body = gzip.compress(packed(self.play.dump(node.told)), 1)
             self.counts["dump bytes"] += len(body)
-            head = (f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
-                    f"Content-Length: {len(body)}\r\n\r\n")
+            head = (
+                f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nConnection: close\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
             writer.write(head.encode() + body)
             await writer.drain()
         except (OSError, KeyError, asyncio.IncompleteReadError):
@@ -213,13 +236,22 @@ class Generator:
     def stats(self) -> dict[str, Any]:
         trips = sorted(self.trips)
         times = os.times()
-        said = {"counts": dict(self.counts), "every": max(node.every for node in self.nodes), "cpu": times.user + times.system,
-                "reached": len(self.first_heard),
-                "heard_from": {hub: count for hub, count in self.heard_from.items() if hub and count},
-                "trip_median": trips[len(trips) // 2] if trips else None, "trip_max": trips[-1] if trips else None,
-                "last_moved": self.play.last_moved, "hang_seen_at": self.hang_seen_at, "now": time.time(),
-                "hang": {name: self.hang[name] for name in _TOLD_OF_HANG if name in self.hang} if self.hang else None,
-                "detailed": sum(node.detail_wanted for node in self.nodes)}
+        said = {
+            "counts": dict(self.counts),
+            "every": max(node.every for node in self.nodes),
+            "cpu": times.user + times.system,
+            "reached": len(self.first_heard),
+            "heard_from": {hub: count for hub, count in self.heard_from.items() if hub and count},
+            "trip_median": trips[len(trips) // 2] if trips else None,
+            "trip_max": trips[-1] if trips else None,
+            "last_moved": self.play.last_moved,
+            "hang_seen_at": self.hang_seen_at,
+            "now": time.time(),
+            "hang": {name: self.hang[name] for name in _TOLD_OF_HANG if name in self.hang}
+            if self.hang
+            else None,
+            "detailed": sum(node.detail_wanted for node in self.nodes),
+        }
         self.trips.clear()
         return said
 

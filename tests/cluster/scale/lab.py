@@ -1,4 +1,5 @@
-"""Real hubs (`diag run` of a command that only waits) and the generator, started, watched and ended; phases measured."""
+"""Real hubs (`diag run` of a command that only waits) and the generator, started, watched and ended; phases
+measured."""
 
 from __future__ import annotations
 
@@ -61,14 +62,32 @@ class Hub:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DIAG_")},
             "PYTHONPATH": f"{_ROOT}:{os.environ.get('PYTHONPATH', '')}",
-            "DIAG_TOKEN": TOKEN, "DIAG_PORT": str(port), "DIAG_RUN_ROOT": str(home), "DIAG_LONE_PROCESS_SECONDS": "1000000",
+            "DIAG_TOKEN": TOKEN,
+            "DIAG_PORT": str(port),
+            "DIAG_RUN_ROOT": str(home),
+            "DIAG_LONE_PROCESS_SECONDS": "1000000",
         }
         self.home = home
         self.log = open(home / "log", "wb")  # noqa: SIM115 - for as long as the hub lives
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "diag", "run", "--", str(waits), f"--nnodes={nodes}", f"--node_rank={number}",
-             "--master_addr=127.0.0.1", "--master_port=29500", "train.py"],
-            cwd=home, env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
+            [
+                sys.executable,
+                "-m",
+                "diag",
+                "run",
+                "--",
+                str(waits),
+                f"--nnodes={nodes}",
+                f"--node_rank={number}",
+                "--master_addr=127.0.0.1",
+                "--master_port=29500",
+                "train.py",
+            ],
+            cwd=home,
+            env=environment,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         self.port = 0
 
@@ -137,14 +156,34 @@ class Lab:
     def play(self, *, prompt: bool = False) -> None:
         """Start the other nodes' hubs. `prompt`: all of them answer dumps, and at once."""
         self.generator = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.scale.generator", "--nodes", str(self.nodes), "--hub", self.url,
-             "--port", str(self.dump_port), "--spread", str(self.spread), *(["--prompt"] if prompt else [])],
-            cwd=_ROOT, env={**os.environ, "DIAG_TOKEN": TOKEN}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                "-m",
+                "tests.cluster.scale.generator",
+                "--nodes",
+                str(self.nodes),
+                "--hub",
+                self.url,
+                "--port",
+                str(self.dump_port),
+                "--spread",
+                str(self.spread),
+                *(["--prompt"] if prompt else []),
+            ],
+            cwd=_ROOT,
+            env={**os.environ, "DIAG_TOKEN": TOKEN},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.begin()
 
     def say(self, word: str) -> dict[str, Any]:
-        assert self.generator is not None and self.generator.stdin is not None and self.generator.stdout is not None
+        assert (
+            self.generator is not None
+            and self.generator.stdin is not None
+            and self.generator.stdout is not None
+        )
         self.generator.stdin.write(f"{word}\n")
         self.generator.stdin.flush()
         said: dict[str, Any] = json.loads(self.generator.stdout.readline())
@@ -174,9 +213,20 @@ class Lab:
         def grew(word: str) -> int:
             return int(said["counts"].get(word, 0) - before["counts"].get(word, 0))
 
-        found = Phase(name, seconds, (cpu - self._last_cpu) / seconds, self.rss(hub), grew("ok"), grew("failed"),
-                      grew("up") / ranks / seconds, grew("down") / ranks / seconds, said["trip_median"] or 0.0,
-                      said["trip_max"] or 0.0, (said["cpu"] - before["cpu"]) / seconds, {**more, "every": said["every"]})
+        found = Phase(
+            name,
+            seconds,
+            (cpu - self._last_cpu) / seconds,
+            self.rss(hub),
+            grew("ok"),
+            grew("failed"),
+            grew("up") / ranks / seconds,
+            grew("down") / ranks / seconds,
+            said["trip_median"] or 0.0,
+            said["trip_max"] or 0.0,
+            (said["cpu"] - before["cpu"]) / seconds,
+            {**more, "every": said["every"]},
+        )
         self._last, self._last_cpu, self._last_at = said, cpu, now
         return found
 

@@ -1,4 +1,5 @@
-"""A real job hub and 64 played nodes over real HTTP: asserted are verdicts and ratios, which a busy machine does not change."""
+"""A real job hub and 64 played nodes over real HTTP: asserted are verdicts and ratios, which a busy machine
+does not change."""
 
 from __future__ import annotations
 
@@ -49,8 +50,12 @@ def test_one_rank_of_512_that_hangs_is_named_from_digests_and_in_a_dump_of_all_n
     said = lab.say("stats")["hang"]
     hang = lab.phase("hang")
 
-    # then that rank is named on all nodes, and stacks cost no multiple of their number: equal ones travel once
-    assert (said["ranks"], said["waiting_ranks"]) == (str(culprit), f"0-{culprit - 1},{culprit + 1}-{NODES * RANKS - 1}")
+    # then that rank is named on all nodes, and stacks cost no multiple of their number: equal ones travel
+    # once
+    assert (said["ranks"], said["waiting_ranks"]) == (
+        str(culprit),
+        f"0-{culprit - 1},{culprit + 1}-{NODES * RANKS - 1}",
+    )
     assert (said["klass"], said["severity"]) == ("data_loading", "critical")
     assert hang.up < 40 * healthy.up
 

@@ -1,7 +1,9 @@
-"""A Slurm of our own on this machine: munge, a controller and two nodes, with its own configuration, ports and folders.
+"""A Slurm of our own on this machine: munge, a controller and two nodes, with its own configuration, ports
+and folders.
 
-Debian builds slurmd with several nodes a machine in mind (`slurmd -N NAME`), so two nodes cost two processes. Nothing of it
-touches a Slurm that is already here: SLURM_CONF says where ours is, and only in the environment of what we start.
+Debian builds slurmd with several nodes a machine in mind (`slurmd -N NAME`), so two nodes cost two processes.
+Nothing of it touches a Slurm that is already here: SLURM_CONF says where ours is, and only in the environment
+of what we start.
 """
 
 from __future__ import annotations
@@ -76,11 +78,18 @@ class Cluster:
         env = {**self.environment, **variables}
         return subprocess.run(words, capture_output=True, text=True, env=env, timeout=90, check=False)
 
-    def submit(self, folder: Path, script: Path, options: Sequence[str], command: Sequence[str], **variables: str) -> Job:
+    def submit(
+        self, folder: Path, script: Path, options: Sequence[str], command: Sequence[str], **variables: str
+    ) -> Job:
         """sbatch in `folder`, as somebody would type it there."""
         done = subprocess.run(
             ["sbatch", "--parsable", *options, str(script), *command],
-            capture_output=True, text=True, cwd=folder, env={**self.environment, **variables}, timeout=60, check=False,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**self.environment, **variables},
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return Job(self, folder, done.stdout.strip())
@@ -95,7 +104,9 @@ class Job:
     @property
     def log(self) -> str:
         """What Slurm wrote: of the batch script and, with a file a task, of the tasks."""
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob(f"train-{self.number}*.log")))
+        return "\n".join(
+            path.read_text(errors="replace") for path in sorted(self.folder.glob(f"train-{self.number}*.log"))
+        )
 
     @property
     def evidence(self) -> Path:
@@ -113,13 +124,16 @@ class Job:
             if value:
                 return value
             time.sleep(0.3)
-        raise AssertionError(f"not within {seconds:g} s ({self.facts().get('JobState')}); the log ends:\n{self.log[-4000:]}")
+        raise AssertionError(
+            f"not within {seconds:g} s ({self.facts().get('JobState')}); the log ends:\n{self.log[-4000:]}"
+        )
 
     def ended(self, seconds: float) -> tuple[str, str]:
         """State and exit code of the ended job, its processes gone."""
         running = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
         facts: dict[str, str] = self.until(
-            lambda: facts if (facts := self.facts()).get("JobState", "PENDING") not in running else None, seconds
+            lambda: facts if (facts := self.facts()).get("JobState", "PENDING") not in running else None,
+            seconds,
         )
         return facts["JobState"], facts["ExitCode"]
 
@@ -128,16 +142,17 @@ class Job:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("SLURM_JOB_ID") == self.number and process.environ().get("SLURM_CONF", "").startswith(
-                    str(self.cluster.base)
-                ):
+                if process.environ().get("SLURM_JOB_ID") == self.number and process.environ().get(
+                    "SLURM_CONF", ""
+                ).startswith(str(self.cluster.base)):
                     found.append(process)
         return found
 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Cluster]:
-    # Below /tmp: a UNIX socket's path may have 107 characters, and munged wants parents that others cannot write to.
+    # Below /tmp: a UNIX socket's path may have 107 characters, and munged wants parents that others cannot
+    # write to.
     base = Path(tempfile.mkdtemp(prefix="diag-slurm-", dir="/tmp"))
     base.chmod(0o755)
     daemons: list[subprocess.Popen[bytes]] = []
@@ -162,25 +177,46 @@ def _started(base: Path, daemons: list[subprocess.Popen[bytes]]) -> Iterator[Clu
     (base / "munge" / "key").write_bytes(os.urandom(1024))
     (base / "munge" / "key").chmod(0o600)
     (base / "slurm.conf").write_text(_CONF.format(host=host, base=base, ports=_ports()))
-    for number in range(8):  # Slurm counts them; that they are no devices it would only see with ConstrainDevices
+    for number in range(
+        8
+    ):  # Slurm counts them; that they are no devices it would only see with ConstrainDevices
         (base / f"gpu{number}").touch()
     (base / "gres.conf").write_text(f"Name=gpu File={base}/gpu[0-7]\n")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "DIAG_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "SBATCH_", "SRUN_", "DIAG_"))
+    }
     environment = {**kept, "PATH": _PATH, "SLURM_CONF": str(base / "slurm.conf"), "OMP_NUM_THREADS": "1"}
 
     def start(name: str, *words: str) -> None:
         with open(base / f"{name}.log", "wb") as log:
-            daemons.append(subprocess.Popen([*words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment))
+            daemons.append(
+                subprocess.Popen([*words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+            )
 
     munge = base / "munge"
-    start("munged", "munged", "--foreground", f"--key-file={munge}/key", f"--socket={munge}/socket", f"--pid-file={munge}/pid",
-          f"--log-file={munge}/log", f"--seed-file={munge}/seed", "--num-threads=2")
+    start(
+        "munged",
+        "munged",
+        "--foreground",
+        f"--key-file={munge}/key",
+        f"--socket={munge}/socket",
+        f"--pid-file={munge}/pid",
+        f"--log-file={munge}/log",
+        f"--seed-file={munge}/seed",
+        "--num-threads=2",
+    )
     _until(base, (munge / "socket").exists, "munged has no socket")
     start("slurmctld", "slurmctld", "-D", "-c")
     for node in ("n1", "n2"):
         start(f"slurmd.{node}", "slurmd", "-D", "-N", node)
     found = Cluster(base, environment)
-    _until(base, lambda: found.run("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle", "idle"], "the nodes are not idle")
+    _until(
+        base,
+        lambda: found.run("sinfo", "-h", "-N", "-o", "%T").stdout.split() == ["idle", "idle"],
+        "the nodes are not idle",
+    )
     try:
         yield found
     finally:
@@ -208,6 +244,9 @@ def _until(base: Path, condition: Callable[[], Any], what: str) -> None:
     end = time.monotonic() + 40
     while not condition():
         if time.monotonic() > end:
-            logs = "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in sorted(base.glob("*.log")))
+            logs = "\n".join(
+                f"{path.name}: {path.read_text(errors='replace')[-1500:]}"
+                for path in sorted(base.glob("*.log"))
+            )
             raise AssertionError(f"{what}\n{logs}")
         time.sleep(0.2)

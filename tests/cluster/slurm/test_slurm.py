@@ -1,4 +1,5 @@
-"""deploy/slurm, run for real: the files as they are, on a Slurm of two nodes on this machine, with the bundled job."""
+"""deploy/slurm, run for real: the files as they are, on a Slurm of two nodes on this machine, with the
+bundled job."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ HUNG = "data-hang:rank=1,step=3"
 
 def changes(job: Job) -> list[tuple[str, str]]:
     """What opened and was resolved, of all nodes, by what was kept of the run directories."""
-    lines = [line for path in job.evidence.glob("*/*/findings.jsonl") for line in path.read_text().splitlines()]
+    lines = [
+        line for path in job.evidence.glob("*/*/findings.jsonl") for line in path.read_text().splitlines()
+    ]
     return [(change["change"], change["finding"]["id"]) for change in map(json.loads, lines)]
 
 
@@ -45,7 +48,9 @@ def test_job_under_diag_ends_as_it_would_and_nothing_is_found(submit: Submit) ->
     assert job.ended(150) == ("COMPLETED", "0:0"), job.log
     assert "'iteration': '6/6'" in job.log
     assert "nothing found" in job.log
-    assert re.search(r"not checked|problem|note", job.log.partition("watching pid")[0])  # doctor had its word before
+    assert re.search(
+        r"not checked|problem|note", job.log.partition("watching pid")[0]
+    )  # doctor had its word before
     assert "\nok " not in job.log
     assert changes(job) == []
     assert run_json(job)["ended"] and run_json(job)["returncode"] == 0
@@ -92,7 +97,8 @@ def test_healthy_job_that_is_cancelled_has_no_finding(submit: Submit, cluster: C
 
 
 def test_two_nodes_meet_with_no_flag_in_the_command(submit: Submit) -> None:
-    # DIAG_NODES=off: both nodes are this machine, where only one hub can have the port by which hubs find each other.
+    # DIAG_NODES=off: both nodes are this machine, where only one hub can have the port by which hubs find
+    # each other.
     command = ["torchrun", "-m", "diag.job", "--ep=2", "--iters=6"]
     job = submit("train.sbatch", command, ["--nodes=2"], NPROC_PER_NODE="1", DIAG_NODES="off")
 
@@ -109,8 +115,18 @@ def test_step_beside_the_job_finds_its_ranks_and_the_job_goes_on_to_its_end(
     job.until(lambda: "CRITICAL hang (data_loading)" in job.log, 120)
     steps = cluster.run("squeue", "--steps", "-h", "-j", job.number, "-o", "%i").stdout.split()
     outside = cluster.run(
-        "srun", f"--jobid={job.number}", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--mem=0",
-        "env", f"DIAG_RUN_ROOT=/tmp/diag-{job.number}-n1", "diag", "dump", "--all-ranks",
+        "srun",
+        f"--jobid={job.number}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--nodelist=n1",
+        "--mem=0",
+        "env",
+        f"DIAG_RUN_ROOT=/tmp/diag-{job.number}-n1",
+        "diag",
+        "dump",
+        "--all-ranks",
     )
 
     assert {f"{job.number}.0", f"{job.number}.1"} <= set(steps)

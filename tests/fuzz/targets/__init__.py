@@ -8,5 +8,6 @@ from tests.fuzz.targets.base import Target
 __all__ = ["TARGETS", "Target"]
 
 TARGETS: dict[str, Target] = {
-    target.name: target for target in (*records.TARGETS, *logs.TARGETS, *files.TARGETS, *wire.TARGETS, *config.TARGETS)
+    target.name: target
+    for target in (*records.TARGETS, *logs.TARGETS, *files.TARGETS, *wire.TARGETS, *config.TARGETS)
 }

@@ -28,8 +28,8 @@ _LARGEST = 40_000  # bytes of one seed: larger ones make an execution slow and r
 
 @dataclass(frozen=True)
 class Target:
-    """`run` is given one input and an empty folder of its own; it returns, or raises what is a fault. What a reader is documented
-    to raise is caught there. `covers`: modules whose branches guide the search."""
+    """`run` is given one input and an empty folder of its own; it returns, or raises what is a fault. What a
+    reader is documented to raise is caught there. `covers`: modules whose branches guide the search."""
 
     name: str
     reads: str
@@ -85,9 +85,19 @@ def payloads(source: str, most: int = 30) -> list[str]:
 def story() -> tuple[Record, ...]:
     """Two ranks of a job that has begun, with pids that recorded payloads do not have."""
     made = [run_source.started(["torchrun", "train.py"], 10, "node0", 2)]
-    made += [run_source.rank_found(Placement(rank, rank, 2, "node0", 20 + rank, 5), "python train.py", {}) for rank in (0, 1)]
-    made.append(Record("output", {"stream": "stdout", "lines": [["[INFO:swift] The training of Epoch 0 starts...", 0]]}))
-    return tuple(Record(one.source, one.payload, one.rank, one.host, 1000.0 + at, 1000.0 + at) for at, one in enumerate(made))
+    made += [
+        run_source.rank_found(Placement(rank, rank, 2, "node0", 20 + rank, 5), "python train.py", {})
+        for rank in (0, 1)
+    ]
+    made.append(
+        Record(
+            "output", {"stream": "stdout", "lines": [["[INFO:swift] The training of Epoch 0 starts...", 0]]}
+        )
+    )
+    return tuple(
+        Record(one.source, one.payload, one.rank, one.host, 1000.0 + at, 1000.0 + at)
+        for at, one in enumerate(made)
+    )
 
 
 def told(records: Iterable[Record], engine: Engine | None = None) -> Engine:

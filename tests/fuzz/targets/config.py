@@ -1,4 +1,5 @@
-"""What people write: rules, settings, run.json, hostfiles, manifests, NCCL's configuration; and memory of another process."""
+"""What people write: rules, settings, run.json, hostfiles, manifests, NCCL's configuration; and memory of
+another process."""
 
 from __future__ import annotations
 
@@ -33,13 +34,18 @@ def _rules(data: bytes, home: Path) -> None:
     read = list(read_rules([home / "one.yaml"]))
     good = [item for item in read if isinstance(item, Loaded)]
     said = [str(item) for item in (*read, *check(good, ())) if not isinstance(item, Loaded)]
-    assert not any(char in line for line in said for char in "\x00\x07\x1b\x9b"), f"control characters: {said!r}"[:300]
+    assert not any(char in line for line in said for char in "\x00\x07\x1b\x9b"), (
+        f"control characters: {said!r}"[:300]
+    )
     try:
         rules = load([home])
     except DiagError:
         return
     lines = [[text.decode("utf-8", "replace"), 0] for text in data.split(b"\n")[:50]] + [["a" * 20_000, 0]]
-    told([Record("output", {"stream": "stdout", "lines": lines}, 0, "", 1.0, 1.0)], Engine(PARSERS, make_detectors(rules)))
+    told(
+        [Record("output", {"stream": "stdout", "lines": lines}, 0, "", 1.0, 1.0)],
+        Engine(PARSERS, make_detectors(rules)),
+    )
 
 
 def _rule_seeds() -> list[bytes]:
@@ -136,7 +142,9 @@ def end_what_was_started() -> None:
 def _sleeper() -> int:
     """A process with a Python stack, that ends when this one does."""
     code = "import sys\ndef inner():\n    print('ready', flush=True)\n    sys.stdin.read()\ndef outer():\n    inner()\nouter()\n"
-    process = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     _started.append(process)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     return process.pid
@@ -158,9 +166,12 @@ def _memory(data: bytes, home: Path) -> None:
         lie = lies.pop(0) if lies else 0
         if lie and read:
             place, width = chance.randrange(len(read)), (1, 2, 4, 8)[lie & 3]
-            read[place : place + width] = (b"\0" * width, b"\xff" * width, chance.randbytes(width), bytes(read[:width]))[
-                lie >> 2 & 3
-            ]
+            read[place : place + width] = (
+                b"\0" * width,
+                b"\xff" * width,
+                chance.randbytes(width),
+                bytes(read[:width]),
+            )[lie >> 2 & 3]
             if lie > 200:
                 del read[chance.randrange(len(read) + 1) :]
         return bytes(read)
@@ -186,10 +197,24 @@ TARGETS = (
         "run-json",
         "`run.json` of a run directory",
         "json",
-        lambda: [b'{"schema": "diag.run/1", "run_id": "r", "hub_pid": 1, "pid": 1, "host": "x", "url": "http://127.0.0.1:9095"}'],
+        lambda: [
+            b'{"schema": "diag.run/1", "run_id": "r", "hub_pid": 1, "pid": 1, "host": "x", "url": "http://127.0.0.1:9095"}'
+        ],
         _run_json,
     ),
-    Target("launchers", "hostfiles, host lists of Slurm, `nccl.conf`, lists of ranks", "text", lambda: _HOSTS, _launchers),
+    Target(
+        "launchers",
+        "hostfiles, host lists of Slurm, `nccl.conf`, lists of ranks",
+        "text",
+        lambda: _HOSTS,
+        _launchers,
+    ),
     Target("manifests", "Kubernetes manifests (YAML), `diag doctor`", "text", _manifest_seeds, _manifest),
-    Target("process-memory", "memory of a rank that lies, to the reader of its stacks", "bytes", _memory_seeds, _memory),
+    Target(
+        "process-memory",
+        "memory of a rank that lies, to the reader of its stacks",
+        "bytes",
+        _memory_seeds,
+        _memory,
+    ),
 )

@@ -1,4 +1,5 @@
-"""Readers of files that strangers wrote: recorders, core dumps, checkpoints, journals, bundles, whole folders of evidence."""
+"""Readers of files that strangers wrote: recorders, core dumps, checkpoints, journals, bundles, whole folders
+of evidence."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ _FILES = (
 
 
 def _checkpoint(data: bytes, home: Path) -> None:
-    """Each file of a checkpoint that diag opens, with these bytes in it; `.metadata` is a pickle, which is never loaded."""
+    """Each file of a checkpoint that diag opens, with these bytes in it; `.metadata` is a pickle, which is
+    never loaded."""
     folder = home / "checkpoint-5"
     folder.mkdir(exist_ok=True)
     for name in _FILES:
@@ -77,8 +79,12 @@ def _checkpoint(data: bytes, home: Path) -> None:
 def _checkpoint_seeds() -> list[bytes]:
     import pickle
 
-    header = json.dumps({"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    index = json.dumps({"metadata": {"total_size": 8}, "weight_map": {"w": "model-00001-of-00002.safetensors"}}).encode()
+    header = json.dumps(
+        {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+    ).encode()
+    index = json.dumps(
+        {"metadata": {"total_size": 8}, "weight_map": {"w": "model-00001-of-00002.safetensors"}}
+    ).encode()
     return [
         len(header).to_bytes(8, "little") + header + b"\0" * 8,
         index,
@@ -93,7 +99,10 @@ def _checkpoint_seeds() -> list[bytes]:
 def _journal_lines() -> bytes:
     from tests.fuzz.targets.base import payloads
 
-    lines = [json.dumps({"schema": SCHEMA, "segment": 1}), *(json.dumps(record.to_json()) for record in story())]
+    lines = [
+        json.dumps({"schema": SCHEMA, "segment": 1}),
+        *(json.dumps(record.to_json()) for record in story()),
+    ]
     lines += [
         json.dumps({"at": 1010.0 + at, "source": source, "rank": 0, "payload": json.loads(text)})
         for source in ("exits", "shm", "proc", "disk")
@@ -113,7 +122,12 @@ def _journal(data: bytes, home: Path) -> None:
 
 def _journal_seeds() -> list[bytes]:
     lines = _journal_lines()
-    return [lines, gzip.compress(lines), gzip.compress(lines)[:-20], gzip.compress(lines[:900]) + gzip.compress(lines[900:])]
+    return [
+        lines,
+        gzip.compress(lines),
+        gzip.compress(lines)[:-20],
+        gzip.compress(lines[:900]) + gzip.compress(lines[900:]),
+    ]
 
 
 def _replay(path: Path) -> None:
@@ -123,10 +137,18 @@ def _replay(path: Path) -> None:
 
     said = io.StringIO()
     for json_too in (False, True):
-        args = argparse.Namespace(paths=[path], json=json_too, rules=None, changes=False, serve=False, host=None, port=None)
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(DiagError):
+        args = argparse.Namespace(
+            paths=[path], json=json_too, rules=None, changes=False, serve=False, host=None, port=None
+        )
+        with (
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+            contextlib.suppress(DiagError),
+        ):
             command.run(args)
-    assert not any(char in said.getvalue() for char in "\x00\x07\x1b\x9b"), f"control characters: {said.getvalue()[:200]!r}"
+    assert not any(char in said.getvalue() for char in "\x00\x07\x1b\x9b"), (
+        f"control characters: {said.getvalue()[:200]!r}"
+    )
 
 
 def _bundle(data: bytes, home: Path) -> None:
@@ -188,15 +210,32 @@ def _folder_seeds() -> list[bytes]:
             if path.is_file()
         }
         found.append(json.dumps(files).encode())
-    run = {"journal-000001.jsonl.gz": gzip.compress(_journal_lines()).decode("latin-1"), "run.json": '{"schema": "diag.run/1"}'}
-    links = {"rank0.log": "->/dev/zero", "rank1.log": "->rank1.log", "pyspy_rank0.txt": "->/etc/passwd", "meta.json": "->.."}
-    return [*found, json.dumps(run).encode(), json.dumps({**run, **links}).encode(), json.dumps(links).encode()]
+    run = {
+        "journal-000001.jsonl.gz": gzip.compress(_journal_lines()).decode("latin-1"),
+        "run.json": '{"schema": "diag.run/1"}',
+    }
+    links = {
+        "rank0.log": "->/dev/zero",
+        "rank1.log": "->rank1.log",
+        "pyspy_rank0.txt": "->/etc/passwd",
+        "meta.json": "->..",
+    }
+    return [
+        *found,
+        json.dumps(run).encode(),
+        json.dumps({**run, **links}).encode(),
+        json.dumps(links).encode(),
+    ]
 
 
 TARGETS = (
     Target("pickle", "the reader of pickles of plain data", "bytes", of_files("fr/*_?"), _pickle),
     Target(
-        "flight-recorder", "dumps of the Flight Recorder, pickle and JSON", "bytes", of_files("fr/*_?", "fr/*.json"), _recorder
+        "flight-recorder",
+        "dumps of the Flight Recorder, pickle and JSON",
+        "bytes",
+        of_files("fr/*_?", "fr/*.json"),
+        _recorder,
     ),
     Target("cuda-core", "core dumps of GPUs", "bytes", _core_seeds, _core),
     Target(

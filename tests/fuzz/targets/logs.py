@@ -1,4 +1,5 @@
-"""Readers of text: the job's output and plain logs, the lines of trainers, NCCL, torch and the kernel, stacks as text."""
+"""Readers of text: the job's output and plain logs, the lines of trainers, NCCL, torch and the kernel, stacks
+as text."""
 
 from __future__ import annotations
 
@@ -89,7 +90,10 @@ def _nccl(data: bytes, home: Path) -> None:
     if payload is not None:
         facts = list(output.parse(Record(output.SOURCE, payload)))
         assert not any(isinstance(fact, Unparsed) for fact in facts)
-        count = sum(1 if isinstance(fact, LogLine) else fact.count if isinstance(fact, NcclPlainLines) else 0 for fact in facts)
+        count = sum(
+            1 if isinstance(fact, LogLine) else fact.count if isinstance(fact, NcclPlainLines) else 0
+            for fact in facts
+        )
         assert count <= data.count(b"\n") + data.count(b"\r") + 1
 
 
@@ -107,7 +111,10 @@ def _kernel(data: bytes, home: Path) -> None:
     lines = KmsgLines(["word"])
     kept = [line for raw in data.split(b"\n") for line in lines.take(raw + b"\n")]
     texts = data.decode("utf-8", "replace").splitlines()
-    told(Record(kmsg.SOURCE, {"lines": each}, None, "node0", 1010.0 + at, 1010.0 + at) for at, each in enumerate((kept, texts)))
+    told(
+        Record(kmsg.SOURCE, {"lines": each}, None, "node0", 1010.0 + at, 1010.0 + at)
+        for at, each in enumerate((kept, texts))
+    )
 
 
 def _stacks(data: bytes, home: Path) -> None:
@@ -116,7 +123,9 @@ def _stacks(data: bytes, home: Path) -> None:
     threads = threads_of_text(text)
     payloads = [Record(faulthandler.SOURCE, {"pid": 20, "text": text}, 0, "node0", 1011.0, 1011.0)]
     if threads is not None:
-        payloads.append(Record(pyspy.SOURCE, {"pid": threads[0], "stdout": threads[1]}, 1, "node0", 1012.0, 1012.0))
+        payloads.append(
+            Record(pyspy.SOURCE, {"pid": threads[0], "stdout": threads[1]}, 1, "node0", 1012.0, 1012.0)
+        )
     told(payloads)
 
 
@@ -142,7 +151,13 @@ _LOGS = of_files(
 )
 TARGETS = (
     Target("output", "what the job prints: lines, bars, rules, findings", "text", _LOGS, _output),
-    Target("plain-log", "log files given to `diag replay`: times, ends, tracebacks, places", "text", _LOGS, _plain),
+    Target(
+        "plain-log",
+        "log files given to `diag replay`: times, ends, tracebacks, places",
+        "text",
+        _LOGS,
+        _plain,
+    ),
     Target(
         "log-lines",
         "prefixes, and the readers of trainers', swift's, torch's, CUDA's, launchers' and watchdogs' lines",
@@ -159,7 +174,11 @@ TARGETS = (
         _kernel,
     ),
     Target(
-        "stack-text", "`py-spy dump` and faulthandler as text", "text", of_files("loose/*/pyspy*.txt", "trees/*.txt"), _stacks
+        "stack-text",
+        "`py-spy dump` and faulthandler as text",
+        "text",
+        of_files("loose/*/pyspy*.txt", "trees/*.txt"),
+        _stacks,
     ),
     Target("log-clock", "times in lines, of any form", "text", _LOGS, functools.partial(_clock)),
 )

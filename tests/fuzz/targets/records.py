@@ -1,4 +1,5 @@
-"""Every parser of diag.sources.parsers.PARSERS, by way of the engine: payloads as recorded, changed in any place."""
+"""Every parser of diag.sources.parsers.PARSERS, by way of the engine: payloads as recorded, changed in any
+place."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def _made(source: str) -> list[Any]:
 
 def _seeds(source: str) -> list[bytes]:
     texts = [*payloads(source), *map(json.dumps, _made(source))]
-    return [f"[0, {text}]".encode() for text in texts] + [f"[null, {text}, {text}]".encode() for text in texts[:5]]
+    return [f"[0, {text}]".encode() for text in texts] + [
+        f"[null, {text}, {text}]".encode() for text in texts[:5]
+    ]
 
 
 def _run(source: str, data: bytes, home: Path) -> None:
@@ -58,7 +61,10 @@ def _run(source: str, data: bytes, home: Path) -> None:
             rank = 0
     except (ValueError, TypeError, RecursionError):
         return
-    told(Record(source, payload, rank, "node0", 1010.0 + at, 1010.0 + at) for at, payload in enumerate(rest[:50]))
+    told(
+        Record(source, payload, rank, "node0", 1010.0 + at, 1010.0 + at)
+        for at, payload in enumerate(rest[:50])
+    )
 
 
 TARGETS = tuple(

@@ -1,4 +1,5 @@
-"""What other machines send: digests to a hub, verdicts back to a node, answers to `diag top`, `diag dump` and NCCL RAS."""
+"""What other machines send: digests to a hub, verdicts back to a node, answers to `diag top`, `diag dump` and
+NCCL RAS."""
 
 from __future__ import annotations
 
@@ -58,12 +59,15 @@ def a_verdict() -> dict[str, Any]:
     from diag.sources import digest as digest_source
 
     findings = tuple(_node().engine.active())
-    return digest_source.verdict(JobVerdict(None, "gpu-0", 3, 4, findings, (NotChecked("node 2", "silent"),)), _NOW)
+    return digest_source.verdict(
+        JobVerdict(None, "gpu-0", 3, 4, findings, (NotChecked("node 2", "silent"),)), _NOW
+    )
 
 
 @contextlib.contextmanager
 def a_hub(nodes: int = 4) -> Iterator[Any]:
-    """A real hub of the first node of a job, which has joined the others as far as it can without a network; never started."""
+    """A real hub of the first node of a job, which has joined the others as far as it can without a network;
+    never started."""
     from diag.cluster.member import Member
     from diag.cluster.post import Sender
     from diag.hub import Hub, ToldClock
@@ -106,7 +110,16 @@ def _digest(data: bytes, home: Path) -> None:
         for address in ("10.0.0.2", "fd00::1"):
             try:
                 answer = hub.take_digest(json.loads(json.dumps(document)), address)
-            except (Busy, OtherJob, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+            except (
+                Busy,
+                OtherJob,
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ):
                 continue  # what the route answers with 4xx or 503
             json.dumps(answer)
         job_hub = hub.member.job_hub
@@ -170,14 +183,18 @@ def _answers() -> list[bytes]:
             {
                 **base,
                 "verdict": a_verdict(),
-                "roster": [entry, {**entry, "run_id": "run-8", "node_rank": 1, "url": "http://10.0.0.3:9095"}],
+                "roster": [
+                    entry,
+                    {**entry, "run_id": "run-8", "node_rank": 1, "url": "http://10.0.0.3:9095"},
+                ],
             },
             {**base, "verdict": a_verdict()},
         )
     ]
 
 
-# --- a server that lies ------------------------------------------------------------------------------------------
+# --- a server that lies
+# ------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -213,12 +230,17 @@ def a_state() -> str:
 
 
 def _hundred(body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
 
 
 def _shown(what: Any) -> str:
     text = str(what)
-    assert not any(char in text for char in "\x00\x07\x1b\x9b\u202e"), f"control characters reach the terminal: {text[:200]!r}"
+    assert not any(char in text for char in "\x00\x07\x1b\x9b\u202e"), (
+        f"control characters reach the terminal: {text[:200]!r}"
+    )
     return text
 
 
@@ -319,7 +341,8 @@ def _http(data: bytes, home: Path) -> None:
 
 
 def _command(verb: str, data: bytes, home: Path) -> None:
-    """`diag VERB --endpoint`, whole, to a terminal that is read: what it prints has nothing that turns or paints."""
+    """`diag VERB --endpoint`, whole, to a terminal that is read: what it prints has nothing that turns or
+    paints."""
     from diag.cli import main
 
     url, answers = _served()
@@ -389,11 +412,21 @@ def _targets() -> tuple[Any, ...]:
         ),
         Target("verdicts", "a job hub's answers to a node: verdict, roster", "json", _answers, _verdict),
         Target("top-state", "`/state` of a hub, as `diag top` draws it", "json", _state_seeds, _top),
-        Target("top-stacks", "`/ranks/N/stacks` and `/dump` of a hub, as `diag top` shows them", "json", _dumped, _stacks),
+        Target(
+            "top-stacks",
+            "`/ranks/N/stacks` and `/dump` of a hub, as `diag top` shows them",
+            "json",
+            _dumped,
+            _stacks,
+        ),
         Target("top-events", "`/events` of a hub", "text", _event_seeds, _events),
         Target("http-client", "any bytes in place of a hub's HTTP answer", "bytes", lambda: answers, _http),
         Target(
-            "dump-endpoint", "`diag dump --endpoint` of a server that lies", "json", _dumped, functools.partial(_command, "dump")
+            "dump-endpoint",
+            "`diag dump --endpoint` of a server that lies",
+            "json",
+            _dumped,
+            functools.partial(_command, "dump"),
         ),
         Target(
             "top-endpoint",
@@ -403,7 +436,11 @@ def _targets() -> tuple[Any, ...]:
             functools.partial(_command, "top --once"),
         ),
         Target(
-            "ras-answers", "answers of NCCL RAS, text and JSON", "text", of_files("loose/*/*ras*.txt", "sources/ras/*/*"), _ras
+            "ras-answers",
+            "answers of NCCL RAS, text and JSON",
+            "text",
+            of_files("loose/*/*ras*.txt", "sources/ras/*/*"),
+            _ras,
         ),
     )
 

@@ -1,7 +1,8 @@
-"""Writes a rank's whole Flight Recorder, as a watchdog of NCCL would, when the file `go` appears in GAUNTLET_DUMPS.
+"""Writes a rank's whole Flight Recorder, as a watchdog of NCCL would, when the file `go` appears in
+GAUNTLET_DUMPS.
 
-A thread with the GIL, as torch's own Python API needs it: a rank that is stopped, dead or sits on its GIL gives no dump.
-Not of diag: for the tools that the gauntlet compares it with.
+A thread with the GIL, as torch's own Python API needs it: a rank that is stopped, dead or sits on its GIL
+gives no dump. Not of diag: for the tools that the gauntlet compares it with.
 """
 # ruff: noqa: PTH104, PTH110 - pathlib is not loaded at this point of a start
 

@@ -1,4 +1,5 @@
-"""On PYTHONPATH of the real job: each rank notes when its steps begin, in $BENCH_FOLDER. Hands on to the next sitecustomize."""
+"""On PYTHONPATH of the real job: each rank notes when its steps begin, in $BENCH_FOLDER. Hands on to the next
+sitecustomize."""
 
 import functools
 import importlib.machinery
@@ -31,8 +32,14 @@ def _wrap(module):
 
 
 def _arm():
-    if "RANK" in os.environ and os.environ.get("BENCH_FOLDER") and not any("multiprocessing" in word for word in sys.orig_argv):
-        spec = importlib.util.spec_from_file_location("after_import_here", _HERE.parents[2] / "diag" / "job" / "after_import.py")
+    if (
+        "RANK" in os.environ
+        and os.environ.get("BENCH_FOLDER")
+        and not any("multiprocessing" in word for word in sys.orig_argv)
+    ):
+        spec = importlib.util.spec_from_file_location(
+            "after_import_here", _HERE.parents[2] / "diag" / "job" / "after_import.py"
+        )
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)

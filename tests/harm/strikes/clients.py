@@ -21,7 +21,8 @@ def deaf_listeners(run: Running, chance: random.Random) -> str:
 
 
 def slow_listeners(run: Running, chance: random.Random) -> str:
-    """Byte by byte, while ranks come and go and dumps change much at once; some go away in the middle of an event."""
+    """Byte by byte, while ranks come and go and dumps change much at once; some go away in the middle of an
+    event."""
     address = run.address()
     listeners = [_ask(address, b"/events", small=True) for _ in range(chance.randrange(2, 30))]
     over = threading.Event()

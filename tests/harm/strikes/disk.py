@@ -1,4 +1,5 @@
-"""The disk of the run directory: full, out of inodes, read-only, slow, frozen, tidied up by somebody, rotated."""
+"""The disk of the run directory: full, out of inodes, read-only, slow, frozen, tidied up by somebody,
+rotated."""
 
 from __future__ import annotations
 
@@ -67,8 +68,14 @@ def use_up_inodes(run: Running, chance: random.Random) -> str:
 
 
 def read_only(run: Running, chance: random.Random) -> str:
-    done = subprocess.run(["mount", "-o", "remount,ro", str(run.root)], capture_output=True, text=True, check=False)
-    return "run directory read-only" if done.returncode == 0 else f"not remounted, files are open: {done.stderr.strip()}"
+    done = subprocess.run(
+        ["mount", "-o", "remount,ro", str(run.root)], capture_output=True, text=True, check=False
+    )
+    return (
+        "run directory read-only"
+        if done.returncode == 0
+        else f"not remounted, files are open: {done.stderr.strip()}"
+    )
 
 
 def remove(run: Running, chance: random.Random) -> str:
@@ -84,7 +91,8 @@ def remove_all(run: Running, chance: random.Random) -> str:
     return "the run directory removed"
 
 
-# --- one that stands still ---------------------------------------------------------------------------------------
+# --- one that stands still
+# ---------------------------------------------------------------------------------------
 
 
 def real_disk(root: Path, env: dict[str, str]) -> Undo:
@@ -104,7 +112,8 @@ def real_disk(root: Path, env: dict[str, str]) -> Undo:
 
 
 def freeze(run: Running, chance: random.Random) -> str:
-    """For as long as a network file system that lost its server: the job's own output is on it, too, and waits."""
+    """For as long as a network file system that lost its server: the job's own output is on it, too, and
+    waits."""
     seconds = chance.uniform(0.5, 3.0)
     subprocess.run(["fsfreeze", "-f", str(run.root)], check=True)
     try:
@@ -114,8 +123,9 @@ def freeze(run: Running, chance: random.Random) -> str:
     return f"disk of the run directory stood still for {seconds:.1f} s"
 
 
-# Of diag's own processes alone (the job's output goes to the same disk, and would wait as well): each opening, write and
-# rename below the run root but of output*.log takes as long as HARM_DISK says, in milliseconds.
+# Of diag's own processes alone (the job's output goes to the same disk, and would wait as well): each
+# opening, write and rename below the run root but of output*.log takes as long as HARM_DISK says, in
+# milliseconds.
 _SLOW = """#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -194,7 +204,8 @@ def slow(run: Running, chance: random.Random) -> str:
     return f"diag's own writes took {milliseconds} ms each"
 
 
-# --- logs that are rotated -----------------------------------------------------------------------------------------
+# --- logs that are rotated
+# -----------------------------------------------------------------------------------------
 
 
 def log_folder(root: Path, env: dict[str, str]) -> Undo:
@@ -207,7 +218,15 @@ def rotate_rank_logs(run: Running, chance: random.Random) -> str:
     told = []
     for turn in range(chance.randrange(1, 5)):
         for log in sorted((run.root.parent / "log").glob("rank.*.log")):
-            how = chance.choice(["renamed", "copied and cut", "removed", "renamed, another in its place", "a FIFO in its place"])
+            how = chance.choice(
+                [
+                    "renamed",
+                    "copied and cut",
+                    "removed",
+                    "renamed, another in its place",
+                    "a FIFO in its place",
+                ]
+            )
             told.append(how)
             _rotate(log, how, turn)
         run.pause(chance.uniform(0.1, 0.6))
@@ -268,7 +287,8 @@ _LOST_A_CUT = 50
 
 
 def output_cut_whole(run: Running, outcome: Outcome) -> None:
-    """What is in the copy or on the terminal is all but some lines at each cut; on the terminal none is shown twice."""
+    """What is in the copy or on the terminal is all but some lines at each cut; on the terminal none is shown
+    twice."""
     if not (run.root.parent / "rotated").exists():
         return
     shown, kept = run.terminal.read_bytes(), (run.root.parent / "rotated").read_bytes()
@@ -277,5 +297,7 @@ def output_cut_whole(run: Running, outcome: Outcome) -> None:
         first, second = ([int(number) for number in re.findall(line, text)] for text in (shown, kept))
         missing = told["lines"] - len({*first, *second})
         if first != sorted(set(first)) or missing > 3 * _LOST_A_CUT:
-            outcome.wrong.append(f"rank {told['rank']}: {missing} of {told['lines']} lines lost, in order and once: "
-                                 f"{first == sorted(set(first))}")
+            outcome.wrong.append(
+                f"rank {told['rank']}: {missing} of {told['lines']} lines lost, in order and once: "
+                f"{first == sorted(set(first))}"
+            )

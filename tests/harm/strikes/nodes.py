@@ -23,7 +23,9 @@ def partition(run: Running, chance: random.Random) -> str:
         seconds = chance.uniform(0.5, 4.0)
         run.pause(seconds)
         again = chance.random() < 0.6
-        told.append(f"{', '.join(node.name for node in cut)} cut off for {seconds:.1f} s{'' if again else ' and on'}")
+        told.append(
+            f"{', '.join(node.name for node in cut)} cut off for {seconds:.1f} s{'' if again else ' and on'}"
+        )
         if again:
             for node in cut:
                 node.filter_nothing()
@@ -44,8 +46,11 @@ def pull_cables(run: Running, chance: random.Random) -> str:
 def reset(run: Running, chance: random.Random) -> str:
     """Each packet to the job hub is answered by a reset, as by a machine that came up without its hub."""
     node = run.nodes[0]
-    node.network("nft", "add table inet resets; add chain inet resets in { type filter hook input priority 0; }; "
-                 f"add rule inet resets in iifname eth0 tcp dport {PORT} reject with tcp reset")
+    node.network(
+        "nft",
+        "add table inet resets; add chain inet resets in { type filter hook input priority 0; }; "
+        f"add rule inet resets in iifname eth0 tcp dport {PORT} reject with tcp reset",
+    )
     run.pause(chance.uniform(0.5, 4.0))
     if chance.random() < 0.6:
         node.filter_nothing()

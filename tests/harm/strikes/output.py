@@ -13,12 +13,14 @@ import time
 from tests.harm.judge import Outcome
 from tests.harm.trial import JOB, Running
 
-# A flood through diag takes so much longer than into a file at most. On two cores three trials share, and diag reads along.
+# A flood through diag takes so much longer than into a file at most. On two cores three trials share, and
+# diag reads along.
 _SLOWEST = 1.5
 
 
 def close_reader(run: Running, chance: random.Random) -> str:
-    """`diag run ... | head -1`: alone the job would be killed by SIGPIPE at its next line; under diag it goes on to its end."""
+    """`diag run ... | head -1`: alone the job would be killed by SIGPIPE at its next line; under diag it goes
+    on to its end."""
     lines = chance.randrange(0, 3)
     run.until(lambda: run.terminal.exists() and run.terminal.read_bytes().count(b"\n") > lines)
     run.close_reader()
@@ -26,7 +28,8 @@ def close_reader(run: Running, chance: random.Random) -> str:
 
 
 def close_terminal(run: Running, chance: random.Random) -> str:
-    """A connection that breaks: the kernel sends SIGHUP to the leader of the session, which is diag as it would be the job."""
+    """A connection that breaks: the kernel sends SIGHUP to the leader of the session, which is diag as it
+    would be the job."""
     if _is_late(run):
         return "too late: the job was at its end"
     run.close_reader()
@@ -35,7 +38,9 @@ def close_terminal(run: Running, chance: random.Random) -> str:
 
 def hang_up(run: Running, chance: random.Random) -> str:
     # A rank that has not yet said what it does with the signal would be ended by it, as without diag.
-    run.until(lambda: all(b"rank %d " % rank in run.terminal.read_bytes() for rank in range(int(run.job_words[0]))))
+    run.until(
+        lambda: all(b"rank %d " % rank in run.terminal.read_bytes() for rank in range(int(run.job_words[0])))
+    )
     if _is_late(run):
         return "too late: the job was at its end"
     os.killpg(run.carrier().pid, signal.SIGHUP)
@@ -91,7 +96,9 @@ def wait_for_all(run: Running, chance: random.Random) -> str:
     """Hundreds of ranks at once: how long diag takes to have them all, and whether it can say so meanwhile."""
     began = time.monotonic()
     most, answered = 0, 0
-    while run.process.poll() is None and not (run.results / "ended").exists() and time.monotonic() - began < 60:
+    while (
+        run.process.poll() is None and not (run.results / "ended").exists() and time.monotonic() - began < 60
+    ):
         try:
             found = json.loads(run.ask("/ranks", wait=5.0).partition(b"\r\n\r\n")[2])
             most, answered = max(most, len(found["ranks"])), answered + 1
@@ -104,6 +111,8 @@ def wait_for_all(run: Running, chance: random.Random) -> str:
 
 def all_ranks_seen(run: Running, outcome: Outcome) -> None:
     began = [told["at"] for told in run.told]
-    outcome.numbers |= {**run.numbers, "ranks": len(began), "started_within": round(max(began) - min(began), 2) if began else 0.0}
-
-
+    outcome.numbers |= {
+        **run.numbers,
+        "ranks": len(began),
+        "started_within": round(max(began) - min(began), 2) if began else 0.0,
+    }

@@ -34,7 +34,9 @@ def kill_everything(run: Running, chance: random.Random) -> str:
     job = run.job_processes()
     if not job:
         return "too late: the job has ended"
-    found = [process for process in hub.children(recursive=True) if process.pid not in job | run.job_processes()]
+    found = [
+        process for process in hub.children(recursive=True) if process.pid not in job | run.job_processes()
+    ]
     for process in (hub, *found):
         send(process, signal.SIGSTOP)  # none of them sees another die
     chance.shuffle(found)
@@ -104,7 +106,8 @@ def hub_without_files(run: Running, chance: random.Random) -> str:
     return f"hub may open {most} files"
 
 
-# --- no more processes -----------------------------------------------------------------------------------------
+# --- no more processes
+# -----------------------------------------------------------------------------------------
 
 
 def other_user(folder: Path) -> tuple[str, ...]:
@@ -128,8 +131,22 @@ def hub_without_processes(run: Running, chance: random.Random) -> str:
     uid = str(hub.uids().real)
     count = sum(process.num_threads() for process in psutil.process_iter() if _is_of(process, hub))
     # By that user: root without CAP_SYS_RESOURCE, as in a container, may not.
-    subprocess.run(["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--", "prlimit", "--pid", str(hub.pid),
-                    f"--nproc={count + most}:{count + most}"], check=True)
+    subprocess.run(
+        [
+            "setpriv",
+            "--reuid",
+            uid,
+            "--regid",
+            uid,
+            "--clear-groups",
+            "--",
+            "prlimit",
+            "--pid",
+            str(hub.pid),
+            f"--nproc={count + most}:{count + most}",
+        ],
+        check=True,
+    )
     for process in sidecars(run):
         if chance.random() < 0.5:
             send(process, signal.SIGKILL)  # to be started again
@@ -143,7 +160,8 @@ def _is_of(process: psutil.Process, hub: psutil.Process) -> bool:
         return False
 
 
-# --- the kernel's OOM killer, in cgroups of diag's own processes -------------------------------------------------
+# --- the kernel's OOM killer, in cgroups of diag's own processes
+# -------------------------------------------------
 
 
 def hub_out_of_memory(run: Running, chance: random.Random) -> str:
@@ -157,7 +175,8 @@ def sidecar_out_of_memory(run: Running, chance: random.Random) -> str:
 
 
 def _out_of_memory(run: Running, process: psutil.Process, chance: random.Random) -> str:
-    """In a cgroup whose limit is too small for it, with dumps to make it take memory, until the kernel kills it."""
+    """In a cgroup whose limit is too small for it, with dumps to make it take memory, until the kernel kills
+    it."""
     name = f"harm-{run.root.parent.name}-{process.pid}"
     for place in memory_controllers():
         group = place / name
@@ -176,8 +195,11 @@ def _out_of_memory(run: Running, process: psutil.Process, chance: random.Random)
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
         with contextlib.suppress(OSError, TimeoutError, psutil.Error):
             run.ask("/dump?deadline=1", wait=0.2)
-    killed = [line for line in (group / ("memory.oom_control" if v1 else "memory.events")).read_text().splitlines()
-              if line.startswith("oom_kill ")]
+    killed = [
+        line
+        for line in (group / ("memory.oom_control" if v1 else "memory.events")).read_text().splitlines()
+        if line.startswith("oom_kill ")
+    ]
     return f"{process.pid} with {room >> 10} KiB more, {' '.join(killed)}"
 
 
@@ -189,7 +211,8 @@ def _remove_group(group: Path) -> None:
         time.sleep(0.05)
 
 
-# --- diag's own files ------------------------------------------------------------------------------------------
+# --- diag's own files
+# ------------------------------------------------------------------------------------------
 
 
 def own_copy(root: Path, env: dict[str, str]) -> Undo:
@@ -197,7 +220,9 @@ def own_copy(root: Path, env: dict[str, str]) -> Undo:
     folder = root.parent / "installed"
     shutil.copytree(REPOSITORY / "diag", folder / "diag", ignore=shutil.ignore_patterns("__pycache__"))
     # -P and a path of its own: `-m diag` from the repository would find that one, whatever PYTHONPATH says.
-    env["PYTHONPATH"] = os.pathsep.join([str(folder), *[path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]])
+    env["PYTHONPATH"] = os.pathsep.join(
+        [str(folder), *[path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]]
+    )
     env["HARM_CWD"] = str(folder)
     return lambda: None
 
@@ -213,24 +238,41 @@ def remove_package(run: Running, chance: random.Random) -> str:
         told = "removed"
     if chance.random() < 0.5:
         package.mkdir()
-        (package / "__init__.py").write_text("__version__ = '99'\n")  # another version that has none of the modules
+        (package / "__init__.py").write_text(
+            "__version__ = '99'\n"
+        )  # another version that has none of the modules
         told += ", another one in its place"
     if chance.random() < 0.5:
         told += "; " + kill_one(run, chance)
     return f"diag's package {told}"
 
 
-# --- a pid that is given to another ------------------------------------------------------------------------------
+# --- a pid that is given to another
+# ------------------------------------------------------------------------------
 
 
 def own_pids(folder: Path) -> tuple[str, ...]:
-    """A pid namespace, in which a process may choose the next pid. A shell is pid 1, as PID 1 cannot die of a signal."""
-    return ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-c", '"$@"; exit $?', "sh")
+    """A pid namespace, in which a process may choose the next pid. A shell is pid 1, as PID 1 cannot die of a
+    signal."""
+    return (
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--",
+        "sh",
+        "-c",
+        '"$@"; exit $?',
+        "sh",
+    )
 
 
 def reuse_pid(run: Running, chance: random.Random) -> str:
     """The rank that ends does so while its sidecar is stopped, killed or well, and a stranger gets its pid."""
-    with contextlib.suppress(TimeoutError):  # the other ranks may have ended by now; this one waits to be told
+    with contextlib.suppress(
+        TimeoutError
+    ):  # the other ranks may have ended by now; this one waits to be told
         run.until_sidecars(5.0)
     how = chance.choice(["stopped", "killed", "well", "killed after"])
     found = sidecars(run)
@@ -263,5 +305,3 @@ def stranger_unharmed(run: Running, outcome: Outcome) -> None:
     done = subprocess.run(f"zcat -f {run.run_dir()}/journal-*", shell=True, capture_output=True, check=False)
     if b"a_stranger_waits" in done.stdout:
         outcome.wrong.append("the stack of a process that only has a rank's old pid was read")
-
-

@@ -20,7 +20,10 @@ def library(name: str, source: str) -> Callable[[Path, dict[str, str]], Undo]:
         folder = root.parent / "lib"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "fake.c").write_text(source)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", str(folder / name), str(folder / "fake.c"), "-ldl"], check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-w", "-o", str(folder / name), str(folder / "fake.c"), "-ldl"],
+            check=True,
+        )
         env["LD_LIBRARY_PATH"] = str(folder)
         return lambda: None
 
@@ -41,7 +44,8 @@ def nothing(run: Running, chance: random.Random) -> str:
     return "as it is"
 
 
-# --- clocks ------------------------------------------------------------------------------------------------------
+# --- clocks
+# ------------------------------------------------------------------------------------------------------
 
 
 def clock(root: Path, env: dict[str, str]) -> Undo:
@@ -76,8 +80,8 @@ def set_sidecars_apart(run: Running, chance: random.Random) -> str:
     return f"the sidecars' clocks off by {', '.join(map(str, told))} s"
 
 
-# The wall clock alone, by an offset that is read anew at each call (libfaketime breaks the sleep of Python 3.11: EINVAL). A
-# sidecar reads another file than the rest.
+# The wall clock alone, by an offset that is read anew at each call (libfaketime breaks the sleep of Python
+# 3.11: EINVAL). A sidecar reads another file than the rest.
 _CLOCK = """#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -125,7 +129,8 @@ int gettimeofday(struct timeval *restrict out, void *restrict zone) {
 }
 """
 
-# --- NVML and py-spy -----------------------------------------------------------------------------------------------
+# --- NVML and py-spy
+# -----------------------------------------------------------------------------------------------
 
 NVML_HANGS = """#include <unistd.h>
 int nvmlInitWithFlags(unsigned f) { for (;;) pause(); }
@@ -138,7 +143,8 @@ int nvmlInitWithFlags(unsigned f) { abort(); } int nvmlInit_v2(void) { abort(); 
 
 
 def bad_pyspy(script: str) -> Callable[[Path, dict[str, str]], Undo]:
-    """A Python environment beside ours whose py-spy is this script: diag takes the one beside its interpreter."""
+    """A Python environment beside ours whose py-spy is this script: diag takes the one beside its
+    interpreter."""
 
     def before(root: Path, env: dict[str, str]) -> Undo:
         folder = Path(tempfile.mkdtemp(prefix="venv", dir=root.parent))
@@ -148,7 +154,9 @@ def bad_pyspy(script: str) -> Callable[[Path, dict[str, str]], Undo]:
         (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
         site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         site.mkdir(parents=True)
-        packages = [path for path in sys.path if path.endswith("-packages")]  # not purelib alone: a .pth may add others
+        packages = [
+            path for path in sys.path if path.endswith("-packages")
+        ]  # not purelib alone: a .pth may add others
         (site / "beside.pth").write_text("\n".join([str(REPOSITORY), *packages]) + "\n")
         (folder / "bin/py-spy").write_text(script)
         (folder / "bin/py-spy").chmod(0o755)

@@ -1,6 +1,7 @@
 """`python -m tests.log_lab.swift [NAME ...]`: run cases and write their logs and cases.yaml.
 
-Each version is an environment DIR/NAME below --environments; `base` is the one that runs this. --list says what there is.
+Each version is an environment DIR/NAME below --environments; `base` is the one that runs this. --list says
+what there is.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ def main() -> int:
     p.add_argument("--suffix", default="", help="of the logs' names, to hold versions apart")
     p.add_argument("--workers", type=int, default=1)
     p.add_argument("--list", action="store_true")
-    p.add_argument("--index", action="store_true", help="write what the logs that are there should lead to anew; run nothing")
+    p.add_argument(
+        "--index",
+        action="store_true",
+        help="write what the logs that are there should lead to anew; run nothing",
+    )
     options = p.parse_args()
     version = next(v for v in VERSIONS if v.name == options.version)
-    chosen = [c for c in cases(version) if not options.name or any(fnmatch.fnmatch(c.name, n) for n in options.name)]
+    chosen = [
+        c for c in cases(version) if not options.name or any(fnmatch.fnmatch(c.name, n) for n in options.name)
+    ]
     if options.list:
         for case in chosen:
             print(f"{case.name:36} {case.expect:24} {case.why}")
@@ -57,7 +64,8 @@ def main() -> int:
                 print(f"{case.name:36} had to be ended after {case.seconds} s: not kept", flush=True)
                 continue
             _keep(
-                options.out / "cases.yaml", _entry(case, version, write_log(options.out, case.name + options.suffix, text), line)
+                options.out / "cases.yaml",
+                _entry(case, version, write_log(options.out, case.name + options.suffix, text), line),
             )
             print(f"{case.name:36} exit {code}  {len(text)} characters  {_last_error(text)}", flush=True)
     return 0
@@ -65,13 +73,22 @@ def main() -> int:
 
 def _entry(case: Case, version: Version, log: str, line: str) -> dict[str, Any]:
     ranks = {"ranks": list(case.ranks)} if case.ranks else {}
-    return {"log": log, "made_with": version.made_with(case), "command": line, "expect": case.expect, **ranks, "why": case.why}
+    return {
+        "log": log,
+        "made_with": version.made_with(case),
+        "command": line,
+        "expect": case.expect,
+        **ranks,
+        "why": case.why,
+    }
 
 
 def _index(path: Path, chosen: list[Case], version: Version, suffix: str) -> None:
     by_log = {f"{case.name}{suffix}.log": case for case in chosen}
     for block in _blocks(path):
-        fields = {name: json.loads(value) for name, value in re.findall(r"^[- ] (\w+): (.*)$", block, re.MULTILINE)}
+        fields = {
+            name: json.loads(value) for name, value in re.findall(r"^[- ] (\w+): (.*)$", block, re.MULTILINE)
+        }
         case = by_log.get(fields["log"].removesuffix(".gz"))
         if case is not None:
             _keep(path, _entry(case, version, fields["log"], fields["command"]))
@@ -92,7 +109,9 @@ def _keep_locked(path: Path, entry: dict[str, Any]) -> None:
     entries = {block.splitlines()[0]: block for block in _blocks(path)}
     fields = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items()]
     entries[f"- {fields[0]}"] = "- " + "\n  ".join(fields) + "\n"
-    path.write_text("# Written by `python -m tests.log_lab.swift`.\n" + "".join(entries[key] for key in sorted(entries)))
+    path.write_text(
+        "# Written by `python -m tests.log_lab.swift`.\n" + "".join(entries[key] for key in sorted(entries))
+    )
 
 
 def _last_error(text: str) -> str:

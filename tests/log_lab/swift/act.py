@@ -23,7 +23,11 @@ class Run:
 
     def wait_for(self, text: str, count: int = 1) -> bool:
         """False when the job ended, or its time is up, before `text` was printed."""
-        while time.monotonic() < self.deadline and self.root.is_running() and self.root.status() != psutil.STATUS_ZOMBIE:
+        while (
+            time.monotonic() < self.deadline
+            and self.root.is_running()
+            and self.root.status() != psutil.STATUS_ZOMBIE
+        ):
             if self.log.read_text(errors="replace").count(text) >= count:
                 return True
             time.sleep(0.05)

@@ -1,4 +1,5 @@
-"""What the jobs train on: the bundled job's MoE model and pairs, a dense model beside it, and a GPT-2 without a pad token."""
+"""What the jobs train on: the bundled job's MoE model and pairs, a dense model beside it, and a GPT-2 without
+a pad token."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def make(folder: Path) -> None:
         )
     )
     _save(dense, folder, "qwen3-tiny")
-    _save(GPT2LMHeadModel(GPT2Config(**sizes, n_positions=128, n_embd=64, n_layer=2, n_head=4)), folder, "gpt2-tiny")
+    _save(
+        GPT2LMHeadModel(GPT2Config(**sizes, n_positions=128, n_embd=64, n_layer=2, n_head=4)),
+        folder,
+        "gpt2-tiny",
+    )
     tokenizer = folder / "gpt2-tiny" / "tokenizer_config.json"
     config = json.loads(tokenizer.read_text())
     config.pop("pad_token")

@@ -26,7 +26,9 @@ class Version:
         words = " ".join(case.command)
         launcher = self.launcher if f"/{self.launcher}" in words else "python"
         if "/megatron" in case.command[0]:
-            program = f"ms-swift {self.swift} megatron {case.command[1]}, megatron-core 0.16.1, mcore-bridge 1.6.1"
+            program = (
+                f"ms-swift {self.swift} megatron {case.command[1]}, megatron-core 0.16.1, mcore-bridge 1.6.1"
+            )
         elif "hf_train.py" in words:
             program = f"transformers {self.transformers} Trainer, {launcher}"
         elif "trl_dpo.py" in words:
@@ -40,7 +42,8 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`command` and `environment` may name {work}, {assets}, {bin}, {repo}; `expect` is the root cause's finding id, or none."""
+    """`command` and `environment` may name {work}, {assets}, {bin}, {repo}; `expect` is the root cause's
+    finding id, or none."""
 
     name: str
     expect: str

@@ -55,7 +55,8 @@ def _without_content(i: int, row: dict[str, object]) -> dict[str, object]:
 def _two_files(work: Path, assets: Path) -> None:
     write_rows(work / "data" / "a.jsonl", pairs(32))
     write_rows(
-        work / "data" / "b.jsonl", [{"messages": {"user": "a", "assistant": "b"}, "rejected_response": 3} for _ in range(32)]
+        work / "data" / "b.jsonl",
+        [{"messages": {"user": "a", "assistant": "b"}, "rejected_response": 3} for _ in range(32)],
     )
 
 
@@ -88,14 +89,34 @@ def dataset_cases(version: Version) -> list[Case]:
     def case(name: str, expect: str, why: str, prepare: _Prepare | None, **flags: str | None) -> Case:
         # Rank 0 reads first, the others wait: what cannot be read is its error alone.
         ranks = (0,) if name in ("cut-line", "not-json", "empty-file") else ()
-        return Case(name, expect, why, swift(version, **{"dataset": _DATA, **flags}), environment, prepare, ranks=ranks)
+        return Case(
+            name,
+            expect,
+            why,
+            swift(version, **{"dataset": _DATA, **flags}),
+            environment,
+            prepare,
+            ranks=ranks,
+        )
 
     plugin_flag = "external_plugins" if version.tuner == "tuner_type" else "custom_register_path"
     module = "swift.dataset" if version.tuner == "tuner_type" else "swift.llm"
     return [
-        case("no-rejected", "dataset-schema", "DPO on rows without rejected_response", _rows(_without_rejected)),
-        case("renamed-columns", "dataset-schema", "all columns have names that ms-swift does not know", _rows(_renamed)),
-        case("no-content", "dataset-schema", "messages have the key text in place of content", _rows(_without_content)),
+        case(
+            "no-rejected", "dataset-schema", "DPO on rows without rejected_response", _rows(_without_rejected)
+        ),
+        case(
+            "renamed-columns",
+            "dataset-schema",
+            "all columns have names that ms-swift does not know",
+            _rows(_renamed),
+        ),
+        case(
+            "no-content",
+            "dataset-schema",
+            "messages have the key text in place of content",
+            _rows(_without_content),
+        ),
         case(
             "other-type",
             "none",
@@ -103,9 +124,20 @@ def dataset_cases(version: Version) -> list[Case]:
             _rows(_other_type),
         ),
         case("cut-line", "dataset-format", "line 41 of the JSON lines is cut off in the middle", _cut_line),
-        case("not-json", "dataset-format", "the .jsonl file holds tab-separated text", _text("prompt\tanswer\nhello\thi\n" * 20)),
+        case(
+            "not-json",
+            "dataset-format",
+            "the .jsonl file holds tab-separated text",
+            _text("prompt\tanswer\nhello\thi\n" * 20),
+        ),
         case("empty-file", "dataset-format", "the dataset file has no bytes", _text("")),
-        case("no-file", "dataset-format", "the dataset file does not exist", None, dataset="{work}/data/missing.jsonl"),
+        case(
+            "no-file",
+            "dataset-format",
+            "the dataset file does not exist",
+            None,
+            dataset="{work}/data/missing.jsonl",
+        ),
         case(
             "all-too-long",
             "dataset-format",
@@ -147,10 +179,14 @@ def megatron_dataset_cases(version: Version) -> list[Case]:
     environment = megatron_environment()
 
     def case(name: str, expect: str, why: str, prepare: _Prepare | None, **flags: str | None) -> Case:
-        return Case(f"megatron-{name}", expect, why, megatron(**{"dataset": _DATA, **flags}), environment, prepare)
+        return Case(
+            f"megatron-{name}", expect, why, megatron(**{"dataset": _DATA, **flags}), environment, prepare
+        )
 
     return [
-        case("no-rejected", "dataset-schema", "DPO on rows without rejected_response", _rows(_without_rejected)),
+        case(
+            "no-rejected", "dataset-schema", "DPO on rows without rejected_response", _rows(_without_rejected)
+        ),
         case(
             "other-type",
             "none",
@@ -158,6 +194,17 @@ def megatron_dataset_cases(version: Version) -> list[Case]:
             _rows(_other_type),
         ),
         case("cut-line", "dataset-format", "line 41 of the JSON lines is cut off in the middle", _cut_line),
-        case("all-too-long", "dataset-format", "max_length 8 is less than any row has", _rows(lambda i, r: r), max_length="8"),
-        case("few-rows", "none", "6 rows for a global batch of 8: it goes on to the next epoch", _rows(lambda i, r: r, 6)),
+        case(
+            "all-too-long",
+            "dataset-format",
+            "max_length 8 is less than any row has",
+            _rows(lambda i, r: r),
+            max_length="8",
+        ),
+        case(
+            "few-rows",
+            "none",
+            "6 rows for a global batch of 8: it goes on to the next epoch",
+            _rows(lambda i, r: r, 6),
+        ),
     ]

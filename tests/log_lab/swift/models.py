@@ -61,7 +61,12 @@ def model_cases(version: Version) -> list[Case]:
             model="Qwen/Qwen3-0.6B",
             use_hf="true",
         ),
-        case("unknown-model-type", "rank-died", "--model_type names a type that ms-swift does not have", model_type="qwen9_moe"),
+        case(
+            "unknown-model-type",
+            "rank-died",
+            "--model_type names a type that ms-swift does not have",
+            model_type="qwen9_moe",
+        ),
         case(
             "unknown-architecture",
             "version-mismatch",
@@ -77,14 +82,28 @@ def model_cases(version: Version) -> list[Case]:
             model=mine,
         ),
         case(
-            "weights-cut", "checkpoint-corrupt", "the last 5000 bytes of model.safetensors are missing", _cut_weights, model=mine
+            "weights-cut",
+            "checkpoint-corrupt",
+            "the last 5000 bytes of model.safetensors are missing",
+            _cut_weights,
+            model=mine,
         ),
-        case("weights-lfs-pointer", "checkpoint-corrupt", "model.safetensors is a git-lfs pointer", _broken_header, model=mine),
+        case(
+            "weights-lfs-pointer",
+            "checkpoint-corrupt",
+            "model.safetensors is a git-lfs pointer",
+            _broken_header,
+            model=mine,
+        ),
         case("no-weights", "checkpoint-missing", "the model folder has no weights", _no_weights, model=mine),
         case("unknown-argument", "rank-died", "a flag with a typing error", per_device_train_batchsize="4"),
         case("wrong-value", "rank-died", "a word where a number is wanted", max_length="2k"),
         case(
-            "megatron-flags", "rank-died", "flags of `megatron rlhf` given to `swift rlhf`", micro_batch_size="2", train_iters="8"
+            "megatron-flags",
+            "rank-died",
+            "flags of `megatron rlhf` given to `swift rlhf`",
+            micro_batch_size="2",
+            train_iters="8",
         ),
         case("unknown-template", "rank-died", "--template names none that ms-swift has", template="qwen9"),
         case(
@@ -93,14 +112,21 @@ def model_cases(version: Version) -> list[Case]:
             "attn_impl flash_attn without flash-attn installed",
             attn_impl="flash_attention_2",
         ),
-        case("nccl-without-gpu", "nccl-init-error", "ddp_backend nccl with a CPU build of torch", ddp_backend="nccl"),
+        case(
+            "nccl-without-gpu",
+            "nccl-init-error",
+            "ddp_backend nccl with a CPU build of torch",
+            ddp_backend="nccl",
+        ),
     ]
 
 
 def megatron_model_cases(version: Version) -> list[Case]:
     """Parallel sizes and flags of `megatron rlhf` 4.x."""
 
-    def case(name: str, expect: str, why: str, prepare: _Prepare | None = None, ranks: int = 2, **flags: str | None) -> Case:
+    def case(
+        name: str, expect: str, why: str, prepare: _Prepare | None = None, ranks: int = 2, **flags: str | None
+    ) -> Case:
         return Case(f"megatron-{name}", expect, why, megatron(**flags), megatron_environment(ranks), prepare)
 
     return [
@@ -113,7 +139,12 @@ def megatron_model_cases(version: Version) -> list[Case]:
             expert_model_parallel_size="1",
             global_batch_size="2",
         ),
-        case("ep-world", "launch-mismatch", "expert_model_parallel_size 4 on 2 ranks", expert_model_parallel_size="4"),
+        case(
+            "ep-world",
+            "launch-mismatch",
+            "expert_model_parallel_size 4 on 2 ranks",
+            expert_model_parallel_size="4",
+        ),
         case(
             "tp-world",
             "launch-mismatch",
@@ -161,7 +192,12 @@ def megatron_model_cases(version: Version) -> list[Case]:
             _edited("qwen3-moe-tiny", num_experts=3, num_experts_per_tok=2),
             model="{work}/model",
         ),
-        case("no-model", "checkpoint-missing", "the model folder does not exist", model="/workspace/models/missing"),
+        case(
+            "no-model",
+            "checkpoint-missing",
+            "the model folder does not exist",
+            model="/workspace/models/missing",
+        ),
         case(
             "config-shapes",
             "checkpoint-args-mismatch",
@@ -169,7 +205,9 @@ def megatron_model_cases(version: Version) -> list[Case]:
             _edited("qwen3-moe-tiny", moe_intermediate_size=96),
             model="{work}/model",
         ),
-        case("dense-type", "rank-died", "an MoE model with the model_type of a dense one", model_type="qwen3"),
+        case(
+            "dense-type", "rank-died", "an MoE model with the model_type of a dense one", model_type="qwen3"
+        ),
         Case(
             "megatron-no-te",
             "missing-module",
@@ -188,7 +226,10 @@ def installation_cases(version: Version) -> list[Case]:
         "labs-bridge162": ("version-mismatch", "mcore-bridge 1.6.2 wants a newer megatron-core than 0.16.1"),
         "labs-bridge165": ("missing-module", "mcore-bridge 1.6.5 imports triton, which is not installed"),
         "labs-trl": ("missing-module", "trl 0.11.4 wants rich, which is not installed"),
-        "labs-peft": ("version-mismatch", "peft 0.10.0 is too old for ms-swift 4.6.0 and transformers 4.57.6"),
+        "labs-peft": (
+            "version-mismatch",
+            "peft 0.10.0 is too old for ms-swift 4.6.0 and transformers 4.57.6",
+        ),
     }[version.name]
     name = version.name.removeprefix("labs-")
     return [

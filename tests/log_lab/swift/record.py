@@ -69,14 +69,25 @@ def _run(case: Case, command: list[str], environment: Mapping[str, str], log: Pa
         if case.terminal:
             main, side = pty.openpty()
             process = subprocess.Popen(
-                command, stdout=side, stderr=side, stdin=side, env=environment, cwd=log.parent, start_new_session=True
+                command,
+                stdout=side,
+                stderr=side,
+                stdin=side,
+                env=environment,
+                cwd=log.parent,
+                start_new_session=True,
             )
             os.close(side)
             reader = threading.Thread(target=_copy, args=(main, log), daemon=True)
             reader.start()
         else:
             process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=log.parent, start_new_session=True
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=log.parent,
+                start_new_session=True,
             )
             reader = None
     root = psutil.Process(process.pid)

@@ -1,4 +1,5 @@
-"""What goes wrong at the start, in the steps and in checkpoints of ms-swift's own commands, and healthy runs of them."""
+"""What goes wrong at the start, in the steps and in checkpoints of ms-swift's own commands, and healthy runs
+of them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from .assets import edit_config, pairs, texts, write_rows
 from .case import Case, Version, megatron, megatron_environment, swift, swift_environment
 from .trainer import FULL_DISK, NO_RIGHT, READ_ONLY
 
-__all__ = ["healthy_cases", "launch_cases", "megatron_checkpoint_cases", "megatron_healthy_cases", "step_cases"]
+__all__ = [
+    "healthy_cases",
+    "launch_cases",
+    "megatron_checkpoint_cases",
+    "megatron_healthy_cases",
+    "step_cases",
+]
 
 _Prepare = Callable[[Path, Path], None]
 _STEPS = "1000"
@@ -21,9 +28,18 @@ _STEPS = "1000"
 def healthy_cases(version: Version) -> list[Case]:
     """The transformers path with nothing wrong."""
 
-    def case(name: str, why: str, command: tuple[str, ...], prepare: _Prepare | None = None, *, terminal: bool = False) -> Case:
+    def case(
+        name: str,
+        why: str,
+        command: tuple[str, ...],
+        prepare: _Prepare | None = None,
+        *,
+        terminal: bool = False,
+    ) -> Case:
         ranks = 1 if name.endswith("one-process") else 2
-        return Case(f"healthy-{name}", "none", why, command, swift_environment(ranks), prepare, terminal=terminal)
+        return Case(
+            f"healthy-{name}", "none", why, command, swift_environment(ranks), prepare, terminal=terminal
+        )
 
     def chat(work: Path, assets: Path) -> None:
         write_rows(work / "data" / "train.jsonl", [{"messages": row["messages"]} for row in pairs()])
@@ -36,7 +52,9 @@ def healthy_cases(version: Version) -> list[Case]:
         write_rows(work / "data" / "train.jsonl", rows)
 
     def raw(work: Path, assets: Path) -> None:
-        rows: list[dict[str, object]] = [{"messages": [{"role": "assistant", "content": row["text"]}]} for row in texts()]
+        rows: list[dict[str, object]] = [
+            {"messages": [{"role": "assistant", "content": row["text"]}]} for row in texts()
+        ]
         write_rows(work / "data" / "train.jsonl", rows)
 
     lora: dict[str, str | None] = {version.tuner: "lora", "lora_rank": "4", "target_modules": "all-linear"}
@@ -51,7 +69,12 @@ def healthy_cases(version: Version) -> list[Case]:
             swift(version, "sft", dataset=data, split_dataset_ratio="0.2", eval_steps="2"),
             prepare=chat,
         ),
-        case("sft-one-process", "sft without torchrun, LoRA", swift(version, "sft", dataset=data, **lora), prepare=chat),
+        case(
+            "sft-one-process",
+            "sft without torchrun, LoRA",
+            swift(version, "sft", dataset=data, **lora),
+            prepare=chat,
+        ),
         case(
             "sft-long-rows-dropped",
             "some rows are longer than max_length and are left out",
@@ -69,7 +92,12 @@ def step_cases(version: Version) -> list[Case]:
     long = swift(version, max_steps=_STEPS, save_steps=_STEPS)
 
     def case(
-        name: str, expect: str, why: str, wrap: tuple[str, ...] = (), prepare: _Prepare | None = None, **flags: str | None
+        name: str,
+        expect: str,
+        why: str,
+        wrap: tuple[str, ...] = (),
+        prepare: _Prepare | None = None,
+        **flags: str | None,
     ) -> Case:
         return Case(name, expect, why, swift(version, **flags), environment, prepare, wrap=wrap)
 
@@ -98,7 +126,9 @@ def step_cases(version: Version) -> list[Case]:
             max_steps="6",
             save_steps="6",
         ),
-        acted("rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'")),
+        acted(
+            "rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'")
+        ),
         acted("rank-terminated", "rank-died", "rank 1 got SIGTERM in the steps", terminate_rank(1, "'loss'")),
         acted(
             "data-worker-killed",
@@ -131,7 +161,9 @@ def _large_weights(work: Path, assets: Path) -> None:
 
     edit_config(assets / "qwen3-tiny", work / "model")
     path = work / "model" / "model.safetensors"
-    save_file({name: tensor * 1000 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+    save_file(
+        {name: tensor * 1000 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"}
+    )
 
 
 def _hold_port(run: Run) -> None:
@@ -147,11 +179,32 @@ def _hold_port(run: Run) -> None:
 def launch_cases(version: Version) -> list[Case]:
     """Nodes, ports and addresses; a launcher does the same with `swift` and `megatron`."""
 
-    def case(name: str, expect: str, why: str, act: Callable[[Run], None] | None = None, seconds: int = 150, **env: str) -> Case:
-        return Case(name, expect, why, swift(version, ddp_timeout="20"), swift_environment(**env), act=act, seconds=seconds)
+    def case(
+        name: str,
+        expect: str,
+        why: str,
+        act: Callable[[Run], None] | None = None,
+        seconds: int = 150,
+        **env: str,
+    ) -> Case:
+        return Case(
+            name,
+            expect,
+            why,
+            swift(version, ddp_timeout="20"),
+            swift_environment(**env),
+            act=act,
+            seconds=seconds,
+        )
 
     return [
-        case("port-taken", "port-in-use", "MASTER_PORT is taken by another process", _hold_port, MASTER_PORT="29517"),
+        case(
+            "port-taken",
+            "port-in-use",
+            "MASTER_PORT is taken by another process",
+            _hold_port,
+            MASTER_PORT="29517",
+        ),
         case(
             "one-node-of-two",
             "rendezvous-failure",
@@ -189,27 +242,52 @@ def launch_cases(version: Version) -> list[Case]:
             MASTER_PORT="29521",
         ),
         case("nproc-word", "launch-mismatch", "NPROC_PER_NODE=two", NPROC_PER_NODE="two"),
-        case("nproc-gpu", "launch-mismatch", "NPROC_PER_NODE=gpu on a machine without a GPU", NPROC_PER_NODE="gpu"),
+        case(
+            "nproc-gpu",
+            "launch-mismatch",
+            "NPROC_PER_NODE=gpu on a machine without a GPU",
+            NPROC_PER_NODE="gpu",
+        ),
     ]
 
 
 def megatron_healthy_cases(version: Version) -> list[Case]:
-    """`megatron rlhf` and `megatron sft` with nothing wrong. megatron-healthy comes first: others load what it saved."""
+    """`megatron rlhf` and `megatron sft` with nothing wrong. megatron-healthy comes first: others load what
+    it saved."""
 
-    def case(name: str, why: str, ranks: int = 2, verb: str = "rlhf", terminal: bool = False, **flags: str | None) -> Case:
-        return Case(name, "none", why, megatron(verb, **flags), megatron_environment(ranks), terminal=terminal)
+    def case(
+        name: str, why: str, ranks: int = 2, verb: str = "rlhf", terminal: bool = False, **flags: str | None
+    ) -> Case:
+        return Case(
+            name, "none", why, megatron(verb, **flags), megatron_environment(ranks), terminal=terminal
+        )
 
     return [
-        case("megatron-healthy", "EP2, two saves with optimizer", save_steps="2", save_safetensors="false", finetune="false"),
+        case(
+            "megatron-healthy",
+            "EP2, two saves with optimizer",
+            save_steps="2",
+            save_safetensors="false",
+            finetune="false",
+        ),
         case("megatron-healthy-terminal", "on a terminal", terminal=True),
         case("megatron-healthy-async", "async_save", async_save="true", save_steps="2"),
         case("megatron-healthy-lora", "LoRA", tuner_type="lora", lora_rank="4"),
         case("megatron-healthy-sft", "sft", verb="sft"),
         case("megatron-healthy-packing", "sft with packing", verb="sft", packing="true"),
-        case("megatron-healthy-tp", "TP2 with sequence parallelism", tensor_model_parallel_size="2", sequence_parallel="true"),
+        case(
+            "megatron-healthy-tp",
+            "TP2 with sequence parallelism",
+            tensor_model_parallel_size="2",
+            sequence_parallel="true",
+        ),
         case("megatron-healthy-pp", "PP2", pipeline_model_parallel_size="2", expert_model_parallel_size="1"),
         case(
-            "megatron-healthy-eval", "evaluation every 2 iterations", split_dataset_ratio="0.05", eval_steps="2", eval_iters="1"
+            "megatron-healthy-eval",
+            "evaluation every 2 iterations",
+            split_dataset_ratio="0.05",
+            eval_steps="2",
+            eval_iters="1",
         ),
     ]
 
@@ -256,24 +334,46 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
     def load(name: str, expect: str, why: str, damage: Callable[[Path], None], **flags: str | None) -> Case:
         given: dict[str, str | None] = {"mcore_model": "{work}/ckpt", "finetune": "false", **flags}
         ranks = 1 if name == "other-ep" else 2
-        return Case(f"megatron-load-{name}", expect, why, megatron(**given), megatron_environment(ranks), _saved(damage))
+        return Case(
+            f"megatron-load-{name}",
+            expect,
+            why,
+            megatron(**given),
+            megatron_environment(ranks),
+            _saved(damage),
+        )
 
     def case(name: str, expect: str, why: str, wrap: tuple[str, ...] = (), **flags: str | None) -> Case:
         return Case(f"megatron-{name}", expect, why, megatron(**flags), environment, wrap=wrap)
 
     def acted(name: str, expect: str, why: str, act: Callable[[Run], None]) -> Case:
         return Case(
-            f"megatron-{name}", expect, why, megatron(train_iters=_STEPS, save_steps=_STEPS), environment, act=act, ranks=(1,)
+            f"megatron-{name}",
+            expect,
+            why,
+            megatron(train_iters=_STEPS, save_steps=_STEPS),
+            environment,
+            act=act,
+            ranks=(1,),
         )
 
     def nothing(folder: Path) -> None:
         return
 
     def fault(name: str, expect: str, why: str, spec: str) -> Case:
-        return Case(f"megatron-{name}", expect, why, megatron(save_steps="2"), {**environment, "DIAG_FAULT": spec}, ranks=(1,))
+        return Case(
+            f"megatron-{name}",
+            expect,
+            why,
+            megatron(save_steps="2"),
+            {**environment, "DIAG_FAULT": spec},
+            ranks=(1,),
+        )
 
     return [
-        case("load-missing", "checkpoint-missing", "mcore_model does not exist", mcore_model="{work}/missing"),
+        case(
+            "load-missing", "checkpoint-missing", "mcore_model does not exist", mcore_model="{work}/missing"
+        ),
         load(
             "other-ep",
             "checkpoint-args-mismatch",
@@ -283,7 +383,12 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
         ),
         load("cut-shard", "checkpoint-corrupt", "the largest .distcp file is cut to 2000 bytes", _cut_shard),
         load("no-shard", "checkpoint-corrupt", "one rank's .distcp files are gone", _drop("__1_*.distcp")),
-        load("no-metadata", "checkpoint-corrupt", ".metadata is gone, as after a save that was cut off", _drop(".metadata")),
+        load(
+            "no-metadata",
+            "checkpoint-corrupt",
+            ".metadata is gone, as after a save that was cut off",
+            _drop(".metadata"),
+        ),
         load("cut-metadata", "checkpoint-corrupt", ".metadata is cut to 100 bytes", _cut_file(".metadata")),
         load("cut-common", "checkpoint-corrupt", "common.pt is cut to 100 bytes", _cut_file("common.pt")),
         load(
@@ -292,7 +397,14 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
             "latest_checkpointed_iteration.txt is empty",
             _cut_file("latest_checkpointed_iteration.txt", 0),
         ),
-        load("healthy", "none", "resumed from the checkpoint of megatron-healthy", nothing, train_iters="6", save_steps="6"),
+        load(
+            "healthy",
+            "none",
+            "resumed from the checkpoint of megatron-healthy",
+            nothing,
+            train_iters="6",
+            save_steps="6",
+        ),
         load(
             "other-tp",
             "none",
@@ -327,16 +439,34 @@ def megatron_checkpoint_cases(version: Version) -> list[Case]:
             async_save="true",
             save_steps="2",
         ),
-        acted("rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'")),
-        acted("rank-killed-at-load", "rank-died", "rank 1 was killed while weights were loaded", kill_rank(1, "Loading:")),
+        acted(
+            "rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'")
+        ),
+        acted(
+            "rank-killed-at-load",
+            "rank-died",
+            "rank 1 was killed while weights were loaded",
+            kill_rank(1, "Loading:"),
+        ),
         acted(
             "data-worker-killed",
             "dataloader-worker-died",
             "a DataLoader worker of rank 1 was killed",
             kill_data_worker(1, "'loss'"),
         ),
-        case("nan-loss", "grad-nan", "a learning rate of 1e30", lr="1e30", min_lr="1e29", train_iters="8", save_steps="8"),
         case(
-            "fp16-overflow", "fp16-overflow", "fp16 on a machine without fp16 kernels: gradients overflow", torch_dtype="float16"
+            "nan-loss",
+            "grad-nan",
+            "a learning rate of 1e30",
+            lr="1e30",
+            min_lr="1e29",
+            train_iters="8",
+            save_steps="8",
+        ),
+        case(
+            "fp16-overflow",
+            "fp16-overflow",
+            "fp16 on a machine without fp16 kernels: gradients overflow",
+            torch_dtype="float16",
         ),
     ]

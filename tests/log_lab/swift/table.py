@@ -7,7 +7,13 @@ from dataclasses import replace
 from .case import Case, Version
 from .datasets import dataset_cases, megatron_dataset_cases
 from .models import installation_cases, megatron_model_cases, model_cases
-from .running import healthy_cases, launch_cases, megatron_checkpoint_cases, megatron_healthy_cases, step_cases
+from .running import (
+    healthy_cases,
+    launch_cases,
+    megatron_checkpoint_cases,
+    megatron_healthy_cases,
+    step_cases,
+)
 from .trainer import trainer_cases
 
 __all__ = ["VERSIONS", "cases"]
@@ -47,6 +53,10 @@ def cases(version: Version) -> list[Case]:
         *launch_cases(version),
     ]
     if version.name == "base":
-        found += [*megatron_healthy_cases(version), *megatron_dataset_cases(version), *megatron_model_cases(version)]
+        found += [
+            *megatron_healthy_cases(version),
+            *megatron_dataset_cases(version),
+            *megatron_model_cases(version),
+        ]
         found += [*megatron_checkpoint_cases(version), *trainer_cases(version)]
     return found

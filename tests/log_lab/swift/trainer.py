@@ -17,7 +17,15 @@ _Prepare = Callable[[Path, Path], None]
 _GPT2 = "{assets}/gpt2-tiny"
 _DATA = "{work}/data/train.jsonl"
 _TORCHRUN = ("{bin}/torchrun", "--nproc_per_node", "2")
-_ACCELERATE = ("{bin}/accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
+_ACCELERATE = (
+    "{bin}/accelerate",
+    "launch",
+    "--multi_gpu",
+    "--num_processes",
+    "2",
+    "--main_process_port",
+    "0",
+)
 FULL_DISK = (
     "unshare",
     "-m",
@@ -26,7 +34,14 @@ FULL_DISK = (
     'mkdir -p {work}/out && mount -t tmpfs -o size=600k tmpfs {work}/out && exec "$@"',
     "sh",
 )
-READ_ONLY = ("unshare", "-m", "sh", "-c", 'mkdir -p {work}/out && mount -t tmpfs -o ro tmpfs {work}/out && exec "$@"', "sh")
+READ_ONLY = (
+    "unshare",
+    "-m",
+    "sh",
+    "-c",
+    'mkdir -p {work}/out && mount -t tmpfs -o ro tmpfs {work}/out && exec "$@"',
+    "sh",
+)
 NO_RIGHT = (
     "sh",
     "-c",
@@ -47,7 +62,11 @@ def _ragged(work: Path, assets: Path) -> None:
 
 def _pairs(work: Path, assets: Path) -> None:
     rows = [
-        {"prompt": row["messages"][0]["content"], "chosen": row["messages"][1]["content"], "rejected": row["rejected_response"]}  # type: ignore[index]
+        {
+            "prompt": row["messages"][0]["content"],
+            "chosen": row["messages"][1]["content"],
+            "rejected": row["rejected_response"],
+        }  # type: ignore[index]
         for row in pairs()
     ]
     write_rows(work / "data" / "train.jsonl", rows)
@@ -116,7 +135,13 @@ def trainer_cases(version: Version) -> list[Case]:
     environment.pop("NPROC_PER_NODE")
 
     def case(
-        name: str, expect: str, why: str, prepare: _Prepare, *flags: str, model: str = _GPT2, wrap: tuple[str, ...] = ()
+        name: str,
+        expect: str,
+        why: str,
+        prepare: _Prepare,
+        *flags: str,
+        model: str = _GPT2,
+        wrap: tuple[str, ...] = (),
     ) -> Case:
         # One process resumes: with several, torch cannot place what was saved on cpu:0 (see ddp-resume).
         one = "--resume" in flags and name != "ddp-resume"
@@ -129,12 +154,22 @@ def trainer_cases(version: Version) -> list[Case]:
         return Case(prefix + name, expect, why, words, environment, prepare, wrap=wrap)
 
     def acted(name: str, expect: str, why: str, act: Callable[..., None], *flags: str) -> Case:
-        words = script("hf_train.py", "--model", _GPT2, "--data", _DATA, "--out", "{work}/out", *flags, launcher=launcher)
+        words = script(
+            "hf_train.py", "--model", _GPT2, "--data", _DATA, "--out", "{work}/out", *flags, launcher=launcher
+        )
         return Case(prefix + name, expect, why, words, environment, _texts, act, ranks=(1,))
 
     def dpo(name: str, expect: str, why: str, prepare: _Prepare, *flags: str) -> Case:
         words = script(
-            "trl_dpo.py", "--model", "{assets}/qwen3-tiny", "--data", _DATA, "--out", "{work}/out", *flags, launcher=launcher
+            "trl_dpo.py",
+            "--model",
+            "{assets}/qwen3-tiny",
+            "--data",
+            _DATA,
+            "--out",
+            "{work}/out",
+            *flags,
+            launcher=launcher,
         )
         return Case(f"{prefix}trl-{name}", expect, why, words, environment, prepare)
 
@@ -172,9 +207,20 @@ def trainer_cases(version: Version) -> list[Case]:
             "{work}/out/checkpoint-3",
         ),
         case(
-            "wrong-column", "dataset-schema", "the script tokenises a column that the file lacks", _texts, "--column", "content"
+            "wrong-column",
+            "dataset-schema",
+            "the script tokenises a column that the file lacks",
+            _texts,
+            "--column",
+            "content",
         ),
-        case("unused-columns", "dataset-schema", "untokenised rows: no column fits the model's forward", _texts, "--untokenized"),
+        case(
+            "unused-columns",
+            "dataset-schema",
+            "untokenised rows: no column fits the model's forward",
+            _texts,
+            "--untokenized",
+        ),
         case(
             "kept-columns",
             "dataset-schema",
@@ -207,11 +253,31 @@ def trainer_cases(version: Version) -> list[Case]:
             _small_vocabulary,
             model="{work}/model",
         ),
-        case("no-eval-set", "rank-died", "evaluation wanted and no evaluation set", _texts, "--eval-strategy", "steps"),
+        case(
+            "no-eval-set",
+            "rank-died",
+            "evaluation wanted and no evaluation set",
+            _texts,
+            "--eval-strategy",
+            "steps",
+        ),
         case("best-without-eval", "rank-died", "load_best_model_at_end without evaluation", _texts, "--best"),
         case("no-data-file", "dataset-format", "the data file does not exist", lambda work, assets: None),
-        case("unknown-optimizer", "rank-died", "an optimizer that does not exist", _texts, "--optim", "adamw_muon"),
-        case("no-model", "checkpoint-missing", "the model folder does not exist", _texts, model="{work}/missing"),
+        case(
+            "unknown-optimizer",
+            "rank-died",
+            "an optimizer that does not exist",
+            _texts,
+            "--optim",
+            "adamw_muon",
+        ),
+        case(
+            "no-model",
+            "checkpoint-missing",
+            "the model folder does not exist",
+            _texts,
+            model="{work}/missing",
+        ),
         case(
             "resume-missing",
             "checkpoint-missing",
@@ -259,8 +325,12 @@ def trainer_cases(version: Version) -> list[Case]:
             _texts,
             wrap=FULL_DISK,
         ),
-        case("read-only", "checkpoint-write-error", "the output is mounted read-only", _texts, wrap=READ_ONLY),
-        case("no-right", "checkpoint-write-error", "the output belongs to somebody else", _texts, wrap=NO_RIGHT),
+        case(
+            "read-only", "checkpoint-write-error", "the output is mounted read-only", _texts, wrap=READ_ONLY
+        ),
+        case(
+            "no-right", "checkpoint-write-error", "the output belongs to somebody else", _texts, wrap=NO_RIGHT
+        ),
         acted(
             "worker-killed",
             "dataloader-worker-died",
@@ -270,7 +340,17 @@ def trainer_cases(version: Version) -> list[Case]:
             "5000",
         ),
         acted(
-            "rank-killed", "rank-died", "rank 1 was killed with SIGKILL in the steps", kill_rank(1, "'loss'"), "--steps", "5000"
+            "rank-killed",
+            "rank-died",
+            "rank 1 was killed with SIGKILL in the steps",
+            kill_rank(1, "'loss'"),
+            "--steps",
+            "5000",
         ),
-        dpo("wrong-columns", "dataset-schema", "DPO on rows without prompt, chosen and rejected", _pairs_renamed),
+        dpo(
+            "wrong-columns",
+            "dataset-schema",
+            "DPO on rows without prompt, chosen and rejected",
+            _pairs_renamed,
+        ),
     ]

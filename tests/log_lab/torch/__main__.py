@@ -1,6 +1,8 @@
-"""`python -m tests.log_lab.torch [NAME...]`: makes the logs anew and writes what is expected of them into cases.yaml.
+"""`python -m tests.log_lab.torch [NAME...]`: makes the logs anew and writes what is expected of them into
+cases.yaml.
 
-Needs Linux and bash; root for the cases with mounts of their own. The interpreter of the jobs is given by --python.
+Needs Linux and bash; root for the cases with mounts of their own. The interpreter of the jobs is given by
+--python.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Interpreter:
 
     def __init__(self, python: Path) -> None:
         self.python = python.absolute()
-        told = subprocess.run([self.python, "-c", _FACTS], env=self.environment(), capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            [self.python, "-c", _FACTS], env=self.environment(), capture_output=True, text=True, check=True
+        )
         facts = json.loads(told.stdout.splitlines()[-1])
         self.versions: dict[str, str] = facts["versions"]
         self.cuda: str | None = facts["cuda"]
@@ -117,7 +121,8 @@ def record(case: Case, interpreter: Interpreter) -> tuple[str, str, int]:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End what the case left running: its process group, and ranks in sessions of their own, which stand in its folder."""
+    """End what the case left running: its process group, and ranks in sessions of their own, which stand in
+    its folder."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -132,11 +137,18 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _anonymous(text: str, folder: Path, interpreter: Interpreter) -> str:
-    for path, name in [(str(folder), "/workspace/job"), (folder.name, "job"), *interpreter.paths, (str(LAB), "/workspace/lab")]:
+    for path, name in [
+        (str(folder), "/workspace/job"),
+        (folder.name, "job"),
+        *interpreter.paths,
+        (str(LAB), "/workspace/lab"),
+    ]:
         text = text.replace(path, name)
     text = text.replace(str(Path.cwd()), "/workspace")
     host = socket.gethostname()
-    return text if host == "localhost" else re.sub(rf"(?<![\w./-]){re.escape(host)}(?![\w/-])", "node-1", text)
+    return (
+        text if host == "localhost" else re.sub(rf"(?<![\w./-]){re.escape(host)}(?![\w/-])", "node-1", text)
+    )
 
 
 def entry(case: Case, log: str, command: str, interpreter: Interpreter) -> str:
@@ -158,7 +170,8 @@ def entry(case: Case, log: str, command: str, interpreter: Interpreter) -> str:
 
 
 def write_entry(path: Path, line: str) -> None:
-    """Put one entry in the place of an older one of the same log; sorted, so that a new version changes few lines."""
+    """Put one entry in the place of an older one of the same log; sorted, so that a new version changes few
+    lines."""
     name = line.partition(",")[0]
     path.touch()
     with open(path, "r+", encoding="utf-8") as file:
@@ -171,9 +184,14 @@ def write_entry(path: Path, line: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.log_lab.torch", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="names of cases, or how they begin (default all)")
     parser.add_argument(
-        "--python", type=Path, default=Path(sys.executable), help="the interpreter of the jobs (default this one)"
+        "names", nargs="*", metavar="NAME", help="names of cases, or how they begin (default all)"
+    )
+    parser.add_argument(
+        "--python",
+        type=Path,
+        default=Path(sys.executable),
+        help="the interpreter of the jobs (default this one)",
     )
     parser.add_argument("--out", type=Path, default=OUT, help=f"where logs and cases.yaml go (default {OUT})")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")

@@ -11,7 +11,8 @@ __all__ = ["Case"]
 class Case:
     """`command` is run by bash in a folder of its own, with `script` beside it under the name train.py.
 
-    In `command` and `setup`: {port} is a free port, {python} the interpreter, {lab} the folder of the scripts.
+    In `command` and `setup`: {port} is a free port, {python} the interpreter, {lab} the folder of the
+    scripts.
     """
 
     name: str

@@ -29,7 +29,13 @@ def _pip(
 
 def _import(name: str, files: str, module: str, expect: str, why: str, *, also: tuple[str, ...] = ()) -> Case:
     return Case(
-        name, SITE + ONE + module, expect, why, script="imports", setup=f"mkdir -p site; cd site\n{files}\ncd ..", also=also
+        name,
+        SITE + ONE + module,
+        expect,
+        why,
+        script="imports",
+        setup=f"mkdir -p site; cd site\n{files}\ncd ..",
+        also=also,
     )
 
 
@@ -42,7 +48,13 @@ NO_NVCC = "env -u CUDA_HOME "
 HIDE_CUDA = "mount -t tmpfs tmpfs /usr/local/cuda/; mount --bind /dev/null $(command -v nvcc)"
 
 BUILD: tuple[Case, ...] = (
-    Case("import-missing", ONE + "flash_attn", "missing-module", "flash_attn is not installed", script="imports"),
+    Case(
+        "import-missing",
+        ONE + "flash_attn",
+        "missing-module",
+        "flash_attn is not installed",
+        script="imports",
+    ),
     Case(
         "import-missing-submodule",
         ONE + "torch.distributed.fsdp2",
@@ -90,7 +102,11 @@ BUILD: tuple[Case, ...] = (
         "a file of the program has a syntax error",
     ),
     _native(
-        "native-cxx11-abi", "cxx11-abi", "flash_attn", "extension-abi-mismatch", "an extension built for the other C++ string ABI"
+        "native-cxx11-abi",
+        "cxx11-abi",
+        "flash_attn",
+        "extension-abi-mismatch",
+        "an extension built for the other C++ string ABI",
     ),
     _native(
         "native-torch-symbol",
@@ -115,7 +131,13 @@ BUILD: tuple[Case, ...] = (
         "an extension linked with libcuda.so.1, no driver here",
         also=("extension-abi-mismatch", "cuda-version-mismatch"),
     ),
-    _native("native-glibc", "glibc", "grouped_gemm", "extension-abi-mismatch", "an extension built for glibc 2.38, here 2.36"),
+    _native(
+        "native-glibc",
+        "glibc",
+        "grouped_gemm",
+        "extension-abi-mismatch",
+        "an extension built for glibc 2.38, here 2.36",
+    ),
     _native(
         "native-glibcxx",
         "glibcxx",

@@ -1,4 +1,5 @@
-"""Data that cannot be read, checkpoints that cannot be written or loaded, numbers that go wrong, functions compiled too often."""
+"""Data that cannot be read, checkpoints that cannot be written or loaded, numbers that go wrong, functions
+compiled too often."""
 
 from tests.log_lab.torch.case import Case
 
@@ -48,12 +49,30 @@ PIDS = """d=/sys/fs/cgroup/pids/log-lab-$$; mkdir $d; echo 40 > $d/pids.max; ech
 trap "echo $$ > $d/../cgroup.procs; sleep 1; rmdir $d 2>/dev/null" EXIT"""
 
 _LOADER = (
-    ("worker-sigkill", "kill", "dataloader-worker-died", "a DataLoader worker of rank 1 sent itself SIGKILL", ()),
+    (
+        "worker-sigkill",
+        "kill",
+        "dataloader-worker-died",
+        "a DataLoader worker of rank 1 sent itself SIGKILL",
+        (),
+    ),
     ("worker-sigsegv", "segv", "dataloader-worker-died", "a DataLoader worker of rank 1 read address 0", ()),
-    ("worker-exit", "exit", "dataloader-worker-died", "a DataLoader worker of rank 1 ended with os._exit(7)", ()),
+    (
+        "worker-exit",
+        "exit",
+        "dataloader-worker-died",
+        "a DataLoader worker of rank 1 ended with os._exit(7)",
+        (),
+    ),
     ("worker-keyerror", "key", "dataset-schema", "a sample of rank 1 has no column chosen", ("rank-died",)),
     ("worker-json", "json", "dataset-format", "a line of rank 1's data is cut JSON", ("rank-died",)),
-    ("worker-file-missing", "file", "rank-died", "a shard that rank 1 reads is not there", ("dataset-format",)),
+    (
+        "worker-file-missing",
+        "file",
+        "rank-died",
+        "a shard that rank 1 reads is not there",
+        ("dataset-format",),
+    ),
     ("worker-pickle", "pickle", "dataset-format", "a sample of rank 1 is a cut pickle", ("rank-died",)),
     ("worker-utf8", "utf8", "dataset-format", "a line of rank 1's data is not UTF-8", ("rank-died",)),
     (
@@ -67,15 +86,45 @@ _LOADER = (
 )
 
 DATA: tuple[Case, ...] = (
-    *(_case(name, "loader", case, expect, why, ranks=(1,), also=also) for name, case, expect, why, also in _LOADER),
-    _case("worker-cuda-in-fork", "loader", "cuda", "rank-died", "a worker of rank 1 used CUDA, which is not there", ranks=(1,)),
-    _case(
-        "worker-ragged", "loader", "ragged", "dataset-format", "samples of different length without padding", also=("rank-died",)
+    *(
+        _case(name, "loader", case, expect, why, ranks=(1,), also=also)
+        for name, case, expect, why, also in _LOADER
     ),
-    _case("worker-io-error", "loader", "io", "rank-died", "the dataset raised EIO on both ranks", also=("io-blocked",)),
+    _case(
+        "worker-cuda-in-fork",
+        "loader",
+        "cuda",
+        "rank-died",
+        "a worker of rank 1 used CUDA, which is not there",
+        ranks=(1,),
+    ),
+    _case(
+        "worker-ragged",
+        "loader",
+        "ragged",
+        "dataset-format",
+        "samples of different length without padding",
+        also=("rank-died",),
+    ),
+    _case(
+        "worker-io-error",
+        "loader",
+        "io",
+        "rank-died",
+        "the dataset raised EIO on both ranks",
+        also=("io-blocked",),
+    ),
     _case("spawn-lambda", "loader", "spawn", "rank-died", "workers are spawned and collate_fn is a lambda"),
     _case("prefetch-without-workers", "loader", "no-workers", "rank-died", "prefetch_factor without workers"),
-    _case("shm-small", "loader", "shm", "shm-too-small", "/dev/shm of 2 MiB, samples of 8 MiB", setup=SMALL_SHM, mounts=True),
+    _case(
+        "shm-small",
+        "loader",
+        "shm",
+        "shm-too-small",
+        "/dev/shm of 2 MiB, samples of 8 MiB",
+        setup=SMALL_SHM,
+        mounts=True,
+    ),
     _case(
         "shm-small-file-system",
         "loader",
@@ -86,17 +135,55 @@ DATA: tuple[Case, ...] = (
         mounts=True,
     ),
     _case("fd-limit", "loader", "files", "fd-limit", "ulimit -n 64, batches are kept", setup="ulimit -n 64"),
-    _case("pids-limit", "loader", "files", "pids-limit", "pids.max 40, two ranks with 8 workers each", setup=PIDS),
-    _case("ckpt-shapes", "checkpoint", "shapes", "checkpoint-args-mismatch", "hidden size 64, the checkpoint has 32"),
-    _case("ckpt-classes", "checkpoint", "classes", "checkpoint-args-mismatch", "8 classes, the checkpoint has 4"),
-    _case("ckpt-keys", "checkpoint", "keys", "checkpoint-args-mismatch", "keys with module. in front loaded without DDP"),
     _case(
-        "ckpt-optimizer", "checkpoint", "optimizer", "checkpoint-args-mismatch", "the optimizer had two tensors, now has three"
+        "pids-limit",
+        "loader",
+        "files",
+        "pids-limit",
+        "pids.max 40, two ranks with 8 workers each",
+        setup=PIDS,
+    ),
+    _case(
+        "ckpt-shapes",
+        "checkpoint",
+        "shapes",
+        "checkpoint-args-mismatch",
+        "hidden size 64, the checkpoint has 32",
+    ),
+    _case(
+        "ckpt-classes", "checkpoint", "classes", "checkpoint-args-mismatch", "8 classes, the checkpoint has 4"
+    ),
+    _case(
+        "ckpt-keys",
+        "checkpoint",
+        "keys",
+        "checkpoint-args-mismatch",
+        "keys with module. in front loaded without DDP",
+    ),
+    _case(
+        "ckpt-optimizer",
+        "checkpoint",
+        "optimizer",
+        "checkpoint-args-mismatch",
+        "the optimizer had two tensors, now has three",
     ),
     _case("ckpt-truncated", "checkpoint", "truncated", "checkpoint-corrupt", "model.pt was cut in half"),
-    _case("ckpt-truncated-large", "checkpoint", "full-truncated", "checkpoint-corrupt", "model.pt of 16 MB was cut in half"),
+    _case(
+        "ckpt-truncated-large",
+        "checkpoint",
+        "full-truncated",
+        "checkpoint-corrupt",
+        "model.pt of 16 MB was cut in half",
+    ),
     _case("ckpt-empty", "checkpoint", "empty", "checkpoint-corrupt", "model.pt has no byte"),
-    _case("ckpt-zeros", "checkpoint", "zeros", "checkpoint-corrupt", "model.pt is all zeros", also=("version-mismatch",)),
+    _case(
+        "ckpt-zeros",
+        "checkpoint",
+        "zeros",
+        "checkpoint-corrupt",
+        "model.pt is all zeros",
+        also=("version-mismatch",),
+    ),
     _case("ckpt-html", "checkpoint", "html", "checkpoint-corrupt", "model.pt is a web page"),
     _case("ckpt-missing", "checkpoint", "missing", "checkpoint-missing", "model.pt was removed"),
     _case(
@@ -190,9 +277,19 @@ DATA: tuple[Case, ...] = (
         setup="mount -t tmpfs tmpfs /mnt",
     ),
     _case(
-        "ckpt-dcp-key", "checkpoint", "dcp-key", "checkpoint-args-mismatch", "the model has a tensor that the checkpoint lacks"
+        "ckpt-dcp-key",
+        "checkpoint",
+        "dcp-key",
+        "checkpoint-args-mismatch",
+        "the model has a tensor that the checkpoint lacks",
     ),
-    _case("ckpt-dcp-shape", "checkpoint", "dcp-shape", "checkpoint-args-mismatch", "hidden size 64, the checkpoint (dcp) has 32"),
+    _case(
+        "ckpt-dcp-shape",
+        "checkpoint",
+        "dcp-shape",
+        "checkpoint-args-mismatch",
+        "hidden size 64, the checkpoint (dcp) has 32",
+    ),
     _case(
         "ckpt-dcp-metadata",
         "checkpoint",
@@ -201,13 +298,47 @@ DATA: tuple[Case, ...] = (
         ".metadata was removed",
         also=("checkpoint-corrupt",),
     ),
-    _case("nan-raise", "numbers", "raise", "loss-nan", "rank 1 checked its loss and raised FloatingPointError", ranks=(1,)),
-    _case("nan-assert", "numbers", "assert", "loss-nan", "rank 1 checked its loss as Megatron does", ranks=(1,)),
-    _case("nan-printed", "numbers", "printed", "loss-nan", "rank 1's loss turned NaN at step 12 and nobody stopped", ranks=(1,)),
-    _case("nan-grad-clip", "numbers", "clip", "grad-nan", "clip_grad_norm_ with error_if_nonfinite on rank 1", ranks=(1,)),
+    _case(
+        "nan-raise",
+        "numbers",
+        "raise",
+        "loss-nan",
+        "rank 1 checked its loss and raised FloatingPointError",
+        ranks=(1,),
+    ),
+    _case(
+        "nan-assert", "numbers", "assert", "loss-nan", "rank 1 checked its loss as Megatron does", ranks=(1,)
+    ),
+    _case(
+        "nan-printed",
+        "numbers",
+        "printed",
+        "loss-nan",
+        "rank 1's loss turned NaN at step 12 and nobody stopped",
+        ranks=(1,),
+    ),
+    _case(
+        "nan-grad-clip",
+        "numbers",
+        "clip",
+        "grad-nan",
+        "clip_grad_norm_ with error_if_nonfinite on rank 1",
+        ranks=(1,),
+    ),
     _case("nan-anomaly", "numbers", "anomaly", "grad-nan", "detect_anomaly found NaN in a backward function"),
     _case(
-        "recompile-limit", "numbers", "recompile", "recompile-limit", "a compiled function met more than 8 values", since=(2, 13)
+        "recompile-limit",
+        "numbers",
+        "recompile",
+        "recompile-limit",
+        "a compiled function met more than 8 values",
+        since=(2, 13),
     ),
-    _case("recompile-limit-fullgraph", "numbers", "recompile-full", "recompile-limit", "the same with fullgraph=True"),
+    _case(
+        "recompile-limit-fullgraph",
+        "numbers",
+        "recompile-full",
+        "recompile-limit",
+        "the same with fullgraph=True",
+    ),
 )

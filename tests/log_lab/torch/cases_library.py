@@ -41,7 +41,9 @@ def _zero(
     )
 
 
-def _launcher(name: str, arguments: str, expect: str, why: str, *, also: tuple[str, ...] = (), setup: str = "") -> Case:
+def _launcher(
+    name: str, arguments: str, expect: str, why: str, *, also: tuple[str, ...] = (), setup: str = ""
+) -> Case:
     return Case(
         name,
         f"DS_ACCELERATOR=cpu deepspeed {arguments} train.py key",
@@ -115,23 +117,54 @@ def _accelerate(
     )
 
 
-# with --cpu accelerate starts a single process whatever --num_processes says; the script keeps to the CPU by itself
+# with --cpu accelerate starts a single process whatever --num_processes says; the script keeps to the CPU by
+# itself
 CPU = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port}"
 CONFIG = "printf 'compute_environment: LOCAL_MACHINE\\ndistributed_type: MULTI_CPU\\nuse_cpu: true\\nnum_processes: 2\\n"
 ZERO = "--use_deepspeed --num_processes 2 --num_machines 1 --mixed_precision no --main_process_port {port} "
 
 LIBRARY: tuple[Case, ...] = (
-    _zero("ds-batch", "batch", "launch-mismatch", "train_batch_size 32, micro batch 2, 2 ranks", also=("rank-died",)),
-    _zero("ds-no-batch", "no-batch", "rank-died", "no batch size in the configuration", also=("launch-mismatch",)),
-    _zero("ds-auto", "auto", "rank-died", "`auto` in a configuration that no Trainer fills in", also=("launch-mismatch",)),
-    _zero("ds-unknown-key", "unknown-key", "rank-died", "a key of zero_optimization is misspelt", also=("version-mismatch",)),
+    _zero(
+        "ds-batch",
+        "batch",
+        "launch-mismatch",
+        "train_batch_size 32, micro batch 2, 2 ranks",
+        also=("rank-died",),
+    ),
+    _zero(
+        "ds-no-batch",
+        "no-batch",
+        "rank-died",
+        "no batch size in the configuration",
+        also=("launch-mismatch",),
+    ),
+    _zero(
+        "ds-auto",
+        "auto",
+        "rank-died",
+        "`auto` in a configuration that no Trainer fills in",
+        also=("launch-mismatch",),
+    ),
+    _zero(
+        "ds-unknown-key",
+        "unknown-key",
+        "rank-died",
+        "a key of zero_optimization is misspelt",
+        also=("version-mismatch",),
+    ),
     _zero("ds-stage", "stage", "rank-died", "ZeRO stage 4", also=("version-mismatch",)),
     _zero("ds-fp16-bf16", "both", "rank-died", "fp16 and bf16 both enabled"),
     _zero("ds-json", "json", "rank-died", "the configuration file is no valid JSON"),
     _zero("ds-config-missing", "no-file", "rank-died", "the configuration file is not there"),
     _zero("ds-fp16-cpu", "fp16", "rank-died", "fp16 on a CPU"),
     _zero("ds-optimizer-unknown", "adam", "rank-died", "an optimizer that does not exist"),
-    _zero("ds-low-cpu-mem", "low-cpu-mem", "rank-died", "from_pretrained with device_map under ZeRO-3", needs=("transformers",)),
+    _zero(
+        "ds-low-cpu-mem",
+        "low-cpu-mem",
+        "rank-died",
+        "from_pretrained with device_map under ZeRO-3",
+        needs=("transformers",),
+    ),
     _zero("ds-rank-keyerror", "key", "rank-died", "rank 1 raised KeyError", ranks=(1,)),
     _zero("ds-offload-client-optimizer", "offload", "rank-died", "optimizer offload with torch's own AdamW"),
     _zero(
@@ -151,7 +184,12 @@ LIBRARY: tuple[Case, ...] = (
         also=("rank-died",),
         setup=SAVE,
     ),
-    _zero("ds-resume-nothing", "resume-nothing", "checkpoint-missing", "the folder of checkpoints has no file latest"),
+    _zero(
+        "ds-resume-nothing",
+        "resume-nothing",
+        "checkpoint-missing",
+        "the folder of checkpoints has no file latest",
+    ),
     _zero(
         "ds-resume-world",
         "resume-world",
@@ -162,10 +200,32 @@ LIBRARY: tuple[Case, ...] = (
         nproc=1,
         launch="DS_ACCELERATOR=cpu deepspeed --num_gpus 1 --master_port {port} ",
     ),
-    _zero("ds-device-unknown", "device", "rank-died", "offload_param to a device that is none", also=("version-mismatch",)),
-    _zero("ds-wrong-type", "type", "rank-died", "a number of the configuration is a word", also=("version-mismatch",)),
-    _zero("ds-overflow", "overflow", "fp16-overflow", "the loss is inf from step 4 until the loss scale is at its minimum"),
-    _zero("ds-zero3-outside", "outside", "rank-died", "a weight that ZeRO-3 has parted is read outside of forward"),
+    _zero(
+        "ds-device-unknown",
+        "device",
+        "rank-died",
+        "offload_param to a device that is none",
+        also=("version-mismatch",),
+    ),
+    _zero(
+        "ds-wrong-type",
+        "type",
+        "rank-died",
+        "a number of the configuration is a word",
+        also=("version-mismatch",),
+    ),
+    _zero(
+        "ds-overflow",
+        "overflow",
+        "fp16-overflow",
+        "the loss is inf from step 4 until the loss scale is at its minimum",
+    ),
+    _zero(
+        "ds-zero3-outside",
+        "outside",
+        "rank-died",
+        "a weight that ZeRO-3 has parted is read outside of forward",
+    ),
     _zero(
         "ds-zero3-lora-late",
         "lora-late",
@@ -241,11 +301,31 @@ LIBRARY: tuple[Case, ...] = (
         before="DS_ACCELERATOR=cuda CUDA_HOME=/usr/local/cuda ",
         cuda_build=True,
     ),
-    _operator("ds-op-header", "CCLCommBuilder", "missing-header", "oneCCL's headers are not installed", also=("rank-died",)),
-    _operator("ds-op-aio", "AsyncIOBuilder", "missing-header", "libaio's headers are not installed", also=("rank-died",)),
+    _operator(
+        "ds-op-header",
+        "CCLCommBuilder",
+        "missing-header",
+        "oneCCL's headers are not installed",
+        also=("rank-died",),
+    ),
+    _operator(
+        "ds-op-aio",
+        "AsyncIOBuilder",
+        "missing-header",
+        "libaio's headers are not installed",
+        also=("rank-died",),
+    ),
     _accelerate("acc-keyerror", CPU, "rank-died", "rank 1 raised KeyError", ranks=(1,), case="key"),
-    _accelerate("acc-memory", CPU, "host-oom", "rank 1 asked for a tensor of 64 TiB", ranks=(1,), case="memory"),
-    _accelerate("acc-resume-missing", CPU, "checkpoint-missing", "load_state of a folder that is not there", case="resume"),
+    _accelerate(
+        "acc-memory", CPU, "host-oom", "rank 1 asked for a tensor of 64 TiB", ranks=(1,), case="memory"
+    ),
+    _accelerate(
+        "acc-resume-missing",
+        CPU,
+        "checkpoint-missing",
+        "load_state of a folder that is not there",
+        case="resume",
+    ),
     _accelerate(
         "acc-port-taken",
         CPU,
@@ -267,10 +347,18 @@ LIBRARY: tuple[Case, ...] = (
     ),
     _accelerate("acc-sigkill", CPU, "rank-died", "rank 1 sent itself SIGKILL", ranks=(1,), case="kill"),
     _accelerate(
-        "acc-shapes", CPU + " --debug", "rank-desync", "gather of 4 rows on rank 0 and 3 on rank 1, --debug", case="shapes"
+        "acc-shapes",
+        CPU + " --debug",
+        "rank-desync",
+        "gather of 4 rows on rank 0 and 3 on rank 1, --debug",
+        case="shapes",
     ),
     _accelerate(
-        "acc-two-kinds", "--cpu --multi_gpu --num_processes 2", "launch-mismatch", "--cpu and --multi_gpu", also=("rank-died",)
+        "acc-two-kinds",
+        "--cpu --multi_gpu --num_processes 2",
+        "launch-mismatch",
+        "--cpu and --multi_gpu",
+        also=("rank-died",),
     ),
     _accelerate(
         "acc-gpu-ids",
@@ -305,7 +393,9 @@ LIBRARY: tuple[Case, ...] = (
         before="DS_ACCELERATOR=cpu ",
         needs=("deepspeed",),
     ),
-    _accelerate("acc-config-missing", "--config_file conf/fsdp.yaml", "rank-died", "--config_file is not there"),
+    _accelerate(
+        "acc-config-missing", "--config_file conf/fsdp.yaml", "rank-died", "--config_file is not there"
+    ),
     _accelerate(
         "acc-config-key",
         "--config_file fsdp.yaml",
@@ -315,7 +405,11 @@ LIBRARY: tuple[Case, ...] = (
         also=("rank-died",),
     ),
     _accelerate(
-        "acc-multi-gpu", "--multi_gpu --num_processes 1", "launch-mismatch", "--multi_gpu with one process", also=("rank-died",)
+        "acc-multi-gpu",
+        "--multi_gpu --num_processes 1",
+        "launch-mismatch",
+        "--multi_gpu with one process",
+        also=("rank-died",),
     ),
     _accelerate(
         "acc-multi-node",

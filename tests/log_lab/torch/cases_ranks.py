@@ -22,7 +22,17 @@ def _ranks(
     setup: str = "",
 ) -> Case:
     culprits = (n - 1,) if ranks is None else ranks
-    return Case(name, _run(case, n, before), expect, why, script="ranks", nproc=n, ranks=culprits, also=also, setup=setup)
+    return Case(
+        name,
+        _run(case, n, before),
+        expect,
+        why,
+        script="ranks",
+        nproc=n,
+        ranks=culprits,
+        also=also,
+        setup=setup,
+    )
 
 
 SHORT = "PG_TIMEOUT=6 "
@@ -30,9 +40,21 @@ DETAIL = "TORCH_DISTRIBUTED_DEBUG=DETAIL "
 
 RANKS: tuple[Case, ...] = (
     _ranks("rank-keyerror", "key", "rank-died", "rank 1 raised KeyError; rank 0 lost its connection to it"),
-    _ranks("rank-keyerror-3", "key", "rank-died", "rank 2 of 3 raised KeyError; ranks 0 and 1 lost their connections", n=3),
+    _ranks(
+        "rank-keyerror-3",
+        "key",
+        "rank-died",
+        "rank 2 of 3 raised KeyError; ranks 0 and 1 lost their connections",
+        n=3,
+    ),
     _ranks("rank-sigkill", "kill", "rank-died", "rank 1 sent itself SIGKILL"),
-    _ranks("rank-sigkill-3", "kill", "rank-died", "rank 2 of 3 sent itself SIGKILL; the others lost their connections", n=3),
+    _ranks(
+        "rank-sigkill-3",
+        "kill",
+        "rank-died",
+        "rank 2 of 3 sent itself SIGKILL; the others lost their connections",
+        n=3,
+    ),
     _ranks("rank-sigsegv", "segv", "rank-died", "rank 1 read address 0"),
     _ranks(
         "rank-sigsegv-faulthandler",
@@ -44,12 +66,25 @@ RANKS: tuple[Case, ...] = (
     _ranks("rank-sigabrt", "abort", "rank-died", "rank 1 called abort()"),
     _ranks("rank-sigfpe", "fpe", "rank-died", "rank 1 sent itself SIGFPE"),
     _ranks("rank-exit-3", "exit", "rank-died", "rank 1 said why in a plain line and left with exit code 3"),
-    _ranks("rank-left-early", "leave", "rank-died", "rank 1 ended with code 0 while rank 0 went on", also=("rank-desync",)),
+    _ranks(
+        "rank-left-early",
+        "leave",
+        "rank-died",
+        "rank 1 ended with code 0 while rank 0 went on",
+        also=("rank-desync",),
+    ),
     _ranks("rank-assert", "assert", "rank-died", "an assertion of the program failed on rank 1"),
     _ranks("rank-matmul-shapes", "matmul", "rank-died", "rank 1 multiplied matrices that do not fit"),
     _ranks("rank-cpu-allocator", "memory", "host-oom", "rank 1 asked for a tensor of 64 TiB in host memory"),
     _ranks("rank-memoryerror", "list-memory", "host-oom", "rank 1 asked for a bytearray of 64 TiB"),
-    _ranks("gloo-shapes", "shapes", "rank-desync", "rank 1 reduced 64 elements where rank 0 reduced 16", before=SHORT, ranks=()),
+    _ranks(
+        "gloo-shapes",
+        "shapes",
+        "rank-desync",
+        "rank 1 reduced 64 elements where rank 0 reduced 16",
+        before=SHORT,
+        ranks=(),
+    ),
     _ranks(
         "gloo-shapes-detail",
         "shapes",
@@ -109,11 +144,28 @@ RANKS: tuple[Case, ...] = (
         ranks=(),
     ),
     _ranks(
-        "gloo-timeout-detail", "late", "collective-timeout", "rank 1 came 14 s late, DETAIL, timeout 6 s", before=SHORT + DETAIL
+        "gloo-timeout-detail",
+        "late",
+        "collective-timeout",
+        "rank 1 came 14 s late, DETAIL, timeout 6 s",
+        before=SHORT + DETAIL,
     ),
-    _ranks("monitored-barrier", "monitored", "collective-timeout", "rank 1 did not come to monitored_barrier within 5 s"),
-    _ranks("monitored-barrier-3", "monitored", "collective-timeout", "rank 2 of 3 did not come to monitored_barrier in 5 s", n=3),
-    _ranks("gather-object-lambda", "objects", "rank-died", "rank 1 gathered an object that cannot be pickled"),
+    _ranks(
+        "monitored-barrier",
+        "monitored",
+        "collective-timeout",
+        "rank 1 did not come to monitored_barrier within 5 s",
+    ),
+    _ranks(
+        "monitored-barrier-3",
+        "monitored",
+        "collective-timeout",
+        "rank 2 of 3 did not come to monitored_barrier in 5 s",
+        n=3,
+    ),
+    _ranks(
+        "gather-object-lambda", "objects", "rank-died", "rank 1 gathered an object that cannot be pickled"
+    ),
     _ranks(
         "ddp-param-shapes",
         "ddp-shapes",
@@ -123,9 +175,15 @@ RANKS: tuple[Case, ...] = (
         before=SHORT,
     ),
     _ranks(
-        "ddp-param-count", "ddp-count", "rank-desync", "rank 1 built a layer without bias before DDP wrapped it", before=SHORT
+        "ddp-param-count",
+        "ddp-count",
+        "rank-desync",
+        "rank 1 built a layer without bias before DDP wrapped it",
+        before=SHORT,
     ),
-    _ranks("ddp-unused-parameters", "ddp-unused", "rank-died", "a layer without gradient under DDP", ranks=()),
+    _ranks(
+        "ddp-unused-parameters", "ddp-unused", "rank-died", "a layer without gradient under DDP", ranks=()
+    ),
     _ranks(
         "rank-cgroup-oom",
         "grow",

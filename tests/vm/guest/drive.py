@@ -1,4 +1,5 @@
-"""The machine's driver: does part after part and says each one's answer as a line of JSON on stdout (the second serial port)."""
+"""The machine's driver: does part after part and says each one's answer as a line of JSON on stdout (the
+second serial port)."""
 
 from __future__ import annotations
 

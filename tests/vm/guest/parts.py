@@ -13,7 +13,8 @@ Part = Callable[[], Any]
 class Parts:
     """`first` come one by one, then those `together`, then those `alone`.
 
-    Jobs under `diag run` go side by side, for one waits while another starts; but not those that change something for all.
+    Jobs under `diag run` go side by side, for one waits while another starts; but not those that change
+    something for all.
     """
 
     first: dict[str, Part]

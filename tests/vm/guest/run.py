@@ -22,8 +22,8 @@ _RUNS = Path("/runs")
 
 
 class Run:
-    """`prefix` is put before diag's own command: another user, another cgroup. The driver's own safety from the OOM killer is not
-        inherited."""
+    """`prefix` is put before diag's own command: another user, another cgroup. The driver's own safety from
+    the OOM killer is not inherited."""
 
     def __init__(self, name: str, job: Sequence[str], prefix: Sequence[str] = (), user: int = 0) -> None:
         self.root, self.terminal = _RUNS / name, Path(f"/tmp/{name}.txt")
@@ -32,14 +32,16 @@ class Run:
         diag = [sys.executable, "-m", "diag", "run", "--port", "0", "--run-root", str(self.root)]
         words = ["choom", "-n", "0", "--", *prefix, *diag, "--", *job]
         with open(self.terminal, "wb") as file:
-            self.process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def text(self) -> str:
         return self.terminal.read_text("utf-8", "replace")
 
     def page(self, path: str) -> dict[str, Any]:
-        """What diag says there, empty while it does not listen. Asked in this process: each start of Python costs the machine
-        half a second."""
+        """What diag says there, empty while it does not listen. Asked in this process: each start of Python
+        costs the machine half a second."""
         found = re.search(r"page (http://[\d.:]+)", self.text())
         if found is None:
             return {}

@@ -1,1 +1,2 @@
-"""Memory that runs out, for real: a kernel with cgroup v2, strict overcommit and a kernel log, and `diag run` beside the job."""
+"""Memory that runs out, for real: a kernel with cgroup v2, strict overcommit and a kernel log, and `diag run`
+beside the job."""

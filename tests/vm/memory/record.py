@@ -1,5 +1,5 @@
-"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.memory.record [ANSWERS ...]` (else it boots;
-of several the last that has a part counts).
+"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.memory.record [ANSWERS
+...]` (else it boots; of several the last that has a part counts).
 
 Writes below tests/captures/memory/v2.
 """
@@ -20,7 +20,15 @@ from tests.vm.memory.scenarios import FOR_ALL, SCENARIOS, Scenario
 
 FOLDER = image.REPOSITORY / "tests" / "captures" / "memory" / "v2"
 # Whose report in the kernel's log is kept whole, line by line.
-_KERNEL = ("rank_limit", "pod_limit", "container_limit", "group_kill", "host_runs_out", "fork_refused", "pids_limit")
+_KERNEL = (
+    "rank_limit",
+    "pod_limit",
+    "container_limit",
+    "group_kill",
+    "host_runs_out",
+    "fork_refused",
+    "pids_limit",
+)
 
 
 def main(words: list[str]) -> None:
@@ -38,11 +46,14 @@ def main(words: list[str]) -> None:
             sys.exit(f"{scenario.name}: {run['problem']}")
         (FOLDER / f"journal-{scenario.name}.jsonl.gz").write_bytes(_journal(run["run"]))
         if scenario.name in _KERNEL:
-            (FOLDER / f"kmsg-{scenario.name}.txt").write_text("".join(f"{line}\n" for line in _own(run, scenario)))
+            (FOLDER / f"kmsg-{scenario.name}.txt").write_text(
+                "".join(f"{line}\n" for line in _own(run, scenario))
+            )
 
 
 def _own(run: dict[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Of a log to which other jobs gave rise too: the reports and lines that name this job's cgroups; all, if it ran alone."""
+    """Of a log to which other jobs gave rise too: the reports and lines that name this job's cgroups; all, if
+    it ran alone."""
     reports: list[list[str]] = [[]]
     for line in run["kernel"]:
         if "invoked oom-killer" in line:

@@ -1,4 +1,5 @@
-"""What `diag run` finds in jobs whose memory runs out, on a real kernel with cgroup v2 (see machine.py and scenarios.py)."""
+"""What `diag run` finds in jobs whose memory runs out, on a real kernel with cgroup v2 (see machine.py and
+scenarios.py)."""
 
 from __future__ import annotations
 
@@ -19,14 +20,18 @@ pytestmark = [pytest.mark.vm, pytest.mark.timeout(2700)]
 
 def counted(run: dict[str, Any], cgroup: str, file: str) -> dict[str, int]:
     """Of a file of the cgroup: NAME NUMBER a line."""
-    return {name: int(value) for name, value in (line.split() for line in run["cgroups"][cgroup or "."][file].splitlines())}
+    return {
+        name: int(value)
+        for name, value in (line.split() for line in run["cgroups"][cgroup or "."][file].splitlines())
+    }
 
 
 def opened(run: dict[str, Any]) -> list[dict[str, Any]]:
     return [change["finding"] for change in run["changes"] if change["change"] != "resolved"]
 
 
-# -- jobs under `diag run` ------------------------------------------------------------------------------------
+# -- jobs under `diag run`
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -38,15 +43,20 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
     for wanted in scenario.wanted:
         assert any(wanted.is_met_by(finding) for finding in found), f"{wanted} was not found; {told}"
         causes = [finding["cause"] for finding in found if finding["id"] == wanted.id]
-        # A slow machine is read between the last process that fits and the one that is refused: that warning is right.
-        assert wanted.cause is None or (set(causes) - set(scenario.warned) == {wanted.cause} == {causes[-1]}), told
+        # A slow machine is read between the last process that fits and the one that is refused: that warning
+        # is right.
+        assert wanted.cause is None or (
+            set(causes) - set(scenario.warned) == {wanted.cause} == {causes[-1]}
+        ), told
     ids = {wanted.id for wanted in scenario.wanted} | set(scenario.also)
     assert {finding["id"] for finding in found} <= ids, told
     assert not run["problem"], told
 
 
 @pytest.mark.parametrize(
-    "scenario", [scenario for scenario in SCENARIOS if scenario.peak is not None], ids=lambda scenario: scenario.name
+    "scenario",
+    [scenario for scenario in SCENARIOS if scenario.peak is not None],
+    ids=lambda scenario: scenario.name,
 )
 def test_peak_is_that_of_the_kernel(answers: Answers, scenario: Scenario) -> None:
     run = answers[f"memory:{scenario.name}"]
@@ -59,12 +69,19 @@ def test_peak_is_that_of_the_kernel(answers: Answers, scenario: Scenario) -> Non
     assert size == pytest.approx(int(run["cgroups"][scenario.peak or "."]["memory.peak"]), rel=0.05)
 
 
-# -- that the kernel did it: a finding, or silence, is worth nothing without ----------------------------------
+# -- that the kernel did it: a finding, or silence, is worth nothing without
+# ----------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "cgroup"),
-    [("rank_limit", "rank1"), ("pod_limit", ""), ("container_limit", "main"), ("group_kill", "main"), ("writer_killed", "rank1")],
+    [
+        ("rank_limit", "rank1"),
+        ("pod_limit", ""),
+        ("container_limit", "main"),
+        ("group_kill", "main"),
+        ("writer_killed", "rank1"),
+    ],
 )
 def test_kernel_killed_for_the_limit_of_this_cgroup(answers: Answers, name: str, cgroup: str) -> None:
     run = answers[f"memory:{name}"]
@@ -84,7 +101,9 @@ def test_diag_that_dies_with_the_container_leaves_its_record(answers: Answers) -
     assert run["run"]
 
 
-def test_kernel_takes_diags_sidecars_before_a_rank_that_holds_less_than_half_of_the_host(answers: Answers) -> None:
+def test_kernel_takes_diags_sidecars_before_a_rank_that_holds_less_than_half_of_the_host(
+    answers: Answers,
+) -> None:
     """They say so themselves (oom_score_adj): the job comes first."""
     run = answers["memory:host_runs_out"]
 
@@ -135,16 +154,21 @@ def test_neighbour_was_killed_for_its_memory(answers: Answers, scenario: Scenari
     assert any("oom_memcg=/neighbour" in line for line in run["kernel"])
 
 
-# -- the kernel's log -----------------------------------------------------------------------------------------
+# -- the kernel's log
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("who", ["root", "user_unrestricted"])
 def test_kernel_log_tells_a_kill(answers: Answers, who: str) -> None:
-    told = [fact for record in answers["kernel_log"][who] for fact in PARSERS["kmsg"](Record.from_json(record))]
+    told = [
+        fact for record in answers["kernel_log"][who] for fact in PARSERS["kmsg"](Record.from_json(record))
+    ]
 
     kills = [fact for fact in told if isinstance(fact, KernelOomKill)]
 
-    assert [(kill.cgroup, kill.limit_bytes, kill.comm) for kill in kills] == [("/neighbour", 24 * MIB, "python3")]
+    assert [(kill.cgroup, kill.limit_bytes, kill.comm) for kill in kills] == [
+        ("/neighbour", 24 * MIB, "python3")
+    ]
     assert kills[0].usage_bytes == pytest.approx(24 * MIB, rel=0.05)
 
 
@@ -156,5 +180,3 @@ def test_kernel_log_that_a_user_may_not_read_is_not_checked(answers: Answers) ->
     assert isinstance(failed, SourceFailed)
     assert (failed.source, failed.reason) == ("kernel log", "/dev/kmsg: Operation not permitted")
     assert "CAP_SYSLOG" in failed.remedy
-
-

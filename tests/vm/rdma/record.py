@@ -1,4 +1,5 @@
-"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.rdma.record [ANSWERS]` (else it boots).
+"""Keeps what the machine shows as captures for ordinary tests: `python -m tests.vm.rdma.record [ANSWERS]`
+(else it boots).
 
 Writes below tests/captures/sources/rdma; addresses there are of documentation networks already.
 """
@@ -39,7 +40,9 @@ def main(words: list[str]) -> None:
     _write_json("ports.json", {when: ports[when]["payload"] for when in ("up", "down", "up_again")})
     _write_json("traffic.json", {when: {what: results["traffic"][when][what]["payload"] for what in ("ports", "networks")}
                                  for when in ("before", "after")})  # fmt: skip
-    processes = {name: _process(seen) for name, seen in (results["processes"] | results["containers"]).items()}
+    processes = {
+        name: _process(seen) for name, seen in (results["processes"] | results["containers"]).items()
+    }
     rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(shown)}" for name, shown in processes.items())
     (FOLDER / "processes.json").write_text("{\n" + rows + "\n}\n")
     (FOLDER / "maps.txt").write_text(results["processes"]["user_unlimited"]["maps"])
@@ -57,7 +60,10 @@ def _process(seen: dict[str, Any]) -> dict[str, Any]:
 
 def _write_tree(name: str, tree: dict[str, str]) -> None:
     """A file a line: PATH = TEXT; of one that cannot be read PATH ! ERROR."""
-    lines = [f"rxe0/{path} " + (f"! {text[1:]}" if text.startswith("!") else f"= {text.strip()}") for path, text in tree.items()]
+    lines = [
+        f"rxe0/{path} " + (f"! {text[1:]}" if text.startswith("!") else f"= {text.strip()}")
+        for path, text in tree.items()
+    ]
     (FOLDER / name).write_text("\n".join(line.rstrip() for line in lines) + "\n")
 
 

@@ -22,7 +22,11 @@ def test_rdma_that_works_is_called_ok(answers: Answers, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "identity", "words"),
     [
-        ("no_device_nodes", "ib-fallback", "the kernel has 2 RDMA devices, and /dev/infiniband has none of them"),
+        (
+            "no_device_nodes",
+            "ib-fallback",
+            "the kernel has 2 RDMA devices, and /dev/infiniband has none of them",
+        ),
         ("no_library", "ib-fallback", "libibverbs.so.1 is not in this image"),
         ("no_providers", "ib-fallback", "not its driver for these devices (rxe)"),
         ("not_permitted", "ib-fallback", "may not open uverbs0"),

@@ -1,4 +1,5 @@
-"""What diag reads of real RDMA (soft-RoCE in a virtual machine, see machine.py) and what it finds in jobs there."""
+"""What diag reads of real RDMA (soft-RoCE in a virtual machine, see machine.py) and what it finds in jobs
+there."""
 
 from __future__ import annotations
 
@@ -42,13 +43,17 @@ def access(seen: dict[str, Any]) -> dict[str, Any]:
     return fact(seen, "RdmaAccess")
 
 
-# -- ports ----------------------------------------------------------------------------------------------------
+# -- ports
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_a_port_is_seen_active_then_down_then_active_again(answers: Answers) -> None:
     ports = answers["ports"]
 
-    states = [(port(ports[when])["state"], port(ports[when])["physical_state"]) for when in ("up", "down", "up_again")]
+    states = [
+        (port(ports[when])["state"], port(ports[when])["physical_state"])
+        for when in ("up", "down", "up_again")
+    ]
 
     assert states == [(4, "LinkUp"), (1, "Disabled"), (4, "LinkUp")]
     # rdma-core's own tool says the same
@@ -60,17 +65,23 @@ def test_the_other_end_of_the_cable_sees_no_link_rather_than_a_disabled_port(ans
 
 
 def test_a_port_that_went_down_counts_it(answers: Answers) -> None:
-    counted = [dict(port(answers["ports"][when])["counters"])["link_downed"] for when in ("up", "down", "up_again")]
+    counted = [
+        dict(port(answers["ports"][when])["counters"])["link_downed"] for when in ("up", "down", "up_again")
+    ]
 
     assert counted == [0, 1, 1]
 
 
 def test_a_device_that_goes_and_comes_is_listed_while_it_is_there(answers: Answers) -> None:
-    seen = {when: fact(answers["ports"][when], "RdmaPortsSeen")["ports"] for when in ("one_gone", "both_again")}
+    seen = {
+        when: fact(answers["ports"][when], "RdmaPortsSeen")["ports"] for when in ("one_gone", "both_again")
+    }
     listed = {when: [item["device"] for item in ports] for when, ports in seen.items()}
 
     assert listed == {"one_gone": ["rxe0"], "both_again": ["rxe0", "rxe1"]}
-    assert dict(port(answers["ports"]["both_again"], "rxe1")["counters"])["link_downed"] == 0  # a new device, and new counters
+    assert (
+        dict(port(answers["ports"]["both_again"], "rxe1")["counters"])["link_downed"] == 0
+    )  # a new device, and new counters
 
 
 def test_rate_link_layer_and_gids_are_those_of_the_port(answers: Answers) -> None:
@@ -93,7 +104,8 @@ def test_interfaces_are_down_with_the_cable(answers: Answers) -> None:
     assert interface(up, "d0")["addresses"][0] == "192.0.2.1"
 
 
-# -- processes ------------------------------------------------------------------------------------------------
+# -- processes
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_process_that_registers_memory_is_seen_to_hold_its_device(answers: Answers) -> None:
@@ -104,7 +116,9 @@ def test_a_process_that_registers_memory_is_seen_to_hold_its_device(answers: Ans
     assert access(seen)["open_nodes"] == ["uverbs0"]
     assert {"libibverbs", "librxe-rdmav34"} <= set(access(seen)["mapped"])
     assert (access(seen)["verbs_library"], "rxe" in access(seen)["providers"]) == (True, True)
-    assert fact(seen["tree"], "ProcessTree")["pinned_bytes"] == 16 * MIB  # VmPin: what RDMA registered, and not VmLck
+    assert (
+        fact(seen["tree"], "ProcessTree")["pinned_bytes"] == 16 * MIB
+    )  # VmPin: what RDMA registered, and not VmLck
     assert fact(seen["tree"], "ProcessTree")["locked_bytes"] == 0
 
 
@@ -125,10 +139,16 @@ def test_limit_of_locked_memory_and_the_right_to_ignore_it(  # noqa: PLR0917
 
     limits = fact(seen["limits"], "LimitsSeen")
 
-    assert (seen["said"]["opened"], seen["said"]["registered"], seen["said"]["errno"]) == (True, registered, error)
+    assert (seen["said"]["opened"], seen["said"]["registered"], seen["said"]["errno"]) == (
+        True,
+        registered,
+        error,
+    )
     assert (dict(limits["soft"])["Max locked memory"], limits["rdma_devices"]) == (limit, True)
     assert access(seen)["ipc_lock"] is ipc_lock
-    assert access(seen)["open_nodes"] == ["uverbs0"]  # a device that is open, though no memory could be registered
+    assert access(seen)["open_nodes"] == [
+        "uverbs0"
+    ]  # a device that is open, though no memory could be registered
 
 
 def test_a_device_that_may_not_be_opened_is_there_and_not_held(answers: Answers) -> None:
@@ -138,20 +158,29 @@ def test_a_device_that_may_not_be_opened_is_there_and_not_held(answers: Answers)
     assert (access(seen)["device_nodes"], access(seen)["open_nodes"]) == (["uverbs0", "uverbs1"], [])
 
 
-# -- containers -----------------------------------------------------------------------------------------------
+# -- containers
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_container_that_lacks_nothing_is_seen_like_the_machine(answers: Answers) -> None:
     seen = access(answers["containers"]["whole"])
 
-    assert (seen["device_nodes"], seen["open_nodes"], seen["verbs_library"]) == (["uverbs0", "uverbs1"], ["uverbs0"], True)
+    assert (seen["device_nodes"], seen["open_nodes"], seen["verbs_library"]) == (
+        ["uverbs0", "uverbs1"],
+        ["uverbs0"],
+        True,
+    )
 
 
 def test_without_device_nodes_libibverbs_says_nothing_and_finds_nothing(answers: Answers) -> None:
     seen = answers["containers"]["no_device_nodes"]
 
     assert (seen["said"]["devices"], seen["stderr"]) == ([], "")
-    assert (access(seen)["device_nodes"], access(seen)["open_nodes"], access(seen)["verbs_library"]) == ([], [], True)
+    assert (access(seen)["device_nodes"], access(seen)["open_nodes"], access(seen)["verbs_library"]) == (
+        [],
+        [],
+        True,
+    )
     assert port(answers["ports"]["up"])["state"] == 4  # while the node has an active port
     assert fact(seen["limits"], "LimitsSeen")["rdma_devices"] is False
 
@@ -170,7 +199,9 @@ def test_a_container_without_drivers_of_libibverbs(answers: Answers) -> None:
     assert "libibverbs: Warning: couldn't load driver 'librxe-rdmav34.so'" in seen["stderr"]
 
 
-def test_a_driver_of_another_card_that_is_missing_is_warned_of_though_the_device_works(answers: Answers) -> None:
+def test_a_driver_of_another_card_that_is_missing_is_warned_of_though_the_device_works(
+    answers: Answers,
+) -> None:
     seen = answers["containers"]["no_mlx4"]
 
     assert seen["said"]["registered"]
@@ -178,7 +209,8 @@ def test_a_driver_of_another_card_that_is_missing_is_warned_of_though_the_device
     assert "mlx4" not in access(seen)["providers"]
 
 
-# -- traffic --------------------------------------------------------------------------------------------------
+# -- traffic
+# --------------------------------------------------------------------------------------------------
 
 
 def test_traffic_of_rdma_moves_the_counters_of_port_and_interface(answers: Answers) -> None:
@@ -186,8 +218,13 @@ def test_traffic_of_rdma_moves_the_counters_of_port_and_interface(answers: Answe
     assert traffic["exit"] == [0, 0], traffic["client"]
 
     sent = 20 * 16384  # iterations of perftest, and bytes of each
-    for device, name, counter, way in (("rxe0", "d0", "sent_pkts", "sent_bytes"), ("rxe1", "d1", "rcvd_pkts", "received_bytes")):
-        packets = [dict(port(traffic[when]["ports"], device)["counters"])[counter] for when in ("before", "after")]
+    for device, name, counter, way in (
+        ("rxe0", "d0", "sent_pkts", "sent_bytes"),
+        ("rxe1", "d1", "rcvd_pkts", "received_bytes"),
+    ):
+        packets = [
+            dict(port(traffic[when]["ports"], device)["counters"])[counter] for when in ("before", "after")
+        ]
         moved = [interface(traffic[when]["networks"], name)[way] for when in ("before", "after")]
         assert packets[1] - packets[0] >= sent / 1024  # at an MTU of 1024
         assert moved[1] - moved[0] > sent
@@ -210,7 +247,8 @@ def test_soft_roce_counts_packets_and_its_bytes_are_the_interfaces(answers: Answ
     assert moved.socket_sent is not None and moved.socket_sent * 10 > 20 * 16384
 
 
-# -- jobs under `diag run` ------------------------------------------------------------------------------------
+# -- jobs under `diag run`
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -222,13 +260,21 @@ def test_diag_run_finds_what_is_wrong_and_nothing_else(answers: Answers, scenari
     for wanted in scenario.wanted:
         assert any(wanted.is_met_by(finding) for finding in found), f"{wanted} was not found; {told}"
     ids = {wanted.id for wanted in scenario.wanted}
-    assert not [finding for finding in found if finding["severity"] != "info" and finding["id"] not in ids], told
+    assert not [finding for finding in found if finding["severity"] != "info" and finding["id"] not in ids], (
+        told
+    )
     assert not run["problem"], told
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_journal_of_the_job_tells_what_each_rank_has_of_rdma(answers: Answers, scenario: Scenario, tmp_path: Path) -> None:
-    seen = {item.rank: item for item in journal(answers[f"run:{scenario.name}"], tmp_path) if isinstance(item, RdmaAccess)}
+def test_journal_of_the_job_tells_what_each_rank_has_of_rdma(
+    answers: Answers, scenario: Scenario, tmp_path: Path
+) -> None:
+    seen = {
+        item.rank: item
+        for item in journal(answers[f"run:{scenario.name}"], tmp_path)
+        if isinstance(item, RdmaAccess)
+    }
 
     for number, rank in enumerate(scenario.ranks):
         held = (f"uverbs{number}",) if rank.registers and not rank.without else ()
@@ -250,8 +296,12 @@ def test_a_dump_says_who_holds_which_device(answers: Answers) -> None:
     assert "network of rank 1: holds uverbs1 open" in lines["memlock"]
 
 
-def test_journal_of_a_job_whose_port_goes_down_shows_it_up_and_then_down(answers: Answers, tmp_path: Path) -> None:
-    readings = [item for item in journal(answers["run:port_goes_down"], tmp_path) if isinstance(item, RdmaPortsSeen)]
+def test_journal_of_a_job_whose_port_goes_down_shows_it_up_and_then_down(
+    answers: Answers, tmp_path: Path
+) -> None:
+    readings = [
+        item for item in journal(answers["run:port_goes_down"], tmp_path) if isinstance(item, RdmaPortsSeen)
+    ]
 
     states = [tuple(port.state for port in reading.ports) for reading in readings]
 

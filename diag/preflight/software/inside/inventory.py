@@ -1,4 +1,5 @@
-"""What is installed, and what would be imported from where. Nothing is imported for it; told by JSON in argv, answers with JSON.
+"""What is installed, and what would be imported from where. Nothing is imported for it; told by JSON in argv,
+answers with JSON.
 
 It runs by `python -c` in CMD's Python; see diag/preflight/software/ask.py.
 """
@@ -40,7 +41,9 @@ def main() -> None:
         "torch": text([one / "version.py" for one in folders("torch")]),
         "swift_init": text([one / "megatron" / "init.py" for one in swift]),
         "megatron_core": first(megatron, "core"),
-        "megatron_core_info": text([one / "core" / "package_info.py" for one in megatron if (one / "core").is_dir()][:1]),
+        "megatron_core_info": text(
+            [one / "core" / "package_info.py" for one in megatron if (one / "core").is_dir()][:1]
+        ),
         "megatron_training": first(megatron, "training"),
     }
     Path(asked["out"]).write_text(json.dumps(answer))
@@ -64,7 +67,8 @@ def markers() -> dict[str, str]:
 
 
 def where(name: str) -> str | None:
-    """The file of a top-level module, or the folder of a namespace package; None where there is none. It runs no code of it."""
+    """The file of a top-level module, or the folder of a namespace package; None where there is none. It runs
+    no code of it."""
     from importlib.util import find_spec
 
     try:
@@ -87,7 +91,8 @@ def folders(name: str) -> list[Path]:
 
 
 def first(parents: list[Path], name: str) -> str | None:
-    """Of a namespace package each part comes from the first folder that has it: two parts may come from two trees."""
+    """Of a namespace package each part comes from the first folder that has it: two parts may come from two
+    trees."""
     return next((str(parent / name) for parent in parents if (parent / name).is_dir()), None)
 
 

@@ -1,6 +1,7 @@
 """Really imports modules, and says what happened; told by JSON in argv, answers with JSON.
 
-It runs by `python -c` in CMD's Python, without GPUs, in a process of its own: what is imported may crash, hang or print.
+It runs by `python -c` in CMD's Python, without GPUs, in a process of its own: what is imported may crash,
+hang or print.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main() -> None:
 
 
 def said(error: BaseException | None) -> list[str]:
-    """Its words, then those of what it was raised from: torchaudio and transformers put their own words over the loader's."""
+    """Its words, then those of what it was raised from: torchaudio and transformers put their own words over
+    the loader's."""
     words: list[str] = []
     while error is not None and len(words) < 10:
         words.append(str(error) or type(error).__name__)
@@ -55,7 +57,11 @@ def said(error: BaseException | None) -> list[str]:
 def of_torch(compiles: bool) -> dict[str, Any]:
     import torch
 
-    found = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
+    found = {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+    }
     found["cxx11_abi"] = getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", None)
     for name, read in (("cudnn", torch.backends.cudnn.version), ("nccl", torch.cuda.nccl.version)):
         try:
@@ -77,7 +83,8 @@ def of_torch(compiles: bool) -> dict[str, Any]:
 
 
 def driver() -> int | None:
-    """CUDA version of the libcuda that torch will find here, the compatibility package included; it initialises nothing."""
+    """CUDA version of the libcuda that torch will find here, the compatibility package included; it
+    initialises nothing."""
     import ctypes
 
     try:
@@ -95,7 +102,9 @@ def libraries() -> list[str]:
     except OSError:
         return []
     paths = {line.split(None, 5)[5] for line in lines if line.count("/") and len(line.split(None, 5)) == 6}
-    return sorted(one for one in paths if Path(one).name.startswith(("libcudnn", "libcudart", "libnccl", "libcublas")))
+    return sorted(
+        one for one in paths if Path(one).name.startswith(("libcudnn", "libcudart", "libnccl", "libcublas"))
+    )
 
 
 if __name__ == "__main__":  # as `python -c` has it too

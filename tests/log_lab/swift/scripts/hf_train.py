@@ -60,7 +60,9 @@ def main():
         return rows
 
     if not options.untokenized:
-        dataset = dataset.map(tokenize, batched=True, num_proc=options.num_proc, remove_columns=dataset["train"].column_names)
+        dataset = dataset.map(
+            tokenize, batched=True, num_proc=options.num_proc, remove_columns=dataset["train"].column_names
+        )
     collator = default_data_collator
     if options.padding == "collator":
         collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)

@@ -41,7 +41,9 @@ def save(case: str) -> None:
         from safetensors.torch import save_file
 
         if dist.get_rank() == 0:
-            save_file(Net(hidden=4096 if case == "safe-full" else 32).state_dict(), FOLDER / "model.safetensors")
+            save_file(
+                Net(hidden=4096 if case == "safe-full" else 32).state_dict(), FOLDER / "model.safetensors"
+            )
     elif dist.get_rank() == 0 or case == "all-save":
         torch.save(state, FOLDER / "model.pt")
     dist.barrier()
@@ -66,7 +68,9 @@ def spoil(case: str) -> None:
     elif case == "safe-truncated":
         os.truncate(FOLDER / "model.safetensors", 20000)
     elif case == "safe-lfs":
-        (FOLDER / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 132\n")
+        (FOLDER / "model.safetensors").write_text(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 132\n"
+        )
 
 
 def load(case: str) -> None:

@@ -21,7 +21,9 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     source = folder / "fused_softmax.cpp"
     source.write_text(
-        SOURCE.format(header={"cudnn": "#include <cudnn.h>", "cuda": "#include <cuda_runtime_api.h>"}.get(case, ""))
+        SOURCE.format(
+            header={"cudnn": "#include <cudnn.h>", "cuda": "#include <cuda_runtime_api.h>"}.get(case, "")
+        )
     )
     sources = [str(source)]
     if case in {"cuda-file", "setup-cuda"}:

@@ -71,7 +71,11 @@ def talk(case: str, rank: int) -> None:
         fetch_with_retries()
     elif case == "warnings":
         for number in range(8):
-            warnings.warn(f"option {number} is deprecated and will be an error in the next release", FutureWarning, stacklevel=2)
+            warnings.warn(
+                f"option {number} is deprecated and will be an error in the next release",
+                FutureWarning,
+                stacklevel=2,
+            )
         torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(2))
         torch.tensor(torch.ones(2))
 
@@ -84,7 +88,9 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 1), find_unused_parameters=case == "warnings")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    data = DataLoader(TensorDataset(torch.rand(32, 4)), batch_size=4, num_workers=8 if case == "warnings" else 2)
+    data = DataLoader(
+        TensorDataset(torch.rand(32, 4)), batch_size=4, num_workers=8 if case == "warnings" else 2
+    )
     for step, (inputs,) in enumerate(data):
         loss = model(inputs).pow(2).mean()
         optimizer.zero_grad()
@@ -92,7 +98,10 @@ def main() -> None:
             schedule.step()
         loss.backward()
         if case == "scaler" and step in {0, 1}:
-            log.warning("Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to %.1f", 65536.0 / 2 ** (step + 1))
+            log.warning(
+                "Gradient overflow. Skipping step, loss scaler 0 reducing loss scale to %.1f",
+                65536.0 / 2 ** (step + 1),
+            )
             log.info("step %d loss %.4f grad_norm inf (skipped)", step, loss.item())
             continue
         optimizer.step()

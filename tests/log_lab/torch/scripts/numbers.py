@@ -1,4 +1,5 @@
-"""A loss that turns NaN on one rank, found by the check that the argument names; and functions compiled too often."""
+"""A loss that turns NaN on one rank, found by the check that the argument names; and functions compiled too
+often."""
 
 import math
 import sys
@@ -56,13 +57,18 @@ def main() -> None:
         if case == "raise" and not math.isfinite(loss.item()):
             raise FloatingPointError(f"rank {dist.get_rank()}: loss is {loss.item()} at step {step}")
         if case == "assert":
-            assert not torch.isnan(loss), f"Rank {dist.get_rank()}: found NaN in local forward loss calculation. Step {step}"
+            assert not torch.isnan(loss), (
+                f"Rank {dist.get_rank()}: found NaN in local forward loss calculation. Step {step}"
+            )
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=case == "clip")
         optimizer.step()
         if dist.get_rank() == 0 or case == "printed":
-            print(f"rank {dist.get_rank()} step {step} loss: {loss.item():.6f} grad_norm: {norm.item():.4f}", flush=True)
+            print(
+                f"rank {dist.get_rank()} step {step} loss: {loss.item():.6f} grad_norm: {norm.item():.4f}",
+                flush=True,
+            )
         dist.barrier()
     dist.destroy_process_group()
 

@@ -3,7 +3,9 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)
+config = LlamaConfig(
+    hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64
+)
 data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(32)]
 arguments = TrainingArguments(
     "output",

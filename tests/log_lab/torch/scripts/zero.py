@@ -58,7 +58,9 @@ def hugging_face(config: dict[str, Any]) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
 
-    small = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)
+    small = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64
+    )
     if dist.get_rank() == 0:
         LlamaForCausalLM(small).save_pretrained("model")
     dist.barrier()
@@ -92,7 +94,9 @@ def main() -> None:
     config = {key: value for key, value in {**BASE, **CONFIGS.get(case, {})}.items() if value is not None}
     deepspeed.init_distributed(dist_backend="gloo")
     if case == "json":
-        Path("ds_config.json").write_text(json.dumps(config)[:-12])  # a comma too many is none to DeepSpeed, which reads Hjson
+        Path("ds_config.json").write_text(
+            json.dumps(config)[:-12]
+        )  # a comma too many is none to DeepSpeed, which reads Hjson
         config = "ds_config.json"  # type: ignore[assignment]
     elif case == "no-file":
         config = "ds_z3.json"  # type: ignore[assignment]
@@ -101,7 +105,9 @@ def main() -> None:
     if case == "low-cpu-mem":
         hugging_face(config)
     if case in {"overflow", "scale-found"}:
-        get_accelerator().is_fp16_supported = lambda: True  # torch can, if slowly; DeepSpeed asks for oneDNN's fp16
+        get_accelerator().is_fp16_supported = lambda: (
+            True
+        )  # torch can, if slowly; DeepSpeed asks for oneDNN's fp16
     if case == "outside":
         with deepspeed.zero.Init(config_dict_or_path=config):
             model: torch.nn.Module = Net()
@@ -110,7 +116,9 @@ def main() -> None:
     if case.startswith("lora"):
         model = adapted(model, case)  # type: ignore[arg-type]
     optimizer = None if case in {"adam", "fused"} else torch.optim.AdamW(model.parameters(), lr=1e-3)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), optimizer=optimizer, config=config)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), optimizer=optimizer, config=config
+    )
     if case in {"resume-world", "resume-tag", "resume-nothing"}:
         resume(engine, case)
     if case == "lora-late":
@@ -138,7 +146,10 @@ def main() -> None:
         engine.save_checkpoint("ckpt")
         wide = Net(16)
         other, *_ = deepspeed.initialize(
-            model=wide, model_parameters=wide.parameters(), optimizer=torch.optim.AdamW(wide.parameters()), config=config
+            model=wide,
+            model_parameters=wide.parameters(),
+            optimizer=torch.optim.AdamW(wide.parameters()),
+            config=config,
         )
         other.load_checkpoint("ckpt")
     if dist.get_rank() == 0:

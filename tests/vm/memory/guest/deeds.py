@@ -37,7 +37,9 @@ def grow_in_writer() -> None:
     writer = multiprocessing.get_context("fork").Process(target=grow)
     writer.start()
     writer.join()
-    raise RuntimeError(f"Worker failure: checkpoint writer (pid {writer.pid}) ended with exit code {writer.exitcode}")
+    raise RuntimeError(
+        f"Worker failure: checkpoint writer (pid {writer.pid}) ended with exit code {writer.exitcode}"
+    )
 
 
 def ask_for_too_much() -> None:
@@ -85,5 +87,15 @@ def wait() -> None:
     """Nothing: something happens elsewhere."""
 
 
-_ALL = (grow, grow_slowly, grow_in_writer, ask_for_too_much, fork_writers, fill_shm, write_and_read_file, kill_itself, wait)
+_ALL = (
+    grow,
+    grow_slowly,
+    grow_in_writer,
+    ask_for_too_much,
+    fork_writers,
+    fill_shm,
+    write_and_read_file,
+    kill_itself,
+    wait,
+)
 DEEDS: dict[str, Callable[[], None]] = {deed.__name__: deed for deed in _ALL}

@@ -1,7 +1,8 @@
 """A training job of two ranks: `python -m tests.vm.memory.guest.job SCENARIO`.
 
-Its parent starts the ranks, each in its cgroup and with its limits, and ends both when one failed, as torchrun does. A rank makes
-steps until it is told to save (files beside the job's terminal: see `Signs`), and prints what ms-swift 4.6 prints.
+Its parent starts the ranks, each in its cgroup and with its limits, and ends both when one failed, as
+torchrun does. A rank makes steps until it is told to save (files beside the job's terminal: see `Signs`), and
+prints what ms-swift 4.6 prints.
 """
 
 from __future__ import annotations
@@ -50,7 +51,14 @@ def main(scenario: Scenario) -> int:
         if number == 1 and scenario.address_space:
             words += ["prlimit", f"--as={scenario.address_space}"]
         if number == 1 and scenario.shm:
-            words += ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={scenario.shm} shm /dev/shm && exec "$@"', "sh"]
+            words += [
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                f'mount -t tmpfs -o size={scenario.shm} shm /dev/shm && exec "$@"',
+                "sh",
+            ]
         env = {**os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # fmt: skip
         words += [sys.executable, "-u", "-m", "tests.vm.memory.guest.job", scenario.name, str(number)]
@@ -105,7 +113,9 @@ def train(scenario: Scenario, number: int) -> int:
 # torch 2.13, torch/distributed/distributed_c10d.py, once init_process_group has come
 def _as_torch_does(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     text = "".join(traceback.format_exception(kind, error, trace))
-    _say("".join(f"[rank{os.environ['RANK']}]: {line}" for line in text.splitlines(keepends=True)).rstrip("\n"))
+    _say(
+        "".join(f"[rank{os.environ['RANK']}]: {line}" for line in text.splitlines(keepends=True)).rstrip("\n")
+    )
 
 
 def _say(line: str) -> None:

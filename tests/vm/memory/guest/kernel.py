@@ -1,7 +1,8 @@
-"""diag's reader of the kernel's log, as root and as a user, while the kernel kills a neighbour for its memory.
+"""diag's reader of the kernel's log, as root and as a user, while the kernel kills a neighbour for its
+memory.
 
-`python -m tests.vm.memory.guest.kernel` is the reader: it says when it is ready, reads until its stdin ends, and prints its
-records.
+`python -m tests.vm.memory.guest.kernel` is the reader: it says when it is ready, reads until its stdin ends,
+and prints its records.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def kernel_log() -> dict[str, list[dict[str, Any]]]:
     for name, user, restrict in (("root", 0, "1"), ("user", NOBODY, "1"), ("user_unrestricted", NOBODY, "0")):
         _RESTRICT.write_text(restrict)
         words = [*as_user(user, None), sys.executable, "-m", "tests.vm.memory.guest.kernel"]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/diag") as reader:
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/diag"
+        ) as reader:
             assert reader.stdout is not None
             if reader.stdout.readline() != "ready\n":
                 raise RuntimeError(f"no reader as {name}")

@@ -31,6 +31,14 @@ def prepare() -> dict[str, str]:
 
 PARTS = Parts(
     first={"cgroups": prepare, "kernel_log": kernel_log},
-    together={f"memory:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.host not in FOR_ALL},
-    alone={f"memory:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.host in FOR_ALL},
+    together={
+        f"memory:{scenario.name}": partial(watch, scenario)
+        for scenario in SCENARIOS
+        if scenario.host not in FOR_ALL
+    },
+    alone={
+        f"memory:{scenario.name}": partial(watch, scenario)
+        for scenario in SCENARIOS
+        if scenario.host in FOR_ALL
+    },
 )

@@ -1,4 +1,5 @@
-"""`diag run` around a scenario's job, inside the machine: until the job has ended of it, or what must be found is found."""
+"""`diag run` around a scenario's job, inside the machine: until the job has ended of it, or what must be
+found is found."""
 
 from __future__ import annotations
 
@@ -20,19 +21,24 @@ from tests.vm.memory.scenarios import Scenario
 _START_SECONDS = 400.0
 _ACT_SECONDS = 300.0
 _LOOKS = 10
-_QUIET_SECONDS = 15.0  # after what a healthy job outlives: everything is read again (every 5 s), and all checks are made
+_QUIET_SECONDS = (
+    15.0  # after what a healthy job outlives: everything is read again (every 5 s), and all checks are made
+)
 
 
 def watch(scenario: Scenario) -> dict[str, Any]:
-    """{"changes": lines of findings.jsonl, "terminal": what was printed, "exit": code, "problem": what did not come in time,
-    "cgroups": what the kernel says of them at the end, "kernel": its log meanwhile, "oom_kills": of the machine meanwhile,
-    "during": rank 1 of a job that goes on, looked at some times, "run": the run directory (tar, base64)}."""
+    """{"changes": lines of findings.jsonl, "terminal": what was printed, "exit": code, "problem": what did
+    not come in time, "cgroups": what the kernel says of them at the end, "kernel": its log meanwhile,
+    "oom_kills": of the machine meanwhile, "during": rank 1 of a job that goes on, looked at some times,
+    "run": the run directory (tar, base64)}."""
     cgroups.make(scenario)
     kernel, kills = KernelLog(), cgroups.oom_kills()
     problem, during = "", []
     job = [sys.executable, "-m", "tests.vm.memory.guest.job", scenario.name]
     with host.changed(scenario.host):
-        run = Run(scenario.name, job, cgroups.inside(cgroups.leaves(scenario)[0]) if scenario.diag_inside else ())
+        run = Run(
+            scenario.name, job, cgroups.inside(cgroups.leaves(scenario)[0]) if scenario.diag_inside else ()
+        )
         try:
             problem = _go(scenario, run)
         except (TimeoutError, RuntimeError) as error:
@@ -58,7 +64,11 @@ def _go(scenario: Scenario, run: Run) -> str:
         until(run.ended, _ACT_SECONDS, "the job's end")
         return ""
     if scenario.wanted:
-        until(lambda: {wanted.id for wanted in scenario.wanted} <= run.found(), _ACT_SECONDS, "what must be found")
+        until(
+            lambda: {wanted.id for wanted in scenario.wanted} <= run.found(),
+            _ACT_SECONDS,
+            "what must be found",
+        )
         return ""
     until(lambda: signs.given("done"), _ACT_SECONDS, "the end of the save")
     quiet = time.monotonic() + _QUIET_SECONDS
@@ -68,7 +78,11 @@ def _go(scenario: Scenario, run: Run) -> str:
 
 def _both_read(run: Run) -> bool:
     """Stack and memory: their sidecars are there."""
-    read = [rank for rank in run.ranks() if rank["activity"] is not None and rank["rss_bytes"] is not None and rank["limits"]]
+    read = [
+        rank
+        for rank in run.ranks()
+        if rank["activity"] is not None and rank["rss_bytes"] is not None and rank["limits"]
+    ]
     return len(read) == 2
 
 
@@ -82,7 +96,9 @@ def _both_save(run: Run) -> bool:
 
 def _talk(run: Run) -> str:
     """What is on the terminal but steps."""
-    return "".join(line for line in run.text().splitlines(keepends=True) if not line.startswith("{'loss'"))[-6000:]
+    return "".join(line for line in run.text().splitlines(keepends=True) if not line.startswith("{'loss'"))[
+        -6000:
+    ]
 
 
 def _looks(run: Run) -> list[dict[str, str]]:

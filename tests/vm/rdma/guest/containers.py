@@ -11,10 +11,12 @@ _BELOW = Path("/containers")
 
 
 class Container:
-    """`command` puts what runs in it before a program. /sys and /proc are the machine's, /dev has what every container has."""
+    """`command` puts what runs in it before a program. /sys and /proc are the machine's, /dev has what every
+    container has."""
 
     def __init__(self, name: str, without: tuple[str, ...], shared: tuple[str, ...] = ()) -> None:
-        """`without`: files (patterns of a shell) that are not in it; `shared`: folders that are the machine's own."""
+        """`without`: files (patterns of a shell) that are not in it; `shared`: folders that are the machine's
+        own."""
         self.root = _BELOW / name / "root"
         layers = _BELOW / name / "layers"
         for folder in (self.root, layers):

@@ -1,4 +1,5 @@
-"""`diag doctor` in the virtual machine: with RDMA as it should be, and without each thing that a container or cable can lack."""
+"""`diag doctor` in the virtual machine: with RDMA as it should be, and without each thing that a container or
+cable can lack."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ def doctor() -> dict[str, list[dict[str, str]]]:
         "good_gid": _lines(NCCL_IB_GID_INDEX="1"),
         "user_8_mib": _lines(as_user(NOBODY, 8 * MIB)),
     }
-    for name, without in (("no_device_nodes", DEVICE_NODES), ("no_library", LIBRARY), ("no_providers", PROVIDERS)):
+    for name, without in (
+        ("no_device_nodes", DEVICE_NODES),
+        ("no_library", LIBRARY),
+        ("no_providers", PROVIDERS),
+    ):
         container = Container(f"doctor_{name}", (without,))
         try:
             found[name] = _lines(container.command)
@@ -52,11 +57,32 @@ def doctor() -> dict[str, list[dict[str, str]]]:
 
 def _lines(prefix: Sequence[str] = (), **env: str) -> list[dict[str, str]]:
     script = 'cd "$0" && exec "$@"'
-    words = [*prefix, "sh", "-c", script, str(_HOME), sys.executable, "-m", "diag", "doctor", "--json", "--", *_CMD]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **env})
+    words = [
+        *prefix,
+        "sh",
+        "-c",
+        script,
+        str(_HOME),
+        sys.executable,
+        "-m",
+        "diag",
+        "doctor",
+        "--json",
+        "--",
+        *_CMD,
+    ]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **env}
+    )
     try:
         document: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise RuntimeError(f"{words} ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-2000:]}") from None
+        raise RuntimeError(
+            f"{words} ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-2000:]}"
+        ) from None
     ids = {found["summary"]: found["id"] for found in document["findings"]}
-    return [{**line, "id": ids.get(line["said"], "")} for line in document["checks"] if line["what"] in ("RDMA", "locked memory")]
+    return [
+        {**line, "id": ids.get(line["said"], "")}
+        for line in document["checks"]
+        if line["what"] in ("RDMA", "locked memory")
+    ]

@@ -1,4 +1,5 @@
-"""What diag's own sources read of this machine, as JSON: the payload as it goes to the journal, and the facts made of it."""
+"""What diag's own sources read of this machine, as JSON: the payload as it goes to the journal, and the facts
+made of it."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ def access(pid: int) -> dict[str, Any]:
 
 def _facts(source: Any, payload: Payload) -> dict[str, Any]:
     """{"payload": ..., "facts": [...]}; a fact has its class's name beside its fields."""
-    record = Record(source.SOURCE, payload, rank=0, host=os.uname().nodename, emitted=time.time(), at=time.time())
+    record = Record(
+        source.SOURCE, payload, rank=0, host=os.uname().nodename, emitted=time.time(), at=time.time()
+    )
     facts = [{"fact": type(fact).__name__, **dataclasses.asdict(fact)} for fact in source.parse(record)]
     return {"payload": payload, "facts": facts}

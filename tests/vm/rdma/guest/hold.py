@@ -1,7 +1,7 @@
 """A process that uses RDMA as NCCL does: opens a device and registers memory. `python hold.py DEVICE BYTES`.
 
-It prints what came of it as JSON, keeps it until its stdin ends, and says on stderr what libibverbs says there.
-Needs nothing but libibverbs.
+It prints what came of it as JSON, keeps it until its stdin ends, and says on stderr what libibverbs says
+there. Needs nothing but libibverbs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _LOCAL_WRITE, _REMOTE_WRITE, _REMOTE_READ = 1, 2, 4
 
 
 def open_and_register(device: str, size: int) -> dict[str, object]:
-    """{"library": None or the error, "devices": names, "opened": bool, "registered": bool, "errno": name of the error}.
+    """{"library": None or the error, "devices": names, "opened": bool, "registered": bool, "errno": name of
+    the error}.
 
     `device` "" is the first one. What was opened stays open for as long as the process lives.
     """
@@ -50,7 +51,9 @@ def open_and_register(device: str, size: int) -> dict[str, object]:
         address = ctypes.addressof((ctypes.c_char * size).from_buffer(memory))
         _KEPT.append(memory)
         ctypes.set_errno(0)
-        said["registered"] = bool(verbs.ibv_reg_mr(domain, address, size, _LOCAL_WRITE | _REMOTE_WRITE | _REMOTE_READ))
+        said["registered"] = bool(
+            verbs.ibv_reg_mr(domain, address, size, _LOCAL_WRITE | _REMOTE_WRITE | _REMOTE_READ)
+        )
     said["errno"] = errno.errorcode.get(ctypes.get_errno(), "") if not said["registered"] else ""
     return said
 

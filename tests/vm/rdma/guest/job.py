@@ -1,7 +1,8 @@
 """A training job of two ranks on "two nodes": `python -m tests.vm.rdma.guest.job SCENARIO`.
 
-Its parent starts the ranks and waits for them; a rank opens RDMA as its scenario says, prints what NCCL printed on two H200
-"hosts" without RDMA, and then does a step every half second until it is told to stop (SIGTERM).
+Its parent starts the ranks and waits for them; a rank opens RDMA as its scenario says, prints what NCCL
+printed on two H200 "hosts" without RDMA, and then does a step every half second until it is told to stop
+(SIGTERM).
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def train(rank: Rank, number: int) -> int:
         said = open_and_register(DEVICES[number], rank.registers)
         print(f"[rank{number}] rdma {json.dumps(said)}", flush=True)
         if said["errno"]:
-            words = {"ENOMEM": "Cannot allocate memory", "EPERM": "Operation not permitted"}[str(said["errno"])]
+            words = {"ENOMEM": "Cannot allocate memory", "EPERM": "Operation not permitted"}[
+                str(said["errno"])
+            ]
             _nccl([f"{os.uname().nodename}:{os.getpid()}:{os.getpid()} [0] {_WARNING.format(words)}\n"])
     if rank.nccl:
         _nccl(_nccl_lines(rank.nccl, number))

@@ -1,7 +1,8 @@
-"""The machine's network: two interfaces joined by a cable (a veth pair), with an RDMA device of soft-RoCE on each.
+"""The machine's network: two interfaces joined by a cable (a veth pair), with an RDMA device of soft-RoCE on
+each.
 
-Packets between their addresses would take the short way through the kernel: rules send them over the cable, so that the
-interfaces count what RDMA sends.
+Packets between their addresses would take the short way through the kernel: rules send them over the cable,
+so that the interfaces count what RDMA sends.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def remove_device(number: int) -> None:
 
 
 def lay_cable() -> None:
-    """What an interface loses when it goes down: the ways over the cable, and the other end's hardware address."""
+    """What an interface loses when it goes down: the ways over the cable, and the other end's hardware
+    address."""
     sh("""
     ip route replace 192.0.2.2 dev d0 table 101
     ip route replace 192.0.2.1 dev d1 table 102

@@ -28,14 +28,18 @@ def machine() -> dict[str, str]:
 
 
 def ports() -> dict[str, Any]:
-    """One reader throughout, as in the hub: the same port up, down, up again, a device that goes and comes; and what the tools of
-    rdma-core say of them."""
+    """One reader throughout, as in the hub: the same port up, down, up again, a device that goes and comes;
+    and what the tools of rdma-core say of them."""
     reader = infiniband.InfinibandReader()
     seen = {"up": facts.ports(reader), "devinfo": sh("ibv_devinfo"), "tree": _tree(network.SYS / "rxe0")}
     network.set_link(0, up=False)
     try:
-        seen |= {"down": facts.ports(reader), "devinfo_down": sh("ibv_devinfo"), "tree_down": _tree(network.SYS / "rxe0"),
-                 "networks_down": facts.networks()}
+        seen |= {
+            "down": facts.ports(reader),
+            "devinfo_down": sh("ibv_devinfo"),
+            "tree_down": _tree(network.SYS / "rxe0"),
+            "networks_down": facts.networks(),
+        }
     finally:
         network.set_link(0, up=True)
     seen["up_again"] = facts.ports(reader)
@@ -55,7 +59,9 @@ def processes() -> dict[str, Any]:
     ):  # fmt: skip
         found[name] = _looked_at(as_user(user, limit), "rxe0")
     # Root of a user namespace of its own has all capabilities there, and none that lets it lock memory here.
-    found["namespace_root_8_mib"] = _looked_at([*as_user(NOBODY, 8 * MIB), "unshare", "--user", "--map-root-user"], "rxe0")
+    found["namespace_root_8_mib"] = _looked_at(
+        [*as_user(NOBODY, 8 * MIB), "unshare", "--user", "--map-root-user"], "rxe0"
+    )
     sh("chmod 600 /dev/infiniband/uverbs0")
     try:
         found["not_permitted"] = _looked_at(as_user(NOBODY, None), "rxe0")
@@ -82,7 +88,18 @@ def containers() -> dict[str, Any]:
 def traffic() -> dict[str, Any]:
     """perftest from one end of the cable to the other."""
     before = {"ports": facts.ports(), "networks": facts.networks()}
-    words = ["ib_write_bw", "--gid-index", "1", "--iters", "20", "--size", "16384", "--port", str(_PERFTEST_PORT), "--ib-dev"]
+    words = [
+        "ib_write_bw",
+        "--gid-index",
+        "1",
+        "--iters",
+        "20",
+        "--size",
+        "16384",
+        "--port",
+        str(_PERFTEST_PORT),
+        "--ib-dev",
+    ]
     server = subprocess.Popen([*words, "rxe1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         until(_perftest_listens, 20, "a server that listens")
@@ -114,7 +131,9 @@ def _looked_at(prefix: Sequence[str], device: str) -> dict[str, Any]:
 def _holding(words: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any], Path]]:
     stderr = Path("/tmp/hold.stderr")
     with open(stderr, "wb") as file:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True
+        )
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -20,6 +20,10 @@ PARTS = Parts(
         "traffic": parts.traffic,
         "doctor": doctor,
     },
-    together={f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if not scenario.down},
-    alone={f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.down},  # the cable is cut
+    together={
+        f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if not scenario.down
+    },
+    alone={
+        f"run:{scenario.name}": partial(watch, scenario) for scenario in SCENARIOS if scenario.down
+    },  # the cable is cut
 )

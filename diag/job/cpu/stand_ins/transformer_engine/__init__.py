@@ -1,8 +1,8 @@
 # ruff: noqa: PLR0917 - TransformerEngine's own signatures
 """The part of TransformerEngine's PyTorch API that megatron-core 0.16 calls, in plain PyTorch for the CPU.
 
-Same class names, arguments, parameter names and tensor-parallel meaning; no fp8. Megatron's own TE wrappers subclass
-these, so Megatron, its sharding and its checkpoint keys stay the real ones. No context parallelism.
+Same class names, arguments, parameter names and tensor-parallel meaning; no fp8. Megatron's own TE wrappers
+subclass these, so Megatron, its sharding and its checkpoint keys stay the real ones. No context parallelism.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class _TensorParallelModule(torch.nn.Module):
         from megatron.core.tensor_parallel import mappings
 
         if self.sequence_parallel:
-            return mappings.gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=True, group=self.tp_group)
+            return mappings.gather_from_sequence_parallel_region(
+                x, tensor_parallel_output_grad=True, group=self.tp_group
+            )
         return mappings.copy_to_tensor_model_parallel_region(x, group=self.tp_group)
 
     def _leave(self, y: Any) -> Any:
@@ -120,7 +122,9 @@ class Linear(_TensorParallelModule):
         device: Any = "cuda",
         **unused: Any,
     ) -> None:
-        super().__init__(sequence_parallel, tp_group, tp_size, get_rng_state_tracker, rng_tracker_name, parallel_mode)
+        super().__init__(
+            sequence_parallel, tp_group, tp_size, get_rng_state_tracker, rng_tracker_name, parallel_mode
+        )
         self.use_bias, self.return_bias, self.apply_bias = bias, return_bias, bias and not return_bias
         self.in_features, self.out_features = self._split(in_features, out_features)
         row = parallel_mode == "row"
@@ -134,7 +138,9 @@ class Linear(_TensorParallelModule):
 
     def forward(self, inp: Any, is_first_microbatch: Any = None, **unused: Any) -> Any:
         row = self.parallel_mode == "row"  # its bias is added once, after the sum over ranks
-        y = self._leave(F.linear(self._enter(inp), self.weight, self.bias if self.apply_bias and not row else None))
+        y = self._leave(
+            F.linear(self._enter(inp), self.weight, self.bias if self.apply_bias and not row else None)
+        )
         if self.apply_bias and row:
             y = y + self.bias
         return (y, self.bias) if self.return_bias else y
@@ -142,7 +148,9 @@ class Linear(_TensorParallelModule):
 
 def _normalise(x: Any, weight: Any, bias: Any, eps: float, rms: bool, zero_centered: bool) -> Any:
     weight = weight + 1 if zero_centered else weight
-    return F.rms_norm(x, weight.shape, weight, eps) if rms else F.layer_norm(x, weight.shape, weight, bias, eps)
+    return (
+        F.rms_norm(x, weight.shape, weight, eps) if rms else F.layer_norm(x, weight.shape, weight, bias, eps)
+    )
 
 
 class RMSNorm(torch.nn.Module):
@@ -171,7 +179,9 @@ class RMSNorm(torch.nn.Module):
             self.bias.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: Any) -> Any:
-        return _normalise(x, self.weight, getattr(self, "bias", None), self.eps, self.rms, self.zero_centered_gamma)
+        return _normalise(
+            x, self.weight, getattr(self, "bias", None), self.eps, self.rms, self.zero_centered_gamma
+        )
 
 
 class LayerNorm(RMSNorm):
@@ -192,7 +202,11 @@ class LayerNormLinear(Linear):
         device: Any = "cuda",
         **rest: Any,
     ) -> None:
-        common: dict[str, Any] = {"sequence_parallel": sequence_parallel, "params_dtype": params_dtype, "device": device}
+        common: dict[str, Any] = {
+            "sequence_parallel": sequence_parallel,
+            "params_dtype": params_dtype,
+            "device": device,
+        }
         super().__init__(in_features, out_features, **common, **rest)
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
         self.return_layernorm_output = return_layernorm_output
@@ -230,7 +244,9 @@ class GroupedLinear(_TensorParallelModule):
         device: Any = "cuda",
         **unused: Any,
     ) -> None:
-        super().__init__(sequence_parallel, tp_group, tp_size, get_rng_state_tracker, rng_tracker_name, parallel_mode)
+        super().__init__(
+            sequence_parallel, tp_group, tp_size, get_rng_state_tracker, rng_tracker_name, parallel_mode
+        )
         self.num_gemms, self.use_bias, self.return_bias = num_gemms, bias, return_bias
         self.in_features, self.out_features = self._split(in_features, out_features)
         shape, dim = (self.out_features, self.in_features), 1 if parallel_mode == "row" else 0
@@ -244,7 +260,10 @@ class GroupedLinear(_TensorParallelModule):
         biases = [getattr(self, f"bias{i}", None) for i in range(self.num_gemms)]
         parts = torch.split(inp.reshape(-1, self.in_features), [int(rows) for rows in m_splits])
         y = torch.cat(
-            [F.linear(x, getattr(self, f"weight{i}"), None if self.return_bias else biases[i]) for i, x in enumerate(parts)]
+            [
+                F.linear(x, getattr(self, f"weight{i}"), None if self.return_bias else biases[i])
+                for i, x in enumerate(parts)
+            ]
         ).view(*inp.shape[:-1], self.out_features)
         return (y, biases) if self.return_bias else y
 
@@ -289,7 +308,11 @@ class DotProductAttention(torch.nn.Module):
             mask = _packed_mask(q.shape[0], cu_seqlens_q, causal)
             heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
         else:
-            mask = None if attention_mask is None else _dense_mask(attention_mask, q.shape[0], k.shape[0], causal)
+            mask = (
+                None
+                if attention_mask is None
+                else _dense_mask(attention_mask, q.shape[0], k.shape[0], causal)
+            )
             heads_first = [x.permute(1, 2, 0, 3) for x in (q, k, v)]
         out = F.scaled_dot_product_attention(
             *heads_first,

@@ -1,4 +1,5 @@
-"""The save of a checkpoint as stacks of ms-swift 4.6 show it (swift/megatron/trainers/base.py), with the work given to it."""
+"""The save of a checkpoint as stacks of ms-swift 4.6 show it (swift/megatron/trainers/base.py), with the work
+given to it."""
 
 from __future__ import annotations
 
