@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from diag.estimate.errors import EstimateError
-from diag.estimate.flags import Flags
-from diag.estimate.launch import Launch
 from diag.estimate.model_files import dataset_bytes, find_shape
 from diag.estimate.plan import (
     Batch,
@@ -28,6 +26,8 @@ from diag.estimate.plan import (
     Sharding,
     Tuning,
 )
+from diag.launchers.command import Command
+from diag.launchers.command.flags import Flags
 
 __all__ = ["hf_plan"]
 
@@ -44,8 +44,8 @@ _PRESETS: dict[str, tuple[int, bool, bool]] = {  # swift/config: stage, optimize
 }
 
 
-def hf_plan(flags: Flags, launch: Launch, processes: int, nodes: int, folder: Path = Path()) -> Plan:
-    program, verb, distributed = launch.program, launch.verb, launch.distributed
+def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: Path = Path()) -> Plan:
+    program, verb, distributed = command.program, command.verb, command.distributed
     assumed: list[str] = []
     stage = (
         flags.choice(

@@ -9,7 +9,6 @@ installed beside CMD's program, decide.
 from __future__ import annotations
 
 from diag.estimate.errors import EstimateError
-from diag.estimate.flags import Flags
 from diag.estimate.model_files import dataset_bytes, find_shape
 from diag.estimate.parallel import parallel_sizes
 from diag.estimate.plan import (
@@ -24,6 +23,7 @@ from diag.estimate.plan import (
     Sharding,
     Tuning,
 )
+from diag.launchers.command.flags import Flags
 
 __all__ = ["megatron_plan"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from diag.estimate.errors import EstimateError
-from diag.estimate.flags import Flags
 from diag.estimate.known_models import KNOWN_MODELS, known_config
 from diag.estimate.model_shape import Shape, shape_from_config
+from diag.launchers.command.flags import Flags
 
 __all__ = ["dataset_bytes", "find_shape", "read_config"]
 

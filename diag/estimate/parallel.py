@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.estimate.flags import Flags
+from diag.launchers.command.flags import Flags
 
 __all__ = ["ParallelSizes", "parallel_sizes"]
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from diag.estimate.shell_script import is_computed
 from diag.launchers import redacted
+from diag.launchers.command.shell_script import is_computed
 from diag.model import Payload, Record
 from diag.observations import GpuHealth, GpuSample, Observation
 from diag.preflight.launch_facts import launch_facts

@@ -6,11 +6,13 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import itertools
 import json
 import re
 from collections.abc import Sequence
 
-from diag.launchers.hostfile import parse_hostfile
+from diag.launchers.command import Command
+from diag.launchers.command.deepspeed import DEFAULT_HOSTFILE
 from diag.launchers.hostlist import BadHostlist, expand_hostlist
 from diag.launchers.nodes.facts import MOST_NODES, Engine, Environment, Hosts, ReadText, first, shown
 
@@ -111,46 +113,30 @@ def mpi_hosts(text: str) -> Hosts:
     return tuple(slots.items())
 
 
-def deepspeed(words: Sequence[str], read_text: ReadText) -> Engine:
-    """deepspeed/launcher/runner.py at 2d991ba: the hostfile's hosts, less what --include, --exclude and
-    --num_nodes leave out, in the file's order. Without a file this machine alone."""
-    flags = _flags(words, ("--hostfile", "-H", "--include", "-i", "--exclude", "-e", "--num_nodes"))
-    path = flags.get("--hostfile") or flags.get("-H") or "/job/hostfile"
-    text = read_text(path)
-    top = flags.get("--num_nodes", "")
-    if text is None and top not in ("", "-1", "1"):
-        return Engine(
-            "deepspeed", bad=(shown("--hostfile", path),)
-        )  # DeepSpeed asks for the file then: it is not seen from here
-    if text is None:
+def deepspeed(command: Command) -> Engine:
+    """The hosts that deepspeed starts ranks on, in the order of its hostfile; without a file this machine
+    alone."""
+    file, path = command.hosts, command.options.get("--hostfile") or DEFAULT_HOSTFILE
+    if file is None:
+        if command.options.get("--num_nodes", "") not in ("", "-1", "1"):
+            # DeepSpeed asks for the file then: it is not seen from here
+            return Engine("deepspeed", bad=(shown("--hostfile", path),))
         return Engine("deepspeed", count=1, count_from=f"no {path}")
-    file = parse_hostfile(text, path)
-    hosts = tuple(host for host, slots in file.slots.items() if slots)
-    include, exclude = (
-        flags.get("--include") or flags.get("-i", ""),
-        flags.get("--exclude") or flags.get("-e", ""),
-    )
-    if include:
-        wanted = {part.partition(":")[0] for part in include.split("@")}
-        hosts = tuple(host for host in hosts if host in wanted)
-    if exclude:
-        gone = {
-            name for name, _, slots in (part.partition(":") for part in exclude.split("@"))
-            if not slots or len(set(slots.split(","))) >= file.slots.get(name, 0)
-        }  # fmt: skip
-        hosts = tuple(host for host in hosts if host not in gone)
-    if top.isdecimal() and 0 < int(top[:6]) < len(hosts):
-        hosts = hosts[: int(top[:6])]
-    bad = (shown(path, file.bad),) if file.bad else ()
-    if not hosts or bad:
-        return Engine("deepspeed", bad=bad or (shown(path, text.strip()),))
+    hosts = tuple(command.slots)
+    if not hosts or file.bad:
+        return Engine("deepspeed", bad=(shown(path, file.bad or ", ".join(file.slots)),))
     return Engine("deepspeed", count=len(hosts), count_from=path, hosts=hosts, hosts_from=path)
 
 
 def world_info(words: Sequence[str]) -> tuple[str, ...]:
     """The hosts in the command line of deepspeed.launcher.launch, one on each node: --world_info=BASE64 of
     {host: [GPUs]}."""
-    text = _flags(words, ("--world_info",)).get("--world_info", "")
+    text = ""
+    for word, after in itertools.pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if name == "--world_info":
+            text = value if equals else after
+            break
     try:
         told = json.loads(base64.urlsafe_b64decode(text[: 1 << 20].encode()))
     except (ValueError, binascii.Error, RecursionError):
@@ -178,13 +164,3 @@ def allocation(env: Environment, read_text: ReadText) -> tuple[Hosts, str, str, 
         return (), "", job, (shown(who, path),) if path else ()
     hosts = mpi_hosts(text)
     return hosts, who if hosts else "", job, () if hosts else (shown(who, text.strip()),)
-
-
-def _flags(words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """The first value of each of these flags."""
-    found: dict[str, str] = {}
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        name, equals, value = word.partition("=")
-        if name in names and name not in found:
-            found[name] = value if equals else after
-    return found

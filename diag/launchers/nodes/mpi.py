@@ -8,14 +8,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from diag.launchers.nodes.facts import Engine, Environment, Hosts, ReadText, before_program, number, shown
+from diag.launchers.command.names import MPI, before_program
+from diag.launchers.nodes.facts import Engine, Environment, Hosts, ReadText, number, shown
 from diag.launchers.nodes.hostfiles import mpi_hosts
 
-__all__ = ["MPI_LAUNCHERS", "hydra", "mpirun", "openmpi"]
+__all__ = ["hydra", "mpirun", "openmpi"]
 
-MPI_LAUNCHERS = frozenset(
-    {"mpirun", "mpiexec", "mpiexec.hydra", "prterun", "mpirun.openmpi", "mpiexec.openmpi", "orterun"}
-)
 _FILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
 _HOSTS = ("--host", "-host", "-H", "-hosts", "--hosts")
 _PROCESSES = ("-np", "--np", "-n", "--n")
@@ -79,9 +77,7 @@ def mpirun(
 
     Nodes are filled one after the other. A host without a number of slots has as many as it has cores, which
     is not known here; then all hosts are taken, as far as there are processes."""
-    place = next(
-        (index for index, word in enumerate(words) if word.rpartition("/")[2] in MPI_LAUNCHERS), None
-    )
+    place = next((index for index, word in enumerate(words) if word.rpartition("/")[2] in MPI), None)
     if place is None:
         return None
     name = words[place].rpartition("/")[2]
