@@ -40,6 +40,7 @@ FILES = {
     + f"\nmegatron sft {MEGATRON}\n",
     "passed.sh": f"N=${{1:-4}}\nNPROC_PER_NODE=$N swift sft {QWEN}\n",
     "outer.sh": "set -e\ncd inner && bash inner.sh\n",
+    "docker.sh": f'docker run --rm {OF_DOCKER} img \\\n  bash -c "cd /app && swift sft {QWEN}" 2>&1 | tee log\n',
     "inner/inner.sh": f"{IN_FRONT} swift sft {QWEN}\n",
 }
 # (command, environment, nodes, ranks on each, (address, port, node rank))
@@ -118,6 +119,7 @@ CASES: dict[str, tuple[str, dict[str, str], int, int, tuple[str | None, int, int
         f"docker run --rm -it --gpus all -p 29501:29501 --shm-size=50G -v /srv/jobs:/app {OF_DOCKER} swift:3.7 "
         f"bash -c 'cd /app && swift sft {QWEN}'", {"NNODES": "4"}, 2, 8, AT_NODE_0,
     ),
+    "docker run in a script": ("bash docker.sh", {}, 2, 8, AT_NODE_0),
     "podman run": (f"podman run --network host {OF_DOCKER} swift:3.7 swift sft {QWEN}", {}, 2, 8, AT_NODE_0),
     "docker hands a variable on": (f"docker run -e NPROC_PER_NODE -eNNODES=1 img swift sft {QWEN}", TWO, 1, 8, NOWHERE),
 }  # fmt: skip

@@ -33,7 +33,8 @@ _PATHS_ONLY = re.compile(
 _HOOKS = re.compile(r"eval\s+[\"']?\$\(\S*(conda|mamba|pyenv|brew|direnv|spack)\b")
 # `if [ -z "$NNODES" ]; then NNODES=1; fi`: a default
 _IF_UNSET = re.compile(r"if\s+(?:\[\[?|test)\s+-z\s+[\"']?\$\{?([A-Za-z_]\w*)(?::?-)?\}?[\"']?\s*(?:\]\]?)?$")
-_JOINTS = re.compile(r"(&&|\|\||;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$))")
+_QUOTED = r"'[^']*'|\"(?:\\.|[^\"\\])*\""
+_JOINTS = re.compile(rf"{_QUOTED}|(&&|\|\||;(?=\s|$)|\|(?=\s)|(?<![>&\d])&(?=\s*$))")
 _VARIABLE = re.compile(
     r"\$(?:\{([A-Za-z_]\w*|[@*#1-9])(?:\[@\]|\[\*\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*)|([@*#1-9]))"
 )
@@ -169,10 +170,15 @@ def _parts(line: str) -> Iterator[str]:
 
     >>> list(_parts('cd /app && [ -z "$A" ] && A=1; b | c'))
     ['cd /app', 'if [ -z "$A" ]', 'A=1', 'fi', 'b', 'c']
+    >>> list(_parts("docker run img bash -c 'cd /app && swift sft'; b"))
+    ["docker run img bash -c 'cd /app && swift sft'", 'b']
     """
-    pieces = [piece.strip() for piece in _JOINTS.split(line)]
+    joints = [match for match in _JOINTS.finditer(line) if match[1]]
+    begins = [0, *(match.end() for match in joints)]
+    ends = [*(match.start() for match in joints), len(line)]
     tested = False
-    for piece, joint in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+    for begin, end, joint in zip(begins, ends, [*(match[1] for match in joints), ""], strict=True):
+        piece = line[begin:end].strip()
         if not tested and joint in ("&&", "||") and piece.startswith(("[", "test ")):
             tested = True
             yield f"if {piece}" if joint == "&&" else f"if ! {piece}"
