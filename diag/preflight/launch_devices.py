@@ -346,6 +346,7 @@ def _count_flag(facts: LaunchFacts, number: int) -> str:
         "deepspeed": f"--num_gpus {number}",
         "accelerate": f"--num_processes {number * nodes}",
         "srun": f"srun --ntasks-per-node={number}",
+        "mpirun": f"-np {number * nodes}",
     }.get(launch.launcher, f"NPROC_PER_NODE={number}")
 
 

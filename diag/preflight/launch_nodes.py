@@ -196,7 +196,7 @@ def environment_lines(facts: LaunchFacts) -> Iterator[Line]:
         if name in env
     ):
         return  # CMD itself sets them
-    if launch.launcher == "srun" or (world <= 1 and rank in ("", "0")):
+    if launch.launcher in ("srun", "mpirun") or (world <= 1 and rank in ("", "0")):
         return
     waits = f"it would wait for {world - 1} others" if world > 1 else "it would wait for others"
     from_elastic = "TORCHELASTIC_RUN_ID" in env or "LOCAL_RANK" in env

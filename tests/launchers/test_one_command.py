@@ -108,6 +108,9 @@ CASES: dict[str, tuple[str, dict[str, str], int, int, tuple[str | None, int, int
     "srun of ms-swift, told of one": (f"srun -N 4 --ntasks-per-node=1 swift sft {QWEN}", {"NPROC_PER_NODE": "8"}, 1, 8, NOWHERE),
     "srun --export": (f"srun -N 2 --export=ALL,NNODES=2,NPROC_PER_NODE=8 swift sft {QWEN}", {}, 2, 8, NOWHERE),
     "a batch script without srun": (f"python t.py {QWEN}", {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}, 1, 1, (None, 29500, None)),
+    # mpirun, where it is told of hosts with slots
+    "mpirun": (f"mpirun -np 16 -H a:8,b:8,c:8 -x A python t.py {QWEN}", {"MASTER_ADDR": "a"}, 2, 8, ("a", 29500, None)),
+    "mpirun's hostfile": (f"mpirun --hostfile hosts -np 24 python t.py {QWEN}", {}, 3, 8, (None, 29500, None)),
     # scripts
     "script with flags": ("bash flags.sh", {}, 2, 8, AT_NODE_0),
     "script that exports": ("/bin/bash exported.sh", {"NNODES": "7"}, 2, 8, AT_NODE_0),
@@ -184,11 +187,38 @@ def test_what_is_not_read_has_a_reason(
     assert found.unsure
 
 
+@pytest.mark.parametrize(
+    "start",
+    ["mpirun -np 16", "mpirun -np 12 -H a:8,b:8", "mpirun -np 16 -H a,b", "mpirun -np 8 -ppn 4 -H a:8,b:8"],
+)
+def test_what_mpirun_is_not_told_stays_open(start: str) -> None:
+    found = read_command([*start.split(), "python", "t.py"], {})
+
+    assert (found.program, found.processes) == ("script", None)
+    assert found.unsure == "`mpirun` may start ranks by itself"
+
+
 def test_variable_without_a_value_leaves_the_number_of_nodes_open() -> None:
     found = read_command(["bash", "-c", "torchrun --nnodes $NODES --master_addr $HEAD t.py --x"], {})
 
     assert found.unsure == "`--nnodes $NODES` is computed when the job starts"
     assert read_command(found.argv, {"NODES": "2", "HEAD": "a"}).nodes == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accelerate launch --config_file gone.yaml --num_machines 2 --main_process_ip a --machine_rank 1 t.py",
+        "accelerate launch --num_machines 2 --num_processes many --main_process_ip a --machine_rank 1 t.py",
+        "deepspeed --num_nodes 2 --num_gpus all --master_addr a --node_rank 1 t.py",
+        "torchrun --nnodes 2 --nproc_per_node all --master_addr a --node_rank 1 t.py",
+    ],
+)
+def test_half_a_command_still_tells_where_the_nodes_meet(command: str) -> None:
+    found = read_command(command.split(), {})
+
+    assert found.unread and not found.unsure
+    assert (found.meeting.nodes, found.meeting.address, found.meeting.node_rank) == (2, "a", 1)
 
 
 def test_script_of_a_container_is_read_where_it_is_mounted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from diag.launchers.command.errors import CommandError
 from diag.launchers.command.options import number, split_options
 
-__all__ = ["Accelerate", "read_accelerate"]
+__all__ = ["Accelerate", "accelerate_flags", "read_accelerate"]
 
 _BARE = frozenset(
     {"--multi_gpu", "--use_deepspeed", "--use_fsdp", "--cpu", "--debug", "--no_python", "--same_network", "--module", "-m",
@@ -37,14 +37,18 @@ class Accelerate:
     notes: tuple[str, ...] = ()
 
 
+def accelerate_flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """And the rest of the words."""
+    return split_options(words, _BARE)
+
+
 def read_accelerate(
-    words: list[str],
+    flags: Mapping[str, str],
     environment: Mapping[str, str],
     required: Callable[[str], str],
     maybe: Callable[[str], str | None],
-) -> tuple[Accelerate, list[str]]:
-    """And the rest of the words. `required` raises CommandError for a file that cannot be read."""
-    flags, rest = split_options(words, _BARE)
+) -> Accelerate:
+    """`required` raises CommandError for a file that cannot be read."""
     config: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     path = flags.get("--config_file", "")
@@ -78,7 +82,7 @@ def read_accelerate(
         processes=max(1, total // (nodes or 1)) if total else None,
         processes_from="" if not total else "--num_processes" if by_flag else "num_processes of its file",
         notes=notes,
-    ), rest
+    )
 
 
 def _distributed(config: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, Any]:

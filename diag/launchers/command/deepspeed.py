@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diag.launchers.command.options import number, split_options
 from diag.launchers.hostfile import Hostfile, parse_hostfile
 
-__all__ = ["DEFAULT_HOSTFILE", "DeepSpeed", "read_deepspeed"]
+__all__ = ["DEFAULT_HOSTFILE", "DeepSpeed", "deepspeed_options", "read_deepspeed"]
 
 DEFAULT_HOSTFILE = "/job/hostfile"  # launcher/runner.py: DLTS_HOSTFILE
 _BARE = frozenset(
@@ -24,7 +24,6 @@ _LONG = {
 class DeepSpeed:
     """`slots` are the ranks of each host that takes part, empty where no hostfile is there."""
 
-    options: dict[str, str]
     hosts: Hostfile | None
     slots: dict[str, int]
     processes: int | None
@@ -33,12 +32,17 @@ class DeepSpeed:
     nodes_from: str
 
 
-def read_deepspeed(words: list[str], maybe: Callable[[str], str | None]) -> tuple[DeepSpeed, list[str]]:
-    """And the rest of the words. Without a hostfile DeepSpeed takes this machine alone."""
+def deepspeed_options(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Under their long names, and the rest of the words."""
     options, rest = split_options(words, _BARE)
     for short, long in _LONG.items():
         if short in options:
             options.setdefault(long, options[short])
+    return options, rest
+
+
+def read_deepspeed(options: Mapping[str, str], maybe: Callable[[str], str | None]) -> DeepSpeed:
+    """Without a hostfile DeepSpeed takes this machine alone."""
     path = options.get("--hostfile") or DEFAULT_HOSTFILE
     text = maybe(path)
     hosts = parse_hostfile(text, path) if text is not None else None
@@ -56,7 +60,7 @@ def read_deepspeed(words: list[str], maybe: Callable[[str], str | None]) -> tupl
         nodes, nodes_from = len(slots), "--include" if include else "the hostfile"
     elif nodes is None and "@" in include:
         nodes, nodes_from = len(include.split("@")), "--include"
-    return DeepSpeed(options, hosts, slots, processes, processes_from, nodes, nodes_from), rest
+    return DeepSpeed(hosts, slots, processes, processes_from, nodes, nodes_from)
 
 
 def _filtered(slots: Mapping[str, int], include: str, exclude: str, most: int | None) -> dict[str, int]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from diag.launchers.command.accelerate import Accelerate, read_accelerate
+from diag.launchers.command.accelerate import Accelerate, accelerate_flags, read_accelerate
 from diag.launchers.command.container import ENGINES, Container, run_in
-from diag.launchers.command.deepspeed import read_deepspeed
+from diag.launchers.command.deepspeed import deepspeed_options, read_deepspeed
 from diag.launchers.command.errors import CommandError
+from diag.launchers.command.mpirun import Mpirun, read_mpirun
 from diag.launchers.command.names import ELSEWHERE, MODULES, MPI, before_program, is_shell
 from diag.launchers.command.options import after_options, first, number, split_options
 from diag.launchers.command.rendezvous import Rendezvous, flags_among, rendezvous
@@ -74,6 +75,7 @@ class Reading:
         self.hosts: Hostfile | None = None
         self.slots: dict[str, int] = {}
         self.srun: Srun | None = None
+        self.mpirun: Mpirun | None = None
         self.container: Container | None = None
         self.elsewhere, self.unseen, self.opaque = "", "", ""
         self.notes: list[str] = []
@@ -103,6 +105,7 @@ class Reading:
             slots=self.slots,
             distributed=self.accelerate.distributed,
             srun=self.srun,
+            mpirun=self.mpirun,
             container=self.container,
             elsewhere=self.elsewhere,
             notes=tuple(self.notes),
@@ -176,13 +179,20 @@ class Reading:
             return self._python(words[1:])
         if name in MPI or not (self.launcher or name.endswith(".py") or name in _SWIFTS):
             self.opaque = f"`{name}` may start ranks by itself"
-        if name in MPI:
-            self.launcher = self.launcher or "mpirun"
-            inner = words[1 + len(before_program(words[1:])) :]
-            if inner:
-                return inner
+        if name in MPI and (inner := self._mpirun(name, words[1:])):
+            return inner
         self._program(name, words[0], words[1:])
         return None
+
+    def _mpirun(self, name: str, words: list[str]) -> list[str]:
+        own = before_program(words)
+        self.launcher = self.launcher or "mpirun"
+        self.mpirun = read_mpirun(name, own, self.environment, self._maybe)
+        if self.mpirun.ranks is not None:
+            self.processes, self.processes_from = self.mpirun.ranks, "slots of mpirun's hosts"
+            self.nodes = len(self.mpirun.used(self.mpirun.hosts))
+            self.nodes_from, self.opaque = self.mpirun.hosts_from, ""
+        return words[len(own) :]
 
     def _program(self, name: str, path: str, rest: list[str]) -> None:
         self.words = rest
@@ -248,20 +258,23 @@ class Reading:
 
     def _accelerate(self, words: list[str]) -> list[str]:
         self.launcher = self.told = "accelerate"
-        found, rest = read_accelerate(words, self.environment, self._required, self._maybe)
-        self.accelerate, self.options = found, found.options
+        flags, rest = accelerate_flags(words)
+        self.accelerate = Accelerate(flags=flags)  # should a file or a number of it not be readable
+        found = self.accelerate = read_accelerate(flags, self.environment, self._required, self._maybe)
+        self.options = found.options
         self.notes += found.notes
         self.processes, self.processes_from = found.processes, found.processes_from
-        return _python_line(found.options, rest)
+        return _python_line(flags, rest)
 
     def _deepspeed(self, words: list[str]) -> list[str]:
         self.launcher = self.told = "deepspeed"
-        found, rest = read_deepspeed(words, self._maybe)
-        self.options, self.hosts, self.slots = found.options, found.hosts, found.slots
+        self.options, rest = deepspeed_options(words)
+        found = read_deepspeed(self.options, self._maybe)
+        self.hosts, self.slots = found.hosts, found.slots
         self.processes, self.processes_from = found.processes, found.processes_from
         if found.nodes is not None:
             self.nodes, self.nodes_from = found.nodes, found.nodes_from
-        return _python_line(found.options, rest)
+        return _python_line(self.options, rest)
 
     def _srun(self, words: list[str]) -> list[str]:
         self.srun, in_all, self.environment, rest = read_srun(words, self.environment)

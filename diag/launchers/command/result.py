@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.launchers.command.container import Container
+from diag.launchers.command.mpirun import Mpirun
 from diag.launchers.command.rendezvous import Rendezvous
 from diag.launchers.command.shell_script import is_computed
 from diag.launchers.command.srun import Srun
@@ -59,6 +60,7 @@ class Command:
     slots: Mapping[str, int] = field(default_factory=dict)
     distributed: Mapping[str, Any] = field(default_factory=dict)
     srun: Srun | None = None
+    mpirun: Mpirun | None = None
     container: Container | None = None
     elsewhere: str = ""
     notes: tuple[str, ...] = ()

@@ -128,7 +128,7 @@ def _of_command(command: Command, read_text: ReadText) -> Engine | None:
         return Engine(
             "deepspeed", job, len(started), "--world_info", hosts=started, hosts_from="--world_info"
         )
-    by_mpi = mpirun(words, env, read_text, (hosts, hosts_from)) if not own else None
+    by_mpi = mpirun(command.mpirun, env, (hosts, hosts_from)) if not own else None
     if by_mpi is not None:
         return replace(by_mpi, job=job)
     if under is None and (hosts or job or bad):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from diag.launchers.hostfile import MOST_NODES, Hosts
+
 __all__ = [
     "MOST_NODES",
     "Engine",
@@ -18,11 +20,7 @@ __all__ = [
     "shown",
 ]
 
-MOST_NODES = 65536  # as many as Slurm takes; a list of more is somebody's mistake
 Environment = Mapping[str, str]
-Hosts = tuple[
-    tuple[str, "int | None"], ...
-]  # each with its port, or with its slots, as the place where it stands has it
 ReadText = Callable[[str], "str | None"]  # the text of a file, None where it cannot be read
 
 

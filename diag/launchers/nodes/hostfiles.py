@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import itertools
 import json
 import re
@@ -13,15 +12,12 @@ from collections.abc import Sequence
 
 from diag.launchers.command import Command
 from diag.launchers.command.deepspeed import DEFAULT_HOSTFILE
+from diag.launchers.hostfile import is_host, mpi_hosts
 from diag.launchers.hostlist import BadHostlist, expand_hostlist
 from diag.launchers.nodes.facts import MOST_NODES, Engine, Environment, Hosts, ReadText, first, shown
 
-__all__ = ["allocation", "deepspeed", "given_hosts", "mpi_hosts", "world_info"]
+__all__ = ["allocation", "deepspeed", "given_hosts", "world_info"]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-# Open MPI 4.1: `node slots=4 max_slots=8`, also `slots = 4`; MPICH 4 and Intel MPI: `node:4`; "#" starts a
-# comment
-_SLOTS = re.compile(r"\bslots\s{0,9}=\s{0,9}(\d{1,6})")
 _LOWEST_PORT = 1024  # below it a number behind a colon in a hostfile is MPICH's number of processes: no hub listens there
 
 
@@ -47,16 +43,6 @@ def _apart(text: str) -> list[str]:
     return re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\]|[\[\]])+", text)
 
 
-def _is_host(text: str) -> bool:
-    """A name, or an address, also of IPv6 with its zone. No option: ssh and the like are handed these."""
-    if ":" not in text:
-        return _NAME.fullmatch(text) is not None
-    try:
-        return len(text) < 64 and bool(ipaddress.ip_address(text))
-    except ValueError:
-        return False
-
-
 def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[str, ...]]:
     hosts: list[tuple[str, int | None]] = []
     for entry in entries:
@@ -80,7 +66,7 @@ def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[st
             except BadHostlist:
                 return (), (shown(name, text),)
         if (
-            not all(_is_host(one) for one in names)
+            not all(is_host(one) for one in names)
             or len(hosts) + len(names) > MOST_NODES
             or int(port or 0) > 65535
         ):
@@ -89,28 +75,6 @@ def _list(entries: Sequence[str], name: str, text: str) -> tuple[Hosts, tuple[st
     if len({host for host, _ in hosts}) == len(hosts) or len(set(hosts)) == len(hosts):
         return tuple(hosts), ()
     return (), (f"{shown(name, text)} names a host twice",)
-
-
-def mpi_hosts(text: str) -> Hosts:
-    """The hosts of an MPI hostfile with their slots; a host that stands on several lines has one slot for
-    each."""
-    slots: dict[str, int | None] = {}
-    for line in text.splitlines():
-        words = line.partition("#")[0].strip()[:400]
-        host, _, behind = words.partition(" ")
-        name, colon, number = host.rpartition(":")
-        count = _SLOTS.search(behind)
-        size = int(count[1]) if count else None
-        if colon and number.isdecimal() and ":" not in name:
-            host, size = name, int(number[:6])
-        host = host.rpartition("@")[2]  # Open MPI takes user@host
-        if not _is_host(host):
-            continue
-        if host in slots:
-            size = (slots[host] or 1) + (size or 1)
-        if len(slots) < MOST_NODES:
-            slots[host] = size
-    return tuple(slots.items())
 
 
 def deepspeed(command: Command) -> Engine:
@@ -142,7 +106,7 @@ def world_info(words: Sequence[str]) -> tuple[str, ...]:
     except (ValueError, binascii.Error, RecursionError):
         return ()
     hosts = tuple(str(host) for host in told) if isinstance(told, dict) else ()
-    return hosts if len(hosts) <= MOST_NODES and all(_is_host(host) for host in hosts) else ()
+    return hosts if len(hosts) <= MOST_NODES and all(is_host(host) for host in hosts) else ()
 
 
 def allocation(env: Environment, read_text: ReadText) -> tuple[Hosts, str, str, tuple[str, ...]]:
