@@ -60,12 +60,11 @@ def make_plan(
 ) -> Plan:
     facts = launch_facts(command, environment)
     words, env = facts.command.line, facts.environment
-    # of an image only the container can tell
-    version = _nccl_version(words, env) if facts.command.container is None else None
+    inside = facts.command.container is not None  # with a NCCL and files of its own, which the image has
+    version = None if inside else _nccl_version(words, env)
     old = version is not None and version < (2, 23)  # it knows no NCCL_CONF_FILE
-    files = nccl_conf.read(
-        {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
-    )
+    names = {name: value for name, value in env.items() if not old or name != "NCCL_CONF_FILE"}
+    files = [] if inside else nccl_conf.read(names)
     merged, origins = nccl_conf.effective(env, files)
     return Plan(
         command=words,

@@ -147,3 +147,12 @@ def test_variables_of_this_shell_do_not_reach_the_container() -> None:
     facts = launch_facts(run("-e NNODES=1 -e NCCL_DEBUG=INFO"), {"NCCL_SOCKET_IFNAME": "eth7"})
 
     assert facts.environment == {"NNODES": "1", "NCCL_DEBUG": "INFO"}
+
+
+def test_nccl_conf_of_this_machine_is_not_that_of_the_container(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_DEBUG=INFO\n")
+    env = {"NCCL_CONF_FILE": str(conf)}
+
+    assert make_plan(["swift", "sft"], env, 0.0).environment["NCCL_DEBUG"] == "INFO"
+    assert "NCCL_DEBUG" not in make_plan(run("-e NCCL_CONF_FILE"), env, 0.0).environment
