@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from diag.launchers.command import Container, read_command
+from diag.launch.launchers.command import Container, read_command
 from diag.preflight.line import Line
 
 __all__ = ["container_of", "has_own_network", "limit_lines", "network_lines", "shm_lines", "visible_devices"]

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterator, Sequence
 
-from diag.launchers.command.shell_script import is_computed
+from diag.launch.launchers.command.shell_script import is_computed
 from diag.preflight.container import has_own_network, network_lines
 from diag.preflight.line import Line
 from diag.preflight.nccl_interfaces import Address, Choice, choose

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers.command import Command, Rendezvous, read_command
+from diag.launch.launchers.command import Command, Rendezvous, read_command
 from diag.preflight.container import visible_devices
-from diag.sources.cgroup_places import find
-from diag.sources.tree import PROC, read_raw
+from diag.sources.host.cgroup_places import find
+from diag.sources.host.process_tree import PROC, read_raw
 
 __all__ = ["ELASTIC", "LaunchFacts", "cores_here", "launch_facts"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diag.estimate.parallel import ParallelSizes, parallel_sizes
-from diag.launchers.command.errors import CommandError
-from diag.launchers.command.flags import parse_flags
-from diag.launchers.command.shell_script import is_computed
+from diag.launch.launchers.command.errors import CommandError
+from diag.launch.launchers.command.flags import parse_flags
+from diag.launch.launchers.command.shell_script import is_computed
+from diag.preflight.estimate.parallel import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts
 from diag.preflight.line import Line

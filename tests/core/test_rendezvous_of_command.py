@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.launchers.command import Rendezvous, read_command
+from diag.launch.launchers.command import Rendezvous, read_command
 
 
 def of(words: str, **env: str) -> Rendezvous:

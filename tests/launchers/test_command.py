@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.launchers.command import Command, read_command
-from diag.launchers.command.shell_script import read_script
+from diag.launch.launchers.command import Command, read_command
+from diag.launch.launchers.command.shell_script import read_script
 
 
 def of(words: list[str], environment: Mapping[str, str], folder: Path = Path()) -> Command:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.estimate import estimate
-from diag.launchers.command import read_command
-from diag.launchers.nodes import nodes_of
+from diag.launch.launchers.command import read_command
+from diag.launch.launchers.nodes import nodes_of
+from diag.preflight.estimate import estimate
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import launch_facts
 

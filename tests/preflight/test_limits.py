@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diag.launchers.command import read_command
+from diag.launch.launchers.command import read_command
 from diag.preflight.ascend import parse_list
 from diag.preflight.limits import needed_processes
 

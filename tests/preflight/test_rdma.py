@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.launchers.command import read_command
-from diag.observations import RdmaAccess
+from diag.launch.launchers.command import read_command
+from diag.model.observations import RdmaAccess
 from diag.preflight.line import Line
 from diag.preflight.plan import Plan
 from diag.preflight.rdma import check_rdma

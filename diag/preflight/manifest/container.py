@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from diag.launchers.command import Rendezvous, read_command
-from diag.launchers.command.names import is_shell
+from diag.launch.launchers.command import Rendezvous, read_command
+from diag.launch.launchers.command.names import is_shell
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.manifest.pods import PodGroup
 from diag.preflight.manifest.quantity import quantity

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.launchers.command.names import ELSEWHERE, MODULES, SHELLS
+from diag.launch.launchers.command.names import ELSEWHERE, MODULES, SHELLS
 
 __all__ = ["Target", "find_target"]
 

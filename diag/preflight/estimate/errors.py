@@ -1,0 +1,12 @@
+"""The one error of an estimate: what in CMD or in the model's files does not allow one. Usage, so exit code
+2."""
+
+from __future__ import annotations
+
+from diag.launch.launchers.command.errors import CommandError
+
+__all__ = ["EstimateError"]
+
+
+class EstimateError(CommandError):
+    """Also of what the reader of CMD finds wrong in it."""
