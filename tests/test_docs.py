@@ -281,7 +281,7 @@ PROSE = sorted(
         "deploy/**/*.md",
         "dashboards/*.md",
         "rules/*.md",
-        "tests/captures/*.md",
+        "tests/**/*.md",
     )
     for path in ROOT.glob(pattern)
 )
