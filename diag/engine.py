@@ -47,7 +47,8 @@ Parser = Callable[[Record], Iterator[Observation]]
 
 
 class Detector(Protocol):
-    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing."""
+    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing. One of which
+    an answer depends on its last answer has `tick(now, job)` too: it is called once before each check."""
 
     name: str
 
@@ -91,6 +92,9 @@ class Engine:
         self._detectors = detectors
         self._plain_readers = [
             detector for detector in detectors if getattr(detector, "reads_plain_lines", False)
+        ]
+        self._ticks: list[Callable[[float, JobState], None]] = [
+            detector.tick for detector in detectors if hasattr(detector, "tick")
         ]
         self.job = JobState()
         self.timeline = Timeline()
@@ -158,6 +162,8 @@ class Engine:
         changes: list[Change] = []
         said: dict[tuple[str, str], Finding] = {}
         self.alone = {}
+        for tick in self._ticks:
+            tick(now, self.job)
         for detector in self._detectors:
             for finding in detector.check(now, self.job):
                 if _is_of_whole_job(finding):

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from diag.detectors.hang.advice import advice_for
 from diag.detectors.hang.blame import blame
@@ -61,6 +61,7 @@ class HangDetector:
     def __init__(self) -> None:
         self._joined = Joined()
         self._said = _Said()
+        self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._snapshot: SnapshotTaken | None = None
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -69,12 +70,20 @@ class HangDetector:
         if isinstance(fact, SnapshotTaken):
             self._snapshot = fact
 
+    def tick(self, now: float, job: JobState) -> None:
+        """What stirs in a hang is judged by the hang that was reported before it."""
+        if self._snapshot is None:
+            said = self._said.after_stirs(now, job)
+            verdict = judge(now, job, self._joined, said.standing)
+            self._said, self._judged = said.followed_by(verdict), (now, verdict)
+
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if self._snapshot is not None:
             verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
+        elif self._judged is not None and self._judged[0] == now:
+            verdict = self._judged[1]
         else:
-            verdict = judge(now, job, self._joined, self._said.standing(now, job))
-            self._said.keep(verdict)
+            verdict = judge(now, job, self._joined, self._said.after_stirs(now, job).standing)
         if verdict is None:
             return
         proven = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
@@ -120,31 +129,34 @@ class HangDetector:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class _Said:
-    """The hang that was said last, as long as nothing but children and files stirred since, and those only
-    for a moment."""
+    """The hang that was reported last. `stirs`: the first and the last of the moves of children and files that
+    followed each other since."""
 
-    def __init__(self) -> None:
-        self._verdict: Verdict | None = None
-        self._stirs = (_NEVER, _NEVER)  # the first and the last of those that followed each other
+    verdict: Verdict | None = None
+    stirs: tuple[float, float] = (_NEVER, _NEVER)
 
-    def keep(self, verdict: Verdict | None) -> None:
-        self._verdict = verdict
-        if verdict is None:
-            self._stirs = (_NEVER, _NEVER)
+    def followed_by(self, verdict: Verdict | None) -> _Said:
+        return _Said() if verdict is None else _Said(verdict, self.stirs)
 
-    def standing(self, now: float, job: JobState) -> Verdict | None:
+    def after_stirs(self, now: float, job: JobState) -> _Said:
+        if self.verdict is None:
+            return self
+        first, last = self.stirs
+        moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
+        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self.verdict, job, now)])
+        if stirred <= max(last, self.verdict.since):
+            return self
+        apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self.verdict))
+        return _Said(self.verdict, (stirred if apart else first, stirred))
+
+    @property
+    def standing(self) -> Verdict | None:
         """That hang; None where there was none, or what stirs is work: also a save that writes in bursts, as
         long as none of its pauses would be called a hang."""
-        if self._verdict is None:
-            return None
-        first, last = self._stirs
-        moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
-        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self._verdict, job, now)])
-        if stirred > max(last, self._verdict.since):
-            apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self._verdict))
-            self._stirs = first, last = stirred if apart else first, stirred
-        return None if last - first >= _STIRRED_SECONDS else self._verdict
+        first, last = self.stirs
+        return None if last - first >= _STIRRED_SECONDS else self.verdict
 
 
 def judge(

@@ -39,7 +39,6 @@ class _FirstLine:
         self._above: dict[int | None, deque[str]] = {}
         self._sure: _Hits = {}  # under a traceback, or of torch's hook or NCCL
         self._last: _Hits = {}  # the last that may be a word in the data as well
-        self.hits: _Hits = {}
 
     def observe(self, at: float, fact: Observation) -> None:
         if not isinstance(fact, LogLine) or fact.bar:
@@ -55,13 +54,14 @@ class _FirstLine:
         elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
-    def judge(self, job: JobState, *, likely: bool = False) -> None:
+    def hits(self, job: JobState, *, likely: bool = False) -> _Hits:
         """A line alone counts where a rank failed soon after it, and not of something else, or where more
         speaks for it."""
-        self.hits = dict(self._sure)
+        hits = dict(self._sure)
         for rank, (at, text) in self._last.items():
-            if rank not in self.hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
-                self.hits[rank] = (at, text)
+            if rank not in hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
+                hits[rank] = (at, text)
+        return hits
 
 
 class ShmDetector:
@@ -108,8 +108,7 @@ class ShmDetector:
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
-        self._lines.judge(job, likely=bool(filled))
-        self._guesses.judge(job, likely=bool(filled))
+        lines = self._lines.hits(job, likely=bool(filled))
         full = [
             rank
             for rank in job.ranks.values()
@@ -133,9 +132,13 @@ class ShmDetector:
         guesses = (
             {}
             if elsewhere
-            else {rank: said for rank, said in self._guesses.hits.items() if self._may_be_full(rank, job)}
+            else {
+                rank: line
+                for rank, line in self._guesses.hits(job, likely=bool(filled)).items()
+                if self._may_be_full(rank, job)
+            }
         )
-        hits = {**guesses, **self._lines.hits}
+        hits = {**guesses, **lines}
         if not (hits or full or small or bus):
             return
         crashed = bool(hits or bus)
@@ -167,9 +170,7 @@ class ShmDetector:
             id="shm-too-small",
             subject=JOB,
             severity=severity,
-            confidence=Confidence.HIGH
-            if self._lines.hits or full or (guesses and filled)
-            else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if lines or full or (guesses and filled) else Confidence.MEDIUM,
             ranks=ranks,
             since=since,
             cause="exhausted" if crashed else "nearly_full" if full else "small",
@@ -218,12 +219,12 @@ class FdLimitDetector:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        self._lines.judge(job)
+        hits = self._lines.hits(job)
         near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
-        if not near and not self._lines.hits:
+        if not near and not hits:
             return
-        crashed = bool(self._lines.hits)
-        ranks = tuple(sorted({*_ranks(self._lines.hits), *(rank.rank for rank in near)}))
+        crashed = bool(hits)
+        ranks = tuple(sorted({*_ranks(hits), *(rank.rank for rank in near)}))
         if near:
             rank = near[0]
             assert rank.tree is not None and rank.limits is not None
@@ -236,13 +237,13 @@ class FdLimitDetector:
             severity=Severity.CRITICAL if crashed and (job.broken or near) else Severity.WARNING,
             confidence=Confidence.HIGH,
             ranks=ranks,
-            since=_first_at(self._lines.hits) if crashed else now,
+            since=_first_at(hits) if crashed else now,
             cause="exhausted" if crashed else "nearly_full",
             summary=text,
             advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "
             "LimitNOFILE= for systemd and Slurm. With many DataLoader workers also "
             "torch.multiprocessing.set_sharing_strategy('file_system').",
-            evidence=_evidence(self._lines.hits),
+            evidence=_evidence(hits),
             final=crashed,
             holds_seconds=30.0,
         )
