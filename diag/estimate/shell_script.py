@@ -90,12 +90,9 @@ def training_command(
             known[array[1]] = (known.get(array[1], "") + " " if "+=" in array[0] else "") + inner
             continue
         words = _words(line, known, open_names)
-        if words and words[0] in ("else", "elif"):
+        if words[:1] in (["else"], ["elif"]):
             default = ""
-        while words and words[0] in ("then", "do", "else", "{"):
-            words = words[1:]
-        if not words:
-            continue
+        words = _behind_keywords(words)
         while words and (assignment := _ASSIGNMENT.fullmatch(words[0])) and "(" not in words[0][:2]:
             keep(assignment[1], assignment[2])
             words = words[1:]
@@ -105,11 +102,21 @@ def training_command(
                 if equals:
                     keep(name, value)
             continue
-        names = [word.rpartition("/")[2] for word in words]
-        if any(name in _STARTS for name in names[:8]) and _trains(words):
-            first = next(index for index, name in enumerate(names) if name in _STARTS)
-            best = words[first:]
+        best = _started(words) or best
     return best, variables
+
+
+def _behind_keywords(words: list[str]) -> list[str]:
+    while words and words[0] in ("then", "do", "else", "{"):
+        words = words[1:]
+    return words
+
+
+def _started(words: list[str]) -> list[str] | None:
+    """From the word on that starts a training; None where none does."""
+    names = [word.rpartition("/")[2] for word in words]
+    first = next((index for index, name in enumerate(names[:8]) if name in _STARTS), None)
+    return words[first:] if first is not None and _trains(words) else None
 
 
 def _trains(words: Sequence[str]) -> bool:

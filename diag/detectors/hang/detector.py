@@ -165,47 +165,63 @@ def judge(
     """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it."""
     if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
         return None  # as all ranks asked one by one would come to
-    alive = job.alive_ranks()
-    lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
-    if job.cluster.nodes:
-        gone = set(lost)
-        alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
-    if job.returncode is not None or job.interrupted_at is not None or not alive:
+    alive, lost = _taking_part(job, now)
+    if _is_over(job) or not alive:
         return None
-    dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
-    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
-    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
-    quiet = now - weak_since
-    if said is not None and since <= said.since:
-        quiet, since = now - said.since, said.since
-    elif quiet < STEADY_SECONDS:
-        ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
-        if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
-            return None
-        quiet = now - since
-    else:
-        since = weak_since
-    if not _well_seen(alive, now, quiet):
+    since = _silent_since(now, job, alive, said)
+    if since is None or not _well_seen(alive, now, now - since):
         return None
     standing = {
         rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive
     }
-    verdict: Verdict | None = blame(job, alive, dead, standing, since, lost)
+    verdict: Verdict | None = blame(job, alive, _failed(job), standing, since, lost)
     if joined is not None and verdict is not None:
         verdict = joined.join(verdict, now, job, standing)
     if verdict is not None:
         verdict = _held_up_by_memory(verdict, alive)
     if verdict is None or may_be_idle(job, alive, verdict):
         return None
-    if said is not None and (since, verdict.klass, verdict.culprits) == (
-        said.since,
-        said.klass,
-        said.culprits,
-    ):
+    if said is not None and _is_same(said, verdict, since):
         return verdict
     verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
     return verdict if now - verdict.since >= patience(job, verdict) else None
+
+
+def _taking_part(job: JobState, now: float) -> tuple[list[RankState], tuple[int, ...]]:
+    """Ranks that live, and the numbers of those that nobody hears of any more."""
+    alive = job.alive_ranks()
+    lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
+    if job.cluster.nodes:
+        gone = set(lost)
+        alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
+    return alive, lost
+
+
+def _is_over(job: JobState) -> bool:
+    return job.returncode is not None or job.interrupted_at is not None
+
+
+def _failed(job: JobState) -> list[RankState]:
+    return [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+
+
+def _is_same(said: Verdict, verdict: Verdict, since: float) -> bool:
+    return (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
+
+
+def _silent_since(now: float, job: JobState, alive: list[RankState], said: Verdict | None) -> float | None:
+    """When it last moved; None where it moves, or may well move."""
+    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
+    if said is not None and since <= said.since:
+        return said.since
+    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
+    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
+    if now - weak_since >= STEADY_SECONDS:
+        return weak_since
+    ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
+    if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
+        return None
+    return since
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
@@ -233,11 +249,11 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     still: by its own times (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names
     nobody needs the former."""
     alive = job.alive_ranks()
-    if job.returncode is not None or job.interrupted_at is not None or not alive:
+    if _is_over(job) or not alive:
         return None
     if any(rank.moved.get("stack", 0.0) > snapshot.began for rank in alive):
         return None  # two stacks of the moment differ: it moves
-    dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+    dead = _failed(job)
     standing = {rank.rank: standing_of(rank) for rank in alive}
     seen = [rank for rank in alive if standing[rank.rank] != "blind"]
     first = blame(job, seen or alive, dead, standing, snapshot.began)
@@ -249,17 +265,20 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     if verdict is None or (not verdict.waiting and not _explains_itself(verdict)):
         return None
     silent = snapshot.silent_seconds or 0.0
-    twice = all(rank.stack_samples >= _SNAPSHOT_SAMPLES for rank in seen) and bool(seen)
-    if undecided(verdict) and silent < STEADY_SECONDS:
-        return None
-    if silent < STEADY_SECONDS and not twice and not _tells_by_itself(verdict, standing):
-        return None
     confidence = verdict.confidence
-    if silent < STEADY_SECONDS and verdict.klass != "peer_lost":
-        confidence = lowered(confidence) if twice else Confidence.LOW
+    if silent < STEADY_SECONDS:
+        twice = _seen_twice(seen)
+        if undecided(verdict) or not (twice or _tells_by_itself(verdict, standing)):
+            return None
+        if verdict.klass != "peer_lost":
+            confidence = lowered(confidence) if twice else Confidence.LOW
     if len(seen) + len(dead) < max(job.world_size, len(job.ranks)):
         confidence = lowered(confidence)
     return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
+
+
+def _seen_twice(ranks: list[RankState]) -> bool:
+    return bool(ranks) and all(rank.stack_samples >= _SNAPSHOT_SAMPLES for rank in ranks)
 
 
 def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:

@@ -139,6 +139,17 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
     return best
 
 
+def _unsaid(text: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What neither the manifest nor the script says (the image does, or a command that the script runs) is not
+    empty."""
+    names = (match[1] or match[2] for match in _SHELL_NAME.finditer(text))
+    return {name: UNKNOWN for name in names if name not in env}
+
+
+def _is_rdma(resource: Field) -> bool:
+    return bool(_RDMA.search(str(resource.path[-1]))) and resource.text not in ("0", "")
+
+
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
     environment, fields, unfilled, all_known = _environment(group, container, documents)
     words = [
@@ -155,14 +166,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     inner, env = split_environment(words, environment)
     shell = _shell_text(inner)
     if shell is not None:
-        # What neither the manifest nor the script says (the image does, or a command that the script runs) is
-        # not empty.
-        unsaid = {
-            name: UNKNOWN
-            for match in _SHELL_NAME.finditer(shell[0])
-            if (name := match[1] or match[2]) not in env
-        }
-        found, variables = training_command(shell[0], shell[1], {**env, **unsaid}, certain=True)
+        found, variables = training_command(*shell, {**env, **_unsaid(shell[0], env)}, certain=True)
         inner, env = found or [], {**env, **variables}
     known = {name: value for name, value in env.items() if "\x01" not in value}
     launch, unread = launched(inner, known) if readable and inner else (None, "its script is not here")
@@ -174,14 +178,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
         launch, unread, rendezvous(inner, known), known, known if launch is None else launch.environment
     )
     gpus, gpus_field = _devices(container)
-    rdma = next(
-        (
-            item
-            for item in _resources(container)
-            if _RDMA.search(str(item.path[-1])) and item.text not in ("0", "")
-        ),
-        None,
-    )
+    rdma = next((item for item in _resources(container) if _is_rdma(item)), None)
     return Trainer(
         group,
         container,
