@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diag.envlint import Advice, lint
+from diag.knowledge.env_lint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -36,7 +36,7 @@ def _question(job: JobState) -> _Question:
 
 
 class _EnvironmentDetector:
-    """One of the two: both read the same table (`diag.envlint`)."""
+    """One of the two: both read the same table (`diag.knowledge.env_lint`)."""
 
     name = ""
 

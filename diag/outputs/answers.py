@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from starlette.responses import Response
 
-from diag.outputs.view import json_bytes
+from diag.outputs.view.view import json_bytes
 
 __all__ = ["Reading", "answer"]
 

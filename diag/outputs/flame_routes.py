@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from starlette.responses import Response
 
-from diag.errors import DiagError
 from diag.model import format_ranks
-from diag.outputs import flame, schema
 from diag.outputs.answers import Reading, answer
-from diag.outputs.beside import beside
-from diag.outputs.drawings import Drawings
-from diag.outputs.guard import asker_of
-from diag.outputs.view import FlameWanted, HubView
+from diag.outputs.http import flame, schema
+from diag.outputs.http.beside import beside
+from diag.outputs.http.drawings import Drawings
+from diag.outputs.http.guard import asker_of
+from diag.outputs.view.view import FlameWanted, HubView
+from diag.text.errors import DiagError
 
 __all__ = ["NOT_YOURS", "add_flames"]
 

@@ -12,10 +12,10 @@ from unittest import mock
 
 import pytest
 
-import diag.replay
-from diag.engine import Engine
+import diag.engine.replay
+from diag.engine.engine import Engine
+from diag.engine.replay import replay
 from diag.model import Change, Record
-from diag.replay import replay
 from tests.goldens import CAPTURES, Golden, goldens
 
 # Whatever a check may write, with its reason: all of it follows from the rest, and is only kept.
@@ -123,7 +123,7 @@ class Watched(Restless):
 
 @contextmanager
 def engines_of(kind: type[Engine]) -> Iterator[None]:
-    with mock.patch.object(diag.replay, "Engine", kind):
+    with mock.patch.object(diag.engine.replay, "Engine", kind):
         yield
 
 

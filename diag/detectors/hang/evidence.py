@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.hang.words import calls_that_differ
 from diag.model import Evidence, numbered, rank_words
-from diag.observations import ThreadStack
-from diag.stacks import Reading, read_stack, shorten
+from diag.model.observations import ThreadStack
 from diag.state.job import JobState
 from diag.state.rank import RankState
+from diag.state.stack_activity import Reading, read_stack, shorten
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
-    from diag.waitgraph import Explanation
+    from diag.state.wait_graph import Explanation
 
 __all__ = ["evidence_of", "stack_excerpt"]
 
