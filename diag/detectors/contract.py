@@ -16,7 +16,8 @@ WHOLE_JOB = frozenset({"hang", "rank-died", "straggler", "transport-mismatch"})
 
 
 class Detector(Protocol):
-    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing."""
+    """One judgement. `observe` changes its state and says nothing; `check` says and changes nothing. One of which
+    an answer depends on its last answer has `tick(now, job)` too: it is called once before each check."""
 
     name: str
 

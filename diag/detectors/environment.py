@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from diag.knowledge.env_lint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
@@ -13,37 +14,52 @@ from diag.state.rank import RankState
 __all__ = ["EnvHarmfulDetector", "EnvNoEffectDetector"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the answer depends on."""
+
+    rdma: bool | None
+    desktop: bool
+    nccl_version: str
+    environments: tuple[tuple[object, ...], ...]  # rank, its variables, its nccl.conf
+
+
+def _question(job: JobState) -> _Question:
+    ports = job.network.rdma_ports()
+    rdma = None if ports is None else bool(ports)
+    nets = {net for process in job.nccl_processes.living() for net in process.nets_between_nodes()}
+    if nets and not nets & {"IB", "Socket"}:
+        rdma = False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
+    desktop = bool(job.gpus) and all("GeForce" in gpu.name for _, gpu in job.gpus.values())
+    environments = tuple((number, rank.variables, rank.rdma) for number, rank in sorted(job.ranks.items()))
+    return _Question(rdma, desktop, job.nccl.version, environments)
+
+
 class _EnvironmentDetector:
     """One of the two: both read the same table (`diag.knowledge.env_lint`)."""
 
     name = ""
 
     def __init__(self) -> None:
-        self._known: dict[object, tuple[Finding, ...]] = {}
+        self._asked: _Question | None = None
+        self._known: tuple[Finding, ...] = ()
 
     def observe(self, at: float, fact: Observation) -> None:
         """The job state keeps the environments."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known
+    def tick(self, now: float, job: JobState) -> None:
+        """Judged again only when an environment, the node's RDMA devices or NCCL's version came to be known
         otherwise."""
-        ports = job.network.rdma_ports()
-        rdma = None if ports is None else bool(ports)
-        nets = {net for process in job.nccl_processes.living() for net in process.nets_between_nodes()}
-        if nets and not nets & {"IB", "Socket"}:
-            rdma = (
-                False  # another plugin's network: NCCL's own RDMA, and what switches it off, does not matter
-            )
-        desktop = bool(job.gpus) and all("GeForce" in gpu.name for _, gpu in job.gpus.values())
-        key = (
-            rdma,
-            desktop,
-            job.nccl.version,
-            tuple((number, id(rank.variables), id(rank.rdma)) for number, rank in sorted(job.ranks.items())),
-        )
-        if key not in self._known:
-            self._known = {key: tuple(self._judge(now, job, rdma, desktop=desktop))}
-        yield from self._known[key]
+        asked = _question(job)
+        if asked != self._asked:
+            self._asked, self._known = asked, tuple(self._judge(now, job, asked.rdma, desktop=asked.desktop))
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        asked = _question(job)
+        if asked == self._asked:
+            yield from self._known
+        else:
+            yield from self._judge(now, job, asked.rdma, desktop=asked.desktop)
 
     def _judge(self, now: float, job: JobState, rdma: bool | None, *, desktop: bool) -> Iterator[Finding]:
         version = tuple(int(part) for part in job.nccl.version.split(".") if part.isdecimal()) or None

@@ -76,9 +76,8 @@ class RankDiedDetector:
             self._killed[fact.pid] = fact.comm
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        dead = [rank for rank in job.ranks.values() if rank.failed]
-        dead += [rank for rank in job.past_ranks if rank.failed]
-        if not dead or (job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)):
+        dead = [rank for rank in (*job.ranks.values(), *job.past_ranks) if rank.failed]
+        if not dead or _all_asked_to_end(dead, job):
             return
         first = min(rank.exited_at or now for rank in dead)
         if now - first < _SETTLE_SECONDS and job.returncode is None:
@@ -90,35 +89,27 @@ class RankDiedDetector:
         if left:
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
-        victims = [
-            rank for rank in job.ranks.values() if rank.rank != root.rank and (rank.alive or rank.failed)
-        ]
         how, cause = self._how(root)
         words = heard(root, job, alone=all(one is root or _only_ended(one) for one in dead))
-        iteration = job.iteration_then(root.exited_at or now)
-        after = f" after iteration {iteration}" if iteration is not None else ""
-        if not after and job.phase != "ended":
-            after = f" in phase {job.phase}"
+        after = _after(root, job, now)
         at_exit = _crashed_at_exit(root, words.error) and _trained_to_the_end(job)
         if at_exit:
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
+        for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
+        guessed = root.exit is None or root.exit.how in _GUESSED
         yield Finding(
             id="rank-died",
             subject=f"rank {root.rank}",
             severity=Severity.WARNING if at_exit else Severity.CRITICAL,
-            confidence=Confidence.MEDIUM
-            if root.exit is None or root.exit.how in _GUESSED
-            else Confidence.HIGH,
+            confidence=Confidence.MEDIUM if guessed else Confidence.HIGH,
             ranks=(root.rank,),
-            waiting_ranks=tuple(sorted(rank.rank for rank in victims)),
+            waiting_ranks=_others_involved(job, (root.rank,)),
             since=root.exited_at or now,
             klass="",
             cause=cause,
             summary=f"rank {root.rank}{_pid_words(root)} {how}{after}; {words.said}",
             advice=_advice(
-                "oom_kill"
-                if cause == "dataloader_worker_killed" and self._worker_for_memory(root)
-                else cause,
+                "oom_kill" if for_memory else cause,
                 root,
                 job.gpu_faults.finding_of(root.rank, job.iteration_at),
                 words,
@@ -167,6 +158,26 @@ class RankDiedDetector:
         ) or self._for_memory(rank)
 
 
+def _all_asked_to_end(dead: list[RankState], job: JobState) -> bool:
+    return job.interrupted_at is not None and all(_asked_to_end(rank, job) for rank in dead)
+
+
+def _others_involved(job: JobState, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Those that wait for them, or failed with them."""
+    return tuple(
+        sorted(
+            rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)
+        )
+    )
+
+
+def _after(root: RankState, job: JobState, now: float) -> str:
+    iteration = job.iteration_then(root.exited_at or now)
+    if iteration is not None:
+        return f" after iteration {iteration}"
+    return "" if job.phase == "ended" else f" in phase {job.phase}"
+
+
 def _left_before(root: RankState, job: JobState) -> list[RankState]:
     """Ranks that ended well, shortly before one failed for a peer that was gone: theirs was the connection
     that closed."""
@@ -186,11 +197,6 @@ def _left_before(root: RankState, job: JobState) -> list[RankState]:
 
 def _left_finding(left: list[RankState], root: RankState, job: JobState, words: Heard, now: float) -> Finding:
     ranks = tuple(sorted(rank.rank for rank in left))
-    victims = tuple(
-        sorted(
-            rank.rank for rank in job.ranks.values() if rank.rank not in ranks and (rank.alive or rank.failed)
-        )
-    )
     after = f" after iteration {job.iteration}" if job.iteration is not None else ""
     return Finding(
         id="rank-died",
@@ -198,7 +204,7 @@ def _left_finding(left: list[RankState], root: RankState, job: JobState, words: 
         severity=Severity.CRITICAL,
         confidence=Confidence.MEDIUM,
         ranks=ranks,
-        waiting_ranks=victims,
+        waiting_ranks=_others_involved(job, ranks),
         since=min(rank.exited_at or now for rank in left),
         cause="rank_left_early",
         summary=f"{rank_words(ranks)} ended with exit code 0 while its peers still trained{after}; rank {root.rank} then failed "

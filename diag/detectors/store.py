@@ -132,18 +132,6 @@ def _finding(waits: list[_Waits], now: float, job: JobState) -> Finding:
     waited = now - first.since
     plural = "have" if len(ranks) > 1 else "has"
     grave = waited >= _GRAVE_SECONDS or job.broken
-    evidence = [Evidence("output", one.text, one.since, one.rank) for one in waits if one.text][:2]
-    evidence += [
-        Evidence(
-            "store",
-            f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
-            + (": SYN_SENT" if one.pending else ""),
-            one.seen,
-            one.rank,
-        )
-        for one in waits
-        if one.seen is not None
-    ][:4]
     return Finding(
         id="hostname-resolution" if cause == "gai_error" else "rendezvous-failure",
         subject=JOB,
@@ -155,8 +143,16 @@ def _finding(waits: list[_Waits], now: float, job: JobState) -> Finding:
         final=job.broken,
         summary=f"{who} {plural} tried to reach {place} for {waited:.0f} s in vain{times}: {why}",
         advice=_ADVICE[cause].format(place=place, host=first.host, port=first.port),
-        evidence=tuple(evidence),
+        evidence=tuple(_evidence(waits)),
     )
+
+
+def _evidence(waits: list[_Waits]) -> Iterator[Evidence]:
+    for one in [one for one in waits if one.text][:2]:
+        yield Evidence("output", one.text, one.since, one.rank)
+    for one, seen in [(one, one.seen) for one in waits if one.seen is not None][:4]:
+        text = f"pid {one.pid} stands in the call that connects, without a connection to port {one.port}"
+        yield Evidence("store", text + (": SYN_SENT" if one.pending else ""), seen, one.rank)
 
 
 def _cause(one: _Waits, pending: bool) -> str:

@@ -76,6 +76,9 @@ class Engine:
         self._plain_readers = [
             detector for detector in detectors if getattr(detector, "reads_plain_lines", False)
         ]
+        self._ticks: list[Callable[[float, JobState], None]] = [
+            detector.tick for detector in detectors if hasattr(detector, "tick")
+        ]
         self.job = JobState()
         self.timeline = Timeline()
         self.now = 0.0
@@ -142,6 +145,8 @@ class Engine:
         changes: list[Change] = []
         said: dict[tuple[str, str], Finding] = {}
         self.alone = {}
+        for tick in self._ticks:
+            tick(now, self.job)
         for detector in self._detectors:
             for finding in detector.check(now, self.job):
                 if _is_of_whole_job(finding):

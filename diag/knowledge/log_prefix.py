@@ -8,6 +8,7 @@ pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -137,38 +138,32 @@ def without_outer(text: str) -> str:
 
 
 def _peel(text: str) -> Outer:
-    local_rank: int | None = None
-    task: int | None = None
+    numbers: dict[str, int] = {}
     host = ""
     at: float | None = None
     begin = 0
     head = text[:_MOST_CHARS]
     for _ in range(_MOST_PREFIXES):
-        first = head[begin : begin + 1]
-        match: re.Match[str] | None = None
-        if first == "[":
-            if match := _POD.match(head, begin):
-                host = host or match[1]
-            elif match := _MPI.match(head, begin):
-                task = int(match[1]) if task is None else task
-            elif match := _TEE.match(head, begin):
-                local_rank = int(match[1]) if local_rank is None else local_rank
-        elif first == "(":
-            if match := _RAY.match(head, begin):
-                host = host or match[1] or ""
-        elif match := _TIME.match(head, begin):
-            at = _epoch(match) if at is None else at
-            host = host or match[4] or ""
-        elif match := _SYSLOG.match(head, begin):
-            host = host or match[1] or ""
-        elif match := _LABEL.match(head, begin):
-            task = int(match[1]) if task is None else task
-        elif match := (_COMPOSE.match(head, begin) or _STERN.match(head, begin) or _host(head, begin)):
-            host = host or match[1]
+        match, tells = _prefix(head, begin)
         if match is None or match.end() == begin:
             break
+        if tells == "time":
+            at = _epoch(match) if at is None else at
+            host = host or match[4] or ""
+        elif tells == "host":
+            host = host or match[1] or ""
+        else:
+            numbers.setdefault(tells, int(match[1]))
         begin = match.end()
-    return Outer(text[begin:], local_rank, host, at, task)
+    return Outer(text[begin:], numbers.get("local_rank"), host, at, numbers.get("task"))
+
+
+def _prefix(head: str, begin: int) -> tuple[re.Match[str] | None, str]:
+    """The prefix that begins there, and what it tells."""
+    for matches, tells in _HEADS_BY_FIRST.get(head[begin : begin + 1], _OTHER_HEADS):
+        if match := matches(head, begin):
+            return match, tells
+    return None, ""
 
 
 def _host(text: str, begin: int) -> re.Match[str] | None:
@@ -177,6 +172,21 @@ def _host(text: str, begin: int) -> re.Match[str] | None:
     if match is None or _PROGRAM.match(match[1]) or not any(char.isdigit() for char in match[1]):
         return None
     return match
+
+
+_Matches = Callable[[str, int], re.Match[str] | None]
+_HEADS_BY_FIRST: dict[str, tuple[tuple[_Matches, str], ...]] = {
+    "[": ((_POD.match, "host"), (_MPI.match, "task"), (_TEE.match, "local_rank")),
+    "(": ((_RAY.match, "host"),),
+}
+_OTHER_HEADS: tuple[tuple[_Matches, str], ...] = (
+    (_TIME.match, "time"),
+    (_SYSLOG.match, "host"),
+    (_LABEL.match, "task"),
+    (_COMPOSE.match, "host"),
+    (_STERN.match, "host"),
+    (_host, "host"),
+)
 
 
 def _epoch(match: re.Match[str]) -> float | None:

@@ -194,44 +194,50 @@ def check_gloo_interface(plan: Plan, way: Callable[[Plan], str] = towards) -> It
         return  # NCCL's line says what is to be done
     wanted = plan.environment.get("GLOO_SOCKET_IFNAME", "")
     if wanted:
-        there = {one.name: one for one in plan.interfaces}
-        missing = [
-            name
-            for name in wanted.split(",")
-            if name not in there or not there[name].addresses or not there[name].up
-        ]
-        if missing:
-            yield Line(
-                "gloo interface",
-                "problem",
-                f"{plan.said_of('GLOO_SOCKET_IFNAME')}: {', '.join(missing)} is not here, or has no "
-                f"address (there are: {', '.join(_described(plan))})",
-                "name interfaces in full, separated by commas; gloo knows no prefixes",
-                "nccl-no-interface",
-                "critical",
-            )
-        elif plan.nodes is None:
-            said = f"{plan.said_of('GLOO_SOCKET_IFNAME')}, which is here; whether other nodes have to be behind it is not known"
-            yield Line("gloo interface", "not checked", f"{said}: {plan.unsure}")
-        elif plan.nodes > 1 and wanted.split(",")[0] == "lo":
-            yield Line(
-                "gloo interface",
-                "problem",
-                f"{plan.said_of('GLOO_SOCKET_IFNAME')}: no other of the {plan.nodes} nodes can be reached over loopback",
-                "unset it, or name the interface that the nodes share",
-                "nccl-no-interface",
-                "critical",
-            )
-        elif plan.nodes > 1:
-            first = wanted.split(",")[0]
-            yield _gloo_between(
-                plan, plan.said_of("GLOO_SOCKET_IFNAME"), first, there[first].addresses[0], way(plan)
-            )
-        else:
-            yield Line("gloo interface", "ok", plan.said_of("GLOO_SOCKET_IFNAME"))
-        return
-    if plan.nodes is None or plan.nodes < 2:
-        return
+        yield from _gloo_named(plan, wanted, way)
+    elif plan.nodes is not None and plan.nodes >= 2:
+        yield from _gloo_by_host_name(plan, way)
+
+
+def _gloo_named(plan: Plan, wanted: str, way: Callable[[Plan], str]) -> Iterator[Line]:
+    first = wanted.partition(",")[0]
+    there = {one.name: one for one in plan.interfaces}
+    missing = [
+        name
+        for name in wanted.split(",")
+        if name not in there or not there[name].addresses or not there[name].up
+    ]
+    if missing:
+        yield Line(
+            "gloo interface",
+            "problem",
+            f"{plan.said_of('GLOO_SOCKET_IFNAME')}: {', '.join(missing)} is not here, or has no "
+            f"address (there are: {', '.join(_described(plan))})",
+            "name interfaces in full, separated by commas; gloo knows no prefixes",
+            "nccl-no-interface",
+            "critical",
+        )
+    elif plan.nodes is None:
+        said = f"{plan.said_of('GLOO_SOCKET_IFNAME')}, which is here; whether other nodes have to be behind it is not known"
+        yield Line("gloo interface", "not checked", f"{said}: {plan.unsure}")
+    elif plan.nodes > 1 and first == "lo":
+        yield Line(
+            "gloo interface",
+            "problem",
+            f"{plan.said_of('GLOO_SOCKET_IFNAME')}: no other of the {plan.nodes} nodes can be reached over loopback",
+            "unset it, or name the interface that the nodes share",
+            "nccl-no-interface",
+            "critical",
+        )
+    elif plan.nodes > 1:
+        yield _gloo_between(
+            plan, plan.said_of("GLOO_SOCKET_IFNAME"), first, there[first].addresses[0], way(plan)
+        )
+    else:
+        yield Line("gloo interface", "ok", plan.said_of("GLOO_SOCKET_IFNAME"))
+
+
+def _gloo_by_host_name(plan: Plan, way: Callable[[Plan], str]) -> Iterator[Line]:
     name = socket.gethostname()
     addresses, why = resolve(name, 0, _RESOLVE_SECONDS)
     first = next(iter(addresses), "")

@@ -26,16 +26,7 @@ _NAMED = (
 
 def check_rendezvous(plan: Plan) -> Iterator[Line]:
     meeting = plan.meeting
-    for value in meeting.bad:
-        if is_computed(value):
-            yield Line(
-                _WHAT,
-                "not checked",
-                f"`{value}`: only the shell that starts it knows, or it has no value here",
-                _NAMED,
-            )
-        else:
-            yield Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
+    yield from map(_no_number, meeting.bad)
     if meeting.port > 65535:
         yield Line(
             _WHAT,
@@ -62,35 +53,45 @@ def check_rendezvous(plan: Plan) -> Iterator[Line]:
     if meeting.address is None:
         yield _no_address(plan)
         return
-    where = f"{meeting.address}:{meeting.port}"
-    addresses, why = resolve(meeting.address, meeting.port, _RESOLVE_SECONDS)
+    yield from _where_they_meet(plan, meeting.address)
+
+
+def _where_they_meet(plan: Plan, address: str) -> Iterator[Line]:
+    meeting = plan.meeting
+    where = f"{address}:{meeting.port}"
+    addresses, why = resolve(address, meeting.port, _RESOLVE_SECONDS)
     if not addresses:
         yield Line(
             _WHAT,
             "problem",
-            f"{meeting.address} ({meeting.address_from}) does not resolve here: {why}",
+            f"{address} ({meeting.address_from}) does not resolve here: {why}",
             _unresolved(plan),
             "hostname-resolution",
             "critical",
         )
         return
-    loopback = [
-        address for address in addresses if ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    ]
-    own = [address for address in addresses if is_own(address)]
+    loopback = [one for one in addresses if ipaddress.ip_address(one.partition("%")[0]).is_loopback]
+    own = [one for one in addresses if is_own(one)]
     first = (
         meeting.node_rank == 0 if meeting.node_rank is not None and meeting.backend == "static" else bool(own)
     )
     if meeting.backend.startswith("etcd"):
         yield from check_other_node(plan, where, addresses, diag_listens=False)
         return
-    if loopback and (not first or meeting.address == "localhost" or meeting.address in loopback):
+    if loopback and (not first or address == "localhost" or address in loopback):
         yield _loopback(plan, addresses)
         return
     if first:
         yield from check_first_node(plan, where, addresses, bool(own), loopback)
     else:
         yield from check_other_node(plan, where, addresses, diag_listens=True)
+
+
+def _no_number(value: str) -> Line:
+    if is_computed(value):
+        text = f"`{value}`: only the shell that starts it knows, or it has no value here"
+        return Line(_WHAT, "not checked", text, _NAMED)
+    return Line(_WHAT, "problem", f"{value} is no number", "correct it", "launch-mismatch")
 
 
 def _one_node(plan: Plan) -> Iterator[Line]:

@@ -36,7 +36,6 @@ class MemorySeries:
     def __init__(self) -> None:
         self.points: deque[MemoryPoint] = deque(maxlen=_KEPT)
         self.limit: int | None = None
-        self.version = 0
 
     def add(self, point: MemoryPoint, limit: int | None) -> None:
         self.limit = limit
@@ -44,7 +43,6 @@ class MemorySeries:
         if last is not None and point.at - last.at < 0.1 and point.needed == last.needed:
             return
         self.points.append(point)
-        self.version += 1
 
     def between(self, since: float, until: float) -> list[MemoryPoint]:
         """Points of [since, until]."""

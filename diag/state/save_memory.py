@@ -79,7 +79,6 @@ class LimitMemory:
         self.shapes: deque[SaveShape] = deque(maxlen=_KEPT_SHAPES)
         self.starts: dict[int, float] = {}
         self._shaped = 0
-        self._told: tuple[tuple[object, ...], Outlook | None] = ((), None)
 
     # -- being told ---------------------------------------------------------------------------------------
 
@@ -135,21 +134,7 @@ class LimitMemory:
         """None: nothing is known that could tell, or no limit is set."""
         if not self.series.limit or not self.series.points:
             return None
-        key = (
-            self.series.version,
-            self._shaped,
-            round(now, 1),
-            job.iteration,
-            job.save_log.count,
-            self.series.limit,
-        )
-        if self._told[0] != key:
-            self._told = (key, self._look(now, job, argv, estimate))
-        return self._told[1]
-
-    def _look(self, now: float, job: Progress, argv: Sequence[str], estimate: int | None) -> Outlook | None:
         limit = self.series.limit
-        assert limit
         running = self._running(now, job)
         if running is not None:
             current = job.save_log.current

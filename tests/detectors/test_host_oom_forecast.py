@@ -380,14 +380,22 @@ def test_on_fifty_calculated_runs_most_are_told_and_few_feared() -> None:
     assert falsely <= 5
 
 
-def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading() -> None:
+def test_save_that_was_critical_is_not_called_a_mere_warning_by_the_next_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def told(risk: float, number: int) -> Severity:
         peak = Component(1.0, 40 * GIB, GIB)
         limit = next(size for size in range(30 * GIB, 50 * GIB, GIB >> 6) if peak.above(size) <= risk)
         outlook = Outlook(limit, Mixture((peak,)), True, number, 10, JOB, 0, "saves")
-        return detector._of_save(1000.0, job.story.engine.job, memory, outlook).severity
+        monkeypatch.setattr(state.save_memory, "outlook", lambda *asked: (memory, outlook))
+        before = next(detector.check(1000.0, state)).severity
+        detector.tick(1000.0, state)
+        (after,) = detector.check(1000.0, state)
+        assert after.severity is before  # whoever asks before it is told
+        return after.severity
 
     detector, job, memory = HostOomForecastDetector(), Job(64 * GIB), LimitMemory("/pod/trainer")
+    state = job.story.engine.job
     job.steps()
 
     assert [told(risk, 3) for risk in (0.93, 0.98, 0.96, 0.98, 0.91)] == ["warning", *["critical"] * 4]

@@ -131,15 +131,20 @@ def _causes(tree: ast.Module, takers: dict[str, tuple[int, bool]]) -> Iterator[s
         elif isinstance(node, ast.For):
             yield from _assigned(node.target, node.iter, tables, rows_only=True)
             if isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") in functions:
-                for inner in ast.walk(functions[node.iter.func.id]):  # type: ignore[attr-defined]
-                    if isinstance(inner, ast.Yield) and inner.value is not None:
-                        yield from _assigned(node.target, inner.value, tables)
+                for value in _yielded(functions[node.iter.func.id]):  # type: ignore[attr-defined]
+                    yield from _assigned(node.target, value, tables)
         elif isinstance(node, ast.FunctionDef) and _returns_causes(node):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Return) and inner.value is not None:
                     yield from _words(inner.value)
                     if isinstance(inner.value, ast.Subscript) and isinstance(inner.value.value, ast.Name):
                         yield from _words(tables.get(inner.value.value.id, inner.value))
+
+
+def _yielded(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Yield) and node.value is not None:
+            yield node.value
 
 
 def _returns_causes(node: ast.FunctionDef) -> bool:

@@ -32,46 +32,13 @@ def job_document(
     document["report"]["past"] = own["report"].get("past", [])
     retell(document["report"])
     _mark_states(document)
-    missing = {
-        number: reasons
-        for number, reasons in own["missing"].items()
-        if reasons != ["not on this node, or not started"]
-    }
-    for answer in answers:
-        if answer.document is not None:
-            missing.update(answer.document.get("missing", {}))
-    placed = {rank["rank"] for rank in document["ranks"]}
-    missing = {
-        number: reasons
-        for number, reasons in missing.items()
-        if int(number) not in placed or reasons != ["not on this node, or not started"]
-    }
-    for answer in answers:
-        if answer.document is None:
-            missing.update(
-                {
-                    str(place[0]): [f"{answer.entry['host']}: {answer.reason}"]
-                    for place in answer.entry["ranks"]
-                }
-            )
-    world = int(document["report"]["job"]["world_size"] or 0)
-    for number in range(min(world, 16384)):
-        if number not in placed and str(number) not in missing:
-            missing[str(number)] = ["on no node that reports, or not started"]
-    document["missing"] = dict(sorted(missing.items(), key=lambda item: int(item[0])))
-    for name in ("versions",):
-        for answer in answers:
-            document[name] = {**document[name], **(answer.document or {}).get(name, {})}
-    document["probes"] = [
-        *own["probes"],
-        *(
-            probe
-            for answer in answers
-            for probe in (answer.document or {}).get("probes", ())
-            if probe["rank"] is not None
-        ),
-    ]
-    native = [row for answer in answers for row in (answer.document or {}).get("native", ())]
+    documents = [answer.document for answer in answers if answer.document is not None]
+    document["missing"] = _missing(own, document, answers)
+    for other in documents:
+        document["versions"] = {**document["versions"], **other.get("versions", {})}
+    probes = [probe for other in documents for probe in other.get("probes", ())]
+    document["probes"] = [*own["probes"], *(probe for probe in probes if probe["rank"] is not None)]
+    native = [row for other in documents for row in other.get("native", ())]
     if native or "native" in own:
         document["native"] = [*own.get("native", ()), *native]
     document["found"] = found(document["report"])
@@ -89,6 +56,32 @@ def job_document(
         ),
     ]
     return document
+
+
+def _missing(
+    own: dict[str, Any], document: dict[str, Any], answers: Sequence[NodeAnswer]
+) -> dict[str, list[str]]:
+    """Reasons by rank. What one node does not have another may."""
+    elsewhere = ["not on this node, or not started"]
+    placed = {rank["rank"] for rank in document["ranks"]}
+    missing = {number: reasons for number, reasons in own["missing"].items() if reasons != elsewhere}
+    for answer in answers:
+        if answer.document is not None:
+            missing.update(answer.document.get("missing", {}))
+    missing = {
+        number: reasons
+        for number, reasons in missing.items()
+        if int(number) not in placed or reasons != elsewhere
+    }
+    for answer in answers:
+        if answer.document is None:
+            why = [f"{answer.entry['host']}: {answer.reason}"]
+            missing.update((str(place[0]), why) for place in answer.entry["ranks"])
+    world = int(document["report"]["job"]["world_size"] or 0)
+    for number in range(min(world, 16384)):
+        if number not in placed:
+            missing.setdefault(str(number), ["on no node that reports, or not started"])
+    return dict(sorted(missing.items(), key=lambda item: int(item[0])))
 
 
 def _mark_states(document: dict[str, Any]) -> None:

@@ -41,6 +41,15 @@ def check_address(url: str) -> None:
         )
 
 
+# Of OpenSSL, where what answers is no TLS.
+_PLAIN_ANSWERS = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "RECORD_LAYER_FAILURE",
+    "UNEXPECTED_EOF_WHILE_READING",
+)
+
+
 def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> DiagError:
     """Of the OSError or ValueError that asking ended with. `hint` is what to do where there is no hub any
     more."""
@@ -58,24 +67,8 @@ def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> D
             f"the hub at {url} does not answer: there is no host of that name",
             hint="--endpoint is the address that the hub printed, as this machine reaches it",
         )
-    reason = getattr(error, "reason", None) if type(error).__module__ == "ssl" else None
-    if reason == "CERTIFICATE_VERIFY_FAILED":
-        why = getattr(error, "verify_message", "") or said
-        return DiagError(
-            f"the certificate of {url} is not trusted: {why}",
-            hint="--tls-ca FILE (DIAG_TLS_CA): its certificate, or that of its issuer",
-        )
-    if reason in (
-        "WRONG_VERSION_NUMBER",
-        "HTTP_REQUEST",
-        "RECORD_LAYER_FAILURE",
-        "UNEXPECTED_EOF_WHILE_READING",
-    ):
-        return DiagError(f"{url} speaks no TLS", hint=f"ask http{url.removeprefix('https')}")
-    if reason is not None:
-        return DiagError(
-            f"{url} and this machine found no common TLS: {reason.lower().replace('_', ' ')}", hint=hint
-        )
+    if type(error).__module__ == "ssl" and getattr(error, "reason", None) is not None:
+        return _no_tls(url, error, hint)
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return DiagError(
             f"the hub at {url} does not answer: no way leads there ({error.strerror})",
@@ -95,6 +88,21 @@ def no_answer(url: str, error: BaseException, *, seconds: float, hint: str) -> D
     if isinstance(error, ValueError):
         return DiagError(f"{url} answers, but is no diag: {said}", hint=_NO_DIAG)
     return DiagError(f"the hub at {url} does not answer: {said}", hint=hint)
+
+
+def _no_tls(url: str, error: BaseException, hint: str) -> DiagError:
+    reason: str = getattr(error, "reason", "")
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        why = getattr(error, "verify_message", "") or _clean(str(error))
+        return DiagError(
+            f"the certificate of {url} is not trusted: {why}",
+            hint="--tls-ca FILE (DIAG_TLS_CA): its certificate, or that of its issuer",
+        )
+    if reason in _PLAIN_ANSWERS:
+        return DiagError(f"{url} speaks no TLS", hint=f"ask http{url.removeprefix('https')}")
+    return DiagError(
+        f"{url} and this machine found no common TLS: {reason.lower().replace('_', ' ')}", hint=hint
+    )
 
 
 def refusal(url: str, status: int, reason: str, body: bytes, *, has_token: bool) -> DiagError:

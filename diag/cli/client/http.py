@@ -46,20 +46,7 @@ def get(
         raise ValueError("a line break in the address or in the token")
     with socket.create_connection((host.strip("[]"), int(port)), seconds) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1", "replace"))
-        received = bytearray()
-        length: int | None = None
-        wanted, body_at = _LONGEST_HEAD + _LONGEST, -1
-        while len(received) < wanted:
-            connection.settimeout(max(0.001, end - time.monotonic()))
-            chunk = connection.recv(1 << 16)
-            if not chunk:
-                break
-            received += chunk
-            if body_at < 0 and (body_at := received.find(b"\r\n\r\n")) >= 0:
-                length = _length(bytes(received[:body_at]))
-                wanted = body_at + 4 + (_LONGEST + 1 if length is None else length)
-            if body_at < 0 and len(received) > _LONGEST_HEAD:
-                raise ValueError("no end of the headers")
+        received, body_at, wanted, length = _receive(connection, end)
     first = bytes(received[: max(0, received.find(b"\r\n"))]).decode("latin-1").split(" ", 2)
     if body_at < 0 or not first[0].startswith("HTTP/") or len(first) < 2:
         if received.startswith(_TLS_ALERT):
@@ -70,6 +57,26 @@ def get(
     if length is None and len(received) >= wanted:
         raise ValueError(_too_long())
     return int(first[1]), first[2] if len(first) > 2 else "", bytes(received[body_at + 4 : wanted])
+
+
+def _receive(connection: socket.socket, end: float) -> tuple[bytearray, int, int, int | None]:
+    """All that comes up to what is wanted; where its body begins (-1: nowhere), where it ends at the most, and
+    its length, where the head has one."""
+    received = bytearray()
+    length: int | None = None
+    wanted, body_at = _LONGEST_HEAD + _LONGEST, -1
+    while len(received) < wanted:
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            break
+        received += chunk
+        if body_at < 0 and (body_at := received.find(b"\r\n\r\n")) >= 0:
+            length = _length(bytes(received[:body_at]))
+            wanted = body_at + 4 + (_LONGEST + 1 if length is None else length)
+        if body_at < 0 and len(received) > _LONGEST_HEAD:
+            raise ValueError("no end of the headers")
+    return received, body_at, wanted, length
 
 
 def _length(head: bytes) -> int | None:

@@ -56,18 +56,22 @@ class FirstDeathDetector:
             rank for _, death in told for rank in death.ranks
         }
         waiting = {rank.rank for rank in job.ranks.values() if rank.alive} | dead | set(root.waiting_ranks)
-        summary = root.summary
-        if len(current) > 1 and summary.startswith(f"{root.subject} "):
-            summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
-        if (
-            job.iteration is not None and " in phase " in summary
-        ):  # that node's own log does not tell the steps
-            head, _, rest = summary.partition(" in phase ")
-            summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
+        summary = _summary(root, node if len(current) > 1 else None, job)
         yield replace(root, summary=summary, waiting_ranks=tuple(sorted(waiting - set(root.ranks))))
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+
+def _summary(root: Finding, node: NodeState | None, job: JobState) -> str:
+    """As its node says it, with the node's name, and with what the job knows and that node does not."""
+    summary = root.summary
+    if node is not None and summary.startswith(f"{root.subject} "):
+        summary = f"{root.subject} on {node.digest.host}{summary.removeprefix(root.subject)}"
+    if job.iteration is not None and " in phase " in summary:  # that node's own log does not tell the steps
+        head, _, rest = summary.partition(" in phase ")
+        summary = f"{head} after iteration {job.iteration};{rest.partition(';')[2]}"
+    return summary
 
 
 def _lost_peer(job: JobState, deaths: list[Finding], first: float) -> NodeState | None:

@@ -39,11 +39,7 @@ def blame(  # noqa: PLR0917 - one caller
     everyone = tuple(rank.rank for rank in alive)
     seen_all = job.ranks_seen >= job.world_size
     if dead:
-        culprits = tuple(sorted(rank.rank for rank in dead))
-        since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
-        # Where nobody could read an exit status the rank may as well have finished.
-        sure = Confidence.HIGH if any(rank.failed for rank in dead) else Confidence.MEDIUM
-        return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
+        return _of_dead(dead, everyone, since)
     stopped = tuple(rank for rank in everyone if standing[rank] == "stopped")
     if stopped:
         return Verdict("stopped", stopped, others(everyone, stopped), "sigstop", since, Confidence.HIGH)
@@ -63,6 +59,14 @@ def blame(  # noqa: PLR0917 - one caller
         return Verdict("peer_lost", gone, everyone, "rank_left_early", since, Confidence.MEDIUM)
     cause = "all_ranks_wait" if seen_all else "culprit_not_seen"
     return Verdict("unknown", (), everyone, cause, since, Confidence.LOW)
+
+
+def _of_dead(dead: list[RankState], everyone: tuple[int, ...], since: float) -> Verdict:
+    culprits = tuple(sorted(rank.rank for rank in dead))
+    since = max([since, *(rank.exited_at or since for rank in dead)])  # they moved until they died
+    # Where nobody could read an exit status the rank may as well have finished.
+    sure = Confidence.HIGH if any(rank.failed for rank in dead) else Confidence.MEDIUM
+    return Verdict("peer_lost", culprits, everyone, "rank_exited", since, sure)
 
 
 def _of_lost_nodes(job: JobState, lost: tuple[int, ...], everyone: tuple[int, ...], since: float) -> Verdict:

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from diag.detectors.hang.advice import advice_for
 from diag.detectors.hang.blame import blame
@@ -61,6 +61,7 @@ class HangDetector:
     def __init__(self) -> None:
         self._joined = Joined()
         self._said = _Said()
+        self._judged: tuple[float, Verdict | None] | None = None  # as of the last tick
         self._snapshot: SnapshotTaken | None = None
 
     def observe(self, at: float, fact: Observation) -> None:
@@ -69,12 +70,20 @@ class HangDetector:
         if isinstance(fact, SnapshotTaken):
             self._snapshot = fact
 
+    def tick(self, now: float, job: JobState) -> None:
+        """What stirs in a hang is judged by the hang that was reported before it."""
+        if self._snapshot is None:
+            said = self._said.after_stirs(now, job)
+            verdict = judge(now, job, self._joined, said.standing)
+            self._said, self._judged = said.followed_by(verdict), (now, verdict)
+
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if self._snapshot is not None:
             verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
+        elif self._judged is not None and self._judged[0] == now:
+            verdict = self._judged[1]
         else:
-            verdict = judge(now, job, self._joined, self._said.standing(now, job))
-            self._said.keep(verdict)
+            verdict = judge(now, job, self._joined, self._said.after_stirs(now, job).standing)
         if verdict is None:
             return
         proven = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
@@ -120,31 +129,34 @@ class HangDetector:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class _Said:
-    """The hang that was said last, as long as nothing but children and files stirred since, and those only
-    for a moment."""
+    """The hang that was reported last. `stirs`: the first and the last of the moves of children and files that
+    followed each other since."""
 
-    def __init__(self) -> None:
-        self._verdict: Verdict | None = None
-        self._stirs = (_NEVER, _NEVER)  # the first and the last of those that followed each other
+    verdict: Verdict | None = None
+    stirs: tuple[float, float] = (_NEVER, _NEVER)
 
-    def keep(self, verdict: Verdict | None) -> None:
-        self._verdict = verdict
-        if verdict is None:
-            self._stirs = (_NEVER, _NEVER)
+    def followed_by(self, verdict: Verdict | None) -> _Said:
+        return _Said() if verdict is None else _Said(verdict, self.stirs)
 
-    def standing(self, now: float, job: JobState) -> Verdict | None:
+    def after_stirs(self, now: float, job: JobState) -> _Said:
+        if self.verdict is None:
+            return self
+        first, last = self.stirs
+        moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
+        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self.verdict, job, now)])
+        if stirred <= max(last, self.verdict.since):
+            return self
+        apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self.verdict))
+        return _Said(self.verdict, (stirred if apart else first, stirred))
+
+    @property
+    def standing(self) -> Verdict | None:
         """That hang; None where there was none, or what stirs is work: also a save that writes in bursts, as
         long as none of its pauses would be called a hang."""
-        if self._verdict is None:
-            return None
-        first, last = self._stirs
-        moved = [rank.last_moved(CHANNELS) for rank in job.alive_ranks()]
-        stirred = max([*moved, job.save_moved_at or 0.0, last_printed(self._verdict, job, now)])
-        if stirred > max(last, self._verdict.since):
-            apart = stirred - last > min(_PAUSE_SECONDS, patience(job, self._verdict))
-            self._stirs = first, last = stirred if apart else first, stirred
-        return None if last - first >= _STIRRED_SECONDS else self._verdict
+        first, last = self.stirs
+        return None if last - first >= _STIRRED_SECONDS else self.verdict
 
 
 def judge(
@@ -153,47 +165,63 @@ def judge(
     """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it."""
     if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
         return None  # as all ranks asked one by one would come to
-    alive = job.alive_ranks()
-    lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
-    if job.cluster.nodes:
-        gone = set(lost)
-        alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
-    if job.returncode is not None or job.interrupted_at is not None or not alive:
+    alive, lost = _taking_part(job, now)
+    if _is_over(job) or not alive:
         return None
-    dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
-    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
-    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
-    quiet = now - weak_since
-    if said is not None and since <= said.since:
-        quiet, since = now - said.since, said.since
-    elif quiet < STEADY_SECONDS:
-        ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
-        if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
-            return None
-        quiet = now - since
-    else:
-        since = weak_since
-    if not _well_seen(alive, now, quiet):
+    since = _silent_since(now, job, alive, said)
+    if since is None or not _well_seen(alive, now, now - since):
         return None
     standing = {
         rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive
     }
-    verdict: Verdict | None = blame(job, alive, dead, standing, since, lost)
+    verdict: Verdict | None = blame(job, alive, _failed(job), standing, since, lost)
     if joined is not None and verdict is not None:
         verdict = joined.join(verdict, now, job, standing)
     if verdict is not None:
         verdict = _held_up_by_memory(verdict, alive)
     if verdict is None or may_be_idle(job, alive, verdict):
         return None
-    if said is not None and (since, verdict.klass, verdict.culprits) == (
-        said.since,
-        said.klass,
-        said.culprits,
-    ):
+    if said is not None and _is_same(said, verdict, since):
         return verdict
     verdict = replace(verdict, since=max(verdict.since, last_printed(verdict, job, now)))
     return verdict if now - verdict.since >= patience(job, verdict) else None
+
+
+def _taking_part(job: JobState, now: float) -> tuple[list[RankState], tuple[int, ...]]:
+    """Ranks that live, and the numbers of those that nobody hears of any more."""
+    alive = job.alive_ranks()
+    lost = tuple(rank.rank for rank in alive if job.cluster.is_lost(rank, now))
+    if job.cluster.nodes:
+        gone = set(lost)
+        alive = [rank for rank in alive if rank.rank not in gone and not job.cluster.has_left(rank)]
+    return alive, lost
+
+
+def _is_over(job: JobState) -> bool:
+    return job.returncode is not None or job.interrupted_at is not None
+
+
+def _failed(job: JobState) -> list[RankState]:
+    return [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+
+
+def _is_same(said: Verdict, verdict: Verdict, since: float) -> bool:
+    return (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
+
+
+def _silent_since(now: float, job: JobState, alive: list[RankState], said: Verdict | None) -> float | None:
+    """When it last moved; None where it moves, or may well move."""
+    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
+    if said is not None and since <= said.since:
+        return said.since
+    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
+    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
+    if now - weak_since >= STEADY_SECONDS:
+        return weak_since
+    ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
+    if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
+        return None
+    return since
 
 
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
@@ -221,11 +249,11 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     still: by its own times (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names
     nobody needs the former."""
     alive = job.alive_ranks()
-    if job.returncode is not None or job.interrupted_at is not None or not alive:
+    if _is_over(job) or not alive:
         return None
     if any(rank.moved.get("stack", 0.0) > snapshot.began for rank in alive):
         return None  # two stacks of the moment differ: it moves
-    dead = [rank for rank in job.ranks.values() if rank.exit is not None and rank.exit.exit_code != 0]
+    dead = _failed(job)
     standing = {rank.rank: standing_of(rank) for rank in alive}
     seen = [rank for rank in alive if standing[rank.rank] != "blind"]
     first = blame(job, seen or alive, dead, standing, snapshot.began)
@@ -237,17 +265,20 @@ def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: J
     if verdict is None or (not verdict.waiting and not _explains_itself(verdict)):
         return None
     silent = snapshot.silent_seconds or 0.0
-    twice = all(rank.stack_samples >= _SNAPSHOT_SAMPLES for rank in seen) and bool(seen)
-    if undecided(verdict) and silent < STEADY_SECONDS:
-        return None
-    if silent < STEADY_SECONDS and not twice and not _tells_by_itself(verdict, standing):
-        return None
     confidence = verdict.confidence
-    if silent < STEADY_SECONDS and verdict.klass != "peer_lost":
-        confidence = lowered(confidence) if twice else Confidence.LOW
+    if silent < STEADY_SECONDS:
+        twice = _seen_twice(seen)
+        if undecided(verdict) or not (twice or _tells_by_itself(verdict, standing)):
+            return None
+        if verdict.klass != "peer_lost":
+            confidence = lowered(confidence) if twice else Confidence.LOW
     if len(seen) + len(dead) < max(job.world_size, len(job.ranks)):
         confidence = lowered(confidence)
     return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
+
+
+def _seen_twice(ranks: list[RankState]) -> bool:
+    return bool(ranks) and all(rank.stack_samples >= _SNAPSHOT_SAMPLES for rank in ranks)
 
 
 def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:

@@ -16,6 +16,7 @@ from diag.state.stack_activity import Reading, read_stack, shorten
 
 if TYPE_CHECKING:
     from diag.detectors.hang.verdict import Verdict
+    from diag.state.wait_graph import Explanation
 
 __all__ = ["evidence_of", "stack_excerpt"]
 
@@ -35,35 +36,12 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
     """The culprits' stacks and process states, the child to blame, one victim, the last sign of life."""
     for number in verdict.culprits[:3]:
         rank = job.ranks.get(number)
-        if rank is None:
-            continue
-        main = rank.stack.main if rank.stack else None
-        if rank.stack is not None and main is not None:
-            yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
-            yield from _other_thread(rank, verdict)
-        child = rank.child_stacks.get(verdict.blamed_child or -1)
-        if child is not None and child[1].main is not None:
-            text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
-            yield Evidence(child[1].how, text, child[0], number)
-        if rank.tree is not None:
-            yield Evidence("proc", _process_words(rank), rank.tree_at, number)
+        if rank is not None:
+            yield from _of_culprit(rank, verdict)
     for number in [rank for rank in verdict.waiting if rank in job.ranks and job.ranks[rank].stack][:1]:
-        rank = job.ranks[number]
-        main = rank.stack.main if rank.stack else None
-        if rank.stack is not None and main is not None:
-            yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, number)
-    found = verdict.collectives
-    if found is not None:
-        waits = [
-            f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
-            for rank, wait in sorted(found.waiting.items())[:8]
-        ]
-        late = calls_that_differ(verdict)
-        if found.kind == "absent_rank":
-            late = f"; {rank_words(found.culprits)} " + numbered(
-                "[has|have] not come to it", len(found.culprits)
-            )
-        yield Evidence("flight_recorder", ", ".join(waits) + late, now)
+        yield from _main_stack(job.ranks[number])
+    if verdict.collectives is not None:
+        yield Evidence("flight_recorder", _recorded(verdict, verdict.collectives), now)
     save = job.save_log.current
     if verdict.klass == "checkpoint_io" and save is not None and save.growth:
         at, size = save.growth[-1]
@@ -76,6 +54,35 @@ def evidence_of(verdict: Verdict, job: JobState, now: float) -> Iterator[Evidenc
         yield Evidence(
             "output", f"last sign of progress {now - job.log_moved_at:.0f} s ago", job.log_moved_at
         )
+
+
+def _of_culprit(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:
+    for shown in _main_stack(rank):
+        yield shown
+        yield from _other_thread(rank, verdict)
+    child = rank.child_stacks.get(verdict.blamed_child or -1)
+    if child is not None and child[1].main is not None:
+        text = f"child pid {child[1].pid}: " + stack_excerpt(child[1].main, read_stack(child[1].main))
+        yield Evidence(child[1].how, text, child[0], rank.rank)
+    if rank.tree is not None:
+        yield Evidence("proc", _process_words(rank), rank.tree_at, rank.rank)
+
+
+def _main_stack(rank: RankState) -> Iterator[Evidence]:
+    main = rank.stack.main if rank.stack else None
+    if rank.stack is not None and main is not None:
+        yield Evidence(rank.stack.how, stack_excerpt(main, read_stack(main)), rank.stack_at, rank.rank)
+
+
+def _recorded(verdict: Verdict, found: Explanation) -> str:
+    waits = [
+        f"rank {rank} waits in {wait.op} {wait.seq} of {wait.desc or wait.group}"
+        for rank, wait in sorted(found.waiting.items())[:8]
+    ]
+    late = calls_that_differ(verdict)
+    if found.kind == "absent_rank":
+        late = f"; {rank_words(found.culprits)} " + numbered("[has|have] not come to it", len(found.culprits))
+    return ", ".join(waits) + late
 
 
 def _other_thread(rank: RankState, verdict: Verdict) -> Iterator[Evidence]:

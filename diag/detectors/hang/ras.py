@@ -164,17 +164,7 @@ class _Judge:
         dead = _dead(reading)
         silent = _silent(reading)
         unresponsive = silent & _silent(self.before) - dead if self.before is not None else set()
-        stands = moving = False
-        if self.before is not None:
-            earlier, later = _counts(self.before), _counts(reading)
-            both = earlier.keys() & later.keys()
-            changed = any(earlier[key] != later[key] for key in both)
-            if reading.detailed and self.before.detailed and reading.whole and self.before.whole:
-                changed = changed or earlier.keys() != later.keys()  # a communicator was made or destroyed
-            stands, moving = bool(both) and not changed, changed
-            for communicator in reading.communicators if stands else ():
-                if communicator.hash in both:
-                    self._compare(communicator)
+        stands, moving = self._movement()
         lagging = self.behind - self.ahead - self.differ
         crossed = self.behind & self.ahead - self.differ if not lagging else set()
         creating = {process for process, rank in _members(reading) if rank.init_state == _IN_PROGRESS}
@@ -202,6 +192,22 @@ class _Judge:
             sole_size=_sole_size(reading),
             words=tuple(_words(reading)),
         )
+
+    def _movement(self) -> tuple[bool, bool]:
+        """Whether its counters stand, and whether they move; neither, where there is no earlier reading. What
+        stands is compared among its members."""
+        if self.before is None:
+            return False, False
+        earlier, later = _counts(self.before), _counts(self.reading)
+        both = earlier.keys() & later.keys()
+        moving = any(earlier[key] != later[key] for key in both)
+        if all(one.detailed and one.whole for one in (self.reading, self.before)):
+            moving = moving or earlier.keys() != later.keys()  # a communicator was made or destroyed
+        stands = bool(both) and not moving
+        for communicator in self.reading.communicators if stands else ():
+            if communicator.hash in both:
+                self._compare(communicator)
+        return stands, moving
 
     def _known(self, processes: set[Process]) -> tuple[int, ...]:
         return tuple(sorted({self.ranks[process] for process in processes if process in self.ranks}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.detectors.memory.stall import waits_for
 from diag.model.observations import StackSample
 from diag.state.rank import RankState
-from diag.state.stack_activity import Activity, is_idle_worker, read_stack
+from diag.state.stack_activity import Activity, Reading, is_idle_worker, read_stack
 
 __all__ = ["WAITS", "busy_child", "cause_of", "standing_of"]
 
@@ -25,6 +25,15 @@ _BLOCKED = {
 }
 
 
+_WITH_OTHERS = {
+    Activity.COLLECTIVE: "joined",
+    Activity.BACKWARD: "joined",
+    Activity.GPU_SYNC: "gpu",
+    Activity.RENDEZVOUS: "rendezvous",
+    Activity.COMM_INIT: "comm_init",
+}
+
+
 def standing_of(rank: RankState) -> str:
     """How a living rank stands: stopped, joined (waits for peers), gpu, init, blind, or a class it is blocked
     in."""
@@ -34,30 +43,26 @@ def standing_of(rank: RankState) -> str:
         return rank.told[0]
     if rank.reading is None:
         return "blind"
-    activity, context = rank.reading.activity, rank.reading.context
-    if activity is Activity.COLLECTIVE:
-        return "joined"
-    if activity is Activity.BACKWARD:
-        return "joined"
-    if activity is Activity.GPU_SYNC:
-        return "gpu"
-    if activity is Activity.RENDEZVOUS:
-        return "rendezvous"
-    if activity is Activity.COMM_INIT:
-        return "comm_init"
+    activity = rank.reading.activity
+    if activity in _WITH_OTHERS:
+        return _WITH_OTHERS[activity]
     if _resource_starved(rank):
         return "resource_wait"
     if _holds_gil_idle(rank):
         return "gil_deadlock"
     if activity in (Activity.LOCK, Activity.OTHER):
-        if context is Activity.CHECKPOINT:
-            return "checkpoint_io"
-        if context is Activity.TEARDOWN:
-            return "teardown"
-        if _deadlocked_threads(rank) or _child_in_a_lock(rank) is not None:
-            return "lock_deadlock"
-        return "lock_deadlock" if activity is Activity.LOCK else "outside"
+        return _in_a_lock_or_elsewhere(rank, rank.reading)
     return _BLOCKED[activity]
+
+
+def _in_a_lock_or_elsewhere(rank: RankState, reading: Reading) -> str:
+    if reading.context is Activity.CHECKPOINT:
+        return "checkpoint_io"
+    if reading.context is Activity.TEARDOWN:
+        return "teardown"
+    if reading.activity is Activity.LOCK or _deadlocked_threads(rank) or _child_in_a_lock(rank) is not None:
+        return "lock_deadlock"
+    return "outside"
 
 
 def cause_of(rank: RankState, standing: str) -> tuple[str, int | None]:

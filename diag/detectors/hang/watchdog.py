@@ -11,6 +11,8 @@ from diag.state.job import JobState
 
 __all__ = ["Watchdog", "WatchdogSays"]
 
+_Calls = dict[tuple[str, int, int], list[int]]  # ranks by the operation and its numbers of elements
+
 
 @dataclass(frozen=True, slots=True)
 class WatchdogSays:
@@ -40,37 +42,26 @@ class Watchdog:
 
     def explain(self, job: JobState) -> WatchdogSays | None:
         """None when no watchdog spoke since the ranks that live now were started."""
-        last = {
-            rank: fact
-            for rank, (at, fact) in self._timeouts.items()
-            if rank not in job.ranks or at >= job.ranks[rank].found_at
-        }
-        if not last:
+        front = self._front(job)
+        if not front:
             return None
-        seq = min(fact.seq for fact in last.values())
-        front = {rank: fact for rank, fact in last.items() if fact.seq == seq}
+        seq = next(iter(front.values())).seq
         seconds = max(fact.seconds for fact in front.values())
         waiting = tuple(sorted(front))
-        calls: dict[tuple[str, int, int], list[int]] = {}
+        calls: _Calls = {}
         for rank, fact in sorted(front.items()):
             calls.setdefault((fact.op, fact.numel_in, fact.numel_out), []).append(rank)
-        if len(calls) > 1 and len({op for op, _, _ in calls}) > 1:
+        if len({op for op, _, _ in calls}) > 1:
             text = ", ".join(
                 f"{rank_words(ranks)} {op} of {numel} elements" for (op, numel, _), ranks in calls.items()
             )
-            most = max(len(ranks) for ranks in calls.values())
-            camps = [ranks for ranks in calls.values() if len(ranks) == most]
-            blamed = [ranks for ranks in calls.values() if len(camps) > 1 or ranks is not camps[0]]
-            culprits = tuple(sorted(rank for ranks in blamed for rank in ranks))
-            return WatchdogSays("mismatch", culprits, waiting, seconds, f"at call {seq}: {text}")
+            return WatchdogSays("mismatch", _fewer(calls), waiting, seconds, f"at call {seq}: {text}")
         op = next(iter(front.values())).op
         text = f"{rank_words(waiting)} waited {seconds:.0f} s in {op} {seq}"
         behind = tuple(
-            sorted(
-                rank
-                for rank, state in self._states.items()
-                if rank not in front and state.last_enqueued < seq
-            )
+            rank
+            for rank, state in sorted(self._states.items())
+            if rank not in front and state.last_enqueued < seq
         )
         if behind:
             reached = max(self._states[rank].last_enqueued for rank in behind)
@@ -82,3 +73,21 @@ class Watchdog:
             text += f"; the watchdog of {rank_words(silent)} says nothing"
             return WatchdogSays("silent", silent, waiting, seconds, text)
         return WatchdogSays("all", (), waiting, seconds, text)
+
+    def _front(self, job: JobState) -> dict[int, CollectiveTimedOut]:
+        """Those who waited in the earliest call, of the ranks that live now."""
+        last = {
+            rank: fact
+            for rank, (at, fact) in self._timeouts.items()
+            if rank not in job.ranks or at >= job.ranks[rank].found_at
+        }
+        seq = min((fact.seq for fact in last.values()), default=0)
+        return {rank: fact for rank, fact in last.items() if fact.seq == seq}
+
+
+def _fewer(calls: _Calls) -> tuple[int, ...]:
+    """Those who made another call than most; all, where no call is that of most."""
+    most = max(map(len, calls.values()))
+    camps = [ranks for ranks in calls.values() if len(ranks) == most]
+    blamed = [ranks for ranks in calls.values() if len(camps) > 1 or ranks is not camps[0]]
+    return tuple(sorted(rank for ranks in blamed for rank in ranks))

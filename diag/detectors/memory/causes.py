@@ -239,15 +239,15 @@ def _bound(before: CgroupMemory, after: CgroupMemory) -> tuple[str, CgroupLevel]
         )
     met = {level.path: level.max_events or 0 for level in before.levels}
     limited = [level for level in after.levels if level.limit_bytes is not None] or list(after.levels[:1])
-    full = [
-        level
-        for level in limited
-        if max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)
-    ]
+    full = [level for level in limited if _is_full(level)]
     rose = [level for level in full if (level.max_events or 0) > met.get(level.path, 1 << 62)]
     tight = [level for level in full if level.path == before.path]
     level = next(iter((rose if len(rose) == 1 else []) or tight or full or limited))
     return ("cgroup_limit" if level.path == after.levels[0].path else "parent_cgroup_limit"), level
+
+
+def _is_full(level: CgroupLevel) -> bool:
+    return max(level.peak_bytes or 0, level.usage_bytes) >= _FULL * (level.limit_bytes or 1 << 62)
 
 
 def _by_host(

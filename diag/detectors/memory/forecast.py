@@ -51,14 +51,17 @@ class HostOomForecastDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """All that it needs is kept by the job's state."""
 
+    def tick(self, now: float, job: JobState) -> None:
+        feared = _feared(now, job)
+        self._grave = _save_of(*feared) if feared is not None and self._is_grave(*feared) else None
+
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        if job.broken or job.returncode is not None:
-            return  # what happened is host-oom's
-        told = job.save_memory.outlook(now, job, job.words, estimated(job))
-        if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]):
-            yield self._of_save(now, job, *told)
+        if _is_over(job):
             return
-        self._grave = None
+        feared = _feared(now, job)
+        if feared is not None:
+            yield self._of_save(now, job, *feared)
+            return
         for limit in job.save_memory.fresh():
             left = limit.seconds_to_limit(now, job)
             if left is not None and left < _LEAK_SECONDS and not _is_of_others(limit):
@@ -76,16 +79,16 @@ class HostOomForecastDetector:
                 "let --model name a folder with its config.json; `diag estimate -- CMD` says what is missing",
             )
 
+    def _is_grave(self, limit: LimitMemory, outlook: Outlook) -> bool:
+        """A risk near the bound crosses it with each reading: what was grave stays so."""
+        return outlook.risk >= _CRITICAL or self._grave == _save_of(limit, outlook)
+
     def _of_save(self, now: float, job: JobState, limit: LimitMemory, outlook: Outlook) -> Finding:
         where = _where(limit)
         after = f" after iteration {outlook.iteration}" if outlook.iteration is not None else ""
         which = f"the save that runs{after}" if outlook.running else f"the next save{after}"
         bounds = f"{_gib(outlook.peak)} ({outlook.low / _GIB:.2f}-{outlook.high / _GIB:.2f})"
-        save = (limit.path, outlook.number)
-        sure = (
-            outlook.risk >= _CRITICAL or self._grave == save
-        )  # a risk near the bound crosses it with each reading
-        self._grave = save if sure else None
+        sure = self._is_grave(limit, outlook)
         shapes = list(limit.shapes)
         cause, why = _cause(outlook, shapes)
         return Finding(
@@ -136,6 +139,23 @@ class HostOomForecastDetector:
             evidence=(Evidence(_channel(limit), f"needed {_gib(point.needed)} at the last reading", now),),
             holds_seconds=60.0,
         )
+
+
+def _is_over(job: JobState) -> bool:
+    """What happened is host-oom's."""
+    return job.broken or job.returncode is not None
+
+
+def _feared(now: float, job: JobState) -> tuple[LimitMemory, Outlook] | None:
+    """The save that will not fit, by the limit that it will not fit into."""
+    if _is_over(job):
+        return None
+    told = job.save_memory.outlook(now, job, job.words, estimated(job))
+    return told if told is not None and told[1].risk >= _WARNS and not _past_the_end(job, told[1]) else None
+
+
+def _save_of(limit: LimitMemory, outlook: Outlook) -> tuple[str, int]:
+    return limit.path, outlook.number
 
 
 def _is_of_others(limit: LimitMemory) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from diag.detectors.quoted import failed_soon, is_traced, only_quoted
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
@@ -39,7 +40,6 @@ class _FirstLine:
         self._above: dict[int | None, deque[str]] = {}
         self._sure: _Hits = {}  # under a traceback, or of torch's hook or NCCL
         self._last: _Hits = {}  # the last that may be a word in the data as well
-        self.hits: _Hits = {}
 
     def observe(self, at: float, fact: Observation) -> None:
         if not isinstance(fact, LogLine) or fact.bar:
@@ -55,13 +55,30 @@ class _FirstLine:
         elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
 
-    def judge(self, job: JobState, *, likely: bool = False) -> None:
+    def hits(self, job: JobState, *, likely: bool = False) -> _Hits:
         """A line alone counts where a rank failed soon after it, and not of something else, or where more
         speaks for it."""
-        self.hits = dict(self._sure)
+        hits = dict(self._sure)
         for rank, (at, text) in self._last.items():
-            if rank not in self.hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
-                self.hits[rank] = (at, text)
+            if rank not in hits and (likely or failed_soon(job, at)) and not only_quoted(job, text):
+                hits[rank] = (at, text)
+        return hits
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What speaks for a /dev/shm that is too small."""
+
+    filled: set[int]  # ranks that once saw it nearly full
+    full: list[RankState]
+    small: list[RankState]
+    bus: list[RankState]  # ended by SIGBUS
+    hits: _Hits
+    sure: bool
+
+    @property
+    def crashed(self) -> bool:
+        return bool(self.hits or self.bus)
 
 
 class ShmDetector:
@@ -107,79 +124,63 @@ class ShmDetector:
             self._highest[fact.rank] = max(used, self._highest.get(fact.rank, 0.0))
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
-        self._lines.judge(job, likely=bool(filled))
-        self._guesses.judge(job, likely=bool(filled))
-        full = [
-            rank
-            for rank in job.ranks.values()
-            if rank.shm
-            and rank.shm.size_bytes
-            and 1 - rank.shm.available_bytes / rank.shm.size_bytes >= _SHM_NEARLY_FULL
-        ]
-        small = [
-            rank
-            for rank in job.ranks.values()
-            if rank.shm and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES
-        ]
-        elsewhere = not filled and _disk_is_full(job)
-        bus = [
-            rank
-            for rank in job.ranks.values()
-            if _of_bus_error(rank)
-            and not elsewhere
-            and any(not self._is_ample(of) for of in _with_reading([rank], job))
-        ]
-        guesses = (
-            {}
-            if elsewhere
-            else {rank: said for rank, said in self._guesses.hits.items() if self._may_be_full(rank, job)}
-        )
-        hits = {**guesses, **self._lines.hits}
-        if not (hits or full or small or bus):
-            return
-        crashed = bool(hits or bus)
-        shown = next(iter(full or small or [of for rank in bus for of in _with_reading([rank], job)]), None)
-        size = (
-            f"/dev/shm is {_mib(shown.shm.size_bytes)} with {_mib(shown.shm.available_bytes)} free"
-            if (shown and shown.shm)
-            else "/dev/shm ran out"
-        )
-        if bus and not hits:
-            # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word
-            # from anybody.
-            ranks, severity = tuple(sorted(rank.rank for rank in bus)), Severity.CRITICAL
-            text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
-            since = min(rank.exited_at or now for rank in bus)
-        elif crashed:
-            ranks, severity = _ranks(hits) or tuple(sorted(filled)), Severity.CRITICAL
-            text = f"shared memory ran out{_of(ranks)}: {size}"
-            since = _first_at(hits)
-        elif full:
-            ranks, severity = tuple(sorted(rank.rank for rank in full)), Severity.WARNING
-            text, since = f"{size}: the next batch of a DataLoader worker may not fit", now
+        seen = self._seen(job)
+        if seen.crashed:
+            cause, severity = "exhausted", Severity.CRITICAL
+            ranks, since, summary = self._crash(seen, job, now)
+        elif seen.full:
+            cause, severity = "nearly_full", Severity.WARNING
+            ranks, since = _numbers(seen.full), now
+            summary = f"{_shm_size(seen.full)}: the next batch of a DataLoader worker may not fit"
+        elif seen.small:
+            cause, ranks, since = "small", _numbers(seen.small), now
+            severity = Severity.WARNING if any(map(_has_workers, seen.small)) else Severity.INFO
+            summary = f"{_shm_size(seen.small)}: too small for DataLoader workers and for NCCL"
         else:
-            ranks = tuple(sorted(rank.rank for rank in small))
-            workers = any(_has_workers(rank) for rank in small)
-            severity = Severity.WARNING if workers else Severity.INFO
-            text, since = f"{size}: too small for DataLoader workers and for NCCL", now
+            return
         yield Finding(
             id="shm-too-small",
             subject=JOB,
             severity=severity,
-            confidence=Confidence.HIGH
-            if self._lines.hits or full or (guesses and filled)
-            else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if seen.sure else Confidence.MEDIUM,
             ranks=ranks,
             since=since,
-            cause="exhausted" if crashed else "nearly_full" if full else "small",
-            summary=text,
+            cause=cause,
+            summary=summary,
             advice="Give the container more shared memory: docker --shm-size=16g or --ipc=host; Kubernetes: volumes: [{name: "
             "dshm, emptyDir: {medium: Memory}}] mounted on /dev/shm. Until then fewer DataLoader workers need less.",
-            evidence=_evidence(hits),
-            final=crashed,
+            evidence=_evidence(seen.hits),
+            final=seen.crashed,
             holds_seconds=30.0,
         )
+
+    def _seen(self, job: JobState) -> _Seen:
+        filled = {rank for rank, used in self._highest.items() if used >= _SHM_NEARLY_FULL}
+        lines = self._lines.hits(job, likely=bool(filled))
+        full = [rank for rank in job.ranks.values() if _used_share(rank) >= _SHM_NEARLY_FULL]
+        small = [rank for rank in job.ranks.values() if _is_small(rank)]
+        bus: list[RankState] = []
+        guesses: _Hits = {}
+        if filled or not _disk_is_full(job):
+            bus = [rank for rank in job.ranks.values() if _of_bus_error(rank) and self._may_lack(rank, job)]
+            guesses = self._guesses.hits(job, likely=bool(filled))
+            guesses = {rank: line for rank, line in guesses.items() if self._may_be_full(rank, job)}
+        sure = bool(lines or full or (guesses and filled))
+        return _Seen(filled, full, small, bus, {**guesses, **lines}, sure)
+
+    def _crash(self, seen: _Seen, job: JobState, now: float) -> tuple[tuple[int, ...], float, str]:
+        """Whose, since when, and how it is said."""
+        size = _shm_size(
+            seen.full or seen.small or [of for rank in seen.bus for of in _with_reading([rank], job)]
+        )
+        if seen.hits:
+            ranks = _ranks(seen.hits) or tuple(sorted(seen.filled))
+            return ranks, _first_at(seen.hits), f"shared memory ran out{_of(ranks)}: {size}"
+        # A page of a shared file for which there is no room: SIGBUS to whoever touches it, and no word from
+        # anybody.
+        ranks = _numbers(seen.bus)
+        text = f"shared memory ran out{_of(ranks)}: killed by SIGBUS, and {size} when last read"
+        return ranks, min(rank.exited_at or now for rank in seen.bus), text
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
@@ -187,6 +188,9 @@ class ShmDetector:
     def _is_ample(self, rank: RankState) -> bool:
         big = rank.shm is not None and rank.shm.size_bytes > _SHM_AMPLE_BYTES
         return big and self._highest.get(rank.rank, 0.0) < _SHM_AMPLE_RATIO
+
+    def _may_lack(self, rank: RankState, job: JobState) -> bool:
+        return any(not self._is_ample(of) for of in _with_reading([rank], job))
 
     def _may_be_full(self, rank: int | None, job: JobState) -> bool:
         """Whether PyTorch's guess can be right; where nobody read /dev/shm, it stands."""
@@ -218,12 +222,12 @@ class FdLimitDetector:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        self._lines.judge(job)
+        hits = self._lines.hits(job)
         near = [rank for rank in job.ranks.values() if rank.alive and _fd_ratio(rank) >= _FD_NEARLY_FULL]
-        if not near and not self._lines.hits:
+        if not near and not hits:
             return
-        crashed = bool(self._lines.hits)
-        ranks = tuple(sorted({*_ranks(self._lines.hits), *(rank.rank for rank in near)}))
+        crashed = bool(hits)
+        ranks = tuple(sorted({*_ranks(hits), *(rank.rank for rank in near)}))
         if near:
             rank = near[0]
             assert rank.tree is not None and rank.limits is not None
@@ -236,13 +240,13 @@ class FdLimitDetector:
             severity=Severity.CRITICAL if crashed and (job.broken or near) else Severity.WARNING,
             confidence=Confidence.HIGH,
             ranks=ranks,
-            since=_first_at(self._lines.hits) if crashed else now,
+            since=_first_at(hits) if crashed else now,
             cause="exhausted" if crashed else "nearly_full",
             summary=text,
             advice="Raise the limit of open files: `ulimit -n 65536` before the launcher, --ulimit nofile=65536 for docker, "
             "LimitNOFILE= for systemd and Slurm. With many DataLoader workers also "
             "torch.multiprocessing.set_sharing_strategy('file_system').",
-            evidence=_evidence(self._lines.hits),
+            evidence=_evidence(hits),
             final=crashed,
             holds_seconds=30.0,
         )
@@ -265,6 +269,26 @@ class FdLimitDetector:
 
 def _ranks(hits: _Hits) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in hits if rank is not None))
+
+
+def _numbers(ranks: Iterable[RankState]) -> tuple[int, ...]:
+    return tuple(sorted(rank.rank for rank in ranks))
+
+
+def _used_share(rank: RankState) -> float:
+    return 1 - rank.shm.available_bytes / rank.shm.size_bytes if rank.shm and rank.shm.size_bytes else 0.0
+
+
+def _is_small(rank: RankState) -> bool:
+    return rank.shm is not None and 0 < rank.shm.size_bytes <= _SHM_TOO_SMALL_BYTES
+
+
+def _shm_size(ranks: Sequence[RankState]) -> str:
+    """Of the first of them."""
+    shm = ranks[0].shm if ranks else None
+    if shm is None:
+        return "/dev/shm ran out"
+    return f"/dev/shm is {_mib(shm.size_bytes)} with {_mib(shm.available_bytes)} free"
 
 
 def _evidence(hits: _Hits) -> tuple[Evidence, ...]:

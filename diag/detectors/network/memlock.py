@@ -66,35 +66,25 @@ class MemlockDetector:
         low = [rank for rank in job.ranks.values() if _is_low(rank, job)]
         if not low and not failed:
             return
-        if (
-            failed
-            and now - min(at for at, _ in failed.values()) < _PATIENCE_SECONDS
-            and _awaits_limits(job, failed)
-        ):
+        since = min((at for at, _ in failed.values()), default=now)
+        if failed and now - since < _PATIENCE_SECONDS and _awaits_limits(job, failed):
             return
         ranks = tuple(sorted(rank for rank in failed if rank is not None)) or tuple(rank.rank for rank in low)
-        limits = [_limit(job.ranks.get(rank)) for rank in (*ranks, *(rank.rank for rank in low))]
-        sizes = sorted({limit for limit in limits if limit is not None})
-        size = (
-            _mib(sizes[0]) if len(sizes) == 1 else f"{_mib(sizes[0])} to {_mib(sizes[-1])}" if sizes else ""
-        )
-        said = f"the limit of locked memory is {size}" if size else "locked memory ran out"
-        several = several_nodes(job) or not low
+        severity = Severity.CRITICAL
+        what = "RDMA buffers could not be registered"
+        if not failed:
+            severity = Severity.WARNING if several_nodes(job) else Severity.INFO
+            what = "RDMA buffers of that size cannot be registered, and this machine has RDMA devices"
         where = f" on {rank_words(ranks)}" if ranks else ""
-        what = (
-            "RDMA buffers could not be registered"
-            if failed
-            else "RDMA buffers of that size cannot be registered"
-        )
         yield Finding(
             id="memlock-limit",
             subject=JOB,
-            severity=Severity.CRITICAL if failed else Severity.WARNING if several else Severity.INFO,
+            severity=severity,
             confidence=Confidence.HIGH,
             ranks=ranks,
-            since=min((at for at, _ in failed.values()), default=now),
+            since=since,
             cause="registration_failed" if failed else "low",
-            summary=f"{said}{where}: {what}" + ("" if failed else ", and this machine has RDMA devices"),
+            summary=f"{_limits_of(job, [*ranks, *(rank.rank for rank in low)])}{where}: {what}",
             advice=memlock_advice(surroundings(job, ranks[0] if ranks else 0)),
             evidence=tuple(
                 Evidence("output", text[:500], at, rank) for rank, (at, text) in list(failed.items())[:3]
@@ -105,6 +95,15 @@ class MemlockDetector:
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+
+def _limits_of(job: JobState, ranks: Iterable[int]) -> str:
+    limits = (_limit(job.ranks.get(rank)) for rank in ranks)
+    sizes = sorted({limit for limit in limits if limit is not None})
+    if not sizes:
+        return "locked memory ran out"
+    span = _mib(sizes[0]) if len(sizes) == 1 else f"{_mib(sizes[0])} to {_mib(sizes[-1])}"
+    return f"the limit of locked memory is {span}"
 
 
 def _awaits_limits(job: JobState, failed: dict[int | None, tuple[float, str]]) -> bool:

@@ -113,12 +113,7 @@ class NcclInitErrorDetector:
         )  # all are set up: another error, later
         if not (failing or trying or told) or _has_own_finding(job):
             return
-        if (
-            not failing
-            and told
-            and job.returncode is None
-            and now - min(at for at, _, _ in told.values()) < _SETTLE_SECONDS
-        ):
+        if told and not failing and job.returncode is None and now - self._first_at() < _SETTLE_SECONDS:
             return  # NCCL's own lines may come by another file, and later
         own = {rank: process for rank, process in failing.items() if not _only_lost(process)}
         if failing:
@@ -130,6 +125,9 @@ class NcclInitErrorDetector:
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+    def _first_at(self) -> float:
+        return min(at for at, _, _ in self._torch.values())
 
     def _by_nccl(self, job: JobState, found: dict[int, NcclProcess], now: float) -> Finding:
         rank, process = min(found.items(), key=lambda item: item[1].warnings[0][0])

@@ -41,15 +41,24 @@ class TransportMismatchDetector:
     def observe(self, at: float, fact: Observation) -> None:
         """Everything it needs is kept by the job's network state."""
 
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        asked = (*job.nccl_processes.told, job.world_size)
-        if asked != self._asked:  # of a large job that is looked at only when something was told
+    def tick(self, now: float, job: JobState) -> None:
+        """A large job is looked at only when something was reported of it."""
+        asked = _question(job)
+        if asked != self._asked:
             self._asked, self._mixed = asked, differing(job)
-        if self._mixed is not None:
-            yield _finding(job, self._mixed, now)
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        mixed = self._mixed if _question(job) == self._asked else differing(job)
+        if mixed is not None:
+            yield _finding(job, mixed, now)
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         return ()
+
+
+def _question(job: JobState) -> tuple[object, ...]:
+    """What the answer depends on."""
+    return (*job.nccl_processes.told, job.world_size)
 
 
 @dataclass(frozen=True, slots=True)

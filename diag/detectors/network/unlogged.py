@@ -68,15 +68,10 @@ class Unlogged:
         access = {rank.rank: rank.rdma for rank in job.alive_ranks() if rank.rdma is not None}
         if any(one.open_nodes for one in access.values()):
             return None  # somebody holds an RDMA device: NCCL closes those that it does not use
-        closed = (
-            bool(access)
-            and len(access) == len(alive)
-            and all(one.open_nodes == () for one in access.values())
-        )
+        all_read = bool(access) and len(access) == len(alive)
+        closed = all_read and all(one.open_nodes == () for one in access.values())
         traffic = recent(job.network, now - _WINDOW_SECONDS)
-        flows, flat = _flows(traffic), _flat(traffic)
-        stepped = job.iteration is not None and job.iteration >= 1
-        if not ((closed and flat is not False and (flows or stepped)) or (flows and flat)):
+        if not _speaks_for_sockets(job, traffic, closed=closed):
             return None
         evidence = [
             Evidence("infiniband", ", ".join(f"{port.device}:{port.port} ACTIVE" for port in ports[:8]), now)
@@ -84,20 +79,24 @@ class Unlogged:
         words = []
         if closed:
             words.append("none of their processes holds an RDMA device open")
+            none = "no /dev/infiniband/uverbs* among its open files"
             evidence += [
-                Evidence(
-                    "rdma_access",
-                    f"pid {one.pid}: no /dev/infiniband/uverbs* among its open files",
-                    now,
-                    rank,
-                )
+                Evidence("rdma_access", f"pid {one.pid}: {none}", now, rank)
                 for rank, one in list(access.items())[:2]
             ]
+        flows = _flows(traffic)
         if flows and traffic is not None:
             share = f", {traffic.rdma_sent / 1e6:.1f} MB/s over RDMA" if traffic.rdma_sent is not None else ""
             words.append(f"{(traffic.socket_sent or 0.0) / 1e6:.0f} MB/s leave this node over sockets{share}")
             evidence.append(Evidence("interfaces", f"{words[-1]} (over {traffic.seconds:.0f} s)", now))
         return Verdict(tuple(alive), now, " and ".join(words), closed and flows, tuple(evidence))
+
+
+def _speaks_for_sockets(job: JobState, traffic: Traffic | None, *, closed: bool) -> bool:
+    flows, flat = _flows(traffic), _flat(traffic)
+    if closed and flat is not False:
+        return flows or (job.iteration is not None and job.iteration >= 1)
+    return flows and bool(flat)
 
 
 def one_node(job: JobState) -> bool:

@@ -10,38 +10,26 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from diag.launch.service_discovery import sd_document
-from diag.model import format_ranks
-from diag.outputs.http.guard import Guard, asker_of, is_loopback, plain_address
+from diag.outputs.http.guard import Guard, is_loopback, plain_address
 from diag.outputs.report import report
-from diag.outputs.terminal.text import dump_text
-from diag.outputs.view.view import FlameWanted, HubView, json_bytes, ranks_json, rows_of_job, stacks_json
-from diag.text.errors import Busy, DiagError, OtherJob
+from diag.outputs.view.view import HubView, ranks_json, rows_of_job, stacks_json
+from diag.text.errors import Busy, OtherJob
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
+    from diag.outputs.answers import Reading
+
 __all__ = ["create_app", "is_loopback"]
 
-DUMP_SECONDS = 10.0  # contracts: complete or explained within 10 s
-_LONGEST_DUMP_SECONDS = 60.0
-_DUMP_GRACE_SECONDS = 3.0  # past its own deadline a dump is broken, and its caller must hear of it
 _LOCK_SECONDS = 5.0  # a hub holds its lock for milliseconds; Prometheus waits 10 s
 _LONGEST_DIGEST = 64 << 20
 _BODY_SECONDS = 15.0  # a hub gives up its request after 4 s
-# A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
-_NOT_YOURS = {
-    "detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
-    "hint": "ask as that user, or set DIAG_TOKEN for the run and give it",
-}
-_RECORDED = {
-    "detail": "this is recorded evidence: there is no process to look at",
-    "hint": "its stacks are on the page, and in `diag replay`",
-}
 _NOT_JOINED = "this hub has not joined others: its job has one node, or no token"
 _T = TypeVar("_T")
 
@@ -51,17 +39,12 @@ def create_app(
 ) -> "FastAPI":
     """The app of contracts.md. `host` is the address it will be bound to; it decides, with the view, who may
     ask."""
-    from fastapi import FastAPI, HTTPException, Path, Query, Request
-    from fastapi.exceptions import RequestValidationError
-    from starlette.exceptions import HTTPException as AnyHTTPException
-    from starlette.requests import ClientDisconnect
-    from starlette.responses import HTMLResponse, Response
+    from fastapi import FastAPI
 
-    from diag.outputs.http import api_page, flame, schema
-    from diag.outputs.http.beside import beside
-    from diag.outputs.http.drawings import Drawings
+    from diag.outputs.dump_routes import add_dump
+    from diag.outputs.flame_routes import add_flames
+    from diag.outputs.http import schema
     from diag.outputs.http.page_routes import add_face
-    from diag.outputs.prometheus.prometheus import exposition, families
 
     app = FastAPI(
         title="diag",
@@ -73,8 +56,20 @@ def create_app(
         responses={401: {"model": schema.Error}, 403: {"model": schema.Error}, 503: {"model": schema.Error}},
     )
     app.add_middleware(Guard, view=view, host=host, clock=clock)
-    dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
-    drawings = Drawings()
+    reading = _reading(view)
+    app.state.events = add_face(app, view, reading)
+    _add_ranks(app, view, reading)
+    add_flames(app, view, reading)
+    add_dump(app, view)
+    _add_nodes(app, view)
+    _add_metrics(app, view, reading)
+    _add_documentation(app)
+    _add_refusals(app)
+    return app
+
+
+def _reading(view: HubView) -> "Reading":
+    from fastapi import HTTPException
 
     async def reading(read: Callable[[], _T]) -> _T:
         """Run `read` under the hub's lock, without ever blocking the server's loop for long."""
@@ -88,17 +83,16 @@ def create_app(
         finally:
             view.lock.release()
 
-    def answer(document: object, status: int = 200) -> Response:
-        return Response(json_bytes(document), status, media_type="application/json")
+    return reading
 
-    def html(text: str, nonce: str) -> Response:
-        policy = (
-            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; "
-            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
-    app.state.events = add_face(app, view, reading)
+def _add_ranks(app: "FastAPI", view: HubView, reading: "Reading") -> None:
+    from fastapi import HTTPException, Path
+    from starlette.responses import Response
+
+    from diag.outputs.answers import answer
+    from diag.outputs.http import schema
+    from diag.outputs.http.beside import beside
 
     @app.get("/findings", responses={200: {"model": schema.Report}}, response_class=Response)
     async def findings() -> Response:
@@ -126,140 +120,16 @@ def create_app(
             seen = await reading(lambda: sorted(view.engine.job.ranks))
             raise HTTPException(404, f"rank {rank} was not seen on this node; seen: {seen}") from None
 
-    def drawing(body: bytes | str, form: str) -> Response:
-        # py-spy's SVG brings its own script (zoom, search): in a sandbox it reaches nothing of ours.
-        policy = (
-            "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-            "frame-ancestors 'self'"
-        )
-        return Response(body, media_type=flame.FORMATS[form], headers={"Content-Security-Policy": policy})
 
-    no_flame: dict[int | str, dict[str, Any]] = {
-        404: {"model": schema.Error},
-        409: {"model": schema.Error},
-        **schema.DRAWINGS,
-        **schema.REFUSED,
-    }
+def _add_nodes(app: "FastAPI", view: HubView) -> None:
+    """What the hubs of one job tell each other."""
+    from fastapi import HTTPException, Request
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import Response
 
-    @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
-    @app.post("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
-    async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
-        request: Request,
-        rank: Annotated[int, Path(description="global rank")],
-        seconds: Annotated[float, Query(ge=1, le=300, description="how long to look")] = 10.0,
-        rate: Annotated[int, Query(ge=1, le=200, description="samples a second")] = 50,
-        form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
-        children: Annotated[bool, Query(description="its child processes too")] = False,
-        native: Annotated[
-            bool, Query(description="C and C++ frames too: stops the rank at each sample")
-        ] = False,
-    ) -> Response:
-        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too.
-        Content-Location: where this one can be had again for a while."""
-        state = await reading(lambda: view.engine.job.ranks.get(rank))
-        if state is None:
-            seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
-            there = next((node for node in await beside(view.nodes) if rank in node["ranks"]), None)
-            if there is not None:
-                hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
-                return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
-            return answer(
-                {
-                    "detail": f"rank {rank} was not seen on this node",
-                    "hint": f"seen: ranks {seen}"
-                    if seen
-                    else "no rank was seen yet: ask again when the job's ranks run",
-                },
-                404,
-            )
-        if not state.alive and not view.recorded:
-            said = {
-                "detail": f"rank {rank} has ended",
-                "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR",
-            }
-            return answer(said, 409)
-        owns = await asker_of(request).owns_the_run()
-        if native and not owns:
-            return answer(_NOT_YOURS, 403)
-        wanted = FlameWanted(seconds, rate, form, children, native, owns)
-        try:
-            body = await _unless_gone(request, view.flame(state.placement, wanted))
-        except DiagError as error:
-            return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
-        drawn = drawing(body, form)
-        drawn.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
-        return drawn
-
-    @app.get(
-        "/drawings/{name}",
-        responses={404: {"model": schema.Error}, **schema.DRAWINGS, **schema.REFUSED},
-        response_class=Response,
-    )
-    async def drawing_again(name: str) -> Response:
-        """A flame graph of a rank that was recorded before; the last few are kept."""
-        kept = drawings.get(name)
-        if kept is None:
-            raise HTTPException(404, "this flame graph is not kept any more: record it again")
-        return drawing(*kept)
-
-    @app.get("/flame", responses={**schema.DRAWINGS, **schema.REFUSED}, response_class=Response)
-    async def flame_of_all(
-        form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
-        children: Annotated[bool, Query(description="child processes too")] = False,
-    ) -> Response:
-        """One flame graph of all ranks, from their last stacks, with the ranks on each frame."""
-        profile = await reading(lambda: flame.merged_profile(view.engine, children=children))
-        return drawing(flame.write(profile, form), form)
-
-    dumped: dict[int | str, dict[str, Any]] = {
-        200: {"model": schema.Dump},
-        409: {"model": schema.Error},
-        504: {"model": schema.Error},
-        **schema.REFUSED,
-    }
-
-    @app.get("/dump", responses=dumped, response_class=Response)
-    @app.post("/dump", responses=dumped, response_class=Response)
-    async def dump(  # noqa: PLR0917 - FastAPI passes them by name
-        request: Request,
-        deadline: Annotated[
-            float, Query(ge=0.5, le=_LONGEST_DUMP_SECONDS, description="seconds it may take")
-        ] = DUMP_SECONDS,
-        native: Annotated[
-            bool, Query(description="also C frames of one rank of each class, which are stopped for it")
-        ] = False,
-        columns: Annotated[
-            int, Query(ge=0, le=10_000, description="also as text of this width, in `screen`")
-        ] = 0,
-        colour: Annotated[bool, Query(description="that text with colours")] = False,
-        lang: Annotated[
-            Literal["en", "zh"], Query(description="zh: that text with findings' meanings in Chinese")
-        ] = "en",
-        scope: Annotated[
-            Literal["job", "node"], Query(description="node: of this node only, as other hubs ask")
-        ] = "job",
-    ) -> Response:
-        """Evidence of every rank, read now; complete or explained within the deadline. Those who ask while
-        one is being made get that one."""
-        if view.recorded:
-            return answer(_RECORDED, 409)
-        if (native or scope != "job" or deadline > DUMP_SECONDS) and not await asker_of(
-            request
-        ).owns_the_run():
-            return answer(_NOT_YOURS, 403)
-        kind = f"{scope}-native" if native else scope
-        task = dumps.get(kind)
-        if task is None or task.done():
-            task = dumps[kind] = asyncio.ensure_future(view.dump(deadline, native=native, scope=scope))
-        try:
-            document = await asyncio.wait_for(asyncio.shield(task), deadline + _DUMP_GRACE_SECONDS)
-        except asyncio.TimeoutError:
-            raise HTTPException(
-                504, f"the dump did not end in {deadline + _DUMP_GRACE_SECONDS:.0f} s"
-            ) from None
-        if not columns or "report" not in document:
-            return answer(document)
-        return answer({**document, "screen": dump_text(document, colour=colour, width=columns, lang=lang)})
+    from diag.outputs.answers import answer
+    from diag.outputs.http import schema
+    from diag.outputs.http.beside import beside
 
     @app.post(
         "/digests",
@@ -304,6 +174,16 @@ def create_app(
         """The nodes of the job: who was heard when. Complete on the job hub."""
         return answer({"schema": "diag.nodes/1", "nodes": await beside(view.nodes)})
 
+
+def _add_metrics(app: "FastAPI", view: HubView, reading: "Reading") -> None:
+    from fastapi import Request
+    from starlette.responses import Response
+
+    from diag.outputs.answers import answer
+    from diag.outputs.http import schema
+    from diag.outputs.http.beside import beside
+    from diag.outputs.prometheus.prometheus import exposition, families
+
     @app.get("/metrics", responses=schema.METRICS, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics where the scraper accepts it."""
@@ -323,10 +203,33 @@ def create_app(
         await reading(lambda: None)
         return answer({"status": "ok"})
 
+
+def _add_documentation(app: "FastAPI") -> None:
+    from starlette.responses import HTMLResponse, Response
+
+    from diag.outputs.http import api_page
+
+    def html(text: str, nonce: str) -> Response:
+        policy = (
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; "
+            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> Response:
         nonce = secrets.token_urlsafe(16)
         return html(api_page.docs_page(app.openapi(), nonce=nonce), nonce)
+
+
+def _add_refusals(app: "FastAPI") -> None:
+    """Every refusal is JSON with a `detail`."""
+    from fastapi import Request
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException as AnyHTTPException
+    from starlette.responses import Response
+
+    from diag.outputs.answers import answer
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -339,27 +242,6 @@ def create_app(
         said = answer({"detail": detail}, error.status_code)
         said.headers.update(error.headers or {})
         return said
-
-    return app
-
-
-async def _unless_gone(request: "Request", work: Coroutine[Any, Any, bytes]) -> bytes:
-    """What `work` gives. It is cancelled when the client has gone: nobody would take what it gives."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise DiagError("whoever asked for it has gone")
-        return working.result()
-    finally:
-        for each in (working, leaving):
-            each.cancel()
-
-
-async def _gone(request: "Request") -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _body(request: "Request") -> bytes:

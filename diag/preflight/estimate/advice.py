@@ -145,44 +145,14 @@ def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
         yield "--attention_backend flash", replace(plan, attention="flash"), ""
     if plan.compiled_loss:
         yield "--cross_entropy_loss_fusion false", replace(plan, compiled_loss=False), "a little slower loss"
-    opt, prec = plan.optimizer, plan.precision
-    if plan.tuning.kind != "lora" and opt.distributed:
-        if opt.offload < 1:
-            yield (
-                "--optimizer_cpu_offload true --optimizer_offload_fraction 1 --use_precision_aware_optimizer true",
-                replace(plan, optimizer=replace(opt, offload=1.0, precision_aware=True)),
-                "slower steps",
-            )
-        else:
-            yield "--optimizer_offload_fraction 0.5", replace(plan, optimizer=replace(opt, offload=0.5)), ""
-        if opt.offload and not opt.precision_aware:
-            yield (
-                "--use_precision_aware_optimizer true",
-                replace(plan, optimizer=replace(opt, precision_aware=True)),
-                "",
-            )
-        if not opt.offload and prec.moment1 > 2:
-            yield (
-                "--use_precision_aware_optimizer true --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
-                replace(
-                    plan,
-                    optimizer=replace(opt, precision_aware=True),
-                    precision=replace(prec, main=2.0, moment1=2.0, moment2=2.0),
-                ),
-                "moments in 16 bits",
-            )
-        if prec.gradient > 2:
-            yield (
-                "--main_grads_dtype bf16 --use_precision_aware_optimizer true",
-                replace(
-                    plan,
-                    optimizer=replace(opt, precision_aware=True),
-                    precision=replace(prec, gradient=2.0, main=min(prec.main, 2.0)),
-                ),
-                "gradients summed in 16 bits",
-            )
-    elif not opt.distributed:
-        yield "--use_distributed_optimizer true", replace(plan, optimizer=replace(opt, distributed=True)), ""
+    if not plan.optimizer.distributed:
+        yield (
+            "--use_distributed_optimizer true",
+            replace(plan, optimizer=replace(plan.optimizer, distributed=True)),
+            "",
+        )
+    elif plan.tuning.kind != "lora":
+        yield from _optimizer_changes(plan)
     if plan.tuning.kind == "full":
         tuner = "train_type" if plan.trainer.startswith("ms-swift 3") else "tuner_type"
         yield (
@@ -191,6 +161,44 @@ def _megatron_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
             _ANOTHER_WAY,
         )
     yield from _save_changes(plan)
+
+
+def _optimizer_changes(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
+    opt, prec = plan.optimizer, plan.precision
+    if opt.offload < 1:
+        yield (
+            "--optimizer_cpu_offload true --optimizer_offload_fraction 1 --use_precision_aware_optimizer true",
+            replace(plan, optimizer=replace(opt, offload=1.0, precision_aware=True)),
+            "slower steps",
+        )
+    else:
+        yield "--optimizer_offload_fraction 0.5", replace(plan, optimizer=replace(opt, offload=0.5)), ""
+    if opt.offload and not opt.precision_aware:
+        yield (
+            "--use_precision_aware_optimizer true",
+            replace(plan, optimizer=replace(opt, precision_aware=True)),
+            "",
+        )
+    if not opt.offload and prec.moment1 > 2:
+        yield (
+            "--use_precision_aware_optimizer true --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
+            replace(
+                plan,
+                optimizer=replace(opt, precision_aware=True),
+                precision=replace(prec, main=2.0, moment1=2.0, moment2=2.0),
+            ),
+            "moments in 16 bits",
+        )
+    if prec.gradient > 2:
+        yield (
+            "--main_grads_dtype bf16 --use_precision_aware_optimizer true",
+            replace(
+                plan,
+                optimizer=replace(opt, precision_aware=True),
+                precision=replace(prec, gradient=2.0, main=min(prec.main, 2.0)),
+            ),
+            "gradients summed in 16 bits",
+        )
 
 
 def _wider(plan: Plan) -> Iterator[tuple[str, Plan, str]]:

@@ -57,27 +57,8 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
     name, shape, notes = find_shape(flags)
     assumed += notes
     is_swift = program == "swift"
-    tuner = flags.text(
-        "tuner_type", "train_type", "sft_type", "finetuning_type", default="lora" if is_swift else "full"
-    )
-    if flags.flag("use_lora") or flags.flag("use_peft"):
-        tuner = "lora"
-    kind = "full" if tuner == "full" else "lora"
-    if tuner not in ("full", "lora"):
-        assumed.append(f"tuner {tuner} is counted as LoRA")
-    quantized = (
-        0.55
-        if flags.text("quant_bits", "load_in_4bit") in ("4", "true", "True")
-        else 1.0
-        if flags.text("quant_bits") == "8"
-        else None
-    )
-    tuning = Tuning(
-        kind,
-        flags.whole("lora_rank", "lora_r", default=8, most=65536),
-        flags.share("freeze_parameters_ratio", default=0.0),
-        quantized,
-    )
+    tuning = _tuning(flags, assumed, is_swift=is_swift)
+    kind = tuning.kind
     sharding = _sharding(flags, distributed, folder, assumed)
     full16 = flags.text("torch_dtype", default="bfloat16") not in ("float32", "fp32")
     sequence = flags.maybe_whole("packing_length") if flags.flag("packing") else None
@@ -93,7 +74,6 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
             f"{processes * nodes} processes cannot be divided by --sequence_parallel_size {split}"
         )
     checkpointing = flags.flag("gradient_checkpointing", default=is_swift)
-    attention = flags.text("attn_impl", "attn_implementation", default="sdpa")
     micro = flags.whole("per_device_train_batch_size", default=1 if is_swift else 8)
     steps = flags.whole("gradient_accumulation_steps", default=1)
     workers = flags.whole("dataloader_num_workers", default=1 if is_swift else 0, least=0, most=10_000)
@@ -124,15 +104,38 @@ def hf_plan(flags: Flags, command: Command, processes: int, nodes: int, folder: 
         ),
         data=Data(workers, flags.flag("streaming"), dataset_bytes(flags)),
         reference=stage in _WITH_REFERENCE and kind == "full",
-        attention="liger"
-        if flags.flag("use_liger_kernel") and stage in ("sft", "pt")
-        else "unfused"
-        if attention == "eager"
-        else "flash",
+        attention=_attention(flags, stage),
         fused_gradients=True,
         on_cpu=flags.flag("use_cpu"),
         trainer="ms-swift on the Hugging Face trainer" if is_swift else "the Hugging Face trainer's flags",
         assumed=tuple(assumed),
+    )
+
+
+def _attention(flags: Flags, stage: str) -> str:
+    if flags.flag("use_liger_kernel") and stage in ("sft", "pt"):
+        return "liger"
+    return "unfused" if flags.text("attn_impl", "attn_implementation", default="sdpa") == "eager" else "flash"
+
+
+def _tuning(flags: Flags, assumed: list[str], *, is_swift: bool) -> Tuning:
+    tuner = flags.text(
+        "tuner_type", "train_type", "sft_type", "finetuning_type", default="lora" if is_swift else "full"
+    )
+    if flags.flag("use_lora") or flags.flag("use_peft"):
+        tuner = "lora"
+    if tuner not in ("full", "lora"):
+        assumed.append(f"tuner {tuner} is counted as LoRA")
+    quantized = None
+    if flags.text("quant_bits", "load_in_4bit") in ("4", "true", "True"):
+        quantized = 0.55
+    elif flags.text("quant_bits") == "8":
+        quantized = 1.0
+    return Tuning(
+        "full" if tuner == "full" else "lora",
+        flags.whole("lora_rank", "lora_r", default=8, most=65536),
+        flags.share("freeze_parameters_ratio", default=0.0),
+        quantized,
     )
 
 

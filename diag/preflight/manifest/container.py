@@ -139,6 +139,17 @@ def trainer_of(group: PodGroup, documents: Sequence[Document]) -> Trainer | None
     return best
 
 
+def _unsaid(text: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What neither the manifest nor the script says (the image does, or a command that the script runs) is not
+    empty."""
+    names = (match[1] or match[2] for match in _SHELL_NAME.finditer(text))
+    return {name: UNKNOWN for name in names if name not in env}
+
+
+def _is_rdma(resource: Field) -> bool:
+    return bool(_RDMA.search(str(resource.path[-1]))) and resource.text not in ("0", "")
+
+
 def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> Trainer:
     environment, fields, unfilled, all_known = _environment(group, container, documents)
     words = [
@@ -157,12 +168,8 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
 
     scripts = [text for word in words[:3] if word.endswith(".sh") and (text := text_of(word))]
     text = " ".join((*words, *scripts))
-    # What neither the manifest nor the script says (the image does, or a command that the script runs) is not
-    # empty.
-    unsaid = {
-        name for match in _SHELL_NAME.finditer(text) if (name := match[1] or match[2]) not in environment
-    }
-    first = read_command(words, {**environment, **dict.fromkeys(unsaid, UNKNOWN)}, read_text=text_of)
+    unsaid = _unsaid(text, environment)
+    first = read_command(words, {**environment, **unsaid}, read_text=text_of)
     env = {name: value for name, value in first.environment.items() if name not in unsaid or value != UNKNOWN}
     known = {name: value for name, value in env.items() if "\x01" not in value}
     read = read_command(first.line, known, read_text=text_of)
@@ -175,14 +182,7 @@ def _read(group: PodGroup, container: Field, documents: Sequence[Document]) -> T
     meeting = first.meeting
     facts = LaunchFacts(read, known)
     gpus, gpus_field = _devices(container)
-    rdma = next(
-        (
-            item
-            for item in _resources(container)
-            if _RDMA.search(str(item.path[-1])) and item.text not in ("0", "")
-        ),
-        None,
-    )
+    rdma = next((item for item in _resources(container) if _is_rdma(item)), None)
     return Trainer(
         group,
         container,

@@ -68,70 +68,80 @@ def _unfilled(trainer: Trainer) -> Iterator[Line]:
 
 
 def _devices(trainer: Trainer) -> Iterator[Line]:
-    launch, gpus = trainer.facts.launch, trainer.gpus
-    processes = launch.processes if launch is not None else None
-    from_ = launch.processes_from if launch is not None else ""
-    if launch is None or processes is None:
-        text = trainer.environment.get("NPROC_PER_NODE", "")
-        processes, from_ = (int(text), "NPROC_PER_NODE") if text.isdecimal() and len(text) < 5 else (None, "")
-    place = trainer.place("NPROC_PER_NODE", "PET_NPROC_PER_NODE")
+    processes, from_ = _processes(trainer)
     if trainer.facts.launch is not None and trains_on_cpu(trainer.facts):
         return
+    gpus = trainer.gpus
     if gpus is None:
-        if (
-            processes is not None
-            and processes > 1
-            and not trainer.is_privileged
-            and not trainer.gpus_field.is_template
-        ):
+        field = trainer.gpus_field
+        if (processes or 0) > 1 and not trainer.is_privileged and not field.is_template:
             yield told(
-                trainer.gpus_field,
+                field,
                 "note",
                 f"no device is asked for, and CMD starts {processes} ranks",
                 f"resources:\n  limits:\n    nvidia.com/gpu: {processes}",
                 _ID,
             )
         return
-    name = str(trainer.gpus_field.path[-1])
-    visible = trainer.environment.get("CUDA_VISIBLE_DEVICES")
     shown = gpus
-    if visible is not None and "\x01" not in visible and name == "nvidia.com/gpu" and visible != "all":
-        seen = visible_gpus(
-            {"CUDA_VISIBLE_DEVICES": visible}, tuple(f"GPU-{number}" for number in range(gpus))
-        )
-        if seen.wrong or (seen.count or 0) < min(gpus, processes or gpus):
-            why = seen.wrong or f"it shows {seen.count} of the container's {gpus} GPUs"
-            yield told(
-                trainer.place("CUDA_VISIBLE_DEVICES"),
-                "problem",
-                f"{visible!r}: {why}. In a container GPUs are counted from 0, whichever they are on the node",
-                "take it out: the device plugin shows the container its own GPUs",
-                _ID,
-                "critical" if seen.count is not None and seen.count < (processes or 1) else "warning",
-            )
-            shown = seen.count if seen.count is not None else gpus
-    if processes is None or not from_ or shown != gpus:
-        if (
-            processes == 1
-            and gpus > 1
-            and launch is not None
-            and launch.launcher in (*_SWIFT, "torchrun")
-            and not from_
-        ):
-            told_by = (
-                "NPROC_PER_NODE is not set" if launch.launcher in _SWIFT else "no --nproc_per_node is given"
-            )
-            if trainer.ranks_are_known:
-                yield told(
-                    trainer.container,
-                    "problem",
-                    f"{told_by}, so that 1 rank starts, and the container has {gpus} GPUs",
-                    f'- {{name: NPROC_PER_NODE, value: "{gpus}"}}'
-                    if launch.launcher in _SWIFT
-                    else f"--nproc_per_node {gpus}",
-                    _ID,
-                )
+    wrong = _wrongly_visible(trainer, gpus, processes)
+    if wrong is not None:
+        line, shown = wrong
+        yield line
+    if processes is not None and from_ and shown == gpus:
+        yield from _unequal(trainer, processes, from_, gpus)
+    elif processes == 1 and gpus > 1 and not from_ and trainer.ranks_are_known:
+        yield from _one_rank(trainer, gpus)
+
+
+def _processes(trainer: Trainer) -> tuple[int | None, str]:
+    """Ranks of a pod, and what says so."""
+    launch = trainer.facts.launch
+    if launch is not None and launch.processes is not None:
+        return launch.processes, launch.processes_from
+    text = trainer.environment.get("NPROC_PER_NODE", "")
+    return (int(text), "NPROC_PER_NODE") if text.isdecimal() and len(text) < 5 else (None, "")
+
+
+def _wrongly_visible(trainer: Trainer, gpus: int, processes: int | None) -> tuple[Line, int] | None:
+    """What CUDA_VISIBLE_DEVICES hides, and how many GPUs it shows."""
+    visible = trainer.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or "\x01" in visible or visible == "all" or _resource(trainer) != "nvidia.com/gpu":
+        return None
+    seen = visible_gpus({"CUDA_VISIBLE_DEVICES": visible}, tuple(f"GPU-{number}" for number in range(gpus)))
+    if not seen.wrong and (seen.count or 0) >= min(gpus, processes or gpus):
+        return None
+    why = seen.wrong or f"it shows {seen.count} of the container's {gpus} GPUs"
+    line = told(
+        trainer.place("CUDA_VISIBLE_DEVICES"),
+        "problem",
+        f"{visible!r}: {why}. In a container GPUs are counted from 0, whichever they are on the node",
+        "take it out: the device plugin shows the container its own GPUs",
+        _ID,
+        "critical" if seen.count is not None and seen.count < (processes or 1) else "warning",
+    )
+    return line, seen.count if seen.count is not None else gpus
+
+
+def _resource(trainer: Trainer) -> str:
+    return str(trainer.gpus_field.path[-1])
+
+
+def _one_rank(trainer: Trainer, gpus: int) -> Iterator[Line]:
+    """Nothing says how many ranks start, which is one."""
+    launcher = trainer.facts.launch.launcher if trainer.facts.launch is not None else ""
+    if launcher in _SWIFT:
+        why, remedy = "NPROC_PER_NODE is not set", f'- {{name: NPROC_PER_NODE, value: "{gpus}"}}'
+    elif launcher == "torchrun":
+        why, remedy = "no --nproc_per_node is given", f"--nproc_per_node {gpus}"
+    else:
         return
+    text = f"{why}, so that 1 rank starts, and the container has {gpus} GPUs"
+    yield told(trainer.container, "problem", text, remedy, _ID)
+
+
+def _unequal(trainer: Trainer, processes: int, from_: str, gpus: int) -> Iterator[Line]:
+    place, name = trainer.place("NPROC_PER_NODE", "PET_NPROC_PER_NODE"), _resource(trainer)
     if processes > gpus:
         yield told(
             place,
@@ -169,7 +179,7 @@ def _nodes(trainer: Trainer, job: Job) -> Iterator[Line]:
     if pods is None or nodes is None or not trainer.all_known:
         return
     place = trainer.place("NNODES", "PET_NNODES")
-    group, launcher = trainer.group, trainer.meeting.launcher
+    group = trainer.group
     where = ", ".join(dict.fromkeys(each.group.document.title for each in job.trainers))
     if trainer.meeting.nodes_from and nodes != pods:
         text = trainer.environment.get("PET_NNODES", "")
@@ -198,22 +208,25 @@ def _nodes(trainer: Trainer, job: Job) -> Iterator[Line]:
             _ID,
             "critical",
         )
-    elif (
-        not trainer.meeting.nodes_from and pods > 1 and launcher in (*_SWIFT, *_TORCHRUN) and _joined(trainer)
-    ):
-        if launcher in _TORCHRUN and "PET_NNODES" in group.tells:
-            return
-        if trainer.facts.launch is None:
-            return
-        name = "NNODES" if launcher in _SWIFT else "--nnodes"
-        yield told(
-            trainer.container,
-            "problem",
-            f"{name} is not given: each of {pods} pods would train for itself",
-            f'- {{name: NNODES, value: "{pods}"}}' if launcher in _SWIFT else f"--nnodes {pods}",
-            _ID,
-            "critical",
-        )
+    elif not trainer.meeting.nodes_from and pods > 1 and _joined(trainer):
+        yield from _nodes_not_given(trainer, pods)
+
+
+def _nodes_not_given(trainer: Trainer, pods: int) -> Iterator[Line]:
+    launcher = trainer.meeting.launcher
+    if trainer.facts.launch is None or launcher not in (*_SWIFT, *_TORCHRUN):
+        return
+    if launcher in _TORCHRUN and "PET_NNODES" in trainer.group.tells:
+        return
+    name = "NNODES" if launcher in _SWIFT else "--nnodes"
+    yield told(
+        trainer.container,
+        "problem",
+        f"{name} is not given: each of {pods} pods would train for itself",
+        f'- {{name: NNODES, value: "{pods}"}}' if launcher in _SWIFT else f"--nnodes {pods}",
+        _ID,
+        "critical",
+    )
 
 
 def _count_remedy(trainer: Trainer, nodes: int, pods: int) -> str:

@@ -147,11 +147,9 @@ WORDS: tuple[str, ...] = (
 
 def read_line(text: str, rank: int | None) -> Iterator[Observation]:
     """Facts in one line. Costs a few substring searches for a line that says nothing."""
-    if "The training of Epoch" in text:
-        match = _EPOCH.search(text)
-        if match:
-            yield EpochStarted(rank, int(match[1]), text.strip())
-            return
+    if "The training of Epoch" in text and (match := _EPOCH.search(text)):
+        yield EpochStarted(rank, int(match[1]), text.strip())
+        return
     if "{'loss'" in text:
         yield from _metrics(text, rank)
         return
@@ -160,34 +158,43 @@ def read_line(text: str, rank: int | None) -> Iterator[Observation]:
         return
     if "%|" in text[:100]:  # a bar that another line was printed behind, or one drawn below another
         yield from read_bar(text, rank)
-    if " iteration " in text or text.startswith("iteration"):
-        match = _MEGATRON_STEP.search(text)
-        if match:
-            found = tuple((name, float(value)) for name, value in _MEGATRON_METRIC.findall(text))
-            yield Iteration(rank, int(match[1]), int(match[2]), text.strip(), found)
-            return
-    if "sav" in text or "Sav" in text:
-        match = _SAVE_FINISHED.search(text)
-        if match:
-            yield SaveFinished(rank, text.strip(), next((path for path in match.groups() if path), ""))
-            return
-        match = _SAVE_STARTED.search(text)
-        if match:
-            yield SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
-            return
-    if "TP: " in text or "initialized pipeline" in text:
-        match = _LAYOUT.search(text) or _STAGES.match(text)
-        if match:
-            yield LayoutTold(rank, int(match[match.lastindex or 1]), text.strip()[:300])
-            return
-    if "async_save" in text:
+    fact = _megatron_step(text, rank) or _save(text, rank) or _layout(text, rank)
+    if fact is not None:
+        yield fact
+    elif "async_save" in text:
         if (text.startswith(_ARGUMENTS) and _ASYNC in text) or _ASYNC_LISTED.match(text):
             yield SavesBehind(rank, text.strip()[:300])
-        return
-    for literal, phase in _PHASES:
-        if literal in text:
+    else:
+        phase = next((phase for literal, phase in _PHASES if literal in text), None)
+        if phase is not None:
             yield PhaseMarked(rank, phase, text.strip())
-            return
+
+
+def _megatron_step(text: str, rank: int | None) -> Iteration | None:
+    if " iteration " not in text and not text.startswith("iteration"):
+        return None
+    match = _MEGATRON_STEP.search(text)
+    if match is None:
+        return None
+    found = tuple((name, float(value)) for name, value in _MEGATRON_METRIC.findall(text))
+    return Iteration(rank, int(match[1]), int(match[2]), text.strip(), found)
+
+
+def _save(text: str, rank: int | None) -> SaveStarted | SaveFinished | None:
+    if "sav" not in text and "Sav" not in text:
+        return None
+    if match := _SAVE_FINISHED.search(text):
+        return SaveFinished(rank, text.strip(), next((path for path in match.groups() if path), ""))
+    if match := _SAVE_STARTED.search(text):
+        return SaveStarted(rank, text.strip(), match[2], asynchronous=match[1] is not None)
+    return None
+
+
+def _layout(text: str, rank: int | None) -> LayoutTold | None:
+    if "TP: " not in text and "initialized pipeline" not in text:
+        return None
+    match = _LAYOUT.search(text) or _STAGES.match(text)
+    return LayoutTold(rank, int(match[match.lastindex or 1]), text.strip()[:300]) if match else None
 
 
 def _evaluated(text: str, rank: int | None) -> Iterator[Observation]:

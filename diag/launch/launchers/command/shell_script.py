@@ -114,8 +114,7 @@ def read_script(
         words = _words(line, known, open_names)
         if words and words[0] in ("else", "elif"):
             default = ""
-        while words and words[0] in ("then", "do", "else", "{"):
-            words = words[1:]
+        words = _behind_keywords(words)
         if not words:
             continue
         while words and (assignment := _ASSIGNMENT.fullmatch(words[0])) and "(" not in words[0][:2]:
@@ -127,15 +126,27 @@ def read_script(
                 if equals:
                     keep(name, value)
             continue
-        names = [word.rpartition("/")[2] for word in words]
-        if any(name in _STARTS for name in names[:8]) and _trains(words):
-            first = next(index for index, name in enumerate(names) if name in _STARTS)
-            best = words[first:]
+        training = _started(words)
+        if training is not None:
+            best = training
         elif words[:1] == ["cd"] and not depth:
             folder = "" if is_computed("".join(words[1:2])) else posixpath.join(folder, *words[1:2])
         elif words and is_shell(words[0]) and any(word.endswith(".sh") for word in words[:3]):
             script = words
     return Script(best or script, variables, folder)
+
+
+def _behind_keywords(words: list[str]) -> list[str]:
+    while words and words[0] in ("then", "do", "else", "{"):
+        words = words[1:]
+    return words
+
+
+def _started(words: list[str]) -> list[str] | None:
+    """From the word on that starts a training; None where none does."""
+    names = [word.rpartition("/")[2] for word in words]
+    first = next((index for index, name in enumerate(names[:8]) if name in _STARTS), None)
+    return words[first:] if first is not None and _trains(words) else None
 
 
 def _trains(words: Sequence[str]) -> bool:

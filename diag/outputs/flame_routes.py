@@ -1,0 +1,133 @@
+"""The routes of flame graphs: of one rank, recorded now, and of all by their last stacks."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, HTTPException, Path, Query, Request
+from starlette.responses import Response
+
+from diag.model import format_ranks
+from diag.outputs.answers import Reading, answer
+from diag.outputs.http import flame, schema
+from diag.outputs.http.beside import beside
+from diag.outputs.http.drawings import Drawings
+from diag.outputs.http.guard import asker_of
+from diag.outputs.view.view import FlameWanted, HubView
+from diag.text.errors import DiagError
+
+__all__ = ["NOT_YOURS", "add_flames"]
+
+# A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
+NOT_YOURS = {
+    "detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
+    "hint": "ask as that user, or set DIAG_TOKEN for the run and give it",
+}
+
+
+def add_flames(app: FastAPI, view: HubView, reading: Reading) -> None:
+    drawings = Drawings()
+    no_flame: dict[int | str, dict[str, Any]] = {
+        404: {"model": schema.Error},
+        409: {"model": schema.Error},
+        **schema.DRAWINGS,
+        **schema.REFUSED,
+    }
+
+    @app.get("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
+    @app.post("/ranks/{rank}/flame", responses=no_flame, response_class=Response)
+    async def flame_of_rank(  # noqa: PLR0917 - FastAPI's way to name what a query has
+        request: Request,
+        rank: Annotated[int, Path(description="global rank")],
+        seconds: Annotated[float, Query(ge=1, le=300, description="how long to look")] = 10.0,
+        rate: Annotated[int, Query(ge=1, le=200, description="samples a second")] = 50,
+        form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
+        children: Annotated[bool, Query(description="its child processes too")] = False,
+        native: Annotated[
+            bool, Query(description="C and C++ frames too: stops the rank at each sample")
+        ] = False,
+    ) -> Response:
+        """A flame graph of a living rank, recorded now by py-spy; all threads, waiting ones too.
+        Content-Location: where this one can be had again for a while."""
+        state = await reading(lambda: view.engine.job.ranks.get(rank))
+        if state is None:
+            seen = await reading(lambda: format_ranks(list(view.engine.job.ranks)))
+            there = next((node for node in await beside(view.nodes) if rank in node["ranks"]), None)
+            if there is not None:
+                hint = f"it is on {there['host']}: give --endpoint {there['url']} and the run's token"
+                return answer({"detail": f"rank {rank} is on another node", "hint": hint}, 404)
+            return answer(
+                {
+                    "detail": f"rank {rank} was not seen on this node",
+                    "hint": f"seen: ranks {seen}"
+                    if seen
+                    else "no rank was seen yet: ask again when the job's ranks run",
+                },
+                404,
+            )
+        if not state.alive and not view.recorded:
+            said = {
+                "detail": f"rank {rank} has ended",
+                "hint": f"its recorded stacks: diag flame {rank} --from RUN_DIR",
+            }
+            return answer(said, 409)
+        owns = await asker_of(request).owns_the_run()
+        if native and not owns:
+            return answer(NOT_YOURS, 403)
+        wanted = FlameWanted(seconds, rate, form, children, native, owns)
+        try:
+            body = await _unless_gone(request, view.flame(state.placement, wanted))
+        except DiagError as error:
+            return answer({"detail": f"rank {rank}: {error}", "hint": error.hint}, 503)
+        drawn = _drawing(body, form)
+        drawn.headers["Content-Location"] = f"/drawings/{drawings.keep(body, form)}"
+        return drawn
+
+    @app.get(
+        "/drawings/{name}",
+        responses={404: {"model": schema.Error}, **schema.DRAWINGS, **schema.REFUSED},
+        response_class=Response,
+    )
+    async def drawing_again(name: str) -> Response:
+        """A flame graph of a rank that was recorded before; the last few are kept."""
+        kept = drawings.get(name)
+        if kept is None:
+            raise HTTPException(404, "this flame graph is not kept any more: record it again")
+        return _drawing(*kept)
+
+    @app.get("/flame", responses={**schema.DRAWINGS, **schema.REFUSED}, response_class=Response)
+    async def flame_of_all(
+        form: Annotated[Literal["svg", "speedscope", "collapsed"], Query(alias="format")] = "svg",
+        children: Annotated[bool, Query(description="child processes too")] = False,
+    ) -> Response:
+        """One flame graph of all ranks, from their last stacks, with the ranks on each frame."""
+        profile = await reading(lambda: flame.merged_profile(view.engine, children=children))
+        return _drawing(flame.write(profile, form), form)
+
+
+def _drawing(body: bytes | str, form: str) -> Response:
+    # py-spy's SVG brings its own script (zoom, search): in a sandbox it reaches nothing of ours.
+    policy = (
+        "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "frame-ancestors 'self'"
+    )
+    return Response(body, media_type=flame.FORMATS[form], headers={"Content-Security-Policy": policy})
+
+
+async def _unless_gone(request: "Request", work: Coroutine[Any, Any, bytes]) -> bytes:
+    """What `work` gives. It is cancelled when the client has gone: nobody would take what it gives."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise DiagError("whoever asked for it has gone")
+        return working.result()
+    finally:
+        for each in (working, leaving):
+            each.cancel()
+
+
+async def _gone(request: "Request") -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
