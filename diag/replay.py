@@ -19,10 +19,10 @@ from diag.detectors.cluster import make_job_detectors
 from diag.engine import Engine
 from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
-from diag.loose.ends import LogEnds
 from diag.loose.files import leads_out, rank_of_log
-from diag.loose.places import LinePlaces
-from diag.loose.plain import log_records, merged
+from diag.loose.line_index import LinePlaces
+from diag.loose.log_outcome import LogEnds
+from diag.loose.log_reader import log_records, merged
 from diag.loose.readable import Head, why_unusable
 from diag.model import Change, Record
 from diag.progress import Progress

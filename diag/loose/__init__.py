@@ -1,7 +1,7 @@
 """Evidence as people have it: a folder of logs, py-spy dumps, Flight Recorder files and copies of /proc, made
 into records.
 
-`files` says what each file is, `still` how long the evidence shows that nothing moved, `folder` puts all in
+`files` says what each file is, `stall_duration` how long the evidence shows that nothing moved, `folder` puts all in
 order.
 """
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from diag.loose.files import LooseFile, classify, leads_out, read_some
 from diag.loose.logs import LooseLogs
-from diag.loose.moments import Moment, moments_of
-from diag.loose.still import flat_seconds, recorder_seconds
+from diag.loose.snapshots import Moment, moments_of
+from diag.loose.stall_duration import flat_seconds, recorder_seconds
 from diag.model import Placement, Record
 from diag.observations import FlightRecorder
 from diag.progress import Progress

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from diag.loose.ends import LogEnds
 from diag.loose.files import LooseFile
-from diag.loose.still import LogClock, epoch_of
+from diag.loose.log_outcome import LogEnds
+from diag.loose.stall_duration import LogClock, epoch_of
 from diag.model import Record
 from diag.sources.cuda_log import DUMP
 from diag.sources.output import PLAIN_RUN, LineAssembler, read_text

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.capture import JournalReader, segments
-from diag.loose.plain import log_records
+from diag.loose.log_reader import log_records
 from diag.model import Confidence, Evidence, NotChecked, Record, Severity
 from diag.observations import (
     FlightRecorder,

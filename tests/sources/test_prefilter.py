@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.loose.ends import LogEnds
-from diag.loose.plain import log_records
+from diag.loose.log_outcome import LogEnds
+from diag.loose.log_reader import log_records
 from diag.model import Record
 from diag.observations import LogLine, NcclPlainLines, Observation, PlainLines
 from diag.replay import replay_records

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from diag.detectors import make_detectors
 from diag.engine import Engine
-from diag.loose.ends import LogEnds
-from diag.loose.places import LinePlaces
-from diag.loose.plain import log_records
+from diag.loose.line_index import LinePlaces
+from diag.loose.log_outcome import LogEnds
+from diag.loose.log_reader import log_records
 from diag.loose.pyspy_text import threads_of_text
-from diag.loose.still import LogClock, epoch_of
+from diag.loose.stall_duration import LogClock, epoch_of
 from diag.model import Record
 from diag.observations import LogLine, NcclFact, NcclLine, NcclPlainLines, Unparsed
 from diag.sources import (
