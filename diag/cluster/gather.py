@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diag.cluster.post import Failed, Sender
-from diag.detectors.cluster import make_job_detectors
 from diag.engine import WHOLE_JOB, Engine
+from diag.loose.policy import JOB
 from diag.model import Record
 from diag.sources import digest as digest_source
-from diag.sources.parsers import PARSERS
 
 __all__ = ["Gathering", "NodeAnswer", "job_engine", "with_verdict"]
 
@@ -106,7 +105,7 @@ class Gathering:
 
 def job_engine(documents: Sequence[dict[str, Any]], at: float) -> Engine:
     """All nodes' digests of one moment, judged together."""
-    engine = Engine(PARSERS, make_job_detectors())
+    engine = JOB.engine()
     for place, document in enumerate(documents):
         host = str(document["node"]["host"])
         engine.feed(Record(digest_source.SOURCE, document, host=host, at=at + 1e-6 * place))

@@ -235,13 +235,13 @@ def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
 def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
     """What was recorded, in order, with its told time."""
     from diag.progress import Progress
-    from diag.replay import records_of
+    from diag.replay import Evidence
     from diag.sources.parsers import PARSERS
 
-    notes: list[str] = []
     progress = Progress()
+    evidence = Evidence(list(sources), progress)
     try:
-        for record in records_of(list(sources), notes, progress):
+        for record in evidence:
             parser = PARSERS.get(record.source)
             for fact in parser(record) if parser is not None else ():
                 yield record.at, fact
@@ -249,5 +249,5 @@ def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
         progress.close()
     from diag.printable import clean
 
-    for note in notes:
+    for note in evidence.notes:
         print(f"diag: {clean(note)}", file=sys.stderr)

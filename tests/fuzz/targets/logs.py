@@ -7,11 +7,9 @@ import functools
 import io
 from pathlib import Path
 
-from diag.detectors import make_detectors
-from diag.engine import Engine
-from diag.loose.line_index import LinePlaces
-from diag.loose.log_outcome import LogEnds
+from diag.loose.log_import import LogImport
 from diag.loose.log_reader import log_records
+from diag.loose.policy import LOG
 from diag.loose.pyspy_text import threads_of_text
 from diag.loose.stall_duration import LogClock, epoch_of
 from diag.model import Record
@@ -33,7 +31,6 @@ from diag.sources import (
     watchdog_log,
 )
 from diag.sources.output import LineAssembler
-from diag.sources.parsers import PARSERS
 from diag.watches.kernel import KmsgLines
 from tests.fuzz.targets.base import CAPTURES, Target, of_files, told
 
@@ -56,14 +53,8 @@ def _output(data: bytes, home: Path) -> None:
 
 def _plain(data: bytes, home: Path) -> None:
     """A log given to `diag replay`, with the judgement of logs that end."""
-    ends = LogEnds()
-    places = LinePlaces()
-    engine = Engine(PARSERS, [*make_detectors(), ends, places], 10.0)
-    engine.place_of = places.find
-    for record in log_records(io.BytesIO(data), "rank3.log", 1.7e9, 3):
-        engine.feed(record)
-    engine.log = ends.to_json(engine.job)
-    told(ends.records(engine.now), engine)
+    logs = LogImport(log_records(io.BytesIO(data), "rank3.log", 1.7e9, 3))
+    told(logs, LOG.engine(parsers=logs.parsers))
 
 
 def _every_line(data: bytes, home: Path) -> None:
