@@ -11,6 +11,7 @@ import re
 import signal
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from diag.loose.tracebacks import (
     CHAIN,
@@ -298,7 +299,7 @@ class LogOutcome:
 
     def records(self, now: float) -> Iterator[Record]:
         """Ranks, a hang that the watchdog told of, deaths and the end, as records after the last of the logs."""
-        yield _at(run_source.logs_ended(self._ended()), now)
+        yield replace(run_source.logs_ended(self._ended()), at=now)
         at = _after(now)
         died = self._deaths()
         distributed = self.world_size > 1 or bool(self.ranks or self.failed)
@@ -306,7 +307,7 @@ class LogOutcome:
         world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
         for rank in ranks:
             place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-            yield _at(run_source.rank_found(place, "", {}, distributed=distributed), next(at))
+            yield replace(run_source.rank_found(place, "", {}, distributed=distributed), at=next(at))
         if self._suspicious:
             yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
@@ -317,11 +318,11 @@ class LogOutcome:
                 "ended": min(ended, now),
                 "last": last,
             }
-            yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
+            yield replace(Record(exits.SOURCE, payload, rank=rank), at=next(at))
         if died or self.broken or self._uncaught or self.failed:
-            yield _at(run_source.ended(1, ""), next(at))
+            yield replace(run_source.ended(1, ""), at=next(at))
         elif self.finished:
-            yield _at(run_source.ended(0, ""), next(at))
+            yield replace(run_source.ended(0, ""), at=next(at))
 
     def _ended(self) -> LogsEnded:
         """Times only where the lines told them."""
@@ -344,14 +345,12 @@ class LogOutcome:
         for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
             if rank not in ranks:
                 place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-                yield _at(run_source.rank_found(place, "", {}), next(at))
+                yield replace(run_source.rank_found(place, "", {}), at=next(at))
         began, silent = next(at), self.waited_seconds or None
-        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), next(at))
+        taken = run_source.snapshot("", began, silent, "the watchdog's words" if silent else "")
+        yield replace(taken, at=next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
-        yield _at(
-            run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""),
-            began + _CHECK_SECONDS,
-        )
+        yield replace(taken, at=began + _CHECK_SECONDS)
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
         """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the
@@ -418,7 +417,3 @@ def _after(now: float) -> Iterator[float]:
     while True:
         now += 1e-6
         yield now
-
-
-def _at(record: Record, at: float) -> Record:
-    return Record(record.source, record.payload, record.rank, record.host, record.emitted, at)
