@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
-from diag.observations import Observation
+from diag.model.observations import Observation
 from diag.state.job import JobState
 
 __all__ = ["LogEndDetector"]

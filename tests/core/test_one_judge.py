@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from diag.capture import JournalReader, JournalWriter, segments
-from diag.engine import Engine
-from diag.errors import DiagError
-from diag.loose.log_import import LogImport
-from diag.loose.log_reader import log_records
-from diag.loose.policy import RUN
+from diag.engine.engine import Engine
+from diag.engine.importers.log_import import LogImport
+from diag.engine.importers.log_reader import log_records
+from diag.engine.importers.policy import RUN
+from diag.engine.journal import JournalReader, JournalWriter, segments
+from diag.engine.replay import Evidence, replay, replay_records
 from diag.model import Change, Record
-from diag.replay import Evidence, replay, replay_records
-from diag.report import report
-from diag.sources import output
+from diag.outputs.report import report
+from diag.sources.logs import output
+from diag.text.errors import DiagError
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 FOLDERS = sorted(path for path in (CAPTURES / "loose").iterdir() if path.is_dir())

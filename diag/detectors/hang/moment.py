@@ -11,7 +11,7 @@ from diag.detectors.hang.patience import STEADY_SECONDS
 from diag.detectors.hang.standing import WAITS
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence, NotChecked
-from diag.observations import SnapshotTaken
+from diag.model.observations import SnapshotTaken
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
