@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diag.engine.engine import Engine, Parser
+from diag.engine.engine import Engine
 from diag.engine.importers import bundle
 from diag.engine.importers.files import leads_out
 from diag.engine.importers.folder import folder_records, holds_evidence
@@ -17,6 +17,7 @@ from diag.engine.importers.policy import JOB, RUN, Policy, policy_named
 from diag.engine.journal import JournalReader, segments
 from diag.launch.rundir import read_run
 from diag.model import Change, Record
+from diag.model.observations import Parser
 from diag.sources.digest import SOURCE as DIGESTS
 from diag.sources.host import run as run_source
 from diag.sources.parsers import PARSERS

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diag.agent.cluster.post import Failed, Sender
-from diag.engine.engine import WHOLE_JOB, Engine
+from diag.detectors.contract import WHOLE_JOB
+from diag.engine.engine import Engine
 from diag.engine.importers.policy import JOB
 from diag.model import Record
 from diag.sources import digest as digest_source

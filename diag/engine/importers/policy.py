@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.contract import Detector
 from diag.detectors.log_end import LogEndDetector
-from diag.engine.engine import CHECK_SECONDS, Detector, Engine, Parser
+from diag.engine.engine import CHECK_SECONDS, Engine
 from diag.engine.importers.line_index import LineIndex
+from diag.model.observations import Parser
 from diag.sources.parsers import PARSERS
 from diag.text.errors import DiagError
 
