@@ -234,14 +234,14 @@ def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
 
 def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
     """What was recorded, in order, with its told time."""
-    from diag.engine.replay import records_of
+    from diag.engine.replay import Evidence
     from diag.sources.parsers import PARSERS
     from diag.text.progress_line import Progress
 
-    notes: list[str] = []
     progress = Progress()
+    evidence = Evidence(list(sources), progress)
     try:
-        for record in records_of(list(sources), notes, progress):
+        for record in evidence:
             parser = PARSERS.get(record.source)
             for fact in parser(record) if parser is not None else ():
                 yield record.at, fact
@@ -249,5 +249,5 @@ def _facts(sources: Sequence[Path]) -> Iterator[tuple[float, Any]]:
         progress.close()
     from diag.text.sanitize import clean
 
-    for note in notes:
+    for note in evidence.notes:
         print(f"diag: {clean(note)}", file=sys.stderr)

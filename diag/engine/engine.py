@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from diag.detectors.contract import WHOLE_JOB, Detector
 from diag.engine.aftermath import explained
@@ -69,7 +68,9 @@ class Engine:
         parsers: Mapping[str, Parser],
         detectors: Sequence[Detector],
         check_seconds: float = CHECK_SECONDS,
+        place_of: Callable[[str], str] = lambda excerpt: "",
     ) -> None:
+        """`place_of`: the file and line that an excerpt stands at, or ""."""
         self._check_seconds = check_seconds  # a log of weeks is not judged at each second of them
         self._parsers = parsers
         self._detectors = detectors
@@ -90,10 +91,7 @@ class Engine:
             tuple[str, str], Finding
         ] = {}  # what this node by itself says where the job hub's word counts
         self._next_check: float | None = None
-        self.place_of: Callable[[str], str] = lambda excerpt: (
-            ""
-        )  # the file and line that an excerpt stands at
-        self.log: dict[str, Any] | None = None  # of plain logs: what they are
+        self.place_of = place_of
         self.finished = False  # no more records come: the job ended, or this was all of the evidence
 
     # -- driving ------------------------------------------------------------------------------------------

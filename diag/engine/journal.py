@@ -32,8 +32,17 @@ class JournalWriter:
     diag goes on without.
     """
 
-    def __init__(self, directory: Path, *, max_bytes: int = 256 << 20, segment_bytes: int = 16 << 20) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        policy: str = "run",
+        max_bytes: int = 256 << 20,
+        segment_bytes: int = 16 << 20,
+    ) -> None:
+        """`policy`: the name of that by which the records are judged."""
         self.directory = directory
+        self._policy = policy
         self.bytes_total = 0
         self.failed: str | None = None
         self._max = max_bytes
@@ -102,7 +111,9 @@ class JournalWriter:
         self._file = open(path, "xb")  # noqa: SIM115 - open for as long as the segment is written
         self._zip = zlib.compressobj(6, zlib.DEFLATED, 31)  # 31: with a gzip header, so that zcat reads it
         self._in_segment = 0
-        self._put(json.dumps({"schema": SCHEMA, "segment": self._number}).encode() + b"\n")
+        self._put(
+            json.dumps({"schema": SCHEMA, "segment": self._number, "policy": self._policy}).encode() + b"\n"
+        )
         self._drop_old()
 
     def _drop_old(self) -> None:
@@ -146,6 +157,7 @@ class JournalReader:
         """`passed` is told how many bytes were read, as they lie on disk."""
         self.paths = paths
         self.notes = JournalNotes()
+        self.policy = ""  # as the header says, once a record was read; journals of before have none
         self._passed = passed
 
     def __iter__(self) -> Iterator[Record]:
@@ -162,6 +174,7 @@ class JournalReader:
                     first = False
                     if isinstance(data, dict) and "schema" in data:
                         self._check(data, name)
+                        self.policy = self.policy or str(data.get("policy", ""))
                         continue
                 yield Record.from_json(data)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

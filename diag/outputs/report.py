@@ -15,6 +15,7 @@ from diag.outputs.lasting import lasting
 from diag.outputs.view.classes import StackClass
 from diag.outputs.view.next_step import next_command
 from diag.outputs.view.sentence import retell
+from diag.state.job import JobState
 from diag.state.savefacts import save_json
 
 __all__ = ["report"]
@@ -72,9 +73,19 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "next_command": command,
         "next_reason": reason,
     }
-    if engine.log is not None:
-        document["log"] = engine.log
+    if job.logs_ended is not None:
+        document["log"] = _log(job)
     return retell(document)
+
+
+def _log(job: JobState) -> dict[str, Any]:
+    """What the logs are that all of this was read from."""
+    assert job.logs_ended is not None
+    logs = job.logs_ended
+    return {
+        "files": list(logs.files), "lines": job.log_lines, "launcher": logs.launcher or None,
+        "began": logs.began, "ended": logs.ended,
+    }  # fmt: skip
 
 
 def _unchecked(line: NotChecked, *, ended: bool) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from diag.model.observations import (
     Interrupted,
     Iteration,
     JobVerdict,
+    JournalCutOff,
     LogLine,
+    LogsEnded,
     MetricsLogged,
     NcclCommunicator,
     NcclFact,
@@ -99,7 +101,8 @@ class JobState(Machine):
         self.failed_sources: dict[tuple[str, int | None], SourceFailed] = {}
         self.unparsed: deque[Unparsed] = deque(maxlen=50)
         self.unparsed_total = 0
-        self.breaks_off = False  # the record that this was told from ends before the run does
+        self.cut_off = False  # the record that this was told from ends before the run does
+        self.logs_ended: LogsEnded | None = None  # where it was told from plain logs
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ class JobState(Machine):
                 else f"{source} of rank{'s' if len(ranks) > 1 else ''} " + ",".join(map(str, sorted(ranks)))
             )
             lines.append(NotChecked(what, reason, remedy))
-        if self.breaks_off:
+        if self.cut_off and self.returncode is None:
             lines.append(broken_off(self.ranks.values()))
         if self.unparsed_total:
             last = self.unparsed[-1]
@@ -219,6 +222,12 @@ class JobState(Machine):
         self.save_log.asynchronous |= switched_on(fact.argv, "async-save")
         self.started_at = at
         self.phase_at = at
+
+    def _journal_cut_off(self, at: float, fact: JournalCutOff) -> None:
+        self.cut_off = True
+
+    def _logs_ended(self, at: float, fact: LogsEnded) -> None:
+        self.logs_ended = fact
 
     def _run_ended(self, at: float, fact: RunEnded) -> None:
         self.returncode, self.ended_at = fact.returncode, at
@@ -492,6 +501,8 @@ _HANDLERS: dict[type[Observation], Callable[[JobState, float, Any], None]] = {
     **MACHINE_HANDLERS,
     RunStarted: JobState._run_started,
     RunEnded: JobState._run_ended,
+    JournalCutOff: JobState._journal_cut_off,
+    LogsEnded: JobState._logs_ended,
     RankFound: JobState._rank_found,
     RankExited: JobState._rank_exited,
     WorkerFailureReported: JobState._worker_failure,

@@ -229,12 +229,17 @@ def test_journal_of_the_job_hub_tells_what_was_said_live(tmp_path: Path) -> None
     live.take(document(nodes[0]), "", now=True)
     live.close()
 
-    again, changes = replay_records(JournalReader(segments(tmp_path / "job")))
+    reader = JournalReader(segments(tmp_path / "job"))
+    again, changes = replay_records(reader)
 
+    assert reader.policy == "job"
     assert [(one.kind, one.finding.id, one.finding.cause) for one in changes] == [
         (one.kind, one.finding.id, one.finding.cause) for one in live.engine.history()
     ]  # fmt: skip
     assert [one.summary for one in again.active()] == [one.summary for one in live.engine.active()]
+    # and one that was written before headers named a policy
+    of_before, _ = replay_records(list(JournalReader(segments(tmp_path / "job"))))
+    assert of_before.active() == again.active()
 
 
 told = st.one_of(

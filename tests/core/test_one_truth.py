@@ -167,7 +167,7 @@ diag_replay = diag.engine.replay.replay  # the fixture puts another in its place
 def test_hang_that_ended_is_first_open_and_then_over_for_everybody(
     until: str, state: str, is_open: bool, is_over: bool, typed: Callable[..., tuple[str, int]]
 ) -> None:
-    records = list(diag.engine.replay.records_of([RELEASED], []))
+    records = list(diag.engine.replay.Evidence([RELEASED]))
     opened, resolved = (change.at for change in diag.engine.replay.replay_records(records)[1])
     last = {"before": opened - 1, "within": opened + 1, "after": resolved + 1, "end": records[-1].at}[until]
     engine, _ = diag.engine.replay.replay_records(one for one in records if one.at <= last)
@@ -195,9 +195,7 @@ def test_hang_that_was_open_when_the_job_was_killed_is_neither_over_nor_resolved
 
 
 def test_report_of_a_job_that_lives_has_in_its_findings_what_is_open() -> None:
-    records = [
-        one for one in diag.engine.replay.records_of([RELEASED], []) if one.payload.get("event") != "ended"
-    ]
+    records = [one for one in diag.engine.replay.Evidence([RELEASED]) if one.payload.get("event") != "ended"]
     engine, _ = diag.engine.replay.replay_records(records)
     engine.finished = False  # as in a hub
 

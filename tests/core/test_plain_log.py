@@ -207,6 +207,25 @@ def test_log_that_just_stops_is_not_judged_but_says_where_it_stopped(tmp_path: P
     assert "diag dump" in line["remedy"]
 
 
+# torch 2.13, tests/captures/logs/torch/rdzv-node-missing_2.13.0.log: the end of torchrun's own traceback
+RENDEZVOUS_FAILED = """Traceback (most recent call last):
+  File "/usr/local/lib/python3.11/site-packages/torch/distributed/run.py", line 990, in run
+  File "/usr/local/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 277, in launch_agent
+torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node-0, 29500).
+"""
+
+
+def test_launcher_that_failed_by_itself_is_named_where_no_rank_is_known_to_have_failed(
+    tmp_path: Path,
+) -> None:
+    alone = replayed(tmp_path, RENDEZVOUS_FAILED)
+    after_a_rank = replayed(tmp_path, steps(1, 3) + AGENT + table() + RENDEZVOUS_FAILED)
+
+    assert [one["cause"] for one in alone["findings"] if one["id"] == "rank-died"] == ["launcher_failed"]
+    assert "DistNetworkError" in next(one for one in alone["findings"] if one["id"] == "rank-died")["summary"]
+    assert "launcher_failed" not in [one["cause"] for one in after_a_rank["findings"]]
+
+
 def test_rank_that_came_back_after_a_restart_is_not_dead(tmp_path: Path) -> None:
     # given torchelastic restarting its workers after a failure
     start = "[INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2\n"

@@ -28,6 +28,7 @@ NOT_SAID = {
 FINDINGS = {
     "hang/*": ("hang",),
     "rank_died.py": ("rank-died",),
+    "log_end.py": ("rank-died",),
     "store.py": ("rendezvous-failure", "hostname-resolution"),
     "cluster/first_death.py": ("rank-died",),
     "cluster/node_failure.py": ("node-failure",),

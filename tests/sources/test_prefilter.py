@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.engine.importers.log_outcome import LogEnds
+from diag.engine.importers.log_import import LogImport
 from diag.engine.importers.log_reader import log_records
 from diag.engine.replay import replay_records
 from diag.model import Record
@@ -106,7 +106,6 @@ def test_same_is_found_in_real_logs_with_and_without(log: Path, monkeypatch: pyt
 
 
 def findings_of(name: str, data: bytes) -> tuple[str, list[object]]:
-    ends = LogEnds()
-    engine, _ = replay_records(log_records(io.BytesIO(data), name, 1e9), ends)
+    engine, _ = replay_records(LogImport(log_records(io.BytesIO(data), name, 1e9)))
     document = report(engine)
     return document["job"]["state"], [document["findings"], document["not_checked"], document["log"]]

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diag.agent.cluster.post import Failed, Sender
-from diag.detectors.cluster import make_job_detectors
 from diag.detectors.contract import WHOLE_JOB
 from diag.engine.engine import Engine
+from diag.engine.importers.policy import JOB
 from diag.model import Record
 from diag.sources import digest as digest_source
-from diag.sources.parsers import PARSERS
 
 __all__ = ["Gathering", "NodeAnswer", "job_engine", "with_verdict"]
 
@@ -107,7 +106,7 @@ class Gathering:
 
 def job_engine(documents: Sequence[dict[str, Any]], at: float) -> Engine:
     """All nodes' digests of one moment, judged together."""
-    engine = Engine(PARSERS, make_job_detectors())
+    engine = JOB.engine()
     for place, document in enumerate(documents):
         host = str(document["node"]["host"])
         engine.feed(Record(digest_source.SOURCE, document, host=host, at=at + 1e-6 * place))

@@ -17,14 +17,12 @@ from typing import Any
 
 from diag.agent.cluster.post import try_connection
 from diag.agent.cluster.roster import checked
-from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import wants_closer_look
-from diag.engine.engine import Engine
+from diag.engine.importers.policy import JOB
 from diag.engine.journal import JournalWriter
 from diag.model import Change, Finding, NotChecked, Record
 from diag.model.observations import JobVerdict
 from diag.sources import digest as digest_source
-from diag.sources.parsers import PARSERS
 from diag.state.cluster import MOST_FRAMES
 from diag.text.errors import Busy
 
@@ -60,7 +58,7 @@ class JobHub:
         *,
         max_bytes: int = 64 << 20,
     ) -> None:
-        self.engine = Engine(PARSERS, make_job_detectors())
+        self.engine = JOB.engine()
         self.lock = threading.RLock()
         self.own_id = own_id
         self.host = host
@@ -92,7 +90,7 @@ class JobHub:
         if run_dir is not None:
             with contextlib.suppress(OSError):
                 (run_dir / "job").mkdir(exist_ok=True)
-                self._journal = JournalWriter(run_dir / "job", max_bytes=max_bytes)
+                self._journal = JournalWriter(run_dir / "job", policy=JOB.name, max_bytes=max_bytes)
         self._say()
         self._thread = threading.Thread(target=self._loop, name="job-hub", daemon=True)
         self._thread.start()

@@ -5,6 +5,6 @@ How each rank stands is in `standing`, how long is waited in `patience`, the sen
 in `advice`; `collectives`, `ras`, `gpus`, `network` and `watchdog` each keep one more kind of evidence.
 """
 
-from diag.detectors.hang.detector import HangDetector, judge, judge_snapshot, wants_closer_look
+from diag.detectors.hang.detector import HangDetector, judge, wants_closer_look
 
-__all__ = ["HangDetector", "judge", "judge_snapshot", "wants_closer_look"]
+__all__ = ["HangDetector", "judge", "wants_closer_look"]

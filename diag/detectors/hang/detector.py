@@ -9,28 +9,22 @@ from dataclasses import dataclass, replace
 from diag.detectors.hang.advice import advice_for
 from diag.detectors.hang.blame import blame
 from diag.detectors.hang.evidence import evidence_of
-from diag.detectors.hang.joined import Joined, lowered, undecided
+from diag.detectors.hang.joined import Joined
+from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.printing import last_printed
-from diag.detectors.hang.standing import WAITS, standing_of
+from diag.detectors.hang.silence import is_blind, silent_since
+from diag.detectors.hang.standing import standing_of
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.hang.words import describe
 from diag.detectors.memory.stall import waits_for
 from diag.model import JOB, Confidence, Finding, NotChecked, Severity, rank_words
 from diag.model.observations import Observation, SnapshotTaken
 from diag.state.job import JobState
-from diag.state.rank import CHANNELS, STRONG, RankState
+from diag.state.rank import CHANNELS, RankState
 
-__all__ = ["HangDetector", "Verdict", "judge", "judge_snapshot", "wants_closer_look"]
+__all__ = ["HangDetector", "Verdict", "judge", "wants_closer_look"]
 
-# Children or IO that keep moving without any step, stack or log line moving (a side process, a service).
-_BUSY_WITHOUT_PROGRESS = {"steady": 600.0}
-_BUSY_WITHOUT_PROGRESS_SECONDS = 7200.0  # DLRover's ceiling for the first step
-_STALE_SECONDS = 60.0  # twelve times the usual period, thirty times that under suspicion
-_BLIND_SECONDS = 120.0  # silence that is believed without a stack
-_SAMPLES = 3  # equal stacks needed before a rank may be blamed by its stack
-_BLOCKED_FOR_LONG = ("data_loading", "lock_deadlock", "gil_deadlock", "checkpoint_io", "resource_wait")
-_SNAPSHOT_SAMPLES = 2  # equal stacks within one captured moment that show a rank standing
 # A hang that was said ends when the job itself moves. Children and files may stir in it: torch's compile
 # workers give up their pool after a minute without work (seen on H200, torch 2.11). Only what goes on for so
 # long is work.
@@ -78,20 +72,19 @@ class HangDetector:
             self._said, self._judged = said.followed_by(verdict), (now, verdict)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        if self._snapshot is not None:
-            verdict = judge_snapshot(now, job, self._snapshot, self._joined) if self._snapshot.final else None
-        elif self._judged is not None and self._judged[0] == now:
+        if self._judged is not None and self._judged[0] == now:
             verdict = self._judged[1]
         else:
-            verdict = judge(now, job, self._joined, self._said.after_stirs(now, job).standing)
+            said = self._said.after_stirs(now, job).standing
+            verdict = judge(now, job, self._joined, said, self._snapshot)
         if verdict is None:
             return
-        proven = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
+        sure = verdict.seconds is None or verdict.seconds >= STEADY_SECONDS
         yield Finding(
             id="hang",
             subject=JOB,
             klass=verdict.klass,
-            severity=Severity.CRITICAL if proven else Severity.WARNING,
+            severity=Severity.CRITICAL if sure else Severity.WARNING,
             confidence=verdict.confidence,
             ranks=verdict.culprits,
             waiting_ranks=verdict.waiting,
@@ -111,7 +104,7 @@ class HangDetector:
 
     def not_checked(self, job: JobState) -> Iterable[NotChecked]:
         if self._snapshot is not None:
-            yield from _unproven(self._snapshot, job)
+            yield from unproven(self._snapshot, job)
             return
         blind = [
             rank.rank
@@ -160,26 +153,39 @@ class _Said:
 
 
 def judge(
-    now: float, job: JobState, joined: Joined | None = None, said: Verdict | None = None
+    now: float,
+    job: JobState,
+    joined: Joined,
+    said: Verdict | None = None,
+    moment: SnapshotTaken | None = None,
 ) -> Verdict | None:
-    """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it."""
+    """None while the job moves, might still move, or is not a job yet. `said`: the hang that was told of it.
+    `moment`: all that there is was captured at one; else silence over time has to show that it stands still."""
     if job.cluster.nodes and now - max(job.told_moves()[0], job.log_moved_at or 0.0) < STEADY_SECONDS:
         return None  # as all ranks asked one by one would come to
     alive, lost = _taking_part(job, now)
     if _is_over(job) or not alive:
         return None
-    since = _silent_since(now, job, alive, said)
-    if since is None or not _well_seen(alive, now, now - since):
+    since = began_still(moment, alive) if moment else silent_since(now, job, alive, said)
+    if since is None:
         return None
+    dead = _failed(job)
     standing = {
-        rank.rank: "blind" if _blind(rank, now) and not rank.stopped else standing_of(rank) for rank in alive
+        rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else standing_of(rank)
+        for rank in alive
     }
-    verdict: Verdict | None = blame(job, alive, _failed(job), standing, since, lost)
-    if joined is not None and verdict is not None:
-        verdict = joined.join(verdict, now, job, standing)
-    if verdict is not None:
-        verdict = _held_up_by_memory(verdict, alive)
-    if verdict is None or may_be_idle(job, alive, verdict):
+    seen = [rank for rank in alive if standing[rank.rank] != "blind"]
+    verdict = blame(job, (seen if moment else alive) or alive, dead, standing, since, lost)
+    if moment and seen and not dead:
+        verdict = with_unseen(verdict, alive)
+    found = joined.join(verdict, now, job, standing, once=moment is not None)
+    if found is None:
+        return None
+    verdict = _held_up_by_memory(found, alive)
+    if moment:
+        missing = len(seen) + len(dead) < max(job.world_size, len(job.ranks))
+        return proven(verdict, moment, seen, missing, standing, now)
+    if may_be_idle(job, alive, verdict):
         return None
     if said is not None and _is_same(said, verdict, since):
         return verdict
@@ -209,21 +215,6 @@ def _is_same(said: Verdict, verdict: Verdict, since: float) -> bool:
     return (since, verdict.klass, verdict.culprits) == (said.since, said.klass, said.culprits)
 
 
-def _silent_since(now: float, job: JobState, alive: list[RankState], said: Verdict | None) -> float | None:
-    """When it last moved; None where it moves, or may well move."""
-    since = max([rank.last_moved(STRONG) for rank in alive] + [job.log_moved_at or 0.0])
-    if said is not None and since <= said.since:
-        return said.since
-    folder = job.save_moved_at or 0.0  # written by other nodes too, whose ranks and IO are not seen here
-    weak_since = max([rank.last_moved(CHANNELS) for rank in alive] + [since, folder])
-    if now - weak_since >= STEADY_SECONDS:
-        return weak_since
-    ceiling = _BUSY_WITHOUT_PROGRESS.get(job.phase, _BUSY_WITHOUT_PROGRESS_SECONDS)
-    if now - since < ceiling or job.phase in ("data_prep", "model_load", "compile", "ckpt_save"):
-        return None
-    return since
-
-
 def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
     """Ranks that the kernel holds up to save memory stand anywhere, mostly in a collective: that is not what
     is wrong."""
@@ -244,74 +235,6 @@ def _held_up_by_memory(verdict: Verdict, alive: list[RankState]) -> Verdict:
     )
 
 
-def judge_snapshot(now: float, job: JobState, snapshot: SnapshotTaken, joined: Joined) -> Verdict | None:
-    """One moment that somebody captured: no time passes in it. Hung is what the evidence shows to stand
-    still: by its own times (log, watchdog, GPUs, recorder), or by stacks that are equal twice. One that names
-    nobody needs the former."""
-    alive = job.alive_ranks()
-    if _is_over(job) or not alive:
-        return None
-    if any(rank.moved.get("stack", 0.0) > snapshot.began for rank in alive):
-        return None  # two stacks of the moment differ: it moves
-    dead = _failed(job)
-    standing = {rank.rank: standing_of(rank) for rank in alive}
-    seen = [rank for rank in alive if standing[rank.rank] != "blind"]
-    first = blame(job, seen or alive, dead, standing, snapshot.began)
-    if not dead and seen:
-        first = replace(
-            first, waiting=tuple(sorted({*first.waiting, *(r.rank for r in alive)} - {*first.culprits}))
-        )
-    verdict = joined.join(first, now, job, standing, once=True)
-    if verdict is None or (not verdict.waiting and not _explains_itself(verdict)):
-        return None
-    silent = snapshot.silent_seconds or 0.0
-    confidence = verdict.confidence
-    if silent < STEADY_SECONDS:
-        twice = _seen_twice(seen)
-        if undecided(verdict) or not (twice or _tells_by_itself(verdict, standing)):
-            return None
-        if verdict.klass != "peer_lost":
-            confidence = lowered(confidence) if twice else Confidence.LOW
-    if len(seen) + len(dead) < max(job.world_size, len(job.ranks)):
-        confidence = lowered(confidence)
-    return replace(verdict, confidence=confidence, seconds=silent, since=now - silent)
-
-
-def _seen_twice(ranks: list[RankState]) -> bool:
-    return bool(ranks) and all(rank.stack_samples >= _SNAPSHOT_SAMPLES for rank in ranks)
-
-
-def _unproven(snapshot: SnapshotTaken, job: JobState) -> Iterator[NotChecked]:
-    seen = [rank for rank in job.alive_ranks() if rank.stack is not None]
-    once = any(rank.stack_samples < _SNAPSHOT_SAMPLES for rank in seen)
-    if (
-        snapshot.final
-        and once
-        and (snapshot.silent_seconds or 0.0) < STEADY_SECONDS
-        and job.returncode is None
-    ):
-        yield NotChecked(
-            "whether the job stands still",
-            "there is one stack of a rank, and nothing with times",
-            "take `py-spy dump` of each rank a second time some seconds later, and put it beside the first",
-        )
-
-
-def _tells_by_itself(verdict: Verdict, standing: dict[int, str]) -> bool:
-    """One stack of each rank, and no times: only where the recorder has a call that some did not come to, or
-    where one is blocked in what training does not pass through in a moment while all others seen wait for it.
-    """
-    if verdict.collectives is not None or verdict.klass in ("peer_lost", "stopped"):
-        return True
-    waiting = [standing[rank] for rank in verdict.waiting if standing.get(rank, "blind") != "blind"]
-    return verdict.klass in _BLOCKED_FOR_LONG and bool(waiting) and all(word in WAITS for word in waiting)
-
-
-def _explains_itself(verdict: Verdict) -> bool:
-    """Blocked in something that is no state of a training that goes on, whoever else waits."""
-    return verdict.klass not in ("unknown", "peer_not_joined")
-
-
 def wants_closer_look(now: float, job: JobState) -> bool:
     """Whether samples should come faster and include children: progress is overdue, though nothing is proven."""
     if job.returncode is not None or not any(rank.alive for rank in job.ranks.values()):
@@ -323,24 +246,3 @@ def wants_closer_look(now: float, job: JobState) -> bool:
     if reporting and now - (job.log_moved_at or now) > max(5.0, 3.0 * max(job.line_seconds)):
         return True
     return now - job.last_progress() > overdue or any(rank.stopped for rank in job.ranks.values())
-
-
-def _blind(rank: RankState, now: float) -> bool:
-    """Its stack was never read, or cannot be read any more: what it was is no evidence of what it is."""
-    return rank.stack is None or now - rank.stack_at > _STALE_SECONDS + rank.told_every
-
-
-def _well_seen(alive: list[RankState], now: float, quiet: float) -> bool:
-    """Enough independent looks during the silence: a verdict needs eyes, not only silence."""
-    for rank in alive:
-        late = rank.told_every  # of another node the last digest is known
-        if rank.tree is None or now - rank.tree_at > 15.0 + late:
-            return False  # /proc itself was not read lately: diag is starved, not the job
-        if rank.stopped:
-            continue
-        if _blind(rank, now):
-            if quiet < _BLIND_SECONDS:
-                return False
-        elif rank.stack_samples < _SAMPLES or now - rank.stack_at > 30.0 + late:
-            return False
-    return True

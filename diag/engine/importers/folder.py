@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,8 @@ class _Folder:
         # The first sample of each rank may differ from the moment before; what differs after them moves
         # within the moment.
         began = end + 1e-6 * (len(last.first) + 8)
-        yield ticks.stamp(run_source.snapshot(last.name, began, silent, why))
+        taken = run_source.snapshot(last.name, began, silent, why)
+        yield ticks.stamp(taken)
         for record in last.first:
             yield ticks.stamp(record)
         ticks.at = max(ticks.at, began)
@@ -172,11 +174,7 @@ class _Folder:
         for item in self._of("dmesg"):
             lines = read_some(item.path).decode("utf-8", "replace").splitlines()
             yield ticks.stamp(Record(kmsg.SOURCE, {"lines": lines}))
-        yield Record(
-            run_source.SOURCE,
-            {"event": "snapshot", "name": last.name, "began": began, "silent": silent, "why": why},
-            at=end + 1.0,
-        )  # the check of the second that ends the moment sees all of it
+        yield replace(taken, at=end + 1.0)  # the check of the second that ends the moment sees all of it
 
     # -- what is known --------------------------------------------------------------------------------------
 
@@ -374,7 +372,7 @@ class _Ticks:
 
     def stamp(self, record: Record) -> Record:
         self.at += 1e-6
-        return Record(record.source, record.payload, record.rank, record.host, record.emitted, self.at)
+        return replace(record, at=self.at)
 
 
 def _gpu_record(rows: list[dict[str, Any]], caps: dict[int, int]) -> Record:

@@ -8,17 +8,17 @@ from diag.model import Finding, NotChecked
 from diag.model.observations import LogLine, Observation
 from diag.state.job import JobState
 
-__all__ = ["LinePlaces"]
+__all__ = ["LineIndex"]
 
 _MOST = 50_000  # lines that are remembered: the last
 _KEY = 200  # characters
 _STEPS = ("{'loss'", " iteration ", "%|")  # reports of steps are most of what is read, and no error
 
 
-class LinePlaces:
+class LineIndex:
     """Told facts like a detector that finds nothing."""
 
-    name = "line-places"
+    name = "line-index"
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, int]] = {}

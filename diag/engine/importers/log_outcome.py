@@ -1,5 +1,5 @@
-"""How a log ends, told its facts in one pass: which ranks died and of what, whether the job came to its end,
-or where it stops.
+"""How the logs of a job end, as their facts tell in one pass: which ranks died and of what, whether the job came
+to its end, or where it stops.
 
 Nobody reads exit codes of a log. An uncaught traceback that no progress follows, and what launchers say,
 stand for them.
@@ -11,7 +11,7 @@ import re
 import signal
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from diag.engine.importers.tracebacks import (
     CHAIN,
@@ -28,12 +28,13 @@ from diag.engine.importers.tracebacks import (
     Raised,
     goes_on,
 )
-from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Placement, Record, Severity
+from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
     EpochStarted,
     Iteration,
     LogLine,
+    LogsEnded,
     MetricsLogged,
     NcclCommunicator,
     NcclLine,
@@ -45,9 +46,8 @@ from diag.model.observations import (
 )
 from diag.sources.host import exits
 from diag.sources.host import run as run_source
-from diag.state.job import JobState
 
-__all__ = ["LogEnds"]
+__all__ = ["LogOutcome"]
 
 # ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
 _WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
@@ -61,6 +61,7 @@ _ANEW = ("launch", "rendezvous", "model_load")
 _ENDED = ("teardown",)
 _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
+_ERROR_LINES = 8
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 
 _LAUNCHERS = (
@@ -81,11 +82,8 @@ _LAUNCHERS = (
 )
 
 
-class LogEnds:
-    """Told facts like a detector that finds nothing; `records` are what follows from them at the end of the
-    logs."""
-
-    name = "log-ends"
+class LogOutcome:
+    """Told the facts of all lines in order; `records` are what a watched run would have had behind them."""
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()
@@ -115,7 +113,6 @@ class LogEnds:
         self._local: dict[int, int] = {}  # pid -> local rank, as the elastic agent says before its table
         self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
         self._destroyed: set[int] = set()
-        self._gone = False
 
     # -- being told ---------------------------------------------------------------------------------------
 
@@ -298,67 +295,11 @@ class LogEnds:
         """All communicators that were made were destroyed again."""
         return bool(self._made) and self._made <= self._destroyed
 
-    def to_json(self, job: JobState) -> dict[str, Any]:
-        """What the logs are, for the report; times only where the lines told them."""
-        timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
-        return {
-            "files": sorted(self._streams)[:64], "lines": job.log_lines, "launcher": self.launcher or None,
-            "began": self.first_at if timed else None, "ended": self.last_at if timed else None,
-        }  # fmt: skip
-
-    def check(self, now: float, job: JobState) -> Iterator[Finding]:
-        """What no detector can know: the launcher died of an error of its own."""
-        raised = self.launchers_own
-        if self._gone and raised is not None and not any(rank.failed for rank in job.ranks.values()):
-            yield Finding(
-                "rank-died",
-                JOB,
-                Severity.CRITICAL,
-                Confidence.MEDIUM,
-                f'the launcher failed before any rank is known to have failed: "{raised.exception[:200]}"',
-                "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
-                "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
-                raised.at,
-                cause="launcher_failed",
-                evidence=(Evidence("output", "\n".join(list(raised.lines)[-8:]), raised.at),),
-                final=True,
-            )
-
-    def not_checked(self, job: JobState) -> Iterator[NotChecked]:
-        """A log that just stops: nothing in it tells a job that hangs from one that is killed or goes on."""
-        if (
-            not self._gone
-            or self._suspicious
-            or job.returncode is not None
-            or any(rank.failed for rank in job.ranks.values())
-        ):
-            return
-        if job.phase_at is None and job.iteration is None:
-            yield NotChecked(
-                "progress of the job",
-                "no line of a trainer, launcher or NCCL that diag knows was seen",
-                "give the log with the trainer's own lines (stdout and stderr of all ranks)",
-            )
-            return
-        last = f"the log stops in phase {job.phase}"
-        if job.iteration is not None:
-            last += f" after iteration {job.iteration}" + (
-                f" of {job.total_iterations}" if job.total_iterations else ""
-            )
-        quiet = self.last_at - self.moved_at if self.moved_at is not None else 0.0
-        if quiet >= 1.0:
-            last += f", {quiet:.0f} s before its last line"
-        yield NotChecked(
-            "hang",
-            f"{last}, without an error: it hangs, was killed, or still runs",
-            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
-        )
-
     # -- what follows ---------------------------------------------------------------------------------------
 
     def records(self, now: float) -> Iterator[Record]:
         """Ranks, a hang that the watchdog told of, deaths and the end, as records after the last of the logs."""
-        self._gone = True
+        yield replace(run_source.logs_ended(self._ended()), at=now)
         at = _after(now)
         died = self._deaths()
         distributed = self.world_size > 1 or bool(self.ranks or self.failed)
@@ -366,7 +307,7 @@ class LogEnds:
         world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
         for rank in ranks:
             place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-            yield _at(run_source.rank_found(place, "", {}, distributed=distributed), next(at))
+            yield replace(run_source.rank_found(place, "", {}, distributed=distributed), at=next(at))
         if self._suspicious:
             yield from self._stands(at, ranks, world)
         for rank, (status, how, ended, last) in died.items():
@@ -377,24 +318,39 @@ class LogEnds:
                 "ended": min(ended, now),
                 "last": last,
             }
-            yield _at(Record(exits.SOURCE, payload, rank=rank), next(at))
+            yield replace(Record(exits.SOURCE, payload, rank=rank), at=next(at))
         if died or self.broken or self._uncaught or self.failed:
-            yield _at(run_source.ended(1, ""), next(at))
+            yield replace(run_source.ended(1, ""), at=next(at))
         elif self.finished:
-            yield _at(run_source.ended(0, ""), next(at))
+            yield replace(run_source.ended(0, ""), at=next(at))
+
+    def _ended(self) -> LogsEnded:
+        """Times only where the lines told them."""
+        timed = self.first_at is not None and self.last_at - self.first_at >= 1.0
+        raised = self.launchers_own
+        return LogsEnded(
+            None,
+            tuple(sorted(self._streams)[:64]),
+            self.launcher,
+            self.first_at if timed else None,
+            self.last_at if timed else None,
+            self.last_at - self.moved_at if self.moved_at is not None else 0.0,
+            self._suspicious,
+            tuple(list(raised.lines)[-_ERROR_LINES:]) if raised else (),
+            raised.at if raised else 0.0,
+            raised.exception[:200] if raised else "",
+        )
 
     def _stands(self, at: Iterator[float], ranks: list[int], world: int) -> Iterator[Record]:
         for rank in range(min(world, 4096)):  # who says nothing may be the one that the others waited for
             if rank not in ranks:
                 place = Placement(rank, rank, world, "", self.pids.get(rank, 0), launcher="log")
-                yield _at(run_source.rank_found(place, "", {}), next(at))
+                yield replace(run_source.rank_found(place, "", {}), at=next(at))
         began, silent = next(at), self.waited_seconds or None
-        yield _at(run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""), next(at))
+        taken = run_source.snapshot("", began, silent, "the watchdog's words" if silent else "")
+        yield replace(taken, at=next(at))
         # The check of the second that follows sees all of the moment, before the deaths that came of it.
-        yield _at(
-            run_source.snapshot("", began, silent, "the watchdog's words" if silent else ""),
-            began + _CHECK_SECONDS,
-        )
+        yield replace(taken, at=began + _CHECK_SECONDS)
 
     def _deaths(self) -> dict[int, tuple[int, str, float, list[str]]]:
         """By rank: raw wait status, who told it, when, and the last lines where those do not stand under the
@@ -461,7 +417,3 @@ def _after(now: float) -> Iterator[float]:
     while True:
         now += 1e-6
         yield now
-
-
-def _at(record: Record, at: float) -> Record:
-    return Record(record.source, record.payload, record.rank, record.host, record.emitted, at)

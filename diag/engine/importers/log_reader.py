@@ -32,61 +32,52 @@ def log_records(
 
     `read` is told how many bytes were read.
     """
+    now = 0.0
+    for told, payload in _timed(file, name, at, read):
+        now = max((now or (at if told is None else told)) + 1e-6, told or 0.0)
+        yield Record(OUTPUT, payload, rank=rank, at=now)
+
+
+def _timed(
+    file: Readable, name: str, at: float, read: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[float | None, dict[str, Any]]]:
+    """One payload for the lines of each moment, and the time that they tell: None where none has so far."""
     lines = LineAssembler(name, whole=True)
     written = datetime.fromtimestamp(min(at, 4e9), timezone.utc) if at > 0 else datetime.now(timezone.utc)
     times = LineTimes(written.year)
-    ticks = _Ticks(at)
     begun = False
     while True:
         data = file.read(_CHUNK)
         read(len(data))
         payload = lines.feed(data, final=not data)
         if payload is not None:
-            if not begun:
+            if not begun:  # what stands before the first line with a time is not much older
                 begun = True
-                for item in payload[
-                    "lines"
-                ]:  # what stands before the first line with a time is not much older
+                for item in payload["lines"]:
                     if times.read(item[0]):
-                        ticks.at = times.at or at
                         break
-            yield from _timed(payload, times, ticks, rank)
+            yield from _moments(payload, times)
         if not data:
             return
 
 
-class _Ticks:
-    def __init__(self, at: float) -> None:
-        self.at = at
-
-    def next(self, told: float | None) -> float:
-        self.at = max(self.at + 1e-6, told or 0.0)
-        return self.at
-
-
-def _timed(payload: dict[str, Any], times: LineTimes, ticks: _Ticks, rank: int | None) -> Iterator[Record]:
-    """One record for the lines of each moment."""
+def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float | None, dict[str, Any]]]:
     lines: list[list[Any]] = []
     number = first = payload["first"]
     begins = times.at
     for item in payload["lines"]:
         text, kind = item
-        if kind in (PLAIN_RUN, PLAIN_LINES):
-            moved = False
-            for line in text.rsplit("\n", _LAST)[-_LAST:]:
-                moved |= times.read(line)
-        else:
-            moved = times.read(text)
-        if moved and lines:
-            yield Record(
-                OUTPUT, {**payload, "lines": lines, "first": first}, rank=rank, at=ticks.next(begins)
-            )
+        runs = kind in (PLAIN_RUN, PLAIN_LINES)
+        # Any of a run's last lines may tell the time: each is read.
+        moved = [times.read(line) for line in (text.rsplit("\n", _LAST)[-_LAST:] if runs else (text,))]
+        if any(moved) and lines:
+            yield begins, {**payload, "lines": lines, "first": first}
             lines, first = [], number
         begins = times.at
         lines.append(item)
-        number += text.count("\n") + 1 if kind in (PLAIN_RUN, PLAIN_LINES) else 0 if kind else 1
+        number += text.count("\n") + 1 if runs else 0 if kind else 1
     if lines:
-        yield Record(OUTPUT, {**payload, "lines": lines, "first": first}, rank=rank, at=ticks.next(begins))
+        yield begins, {**payload, "lines": lines, "first": first}
 
 
 def merged(logs: Iterable[Iterator[Record]]) -> Iterator[Record]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from diag.engine.importers.files import LooseFile
-from diag.engine.importers.log_outcome import LogEnds
+from diag.engine.importers.log_outcome import LogOutcome
 from diag.engine.importers.stall_duration import LogClock, epoch_of
 from diag.model import Record
 from diag.sources.gpu.cuda_log import DUMP
@@ -35,39 +35,39 @@ class LooseLogs:
         self._to_dump = to_dump
         self._read = read
         self.clock = LogClock()
-        self._ends = LogEnds()
+        self._outcome = LogOutcome()
         for item in files:
             self._learn(item)
 
     @property
     def ranks(self) -> set[int]:
-        return self._ends.ranks
+        return self._outcome.ranks
 
     @property
     def pids(self) -> dict[int, int]:
-        return self._ends.pids
+        return self._outcome.pids
 
     @property
     def world_size(self) -> int:
-        return self._ends.made_for
+        return self._outcome.made_for
 
     @property
     def raised(self) -> set[int]:
         """Ranks whose own log ends with an uncaught exception."""
-        return self._ends.raised_ranks
+        return self._outcome.raised_ranks
 
     @property
     def failed(self) -> dict[int, int]:
         """As launchers say: exit codes, negative for signals."""
-        return {rank: fact.exit_code for rank, fact in self._ends.failed.items()}
+        return {rank: fact.exit_code for rank, fact in self._outcome.failed.items()}
 
     @property
     def finished(self) -> bool:
-        return self._ends.in_order and not self.raised
+        return self._outcome.in_order and not self.raised
 
     @property
     def asked_recorder(self) -> bool:
-        return self._ends.asked_recorder
+        return self._outcome.asked_recorder
 
     def records(self) -> Iterator[tuple[float | None, Record]]:
         """With the time that the lines of a record tell: None before the first that does. Others stand with
@@ -95,7 +95,7 @@ class LooseLogs:
                 facts = list(read_text(text, item.path.name, item.rank, bar=bar))
                 self.clock.see(text, facts)
                 for fact in facts:
-                    self._ends.observe(0.0, fact)
+                    self._outcome.observe(0.0, fact)
 
     def _payloads(self, item: LooseFile) -> Iterator[dict[str, Any]]:
         for payload in _lines(item, self._read):

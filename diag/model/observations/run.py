@@ -10,6 +10,8 @@ from diag.model.observations.base import Observation
 __all__ = [
     "EnvironmentSeen",
     "Interrupted",
+    "JournalCutOff",
+    "LogsEnded",
     "LookedAway",
     "RankExited",
     "RankFound",
@@ -94,6 +96,27 @@ class EnvironmentSeen(Observation):
 
     pid: int
     variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogsEnded(Observation):
+    """The job's logs were read to their end. Of the times only what their lines tell; `hung` says the job's own
+    watchdog. `error` are the last lines of a launcher that failed by itself, at `error_at`."""
+
+    files: tuple[str, ...]
+    launcher: str
+    began: float | None
+    ended: float | None
+    quiet_seconds: float  # before the last line, since anything in them moved
+    hung: bool
+    error: tuple[str, ...] = ()
+    error_at: float = 0.0
+    exception: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCutOff(Observation):
+    """The records end before the run does: nobody closed the journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from diag.model import Placement, Record
 from diag.model.observations import (
     EnvironmentSeen,
     Interrupted,
+    JournalCutOff,
+    LogsEnded,
     LookedAway,
     NetworkExpected,
     Observation,
@@ -24,9 +27,11 @@ from diag.model.observations import (
 
 __all__ = [
     "SOURCE",
+    "cut_off",
     "ended",
     "failed",
     "interrupted",
+    "logs_ended",
     "looked_away",
     "parse",
     "rank_found",
@@ -36,6 +41,7 @@ __all__ = [
 ]
 
 SOURCE = "run"
+_OF_LOGS = tuple(field.name for field in fields(LogsEnded) if field.name != "rank")
 
 
 def started(argv: list[str], pid: int, host: str, world_size: int = 0) -> Record:
@@ -70,6 +76,15 @@ def rank_found(
         "distributed": distributed,
     }
     return Record(SOURCE, payload, rank=place.rank, host=place.host)
+
+
+def cut_off(at: float) -> Record:
+    """Put behind a journal that nobody closed."""
+    return Record(SOURCE, {"event": "cut_off"}, at=at)
+
+
+def logs_ended(outcome: LogsEnded) -> Record:
+    return Record(SOURCE, {"event": "logs_ended", **{name: getattr(outcome, name) for name in _OF_LOGS}})
 
 
 def snapshot(
@@ -132,6 +147,10 @@ def parse(record: Record) -> Iterator[Observation]:
                 str(payload["why"]),
                 bool(payload.get("final", True)),
             )
+        elif event == "cut_off":
+            yield JournalCutOff(None)
+        elif event == "logs_ended":
+            yield _logs_ended(payload)
         elif event == "expected":
             yield NetworkExpected(None, tuple(map(str, payload["nets"])))
         elif event == "asked":
@@ -146,3 +165,19 @@ def parse(record: Record) -> Iterator[Observation]:
             yield Unparsed(record.rank, SOURCE, f"unknown event {event!r}", repr(payload)[:200])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         yield Unparsed(record.rank, SOURCE, f"{type(error).__name__}: {error}", repr(payload)[:200])
+
+
+def _logs_ended(payload: dict[str, Any]) -> LogsEnded:
+    began, ended = payload["began"], payload["ended"]
+    return LogsEnded(
+        None,
+        tuple(map(str, payload["files"])),
+        str(payload["launcher"]),
+        None if began is None else float(began),
+        None if ended is None else float(ended),
+        float(payload["quiet_seconds"]),
+        bool(payload["hung"]),
+        tuple(map(str, payload["error"])),
+        float(payload["error_at"]),
+        str(payload["exception"]),
+    )

@@ -8,11 +8,9 @@ import io
 from pathlib import Path
 
 from diag.agent.samplers.kernel import KmsgLines
-from diag.detectors import make_detectors
-from diag.engine.engine import Engine
-from diag.engine.importers.line_index import LinePlaces
-from diag.engine.importers.log_outcome import LogEnds
+from diag.engine.importers.log_import import LogImport
 from diag.engine.importers.log_reader import log_records
+from diag.engine.importers.policy import LOG
 from diag.engine.importers.pyspy_text import threads_of_text
 from diag.engine.importers.stall_duration import LogClock, epoch_of
 from diag.knowledge import log_prefix
@@ -32,7 +30,6 @@ from diag.sources.logs import (
     watchdog_log,
 )
 from diag.sources.logs.output import LineAssembler
-from diag.sources.parsers import PARSERS
 from diag.sources.stacks import faulthandler, pyspy
 from tests.labs.fuzz.targets.base import CAPTURES, Target, of_files, told
 
@@ -55,14 +52,8 @@ def _output(data: bytes, home: Path) -> None:
 
 def _plain(data: bytes, home: Path) -> None:
     """A log given to `diag replay`, with the judgement of logs that end."""
-    ends = LogEnds()
-    places = LinePlaces()
-    engine = Engine(PARSERS, [*make_detectors(), ends, places], 10.0)
-    engine.place_of = places.find
-    for record in log_records(io.BytesIO(data), "rank3.log", 1.7e9, 3):
-        engine.feed(record)
-    engine.log = ends.to_json(engine.job)
-    told(ends.records(engine.now), engine)
+    logs = LogImport(log_records(io.BytesIO(data), "rank3.log", 1.7e9, 3))
+    told(logs, LOG.engine(parsers=logs.parsers))
 
 
 def _every_line(data: bytes, home: Path) -> None:

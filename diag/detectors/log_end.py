@@ -1,0 +1,70 @@
+"""What only plain logs leave open: a launcher that failed before any rank, and a job of which nothing tells the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
+from diag.model.observations import Observation
+from diag.state.job import JobState
+
+__all__ = ["LogEndDetector"]
+
+
+class LogEndDetector:
+    """Meaning: the launcher died of an error of its own, with no rank that is known to have failed.
+
+    Evidence: its traceback, which no rank's comes before.
+
+    What to do: its last lines name the rendezvous or the option.
+
+    False alarms: none known. A log that just stops is not judged: nothing in it tells a job that hangs from one
+    that is killed or goes on.
+    """
+
+    name = "log-end"
+
+    def observe(self, at: float, fact: Observation) -> None:
+        """All that is needed the job state keeps."""
+
+    def check(self, now: float, job: JobState) -> Iterator[Finding]:
+        logs = job.logs_ended
+        if logs is None or not logs.error or any(rank.failed for rank in job.ranks.values()):
+            return
+        yield Finding(
+            "rank-died",
+            JOB,
+            Severity.CRITICAL,
+            Confidence.MEDIUM,
+            f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
+            "Its last lines are in the evidence: mostly the rendezvous (MASTER_ADDR, MASTER_PORT, --rdzv_endpoint, a node "
+            "that did not come) or a wrong option. `diag doctor -- CMD` tries both.",
+            logs.error_at,
+            cause="launcher_failed",
+            evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
+            final=True,
+        )
+
+    def not_checked(self, job: JobState) -> Iterator[NotChecked]:
+        logs = job.logs_ended
+        ended = job.returncode is not None or any(rank.failed for rank in job.ranks.values())
+        if logs is None or logs.hung or ended:
+            return
+        if job.phase_at is None and job.iteration is None:
+            yield NotChecked(
+                "progress of the job",
+                "no line of a trainer, launcher or NCCL that diag knows was seen",
+                "give the log with the trainer's own lines (stdout and stderr of all ranks)",
+            )
+            return
+        last = f"the log stops in phase {job.phase}"
+        if job.iteration is not None:
+            last += f" after iteration {job.iteration}"
+            last += f" of {job.total_iterations}" if job.total_iterations else ""
+        if logs.quiet_seconds >= 1.0:
+            last += f", {logs.quiet_seconds:.0f} s before its last line"
+        yield NotChecked(
+            "hang",
+            f"{last}, without an error: it hangs, was killed, or still runs",
+            "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
+        )

@@ -1,0 +1,100 @@
+"""Plain logs as the records of one job: their lines in the order of their times, and behind them what follows from
+how they end."""
+
+from __future__ import annotations
+
+import gzip
+import stat
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from diag.engine.importers.files import rank_of_log
+from diag.engine.importers.log_outcome import LogOutcome
+from diag.engine.importers.log_reader import log_records, merged
+from diag.engine.importers.policy import LOG
+from diag.engine.importers.readable import Head, why_unusable
+from diag.model import Record
+from diag.model.observations import Observation
+from diag.sources.gpu.cuda_core import is_core_dump
+from diag.sources.logs import output
+from diag.sources.parsers import PARSERS
+from diag.text.errors import DiagError
+from diag.text.progress_line import Progress
+
+__all__ = ["LogImport", "read_log", "read_logs"]
+
+
+class LogImport:
+    """`parsers` give the facts of the record that was given last without a second reading: they are needed for the
+    outcome."""
+
+    policy = LOG.name
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.parsers = {**PARSERS, output.SOURCE: self._parse}
+        self._records = records
+        self._last: tuple[Record | None, list[Observation]] = (None, [])
+
+    def __iter__(self) -> Iterator[Record]:
+        outcome, now = LogOutcome(), 0.0
+        for record in self._records:
+            now = max(now, record.at)
+            self._last = record, list(output.parse(record))
+            for fact in self._last[1]:
+                outcome.observe(now, fact)
+            yield record
+        if self._last[0] is not None:  # of nothing there is no outcome
+            yield from outcome.records(now)
+
+    def _parse(self, record: Record) -> Iterator[Observation]:
+        return iter(self._last[1]) if record is self._last[0] else output.parse(record)
+
+
+def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImport:
+    """All of them as one job, each rank's own by its name."""
+    ranks = [rank_of_log(path) if len(paths) > 1 else None for path in paths]
+    return LogImport(
+        merged(read_log(path, notes, progress, rank) for path, rank in zip(paths, ranks, strict=True))
+    )
+
+
+def read_log(path: Path, notes: list[str], progress: Progress, rank: int | None = None) -> Iterator[Record]:
+    """The lines of one log; of `-`, of stdin. Raises OSError, and DiagError for a GPU core dump."""
+    if str(path) == "-":
+        yield from _lines(sys.stdin.buffer, "stdin", 0.0, rank, notes, progress)
+        return
+    with open(path, "rb") as file:
+        if file.seekable():
+            if is_core_dump(file.read(64)):
+                raise DiagError(
+                    f"{path} is a core dump of a GPU, and no log",
+                    exit_code=2,
+                    hint="put it into a folder with the ranks' stacks, and give the folder",
+                )
+            file.seek(0)
+        status = path.stat()
+        regular = stat.S_ISREG(status.st_mode)
+        progress.add(file, status.st_size if regular else 0)
+        packed = path.name.endswith(".gz")
+        text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else cast(IO[bytes], file)
+        used = False
+        try:
+            for record in _lines(text, str(path), status.st_mtime if regular else 0.0, rank, notes, progress):
+                used = True
+                yield record
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            notes.append(f"{path} is damaged: {error}" + ("; what came before is used" if used else ""))
+
+
+def _lines(  # noqa: PLR0917 - one caller, above
+    file: IO[bytes], path: str, at: float, rank: int | None, notes: list[str], progress: Progress
+) -> Iterator[Record]:
+    begun = Head(file)
+    unusable = why_unusable(begun.head)
+    if unusable:
+        notes.append(f"{path} {unusable}")
+        return
+    yield from log_records(begun, Path(path).name, at, rank, progress.read)
