@@ -24,6 +24,7 @@ from diag.capture import JournalWriter
 from diag.cluster.hubside import HubAmongNodes
 from diag.detectors import make_detectors
 from diag.detectors.hang import HangDetector, wants_closer_look
+from diag.detectors.precedence import PRECEDENCE
 from diag.discovery import Target
 from diag.dumping import DumpTaker
 from diag.engine import CHECK_SECONDS, Engine
@@ -101,7 +102,7 @@ class Hub(HubAmongNodes):
         rules = for_a_run(settings.rules, talk)
         detectors = make_detectors(rules)
         self._hang = next(one for one in detectors if isinstance(one, HangDetector))
-        self.engine = Engine(PARSERS, [*detectors, self._collector])
+        self.engine = Engine(PARSERS, [*detectors, self._collector], PRECEDENCE)
         self.lock = threading.RLock()
         self.run_id = run_dir.run_id if run_dir else "unrecorded"
         self.version = diag.__version__
@@ -266,7 +267,7 @@ class Hub(HubAmongNodes):
             self.counters.log_lines_total = self.engine.job.log_lines
             self.counters.log_lines_dropped_total = self._intake.dropped_lines
             alone: set[tuple[object, ...]] = {
-                (key, finding.klass, finding.ranks) for key, finding in self.engine.alone.items()
+                (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
         if self.member is not None and alone - self._alone:
             self.member.nudge()  # what the others may be waiting to hear

@@ -8,7 +8,7 @@ import stat
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from diag.capture import JournalReader, segments
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine import Engine
 from diag.errors import DiagError
 from diag.loose import folder_records, holds_evidence
@@ -44,24 +45,34 @@ _LARGEST_READ = (
 
 
 def replay_records(
-    records: Iterable[Record], ends: LogEnds | None = None, rules: RuleSet | None = None
+    records: Iterable[Record],
+    ends: LogEnds | None = None,
+    rules: RuleSet | None = None,
+    unended: Sequence[Path] = (),
 ) -> tuple[Engine, list[Change]]:
     """Feed records in the order given. The engine, and all that changed. `ends`: the records are plain logs,
-    which it judges. `rules` in place of those that come with diag."""
+    which it judges. `rules` in place of those that come with diag. `unended`: journals that nobody closed,
+    known when they have been read."""
     records, digests = _of_job_hub(records)
-    engine = Engine(PARSERS, make_job_detectors() if digests else make_detectors(rules))
+    engine = Engine(PARSERS, make_job_detectors() if digests else make_detectors(rules), PRECEDENCE)
     if ends is not None:
         places = LinePlaces()
-        engine = Engine(PARSERS, [*make_detectors(rules), ends, places], _LOG_CHECK_SECONDS)
-        engine.place_of = places.find
+        engine = Engine(
+            PARSERS,
+            [*make_detectors(rules), ends, places],
+            PRECEDENCE,
+            check_seconds=_LOG_CHECK_SECONDS,
+            place_of=places.find,
+        )
     changes: list[Change] = []
     for record in records:
         changes += engine.feed(record)
+    log = None
     if ends is not None:
-        engine.log = ends.to_json(engine.job)
+        log = ends.to_json(engine.job)
         for record in ends.records(engine.now):
             changes += engine.feed(record)
-    changes += engine.finish()
+    changes += engine.finish(log=log, cut_off=bool(unended))
     return engine, changes
 
 
@@ -86,10 +97,9 @@ def replay(
     if paths and all(map(_is_log, paths)):
         engine, changes = replay_records(_logs(paths, notes, progress), LogEnds(), rules)
         return engine, changes, notes
-    engine, changes = replay_records(_records(paths, notes, unended, progress), rules=rules)
+    engine, changes = replay_records(_records(paths, notes, unended, progress), None, rules, unended)
     if not engine.records:
         raise _nothing(paths, notes)
-    engine.job.breaks_off = bool(unended) and engine.job.returncode is None
     return engine, changes, notes
 
 

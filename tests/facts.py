@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine import Detector, Engine
 from diag.model import Finding, Placement
 from diag.observations import (
@@ -117,7 +118,7 @@ class Story:
     ) -> None:
         from diag.detectors import make_detectors
 
-        self.engine = Engine({}, make_detectors() if detectors is None else detectors)
+        self.engine = Engine({}, make_detectors() if detectors is None else detectors, PRECEDENCE)
         self.now = start
         self.world = world
         self.tell(RunStarted(None, ("torchrun", "train.py"), 999, "node-0", world))
@@ -127,7 +128,7 @@ class Story:
     def tell(self, *facts: Observation) -> None:
         self.engine.advance(self.now)
         for fact in facts:
-            self.engine._tell(fact)
+            self.engine._dispatch(fact)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

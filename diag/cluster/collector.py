@@ -25,6 +25,7 @@ class Collector:
     otherwise."""
 
     name = "collector"
+    listens = tuple(dict.fromkeys((StackSample, RankFound, FlightRecorder, RasReading, *FORWARDED)))
 
     def __init__(self) -> None:
         self.joined = False
@@ -47,7 +48,7 @@ class Collector:
         elif isinstance(fact, (FlightRecorder, RasReading)):
             self.stamp += 1
             self._newest[type(fact).__name__, fact.rank] = (self.stamp, fact)
-        elif isinstance(fact, FORWARDED):
+        else:
             rank = fact.rank
             if (
                 isinstance(fact, NcclFact)

@@ -10,7 +10,8 @@ from typing import Any
 
 from diag.cluster.post import Failed, Sender
 from diag.detectors.cluster import make_job_detectors
-from diag.engine import WHOLE_JOB, Engine
+from diag.detectors.precedence import PRECEDENCE
+from diag.engine import Engine
 from diag.model import Record
 from diag.sources import digest as digest_source
 from diag.sources.parsers import PARSERS
@@ -106,7 +107,7 @@ class Gathering:
 
 def job_engine(documents: Sequence[dict[str, Any]], at: float) -> Engine:
     """All nodes' digests of one moment, judged together."""
-    engine = Engine(PARSERS, make_job_detectors())
+    engine = Engine(PARSERS, make_job_detectors(), PRECEDENCE)
     for place, document in enumerate(documents):
         host = str(document["node"]["host"])
         engine.feed(Record(digest_source.SOURCE, document, host=host, at=at + 1e-6 * place))
@@ -121,7 +122,9 @@ def with_verdict(report: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     if not told:
         return report
     kept = [
-        finding for finding in report["findings"] if finding["id"] not in WHOLE_JOB or finding.get("rule")
+        finding
+        for finding in report["findings"]
+        if finding["id"] not in PRECEDENCE.whole_job or finding.get("rule")
     ]
     known = {(finding["id"], finding["subject"]) for finding in told}
     kept = [finding for finding in kept if (finding["id"], finding["subject"]) not in known]

@@ -20,6 +20,7 @@ from diag.cluster.post import try_connection
 from diag.cluster.roster import checked
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.hang import wants_closer_look
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine import Engine
 from diag.errors import Busy
 from diag.model import Change, Finding, NotChecked, Record
@@ -60,7 +61,7 @@ class JobHub:
         *,
         max_bytes: int = 64 << 20,
     ) -> None:
-        self.engine = Engine(PARSERS, make_job_detectors())
+        self.engine = Engine(PARSERS, make_job_detectors(), PRECEDENCE)
         self.lock = threading.RLock()
         self.own_id = own_id
         self.host = host

@@ -220,9 +220,10 @@ def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
     from diag.engine import Engine
     from diag.observations import RankExited, RunEnded
     from diag.outputs.flame import merged_profile
+    from diag.precedence import Precedence
     from diag.sources.parsers import PARSERS
 
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     for at, fact in _facts(sources):
         if not isinstance(fact, (RankExited, RunEnded)):  # where they were last, though all have ended since
             engine.job.observe(at, fact)

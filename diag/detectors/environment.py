@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from diag.envlint import Advice, lint
 from diag.model import Confidence, Evidence, Finding, NotChecked, Severity, rank_words
-from diag.observations import Observation
 from diag.state.job import JobState
 from diag.state.rank import RankState
 
@@ -17,12 +16,10 @@ class _EnvironmentDetector:
     """One of the two: both read the same table (`diag.envlint`)."""
 
     name = ""
+    listens = ()
 
     def __init__(self) -> None:
         self._known: dict[object, tuple[Finding, ...]] = {}
-
-    def observe(self, at: float, fact: Observation) -> None:
-        """The job state keeps the environments."""
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         """Told again only when an environment, the node's RDMA devices or NCCL's version came to be known

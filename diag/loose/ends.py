@@ -86,6 +86,16 @@ class LogEnds:
     logs."""
 
     name = "log-ends"
+    listens = (
+        LogLine,
+        *_PROGRESS,
+        PhaseMarked,
+        WorkerNamed,
+        WorkerFailureReported,
+        CollectiveTimedOut,
+        NcclLine,
+        NcclCommunicator,
+    )
 
     def __init__(self) -> None:
         self.ranks: set[int] = set()

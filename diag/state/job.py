@@ -181,6 +181,15 @@ class JobState(Machine):
 
     # -- being told ---------------------------------------------------------------------------------------
 
+    def cut_off(self) -> None:
+        """The record that this was told from ends here, and the run did not."""
+        self.breaks_off = self.returncode is None
+
+    def wants_check(self) -> bool:
+        """Whether what was told last is to be judged at once, not at the next second. Asked once."""
+        pressing, self.save_memory.pressing = self.save_memory.pressing, False
+        return pressing
+
     def observe(self, at: float, fact: Observation) -> None:
         self.nccl_processes.observe(at, fact)
         handler = _HANDLERS.get(type(fact))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine import Engine
 from diag.model import Record
 from diag.rules.load import packaged
@@ -165,7 +166,7 @@ def _naive(patterns: Sequence[re.Pattern[str]], texts: Sequence[str]) -> int:
 
 def _whole(rules: RuleSet, data: bytes) -> None:
     """As the hub does it with what the relay hands over, a quarter of a second apart."""
-    engine, lines = Engine(PARSERS, make_detectors(rules)), LineAssembler("stdout")
+    engine, lines = Engine(PARSERS, make_detectors(rules), PRECEDENCE), LineAssembler("stdout")
     for place, at in enumerate(range(0, len(data), _CHUNK)):
         payload = lines.feed(data[at : at + _CHUNK])
         if payload is not None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from diag.capture import JournalReader, segments
-from diag.engine import WHOLE_JOB, Engine
+from diag.detectors.precedence import PRECEDENCE
+from diag.engine import Engine
 from diag.model import Change, Record
 from diag.replay import replay_records
 from tests.cluster_unit.nodes import JobOfNodes, NodeEngine, split
@@ -47,7 +48,7 @@ def of_two_hosts(run: Path) -> JobOfNodes:
 
 def verdicts(engine: Engine) -> list[tuple[object, ...]]:
     return sorted((one.id, one.klass, one.cause, one.ranks, one.waiting_ranks, one.confidence.value)
-                  for one in engine.active() if one.id in WHOLE_JOB)  # fmt: skip
+                  for one in engine.active() if one.id in PRECEDENCE.whole_job)  # fmt: skip
 
 
 def opened(changes: list[Change]) -> list[float]:
@@ -110,7 +111,7 @@ def test_what_one_node_would_say_of_the_job_is_withheld_while_the_job_hub_is_hea
         own = [
             change.finding
             for change in node.changes
-            if change.finding.id in WHOLE_JOB and not change.finding.told_by
+            if change.finding.id in PRECEDENCE.whole_job and not change.finding.reported_by
         ]
         assert own == []
         assert verdicts(node.engine) == verdicts(job.engine)

@@ -17,6 +17,7 @@ from diag.model import Placement, Record
 from diag.observations import Iteration, Observation, RankFound
 from diag.outputs.server import serve
 from diag.outputs.view import Counters
+from diag.precedence import Precedence
 from tests.hubview import AloneHub
 from tests.live.prometheus import PROMTOOL, Prometheus, needs_prometheus
 
@@ -43,7 +44,7 @@ def hub() -> Hub:
     def parse(record: Record) -> Iterator[Observation]:
         yield record.payload
 
-    made = Hub(Engine({"told": parse}, []))
+    made = Hub(Engine({"told": parse}, [], Precedence()))
     for rank in range(2):
         made.engine.feed(
             Record("told", RankFound(rank, Placement(rank, rank, 2, "node0", 750 + rank)), at=1000.0)

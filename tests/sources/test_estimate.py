@@ -10,6 +10,7 @@ from diag.engine import Engine
 from diag.estimate import estimate
 from diag.model import Record
 from diag.observations import MemoryEstimated, MemoryTerm, Unparsed
+from diag.precedence import Precedence
 from diag.sources import estimate as source
 from diag.sources.parsers import PARSERS
 
@@ -30,7 +31,7 @@ def test_an_estimate_comes_back_as_it_was_made() -> None:
 
 
 def test_the_engine_keeps_it_for_detectors() -> None:
-    engine = Engine(PARSERS, [])
+    engine = Engine(PARSERS, [], Precedence())
     engine.feed(source.record(PAYLOAD, "node0"))
     assert engine.job.memory_estimate is not None
     assert engine.job.memory_estimate.host_bytes > 0

@@ -21,6 +21,7 @@ from diag.engine import Engine
 from diag.hub import Hub
 from diag.model import Placement, Record
 from diag.observations import GpuSample
+from diag.precedence import Precedence
 from diag.settings import load
 from diag.sources import run as run_source
 from diag.sources.nvml import NvmlReader, NvmlUnavailable, parse
@@ -137,7 +138,13 @@ def test_watch_of_the_node_asks_while_told_to(
         monkeypatch.setenv(name, value)
     told: queue.SimpleQueue[Record] = queue.SimpleQueue()
     watches = NodeWatches(
-        "node-0", Engine({}, []), threading.RLock(), told.put, lambda source, seconds: None, 0.05, ""
+        "node-0",
+        Engine({}, [], Precedence()),
+        threading.RLock(),
+        told.put,
+        lambda source, seconds: None,
+        0.05,
+        "",
     )
     gpus = watches._gpus
     gpus.start()

@@ -57,6 +57,7 @@ class HangDetector:
     """
 
     name = "hang"
+    listens = (SnapshotTaken, *Joined.listens)
 
     def __init__(self) -> None:
         self._joined = Joined()
@@ -65,9 +66,10 @@ class HangDetector:
 
     def observe(self, at: float, fact: Observation) -> None:
         """Of all else that this detector needs the job state keeps track."""
-        self._joined.observe(at, fact)
         if isinstance(fact, SnapshotTaken):
             self._snapshot = fact
+        else:
+            self._joined.observe(at, fact)
 
     def check(self, now: float, job: JobState) -> Iterator[Finding]:
         if self._snapshot is not None:

@@ -8,6 +8,7 @@ import io
 from pathlib import Path
 
 from diag.detectors import make_detectors
+from diag.detectors.precedence import PRECEDENCE
 from diag.engine import Engine
 from diag.loose.ends import LogEnds
 from diag.loose.places import LinePlaces
@@ -58,12 +59,12 @@ def _plain(data: bytes, home: Path) -> None:
     """A log given to `diag replay`, with the judgement of logs that end."""
     ends = LogEnds()
     places = LinePlaces()
-    engine = Engine(PARSERS, [*make_detectors(), ends, places], 10.0)
-    engine.place_of = places.find
+    detectors = [*make_detectors(), ends, places]
+    engine = Engine(PARSERS, detectors, PRECEDENCE, check_seconds=10.0, place_of=places.find)
     for record in log_records(io.BytesIO(data), "rank3.log", 1.7e9, 3):
         engine.feed(record)
-    engine.log = ends.to_json(engine.job)
-    told(ends.records(engine.now), engine)
+    log = ends.to_json(engine.job)
+    told(ends.records(engine.now), engine, log)
 
 
 def _every_line(data: bytes, home: Path) -> None:
