@@ -48,7 +48,7 @@ class Collector:
         elif isinstance(fact, (FlightRecorder, RasReading)):
             self.stamp += 1
             self._newest[type(fact).__name__, fact.rank] = (self.stamp, fact)
-        else:
+        elif isinstance(fact, FORWARDED):
             rank = fact.rank
             if (
                 isinstance(fact, NcclFact)

@@ -32,7 +32,6 @@ PRECEDENCE = Precedence(
         WholeJob("straggler", "slow is slower than the ranks of all nodes"),
         WholeJob("transport-mismatch", "the other transport may be on another node"),
         StandsStill("hang", "ranks wait for each other"),
-        StandsStill("held-up", "ranks wait in a call of the kernel or the file system"),
         Retold(
             "rank-died",
             explained,
