@@ -225,18 +225,12 @@ class Engine:
                 continue
             if now - known.last_seen < finding.holds_seconds:
                 continue
-            changes.append(
-                Change(
-                    ChangeKind.RESOLVED,
-                    finding,
-                    now,
-                    known.opened_at,
-                    over_at=min(now, known.last_seen + self._check_seconds),
-                    moved_again=self._moved_again(finding),
-                    replaced=by_another or (over and by_job_hub),
-                )
-            )
             del self._open[key]
+            over_at, moved = min(now, known.last_seen + self._check_seconds), self._moved_again(finding)
+            replaced = by_another or (over and by_job_hub)
+            changes.append(
+                Change(ChangeKind.RESOLVED, finding, now, known.opened_at, over_at, moved, replaced)
+            )
         return changes
 
     def _replace(self, key: _Key, now: float) -> Change:
