@@ -7,7 +7,7 @@ finding of the same id.
 
 from __future__ import annotations
 
-from diag.aftermath import explained
+from diag.engine.aftermath import explained
 from diag.precedence import Kind, OneAtATime, Precedence, ReadAfter, Retold, StandsStill, WholeJob
 
 __all__ = ["PRECEDENCE"]

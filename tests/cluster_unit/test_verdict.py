@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import ChangeKind, Finding
-from diag.observations import JobVerdict, VerdictLost
-from diag.report import job_status
+from diag.model.observations import JobVerdict, VerdictLost
+from diag.outputs.report import job_status
 from tests.cluster_unit.facts import death, finding
 from tests.facts import ALL_REDUCE, SLEEP, Story
 

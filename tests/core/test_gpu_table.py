@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from diag.capture import JournalReader, segments
+from diag.engine.journal import JournalReader, segments
+from diag.engine.replay import replay_records
 from diag.model import ChangeKind
-from diag.replay import replay_records
-from diag.report import job_status
+from diag.outputs.report import job_status
 
 _ROOT = Path(__file__).parents[2]
 _CAPTURES = _ROOT / "tests" / "captures"

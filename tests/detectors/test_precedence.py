@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from diag.detectors.precedence import PRECEDENCE
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Change, Confidence, Finding, NotChecked, Severity
-from diag.observations import Iteration, JobVerdict
+from diag.model.observations import Iteration, JobVerdict
 from diag.precedence import Kind, OneAtATime, Precedence, ReadAfter, Retold, Row, StandsStill, WholeJob
 from diag.state.job import JobState
 from tests.facts import Story
@@ -279,9 +279,9 @@ def test_engine_without_a_table_puts_findings_in_order_of_severity_and_time() ->
 
 
 def test_engine_imports_no_presentation() -> None:
-    tree = ast.parse((ROOT / "diag" / "engine.py").read_text())
+    tree = ast.parse((ROOT / "diag" / "engine" / "engine.py").read_text())
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
     assert [
-        name for name in modules if name.startswith(("diag.outputs", "diag.report", "diag.detectors"))
+        name for name in modules if name.startswith(("diag.outputs", "diag.outputs.report", "diag.detectors"))
     ] == []

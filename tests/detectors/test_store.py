@@ -7,11 +7,11 @@ import pytest
 
 from diag.detectors import make_detectors
 from diag.detectors.precedence import PRECEDENCE
-from diag.engine import Engine
+from diag.engine.engine import Engine
 from diag.model import Confidence, Finding, Record, Severity
-from diag.observations import Interrupted, Iteration, RunEnded, RunStarted
-from diag.sources import store
-from diag.sources.output import read_text
+from diag.model.observations import Interrupted, Iteration, RunEnded, RunStarted
+from diag.sources.collectives import store
+from diag.sources.logs.output import read_text
 from diag.sources.parsers import PARSERS
 from tests.facts import Story
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diag.observations import GpuKernels
+from diag.model.observations import GpuKernels
 from diag.state.job import JobState
 
 __all__ = ["Kernels", "RunningKernels"]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from diag.observations import BarMoved, Iteration, MetricsLogged
+from diag.model.observations import BarMoved, Iteration, MetricsLogged
 
 __all__ = ["Point", "PointReader", "iteration_words", "say"]
 
