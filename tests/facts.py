@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diag.detectors.contract import Detector
 from diag.detectors.precedence import PRECEDENCE
-from diag.engine.engine import Detector, Engine
+from diag.engine.engine import Engine
 from diag.model import Finding, Placement
 from diag.model.observations import (
     Frame,

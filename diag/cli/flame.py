@@ -217,10 +217,10 @@ def _of_rank(sources: Sequence[Path], args: argparse.Namespace, rank: int) -> Pr
 
 
 def _merged(sources: Sequence[Path], args: argparse.Namespace) -> Profile:
+    from diag.detectors.relations import Precedence
     from diag.engine.engine import Engine
     from diag.model.observations import RankExited, RunEnded
     from diag.outputs.http.flame import merged_profile
-    from diag.precedence import Precedence
     from diag.sources.parsers import PARSERS
 
     engine = Engine(PARSERS, [], Precedence())

@@ -7,8 +7,8 @@ finding of the same id.
 
 from __future__ import annotations
 
-from diag.engine.aftermath import explained
-from diag.precedence import Kind, OneAtATime, Precedence, ReadAfter, Retold, StandsStill, WholeJob
+from diag.detectors.aftermath import explained
+from diag.detectors.relations import Kind, OneAtATime, Precedence, ReadAfter, Retold, StandsStill, WholeJob
 
 __all__ = ["PRECEDENCE"]
 

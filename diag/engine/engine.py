@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
+from diag.detectors.contract import Detector
+from diag.detectors.relations import Precedence
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
-from diag.model.observations import Observation, Unparsed
+from diag.model.observations import Observation, Parser, Unparsed
 from diag.model.observations.base import Listener, by_type
-from diag.precedence import Precedence
 from diag.state.job import JobState
 from diag.state.rank import STRONG
 from diag.state.timeline import Timeline
 
-__all__ = ["CHECK_SECONDS", "Detector", "Engine", "Parser"]
+__all__ = ["CHECK_SECONDS", "Engine"]
 
 # Checks run at whole multiples of this many seconds of told time, however often the driver calls.
 CHECK_SECONDS = 1.0
@@ -31,22 +32,7 @@ CHECK_SECONDS = 1.0
 _LONGEST_CATCH_UP_SECONDS = 600.0
 _MOST_CHANGES = 1000  # that are remembered
 
-Parser = Callable[[Record], Iterator[Observation]]
 _Key = tuple[str, str]
-
-
-class Detector(Protocol):
-    """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose
-    `observe` changes its state and reports nothing; others need none."""
-
-    name: str
-
-    @property
-    def listens(self) -> tuple[type[Observation], ...]: ...
-
-    def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
-
-    def not_checked(self, job: JobState) -> Iterable[NotChecked]: ...
 
 
 class _Open:

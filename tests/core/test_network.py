@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from diag.agent.samplers.node import NetworkWatch
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import (
@@ -28,7 +29,6 @@ from diag.model.observations import (
 )
 from diag.outputs.prometheus.network_metrics import network_samples
 from diag.outputs.view.network_view import network_json
-from diag.precedence import Precedence
 from diag.sources.network.infiniband import InfinibandReader
 from diag.sources.network.interfaces import InterfacesReader
 from diag.sources.parsers import PARSERS

@@ -14,12 +14,12 @@ import pytest
 from diag.agent.cluster.collector import Collector
 from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.engine.importers.line_index import LinePlaces
 from diag.engine.importers.log_outcome import LogEnds
 from diag.model import Finding, NotChecked, Record, observations
 from diag.model.observations import Interrupted, Iteration, Observation, RunEnded
-from diag.precedence import Precedence
 from diag.state.job import JobState
 
 

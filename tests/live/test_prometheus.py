@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Placement, Record
 from diag.model.observations import Iteration, Observation, RankFound
 from diag.outputs.http.server import serve
 from diag.outputs.view.view import Counters
-from diag.precedence import Precedence
 from tests.hubview import AloneHub
 from tests.live.prometheus import PROMTOOL, Prometheus, needs_prometheus
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import MemoryEstimated, MemoryTerm, Unparsed
-from diag.precedence import Precedence
 from diag.preflight.estimate import estimate
 from diag.sources import estimate as source
 from diag.sources.parsers import PARSERS

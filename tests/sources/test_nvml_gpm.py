@@ -19,10 +19,10 @@ import pytest
 
 from diag.agent.hub import Hub
 from diag.agent.samplers.together import NodeWatches
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Placement, Record
 from diag.model.observations import GpuSample
-from diag.precedence import Precedence
 from diag.settings import load
 from diag.sources.gpu.nvml import NvmlReader, NvmlUnavailable, parse
 from diag.sources.gpu.nvml_gpm import Gpm

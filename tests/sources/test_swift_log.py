@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from diag.detectors.precedence import PRECEDENCE
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import (
@@ -24,7 +25,6 @@ from diag.model.observations import (
     SaveStarted,
     VersionSeen,
 )
-from diag.precedence import Precedence
 from diag.sources.logs import output, swift_log
 from diag.sources.logs.output import LineAssembler
 from diag.sources.parsers import PARSERS

@@ -10,10 +10,10 @@ import pytest
 
 from diag.detectors import make_detectors
 from diag.detectors.precedence import PRECEDENCE
+from diag.detectors.relations import Precedence
 from diag.engine.engine import Engine
 from diag.model import Record
 from diag.model.observations import Iteration, LayoutTold, PhaseMarked, VersionSeen
-from diag.precedence import Precedence
 from diag.sources.logs import output, swift_log
 from diag.sources.logs.output import LineAssembler
 from diag.sources.parsers import PARSERS

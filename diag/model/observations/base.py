@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Listener", "Observation", "by_type"]
+from diag.model import Record
+
+__all__ = ["Listener", "Observation", "Parser", "by_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,7 @@ def by_type(listeners: Iterable[Listener]) -> dict[type[Observation], list[Calla
         for kind in listener.listens:
             table.setdefault(kind, []).append(listener.observe)
     return table
+
+
+# Of one source: a record into the facts in it. Pure; what it should have understood and did not is `Unparsed`.
+Parser = Callable[[Record], Iterator[Observation]]

@@ -1,0 +1,26 @@
+"""What the engine asks of a detector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from diag.model import Finding, NotChecked
+from diag.model.observations import Observation
+from diag.state.job import JobState
+
+__all__ = ["Detector"]
+
+
+class Detector(Protocol):
+    """One judgement. `check` reports and changes nothing. One that `listens` to facts is a `Listener`, whose
+    `observe` changes its state and reports nothing; others need none."""
+
+    name: str
+
+    @property
+    def listens(self) -> tuple[type[Observation], ...]: ...
+
+    def check(self, now: float, job: JobState) -> Iterable[Finding]: ...
+
+    def not_checked(self, job: JobState) -> Iterable[NotChecked]: ...
